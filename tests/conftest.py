@@ -1,0 +1,72 @@
+"""What the tests share: no test touches a real GPU's settings or the user's own folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.kernels.database import Database, load_database
+from pytest_gpuenergy.kernels.records import BANDS, Record, RecordFile
+from pytest_gpuenergy.workloads import CASES
+
+pytest_plugins = ["pytester"]
+RAW = Path(__file__).parent / "data/case7_raw"
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder for each test; the cache of compiled kernels is shared by the session."""
+    state = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("GPUENERGY_STATE", str(state))
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
+    return state
+
+
+@pytest.fixture(scope="session")
+def database() -> Database:
+    return load_database(RAW)
+
+
+@pytest.fixture(scope="session")
+def record_file(database: Database) -> RecordFile:
+    """Ranks 1 to 5 of case7, one of each band, none measured; the times are invented."""
+    ranked = sorted(database.valid, key=lambda record: record.time_ms)[: len(BANDS)]
+    return RecordFile(
+        workload=CASES["case7"],
+        gpu="Test GPU",
+        driver="580.0",
+        tvm="0.27.0.post1",
+        target=json.dumps(json.loads(ranked[0].text)[2], separators=(",", ":")),
+        date="2026-11-21",
+        trials_total=len(database.records),
+        trials_valid=len(database.valid),
+        records=tuple(
+            Record(rank, band, record.text)
+            for rank, (band, record) in enumerate(zip(BANDS, ranked, strict=True), start=1)
+        ),
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none, with the reason."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    reason = _why_no_gpu()
+    if reason:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_no_gpu() -> str | None:
+    from pytest_gpuenergy.devices.discovery import find_gpus
+    from pytest_gpuenergy.errors import DeviceError
+
+    try:
+        _, gpus = find_gpus()
+    except DeviceError as error:
+        return f"needs an NVIDIA GPU: {error}"
+    return None if gpus else "needs an NVIDIA GPU: CUDA sees none"
