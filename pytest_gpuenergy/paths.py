@@ -1,0 +1,44 @@
+"""Where this package keeps files outside the user's project."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pytest_gpuenergy.errors import InputError
+
+
+def cache_dir(*parts: str) -> Path:
+    """A folder for what can be made again: compiled kernels, references, lowered records.
+
+    Under ``$GPUENERGY_CACHE``, else ``$XDG_CACHE_HOME/pytest-gpuenergy``, else
+    ``~/.cache/pytest-gpuenergy``. It is created.
+    """
+    return _made("GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache", *parts)
+
+
+def state_dir(*parts: str) -> Path:
+    """A folder for what must survive a crash: prior power limits, the emulated GPU's state.
+
+    Under ``$GPUENERGY_STATE``, else ``$XDG_STATE_HOME/pytest-gpuenergy``, else
+    ``~/.local/state/pytest-gpuenergy``. It is created.
+    """
+    return _made("GPUENERGY_STATE", "XDG_STATE_HOME", ".local/state", *parts)
+
+
+def _made(variable: str, xdg: str, home: str, *parts: str) -> Path:
+    if own := os.environ.get(variable):
+        base = Path(own)
+    elif root := os.environ.get(xdg):
+        base = Path(root) / "pytest-gpuenergy"
+    else:
+        base = Path.home() / home / "pytest-gpuenergy"
+    folder = base.joinpath(*parts)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"The folder {folder} cannot be created ({error.strerror}): "
+            f"set {variable} to a folder that can be written."
+        ) from None
+    return folder

@@ -1,0 +1,155 @@
+"""The `Workload` base class: what every computation under test can tell of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One buffer a kernel reads or writes: dense, row-major."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: Literal["input", "output", "workspace"]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One kernel argument passed by value."""
+
+    name: str
+    dtype: str
+    value: int | float
+
+
+@dataclass(frozen=True)
+class ErrorBound:
+    """The largest errors a correct kernel may show against the float64 reference.
+
+    ``max_relative`` bounds max|out - ref| / max|ref|, ``normwise`` bounds ||out - ref|| / ||ref||.
+    """
+
+    max_relative: float
+    normwise: float
+
+    @classmethod
+    def for_reduction(cls, length: int, dtype: str = "float32") -> ErrorBound:
+        """Bound for sums of ``length`` products of standard normal values, in any order.
+
+        Partial sums of zero-mean products walk at random: after k terms they are near sqrt(k),
+        their rounding errors near u sqrt(k) (u = unit roundoff), and the sum of n terms is off by
+        about u n / sqrt(6), which is u sqrt(n) / sqrt(6) of a typical output, sqrt(n) (compare
+        Higham and Mary, "Sharper Probabilistic Backward Error Analysis for Basic Linear Algebra
+        Kernels with Random Data", SIAM J. Sci. Comput. 42(5), 2020). The bound is 8 u sqrt(n) for
+        the worst element and 4 u sqrt(n) for the norm, and 2 u more for the product and the
+        result. A dropped term changes its output by about 1 / sqrt(n), far more.
+        """
+        unit_roundoff = float(np.finfo(np.dtype(dtype)).eps) / 2
+        growth = math.sqrt(max(length, 1))
+        return cls(
+            max_relative=(8 * growth + 2) * unit_roundoff,
+            normwise=(4 * growth + 2) * unit_roundoff,
+        )
+
+
+class Workload(ABC):
+    """What is computed. Knows nothing of kernels, devices or pytest."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Inputs, then outputs, in the order of the computation's signature."""
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        """Arguments passed by value; none by default."""
+        return ()
+
+    @property
+    @abstractmethod
+    def parameters(self) -> Mapping[str, int | str]:
+        """What distinguishes this workload from others of its kind, for reports."""
+
+    @property
+    @abstractmethod
+    def flops(self) -> int:
+        """Floating-point operations of one run."""
+
+    @property
+    @abstractmethod
+    def error_bound(self) -> ErrorBound:
+        """The largest errors a correct kernel may show."""
+
+    @abstractmethod
+    def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
+        """The outputs computed in float64 from ``inputs``, by tensor name."""
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The tensors that are only read."""
+        return tuple(t for t in self.tensors if t.role == "input")
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The tensors that are written."""
+        return tuple(t for t in self.tensors if t.role == "output")
+
+    @property
+    def bytes_moved(self) -> int:
+        """Least traffic of one run: every input read once, every output written once, in bytes."""
+        return sum(t.nbytes for t in self.tensors)
+
+    def make_inputs(self, seed: int) -> dict[str, Array]:
+        """Inputs drawn from ``seed``, by tensor name; the same on every machine.
+
+        Floating-point tensors are standard normal, integers uniform from 0 to 127.
+        """
+        streams = np.random.SeedSequence(seed).spawn(len(self.inputs))
+        return {
+            tensor.name: _draw(np.random.default_rng(stream), tensor)
+            for tensor, stream in zip(self.inputs, streams, strict=True)
+        }
+
+    @property
+    def digest(self) -> str | None:
+        """Hash of the kind, the parameters and the tensors, not of the name.
+
+        None when a workload cannot be told by those: nothing about it is then remembered.
+        """
+        content = [
+            type(self).__name__,
+            sorted(self.parameters.items()),
+            [(t.name, t.shape, t.dtype, t.role) for t in self.tensors],
+        ]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _draw(generator: np.random.Generator, tensor: Tensor) -> Array:
+    if np.dtype(tensor.dtype).kind == "f":
+        return generator.standard_normal(tensor.shape).astype(tensor.dtype)
+    return generator.integers(0, 128, tensor.shape).astype(tensor.dtype)

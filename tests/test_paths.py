@@ -1,0 +1,75 @@
+"""Folders outside the user's project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.paths import cache_dir, state_dir
+
+PLACES = [
+    (cache_dir, "GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache"),
+    (state_dir, "GPUENERGY_STATE", "XDG_STATE_HOME", ".local/state"),
+]
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for _, own, xdg, _ in PLACES:
+        monkeypatch.delenv(own, raising=False)
+        monkeypatch.delenv(xdg, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
+def test_below_the_home_folder_by_default(
+    home: Path, folder: Folder, own: str, xdg: str, below: str
+) -> None:
+    assert own != xdg
+    assert folder() == home / below / "pytest-gpuenergy"
+
+
+@pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
+def test_where_the_desktop_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Folder, own: str, xdg: str, below: str
+) -> None:
+    monkeypatch.setenv(xdg, str(tmp_path / "xdg"))
+    monkeypatch.setenv(own, "")
+    assert below
+    assert folder() == tmp_path / "xdg" / "pytest-gpuenergy"
+
+
+@pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
+def test_our_own_variable_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Folder, own: str, xdg: str, below: str
+) -> None:
+    monkeypatch.setenv(xdg, str(tmp_path / "xdg"))
+    monkeypatch.setenv(own, str(tmp_path / "own"))
+    assert below
+    assert folder("a", "b") == tmp_path / "own" / "a" / "b"
+
+
+@pytest.mark.parametrize("folder", [cache_dir, state_dir])
+def test_the_folder_is_made(folder: Folder) -> None:
+    assert folder("deep", "er").is_dir()
+    assert folder("deep", "er").is_dir()
+
+
+@pytest.mark.parametrize(("folder", "own"), [place[:2] for place in PLACES])
+@pytest.mark.parametrize("parts", [(), ("below",)])
+def test_a_folder_that_cannot_be_made_says_which_variable_to_set(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Folder,
+    own: str,
+    parts: tuple[str, ...],
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(own, str(tmp_path / "file"))
+    with pytest.raises(InputError, match=rf"cannot be created \(.*\): set {own} to a folder"):
+        folder(*parts)

@@ -1,0 +1,120 @@
+"""A workload given by its tensors and a function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.workloads import Contract, ErrorBound, Scalar, Tensor
+from pytest_gpuenergy.workloads.workload import Array
+
+X = Tensor("x", (2, 3), "float32", "input")
+Y = Tensor("y", (2, 3), "float32", "output")
+
+
+def double(inputs: Mapping[str, Array]) -> Mapping[str, Any]:
+    return {"y": 2.0 * inputs["x"]}
+
+
+def contract(*tensors: Tensor, **options: Any) -> Contract:
+    return Contract("mine", tensors or (X, Y), options.pop("compute", double), **options)
+
+
+def test_reference_is_the_function_in_float64() -> None:
+    inputs = contract().make_inputs(0)
+    output = contract().reference(inputs)["y"]
+    assert output.dtype == np.float64
+    np.testing.assert_array_equal(output, 2 * inputs["x"].astype(np.float64))
+
+
+def test_floating_inputs_reach_the_function_as_float64() -> None:
+    seen: dict[str, Array] = {}
+
+    def compute(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        seen.update(inputs)
+        return {"y": inputs["x"]}
+
+    half = Tensor("x", (2, 3), "float16", "input")
+    index = Tensor("i", (4,), "int32", "input")
+    workload = contract(half, index, Y, compute=compute)
+    workload.reference(workload.make_inputs(0))
+    assert (seen["x"].dtype, seen["i"].dtype) == (np.float64, np.int32)
+
+
+def test_integer_inputs_are_small_and_not_negative() -> None:
+    index = Tensor("i", (10_000,), "int8", "input")
+    values = contract(index, Y).make_inputs(0)["i"]
+    assert (values.min(), values.max()) == (0, 127)
+
+
+def test_two_tensors_of_one_name_are_refused() -> None:
+    with pytest.raises(InputError, match="'mine' share a name"):
+        contract(X, X, Y)
+
+
+def test_a_scalar_with_a_tensors_name_is_refused() -> None:
+    with pytest.raises(InputError, match="share a name"):
+        contract(values=(Scalar("x", "int32", 1),))
+
+
+def test_an_output_is_needed() -> None:
+    with pytest.raises(InputError, match="'mine' needs a tensor with the role 'output'"):
+        contract(X)
+
+
+@pytest.mark.parametrize("dtype", ["float23", "", "str", "object", "complex64"])
+def test_an_unknown_type_is_refused(dtype: str) -> None:
+    with pytest.raises(InputError, match=r"'x' .*type"):
+        contract(Tensor("x", (2,), dtype, "input"), Y)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, -1), (2.0,), (True,)], ids=repr)
+def test_a_shape_without_elements_is_refused(shape: Any) -> None:
+    with pytest.raises(InputError, match=r"'x' .*shape"):
+        contract(Tensor("x", shape, "float32", "input"), Y)
+
+
+def test_a_reference_without_an_output_is_refused() -> None:
+    workload = contract(compute=lambda _: {})
+    with pytest.raises(InputError, match="does not return 'y'"):
+        workload.reference(workload.make_inputs(0))
+
+
+def test_a_reference_of_another_shape_is_refused() -> None:
+    workload = contract(compute=lambda _: {"y": np.zeros((3, 2))})
+    with pytest.raises(InputError, match=r"shape \(3, 2\) instead of \(2, 3\)"):
+        workload.reference(workload.make_inputs(0))
+
+
+def test_parameters_tell_types_and_scalars() -> None:
+    workload = contract(values=(Scalar("alpha", "float32", 1.5),))
+    assert workload.parameters == {
+        "kind": "contract",
+        "x": "float32[2,3]",
+        "y": "float32[2,3]",
+        "alpha": "1.5",
+    }
+
+
+def test_a_function_has_no_digest() -> None:
+    assert contract().digest is None
+
+
+def test_workspaces_are_neither_inputs_nor_outputs() -> None:
+    workload = contract(X, Y, Tensor("space", (8,), "float32", "workspace"))
+    assert [tensor.name for tensor in (*workload.inputs, *workload.outputs)] == ["x", "y"]
+
+
+def test_the_bound_is_that_of_the_coarsest_type() -> None:
+    half = Tensor("x", (2, 3), "float16", "input")
+    bound = contract(half, Y, reduction_length=64).error_bound
+    assert bound == ErrorBound.for_reduction(64, "float16")
+
+
+def test_integers_must_be_exact() -> None:
+    tensors = (Tensor("x", (4,), "int32", "input"), Tensor("y", (4,), "int32", "output"))
+    assert contract(*tensors).error_bound == ErrorBound(0.0, 0.0)
