@@ -1,0 +1,213 @@
+"""Writes kernels as plain CUDA sources that build and run without this package.
+
+The folder holds, per kernel, its source, its launch plan (JSON, which `load_kernel` reads) and the
+same plan as a C++ header; and once a host driver, a CMakeLists.txt and a table of all kernels.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_gpuenergy.cuda_sources import cuda_dir
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.kernels.source import plan_of
+from pytest_gpuenergy.workloads.conv2d import Conv2d
+
+_C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
+_DEFAULT_SHARED_BYTES = 48 << 10
+"""Dynamic shared memory a launch gets without asking (CUDA C++ Programming Guide)."""
+
+_RECORDED = ("tuned_for", "time_ms", "power_w", "energy_mj")
+_COLUMNS = (
+    *("workload", "rank", "launch", "file", "entry", "sha256"),
+    *("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared_bytes"),
+    *("arguments", "flops", *_RECORDED),
+)
+
+
+@dataclass(frozen=True)
+class RankedKernel:
+    """One kernel of a workload and its place in the selection (1 = fastest)."""
+
+    workload: Conv2d
+    rank: int
+    kernel: Kernel
+
+    @property
+    def stem(self) -> str:
+        """File name without suffix: ``kernel01``."""
+        return f"kernel{self.rank:02d}"
+
+
+def export_kernels(kernels: Iterable[RankedKernel], folder: Path) -> list[Path]:
+    """Write ``kernels`` into ``folder``, which must be new or empty.
+
+    Returns:
+        The files written, the table first.
+
+    Raises:
+        InputError: the folder is not empty or cannot be written, or a kernel cannot be exported.
+    """
+    ranked = sorted(kernels, key=lambda item: (item.workload.name, item.rank))
+    content: dict[str, str] = {"kernel_metadata.csv": _table(ranked)}
+    for item in ranked:
+        base = f"kernels/{item.workload.name}/{item.stem}"
+        content[f"{base}.cu"] = item.kernel.source
+        content[f"{base}.json"] = json.dumps(_plan(item), indent=2) + "\n"
+        content[f"{base}.launch.cuh"] = launch_header(item)
+    for name in ("driver.cu", "CMakeLists.txt"):
+        content[name] = (cuda_dir() / "export" / name).read_text(encoding="utf-8")
+    return _write(content, folder)
+
+
+def require_empty(folder: Path) -> None:
+    """See that ``folder`` is missing or empty.
+
+    Raises:
+        InputError: it holds something, or is no folder.
+    """
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise InputError(
+                f"The folder {folder} is not empty: name a new one, so that kernels of different "
+                "exports never mix."
+            )
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}.") from None
+
+
+def launch_header(item: RankedKernel) -> str:
+    """The C++ header through which ``driver.cu`` includes and launches this kernel.
+
+    Raises:
+        InputError: the kernel is not CUDA text or takes something the driver cannot give.
+    """
+    kernel, shape = item.kernel, item.workload.shape
+    if kernel.language != "cuda":
+        raise InputError(
+            f"{item.workload.name} {item.stem} is {kernel.language} text: only CUDA can be "
+            "exported."
+        )
+    sizes = (shape.N, shape.H, shape.W, shape.CO, shape.CI, shape.KH, shape.KW)
+    bound = item.workload.error_bound
+    spaces = [str(space.nbytes) for space in kernel.workspaces] or ["0"]
+    calls = "\n".join(_call(item, launch) for launch in kernel.launches)
+    return f"""\
+// {item.workload.name} {item.stem}, for driver.cu; {item.stem}.json says the same.
+#pragma once
+#include "{item.stem}.cu"
+
+constexpr char LABEL[] = "{item.workload.name} {item.stem}";
+// N, H, W, CO, CI, KH, KW, stride, padding
+constexpr Conv2dShape SHAPE = {{{", ".join(map(str, sizes))}, {shape.strides}, {shape.padding}}};
+// Largest errors of a correct kernel: of the worst element against the largest output, of the norm.
+constexpr double MAX_RELATIVE_BOUND = {bound.max_relative!r};
+constexpr double NORMWISE_BOUND = {bound.normwise!r};
+constexpr int WORKSPACES = {len(kernel.workspaces)};
+constexpr size_t WORKSPACE_BYTES[] = {{{", ".join(spaces)}}};
+
+inline cudaError_t prepare() {{
+{_attributes(kernel)}  return cudaSuccess;
+}}
+
+inline void launch(float* data, float* weight, float* output, void* const* workspaces,
+                   cudaStream_t stream) {{
+  (void)workspaces;
+{calls}
+}}
+"""
+
+
+def _attributes(kernel: Kernel) -> str:
+    return "".join(
+        f"  if (cudaError_t status = cudaFuncSetAttribute((const void*){launch.entry},\n"
+        f"          cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.shared_bytes})) "
+        "return status;\n"
+        for launch in kernel.launches
+        if launch.shared_bytes > _DEFAULT_SHARED_BYTES
+    )
+
+
+def _call(item: RankedKernel, launch: Launch) -> str:
+    known = {tensor.name: tensor.name for tensor in item.workload.tensors}
+    for index, space in enumerate(item.kernel.workspaces):
+        if space.dtype not in _C_TYPES:
+            raise InputError(
+                f"{item.workload.name} {item.stem} needs a workspace of {space.dtype}, which the "
+                f"exported driver does not have: it has {', '.join(_C_TYPES)}."
+            )
+        known[space.name] = f"static_cast<{_C_TYPES[space.dtype]}*>(workspaces[{index}])"
+    if unknown := [name for name in launch.arguments if name not in known]:
+        raise InputError(
+            f"{item.workload.name} {item.stem} takes {unknown[0]!r}, which is no tensor of "
+            f"{item.workload.name}: it has {', '.join(known)}."
+        )
+    grid, block = (", ".join(map(str, sizes)) for sizes in (launch.grid, launch.block))
+    arguments = ", ".join(known[name] for name in launch.arguments)
+    return (
+        f"  {launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, stream>>>(\n"
+        f"      {arguments});"
+    )
+
+
+def _plan(item: RankedKernel) -> dict[str, object]:
+    tensors = [
+        {"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "role": t.role}
+        for t in item.workload.tensors
+    ]
+    workload = {
+        "name": item.workload.name,
+        "parameters": dict(item.workload.parameters),
+        "tensors": tensors,
+        "flops": item.workload.flops,
+    }
+    return {**plan_of(item.kernel, f"{item.stem}.cu"), "rank": item.rank, "workload": workload}
+
+
+def _table(ranked: Sequence[RankedKernel]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for item in ranked:
+        recorded: tuple[str | float, ...] = ("",) * len(_RECORDED)
+        if item.kernel.recorded:
+            figures = item.kernel.recorded[0]
+            recorded = (figures.gpu, figures.time_ms, figures.power_w, figures.energy_mj)
+        for number, launch in enumerate(item.kernel.launches):
+            writer.writerow(
+                (
+                    item.workload.name,
+                    item.rank,
+                    number,
+                    f"kernels/{item.workload.name}/{item.stem}.cu",
+                    launch.entry,
+                    item.kernel.digest,
+                    *launch.grid,
+                    *launch.block,
+                    launch.shared_bytes,
+                    " ".join(launch.arguments),
+                    item.workload.flops,
+                    *recorded,
+                )
+            )
+    return stream.getvalue()
+
+
+def _write(content: dict[str, str], folder: Path) -> list[Path]:
+    require_empty(folder)
+    written = []
+    try:
+        for name, text in content.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            written.append(path)
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be written: {error.strerror}.") from None
+    return written

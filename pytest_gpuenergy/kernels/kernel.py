@@ -1,0 +1,113 @@
+"""The `Kernel`: immutable, hashable by content, independent of any device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.workloads.workload import Tensor
+
+Language = Literal["cuda", "triton"]
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One entry of the source with its launch geometry.
+
+    ``arguments`` names tensors, workspaces or scalars in the order of the entry's parameters;
+    ``shared_bytes`` is the dynamic shared memory of a block.
+    """
+
+    entry: str
+    grid: Dim3
+    block: Dim3
+    arguments: tuple[str, ...]
+    shared_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for what, dims in (("grid", self.grid), ("block", self.block)):
+            if len(dims) != 3 or any(type(d) is not int or d < 1 for d in dims):
+                raise InputError(
+                    f"The {what} of {self.entry!r} must be three positive integers, not {dims!r}."
+                )
+        if type(self.shared_bytes) is not int or self.shared_bytes < 0:
+            raise InputError(
+                f"The dynamic shared memory of {self.entry!r} must be a number of bytes, "
+                f"not {self.shared_bytes!r}."
+            )
+
+    @property
+    def threads(self) -> int:
+        """Threads of one block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+@dataclass(frozen=True)
+class RecordedFigures:
+    """What one launch took on a real GPU at that card's own power limit."""
+
+    gpu: str
+    power_limit_w: float
+    time_ms: float
+    power_w: float
+    energy_mj: float
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a kernel comes from: a tuner's record, a template, a file, a search's moves.
+
+    ``rank`` is its place in its selection (1 = fastest), ``details`` whatever the kind adds.
+    """
+
+    kind: str
+    rank: int | None = None
+    details: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Source text with all that is needed to launch it.
+
+    Equality and `digest` cover what is executed, not where it comes from.
+    """
+
+    source: str
+    launches: tuple[Launch, ...]
+    language: Language = "cuda"
+    workspaces: tuple[Tensor, ...] = ()
+    origin: Origin = field(default=Origin("source"), compare=False)
+    recorded: tuple[RecordedFigures, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.launches:
+            raise InputError("A kernel needs at least one launch.")
+        if "\0" in self.source or not self.source.strip():
+            raise InputError("A kernel needs source text; this one is empty or binary.")
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the source, language, launches and workspaces, in hexadecimal."""
+        content = {
+            "source": self.source,
+            "language": self.language,
+            "launches": [asdict(launch) for launch in self.launches],
+            "workspaces": [asdict(tensor) for tensor in self.workspaces],
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def short_digest(self) -> str:
+        """The first twelve characters of `digest`, for people."""
+        return self.digest[:12]

@@ -1,0 +1,232 @@
+"""Kernels from a file, from text, or from the launch plan that an export writes beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.kernels.json_input import (
+    FormError,
+    member,
+    parse,
+    positive,
+    read_bytes,
+    shown,
+    typed,
+)
+from pytest_gpuenergy.kernels.kernel import (
+    Dim3,
+    Kernel,
+    Language,
+    Launch,
+    Origin,
+    RecordedFigures,
+)
+from pytest_gpuenergy.workloads.workload import Tensor
+
+PLAN_VERSION = 1
+"""``schema_version`` of the launch plans that are written and read here."""
+
+_LARGEST_BYTES = 16 << 20
+_TEXT_SIGN = re.compile(r"[\n{};]|__global__")
+
+
+def load_kernel(
+    path_or_source: str | PathLike[str],
+    *,
+    entry: str | None = None,
+    grid: int | Sequence[int] | None = None,
+    block: int | Sequence[int] | None = None,
+    arguments: Sequence[str] | None = None,
+    shared_bytes: int = 0,
+) -> Kernel:
+    """A CUDA kernel from a source file, from source text or from an exported launch plan.
+
+    Args:
+        path_or_source: path of a CUDA source file (any suffix), the CUDA text itself, or the path
+            of a launch plan (``.json``), which answers all that follows by itself.
+        entry: name of the ``__global__`` function; of a template, an instance: ``f<float, 4>``.
+        grid: blocks of the grid in x, y and z; what is left out is 1.
+        block: threads of a block, likewise.
+        arguments: names of the workload's tensors and scalars, in the order of the parameters.
+        shared_bytes: dynamic shared memory of a block, in bytes.
+
+    Raises:
+        InputError: the file, the text or the launch cannot be used.
+    """
+    given = {"entry": entry, "grid": grid, "block": block, "arguments": arguments}
+    text = fspath(path_or_source)
+    if isinstance(path_or_source, str) and _TEXT_SIGN.search(text):
+        source, origin = text, Origin("source")
+    else:
+        path = Path(text)
+        if path.suffix == ".json":
+            if clash := [name for name, value in given.items() if value is not None]:
+                raise InputError(
+                    f"The launch plan {path} already gives {clash[0]!r}: leave it out, "
+                    "or name the source file instead of the plan."
+                )
+            return read_plan(path)
+        source, origin = (
+            _read_text(path, "kernel source"),
+            Origin("file", details={"path": str(path)}),
+        )
+    if entry is None or grid is None or block is None or arguments is None:
+        missing = next(name for name, value in given.items() if value is None)
+        raise InputError(f"load_kernel needs {missing!r} unless it is given a launch plan (.json).")
+    _check_entry(source, entry)
+    if isinstance(arguments, str):
+        raise InputError(f"'arguments' must be a list of names, not the text {arguments!r}.")
+    launch = Launch(
+        entry, _dim3("grid", grid), _dim3("block", block), tuple(arguments), shared_bytes
+    )
+    return Kernel(source, (launch,), origin=origin)
+
+
+def plan_of(kernel: Kernel, source_name: str) -> dict[str, Any]:
+    """The launch plan of ``kernel``, as JSON values, for a source file called ``source_name``."""
+    return {
+        "schema_version": PLAN_VERSION,
+        "source": source_name,
+        "sha256": kernel.digest,
+        "language": kernel.language,
+        "launches": [asdict(launch) for launch in kernel.launches],
+        "workspaces": [asdict(tensor) for tensor in kernel.workspaces],
+        "origin": {
+            "kind": kernel.origin.kind,
+            "rank": kernel.origin.rank,
+            "details": dict(kernel.origin.details),
+        },
+        "recorded": [asdict(figures) for figures in kernel.recorded],
+    }
+
+
+def read_plan(path: Path) -> Kernel:
+    """The kernel that the launch plan at ``path`` describes; its source lies beside the plan.
+
+    Raises:
+        InputError: the plan or its source is missing, damaged, or outside the plan's folder.
+    """
+    try:
+        plan = typed(parse(_read_text(path, "launch plan")), dict, "the document")
+        version = plan.get("schema_version")
+        if version != PLAN_VERSION:
+            raise FormError(
+                f"its schema_version is {shown(version)}, and this gpuenergy reads {PLAN_VERSION}"
+            )
+        kernel = Kernel(
+            source=_read_text(_beside(path, member(plan, "source", str)), "kernel source"),
+            launches=tuple(map(_launch, member(plan, "launches", list))),
+            language=_language(plan),
+            workspaces=tuple(map(_workspace, member(plan, "workspaces", list))),
+            origin=_origin(member(plan, "origin", dict)),
+            recorded=tuple(map(_recorded, member(plan, "recorded", list))),
+        )
+        claimed = member(plan, "sha256", str)
+    except FormError as error:
+        raise InputError(
+            f"The launch plan {path} cannot be used, because {error}: export it again."
+        ) from None
+    if claimed != kernel.digest:
+        raise InputError(
+            f"The launch plan {path} was written for another text of {plan['source']}: export it "
+            "again, or give load_kernel the source file with its entry, grid, block and arguments."
+        )
+    for launch in kernel.launches:
+        _check_entry(kernel.source, launch.entry)
+    return kernel
+
+
+def _beside(plan: Path, name: str) -> Path:
+    # A plan is data from elsewhere: it must not reach for files outside its own folder.
+    source = plan.parent / name
+    if Path(name).name != name or source.resolve().parent != plan.parent.resolve():
+        raise InputError(
+            f"The launch plan {plan} names the source {name!r}, which is not a file in the plan's "
+            "own folder: put the source beside the plan and name it without a folder."
+        )
+    return source
+
+
+def _read_text(path: Path, what: str) -> str:
+    try:
+        text = read_bytes(path, what, _LARGEST_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise InputError(f"The {what} {path} is binary: give a text file.")
+    if not text.strip():
+        raise InputError(f"The {what} {path} is empty.")
+    return text
+
+
+def _check_entry(source: str, entry: str) -> None:
+    name = re.split(r"[<(]", entry)[0].split("::")[-1].strip()
+    if not name or not re.search(rf"\b{re.escape(name)}\b", source):
+        known = re.findall(r"__global__[^;{]*?(\w+)\s*\((?![^()]*\)\s*\w+\s*\()", source)
+        hint = f"it has {', '.join(known)}" if known else "it has no __global__ function"
+        raise InputError(f"The kernel source has no function {entry!r}: {hint}.")
+
+
+def _dim3(what: str, value: int | Sequence[int]) -> Dim3:
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    if not 1 <= len(sizes) <= 3:
+        raise InputError(f"The {what} must have one to three sizes, not {value!r}.")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+def _launch(value: object) -> Launch:
+    entry = typed(value, dict, "a launch")
+    names = [typed(name, str, "an argument") for name in member(entry, "arguments", list)]
+    return Launch(
+        entry=member(entry, "entry", str),
+        grid=_dim3("grid", member(entry, "grid", list)),
+        block=_dim3("block", member(entry, "block", list)),
+        arguments=tuple(names),
+        shared_bytes=member(entry, "shared_bytes", int),
+    )
+
+
+def _language(plan: dict[str, Any]) -> Language:
+    found = member(plan, "language", str)
+    for language in get_args(Language):
+        if language == found:
+            return cast(Language, language)
+    raise FormError(f"its language is {shown(found)} instead of {' or '.join(get_args(Language))}")
+
+
+def _workspace(value: object) -> Tensor:
+    entry = typed(value, dict, "a workspace")
+    sizes = [typed(size, int, "a workspace's size") for size in member(entry, "shape", list)]
+    if any(size < 1 for size in sizes):
+        raise FormError(f"a workspace has the shape {shown(sizes)}")
+    try:
+        dtype = np.dtype(member(entry, "dtype", str)).name
+    except TypeError:
+        raise FormError(f"a workspace is of type {shown(entry['dtype'])}") from None
+    return Tensor(member(entry, "name", str), tuple(sizes), dtype, "workspace")
+
+
+def _origin(entry: dict[str, Any]) -> Origin:
+    rank, details = entry.get("rank"), member(entry, "details", dict)
+    for value in details.values():
+        if not isinstance(value, str | int | float):
+            raise FormError(f"a detail of its origin is {shown(value)}")
+    return Origin(
+        member(entry, "kind", str), None if rank is None else typed(rank, int, "'rank'"), details
+    )
+
+
+def _recorded(value: object) -> RecordedFigures:
+    entry = typed(value, dict, "a recorded figure")
+    names = ("power_limit_w", "time_ms", "power_w", "energy_mj")
+    figures = {name: positive(entry.get(name), repr(name)) for name in names}
+    return RecordedFigures(gpu=member(entry, "gpu", str), **figures)

@@ -1,0 +1,157 @@
+"""Exported kernels: what is written, what is refused, and that it really compiles."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels, launch_header
+from pytest_gpuenergy.kernels.source import load_kernel
+from pytest_gpuenergy.workloads import Conv2d, Tensor
+
+TINY = Conv2d.of("tiny", 1, 6, 6, 4, 3, 3, 3, 1, 1)
+DIRECT = """
+extern "C" __global__ void __launch_bounds__(36) direct(
+    float* __restrict__ data, float* __restrict__ output, float* __restrict__ weight) {
+  const int y = threadIdx.x / 6, x = threadIdx.x % 6;
+  float sum = 0;
+  for (int i = 0; i < 27; ++i) {
+    const int ci = i / 9, row = y + i / 3 % 3 - 1, column = x + i % 3 - 1;
+    if (row >= 0 && row < 6 && column >= 0 && column < 6)
+      sum += data[(ci * 6 + row) * 6 + column] * weight[blockIdx.x * 27 + i];
+  }
+  output[blockIdx.x * 36 + threadIdx.x] = sum;
+}
+"""
+ITEM = RankedKernel(
+    TINY,
+    1,
+    Kernel(
+        DIRECT,
+        (Launch("direct", (4, 1, 1), (36, 1, 1), ("data", "output", "weight")),),
+        recorded=(RecordedFigures("NVIDIA H200", 700.0, 0.25, 400.0, 100.0),),
+    ),
+)
+
+
+def with_launch(**changes: object) -> RankedKernel:
+    launch = replace(ITEM.kernel.launches[0], **changes)  # type: ignore[arg-type]
+    return replace(ITEM, kernel=replace(ITEM.kernel, launches=(launch,)))
+
+
+def test_an_export_holds_everything_needed_to_build_it(tmp_path: Path) -> None:
+    written = export_kernels([ITEM, replace(ITEM, rank=12)], tmp_path / "out")
+    assert {str(path.relative_to(tmp_path / "out")) for path in written} == {
+        "kernel_metadata.csv",
+        "driver.cu",
+        "CMakeLists.txt",
+        *(
+            f"kernels/tiny/kernel{rank}.{suffix}"
+            for rank in ("01", "12")
+            for suffix in ("cu", "json", "launch.cuh")
+        ),
+    }
+    assert all(path.is_file() for path in written)
+
+
+def test_an_exported_kernel_loads_as_the_same_kernel(tmp_path: Path) -> None:
+    export_kernels([ITEM], tmp_path)
+    assert load_kernel(tmp_path / "kernels/tiny/kernel01.json") == ITEM.kernel
+
+
+def test_the_table_has_a_row_for_every_launch(tmp_path: Path) -> None:
+    twice = replace(ITEM.kernel, launches=ITEM.kernel.launches * 2, recorded=())
+    export_kernels([ITEM, RankedKernel(TINY, 2, twice)], tmp_path)
+    with (tmp_path / "kernel_metadata.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["rank"], row["launch"]) for row in rows] == [("1", "0"), ("2", "0"), ("2", "1")]
+    first = rows[0]
+    assert (first["grid_x"], first["block_x"], first["entry"]) == ("4", "36", "direct")
+    assert first["arguments"] == "data output weight"
+    assert (first["tuned_for"], first["time_ms"], first["energy_mj"]) == (
+        "NVIDIA H200",
+        "0.25",
+        "100.0",
+    )
+    assert first["flops"] == str(TINY.flops)
+    assert rows[1]["time_ms"] == ""
+
+
+def test_the_launch_keeps_the_kernels_own_argument_order() -> None:
+    header = launch_header(ITEM)
+    assert (
+        "direct<<<dim3(4, 1, 1), dim3(36, 1, 1), 0, stream>>>(\n      data, output, weight);"
+        in (header)
+    )
+
+
+def test_large_dynamic_shared_memory_is_asked_for() -> None:
+    assert "cudaFuncSetAttribute" not in launch_header(with_launch(shared_bytes=48 << 10))
+    assert "MaxDynamicSharedMemorySize, 65536)" in launch_header(with_launch(shared_bytes=65536))
+
+
+def test_a_workspace_is_allocated_and_passed() -> None:
+    space = Tensor("pack", (8, 4), "float32", "workspace")
+    item = with_launch(arguments=("data", "pack"))
+    header = launch_header(replace(item, kernel=replace(item.kernel, workspaces=(space,))))
+    assert "WORKSPACE_BYTES[] = {128}" in header
+    assert "data, static_cast<float*>(workspaces[0]));" in header
+
+
+def test_an_unknown_argument_is_refused() -> None:
+    with pytest.raises(InputError, match="takes 'bias', which is no tensor of tiny"):
+        launch_header(with_launch(arguments=("data", "bias")))
+
+
+def test_a_workspace_of_an_unknown_type_is_refused() -> None:
+    space = Tensor("pack", (8,), "float16", "workspace")
+    item = replace(ITEM, kernel=replace(ITEM.kernel, workspaces=(space,)))
+    with pytest.raises(InputError, match="workspace of float16"):
+        launch_header(item)
+
+
+def test_only_cuda_text_is_exported() -> None:
+    with pytest.raises(InputError, match="is triton text"):
+        launch_header(replace(ITEM, kernel=replace(ITEM.kernel, language="triton")))
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not empty"):
+        export_kernels([ITEM], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(InputError, match="cannot be written"):
+        export_kernels([ITEM], tmp_path / "out")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+def test_an_export_compiles_with_nvcc(tmp_path: Path) -> None:
+    space = Tensor("pack", (8, 4), "float32", "workspace")
+    kernel = replace(with_launch(shared_bytes=65536).kernel, workspaces=(space,))
+    export_kernels([replace(ITEM, kernel=kernel)], tmp_path)
+    header = '-DLAUNCH_HEADER="kernels/tiny/kernel01.launch.cuh"'
+    flags = ["-std=c++17", "-arch=sm_90", "-Werror=all-warnings", "-o", "tiny_kernel01"]
+    built = subprocess.run(
+        ["nvcc", *flags, header, "driver.cu"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    usage = subprocess.run(
+        [tmp_path / "tiny_kernel01", "no-number"], capture_output=True, text=True, check=False
+    )
+    assert (usage.returncode, usage.stderr.split(":")[0]) == (2, "usage")

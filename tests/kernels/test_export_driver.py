@@ -1,0 +1,99 @@
+"""The exported driver's own arithmetic, with the CUDA runtime replaced by host memory."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.cuda_sources import cuda_dir
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH")
+
+RUNTIME = """
+#include <cstdlib>
+#include <cstring>
+enum cudaError_t { cudaSuccess = 0 };
+enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaStreamCaptureModeGlobal };
+using cudaStream_t = void*; using cudaEvent_t = void*; using cudaGraph_t = void*;
+using cudaGraphExec_t = void*;
+struct cudaDeviceProp { char name[16]; };
+#define OK(signature) inline cudaError_t signature { return cudaSuccess; }
+inline const char* cudaGetErrorString(cudaError_t) { return ""; }
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+  std::strcpy(p->name, "host"); return cudaSuccess; }
+template <typename T> cudaError_t cudaMalloc(T** p, size_t n) {
+  *p = static_cast<T*>(std::malloc(n)); return cudaSuccess; }
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t n, int) {
+  std::memcpy(to, from, n); return cudaSuccess; }
+inline cudaError_t cudaMemset(void* p, int v, size_t n) {
+  std::memset(p, v, n); return cudaSuccess; }
+OK(cudaGetLastError()) OK(cudaDeviceSynchronize()) OK(cudaStreamCreate(void**))
+OK(cudaEventCreate(void**)) OK(cudaEventRecord(void*, void*)) OK(cudaEventSynchronize(void*))
+OK(cudaStreamBeginCapture(void*, int)) OK(cudaStreamEndCapture(void*, void**))
+OK(cudaGraphExecDestroy(void*)) OK(cudaGraphInstantiateWithFlags(void**, void*, int))
+OK(cudaGraphDestroy(void*)) OK(cudaGraphLaunch(void*, void*))
+inline cudaError_t cudaEventElapsedTime(float* ms, void*, void*) { *ms = 64; return cudaSuccess; }
+"""
+
+# A convolution of stride 2 with a window that is not square, gathered tap by tap: another loop
+# order and another padding logic than the driver's own reference.
+HEADER = """
+constexpr char LABEL[] = "tiny kernel01";
+constexpr Conv2dShape SHAPE = {2, 7, 9, 3, 2, 3, 2, 2, 1};
+constexpr double MAX_RELATIVE_BOUND = 1e-5, NORMWISE_BOUND = 1e-5;
+constexpr int WORKSPACES = 0;
+constexpr size_t WORKSPACE_BYTES[] = {0};
+inline cudaError_t prepare() { return cudaSuccess; }
+inline void launch(float* data, float* weight, float* output, void* const*, cudaStream_t) {
+  for (int i = 0; i < 2 * 3 * 4 * 5; ++i) {
+    const int x = i % 5, y = i / 5 % 4, co = i / 20 % 3, n = i / 60;
+    double sum = 0;
+    for (int t = 0; t < 12; ++t) {
+      const int ci = t / 6, row = 2 * y + t / 2 % 3 - 1, column = 2 * x + t % 2 - 1;
+      if (row < 0 || row > 6 || column < 0 || column > 8) continue;
+      sum += data[((n * 2 + ci) * 7 + row) * 9 + column] * weight[co * 12 + t];
+    }
+    BODY
+  }
+}
+"""
+
+
+def run_driver(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
+    (folder / "cuda_runtime.h").write_text(RUNTIME)
+    (folder / "launch.h").write_text(HEADER.replace("BODY", body))
+    driver = (cuda_dir() / "export" / "driver.cu").read_text(encoding="utf-8")
+    (folder / "driver.cpp").write_text(driver)
+    subprocess.run(
+        ["g++", "-std=c++17", "-pthread", "-I.", '-DLAUNCH_HEADER="launch.h"', "driver.cpp"],
+        cwd=folder,
+        check=True,
+        timeout=120,
+    )
+    return subprocess.run(
+        [folder / "a.out", "7"], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_a_right_kernel_is_timed_and_exits_with_0(tmp_path: Path) -> None:
+    done = run_driver(tmp_path, "output[i] = float(sum);")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0] == "tiny kernel01 on host"
+    assert ": correct" in done.stdout
+    # 16 launches took 64 ms, so that a replay of 50 ms holds 12; 12 of them take 64 / 12 ms each.
+    assert "time 5.333333 ms, 0.0 GFLOP/s (median of 11 replays of 12 launches)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["output[i] = float(sum) + (i == 77 ? 1e-3f : 0);", "if (i != 77) output[i] = float(sum);"],
+    ids=["off", "unwritten"],
+)
+def test_a_wrong_kernel_exits_with_1_and_has_no_time(tmp_path: Path, body: str) -> None:
+    done = run_driver(tmp_path, body)
+    assert done.returncode == 1
+    assert "WRONG" in done.stdout
+    assert "time" not in done.stdout

@@ -1,0 +1,219 @@
+"""load_kernel: files, text and launch plans, and what is said of bad ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.kernels import Kernel, Launch, Origin, RecordedFigures
+from pytest_gpuenergy.kernels.source import load_kernel, plan_of, read_plan
+from pytest_gpuenergy.workloads import Tensor
+
+SAXPY = """extern "C" __global__ void saxpy(float* y, const float* x, float a) {
+  y[blockIdx.x * blockDim.x + threadIdx.x] += a * x[blockIdx.x * blockDim.x + threadIdx.x];
+}
+"""
+ARGUMENTS = ["y", "x", "a"]
+
+
+def write_plan(folder: Path, kernel: Kernel, **changes: object) -> Path:
+    (folder / "kernel01.cu").write_text(kernel.source)
+    path = folder / "kernel01.json"
+    path.write_text(json.dumps({**plan_of(kernel, "kernel01.cu"), **changes}))
+    return path
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    return Kernel(
+        SAXPY,
+        (Launch("saxpy", (4, 2, 1), (64, 1, 1), ("y", "x", "a"), 128),),
+        workspaces=(Tensor("buffer", (16, 2), "float32", "workspace"),),
+        origin=Origin("tuner", 3, {"trials": 64}),
+        recorded=(RecordedFigures("NVIDIA H200", 700.0, 0.5, 400.0, 200.0),),
+    )
+
+
+@pytest.mark.parametrize("suffix", [".cu", ".txt"])
+def test_a_source_file_becomes_a_kernel(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"saxpy{suffix}"
+    path.write_text(SAXPY)
+    kernel = load_kernel(path, entry="saxpy", grid=(4, 2), block=64, arguments=ARGUMENTS)
+    assert kernel.source == SAXPY
+    assert kernel.launches == (Launch("saxpy", (4, 2, 1), (64, 1, 1), ("y", "x", "a")),)
+    assert kernel.origin.details["path"] == str(path)
+
+
+def test_text_and_file_of_the_same_source_are_equal(tmp_path: Path) -> None:
+    (tmp_path / "saxpy.cu").write_text(SAXPY)
+    path = str(tmp_path / "saxpy.cu")
+    from_file = load_kernel(path, entry="saxpy", grid=4, block=64, arguments=ARGUMENTS)
+    from_text = load_kernel(SAXPY, entry="saxpy", grid=4, block=64, arguments=ARGUMENTS)
+    assert from_file == from_text
+
+
+def test_shared_memory_reaches_the_launch() -> None:
+    kernel = load_kernel(
+        SAXPY, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS, shared_bytes=512
+    )
+    assert kernel.launches[0].shared_bytes == 512
+
+
+def test_a_plan_gives_back_the_kernel_it_was_written_from(tmp_path: Path, kernel: Kernel) -> None:
+    again = load_kernel(write_plan(tmp_path, kernel))
+    assert again == kernel
+    assert (again.origin, again.recorded) == (kernel.origin, kernel.recorded)
+
+
+@given(
+    grid=st.tuples(*[st.integers(1, 1 << 16)] * 3),
+    block=st.tuples(*[st.integers(1, 1024)] * 3),
+    shared=st.integers(0, 1 << 17),
+    names=st.lists(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), min_size=1, max_size=5),
+)
+def test_any_launch_survives_its_plan(
+    tmp_path_factory: pytest.TempPathFactory,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    shared: int,
+    names: list[str],
+) -> None:
+    kernel = Kernel(SAXPY, (Launch("saxpy", grid, block, tuple(names), shared),))
+    assert read_plan(write_plan(tmp_path_factory.mktemp("plan"), kernel)) == kernel
+
+
+def test_the_fields_of_a_plan_cannot_be_given_twice(tmp_path: Path, kernel: Kernel) -> None:
+    with pytest.raises(InputError, match="already gives 'grid'"):
+        load_kernel(write_plan(tmp_path, kernel), grid=3)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        (b"", "empty"),
+        (b"\x7fELF\x00\x01", "binary"),
+        (b"\xff\xfe\xfd", "binary"),
+        (b" " * ((16 << 20) + 1), "larger than 16 MiB"),
+    ],
+)
+def test_a_bad_source_file_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "kernel.cu"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        load_kernel(path, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS)
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not a file"):
+        load_kernel(tmp_path, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS)
+
+
+@pytest.mark.parametrize("missing", ["entry", "grid", "block", "arguments"])
+def test_what_a_source_cannot_tell_must_be_given(missing: str) -> None:
+    launch = {"entry": "saxpy", "grid": 1, "block": 1, "arguments": ARGUMENTS}
+    del launch[missing]
+    with pytest.raises(InputError, match=f"needs '{missing}'"):
+        load_kernel(SAXPY, **launch)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"entry": "axpy"}, "no function 'axpy': it has saxpy"),
+        ({"grid": (1, 2, 3, 4)}, "one to three sizes"),
+        ({"grid": 0}, "three positive integers"),
+        ({"block": (1.5, 1, 1)}, "three positive integers"),
+        ({"arguments": "y"}, "must be a list of names"),
+        ({"shared_bytes": -1}, "number of bytes"),
+    ],
+)
+def test_a_launch_that_cannot_be_is_refused(changes: dict[str, object], said: str) -> None:
+    launch = {"entry": "saxpy", "grid": 1, "block": 1, "arguments": ARGUMENTS, **changes}
+    with pytest.raises(InputError, match=said):
+        load_kernel(SAXPY, **launch)  # type: ignore[arg-type]
+
+
+def test_the_hint_names_functions_behind_launch_bounds() -> None:
+    source = 'extern "C" __global__ void __launch_bounds__(256) conv(float* a) { a[0] = 1; }'
+    with pytest.raises(InputError, match="it has conv"):
+        load_kernel(source, entry="other", grid=1, block=1, arguments=["a"])
+
+
+def test_an_entry_may_be_an_instance_of_a_template_in_a_namespace() -> None:
+    source = "namespace n { template <int k> __global__ void f(float* a) { a[k] = 1; } }"
+    kernel = load_kernel(source, entry="n::f<4>", grid=1, block=1, arguments=["a"])
+    assert kernel.launches[0].entry == "n::f<4>"
+
+
+@pytest.mark.parametrize("name", ["../secret.cu", "/etc/passwd", "sub/kernel.cu", "..", ""])
+def test_a_plan_cannot_name_a_file_outside_its_folder(
+    tmp_path: Path, kernel: Kernel, name: str
+) -> None:
+    with pytest.raises(InputError, match="own folder"):
+        read_plan(write_plan(tmp_path, kernel, source=name))
+
+
+def test_a_plan_cannot_reach_outside_through_a_link(tmp_path: Path, kernel: Kernel) -> None:
+    outside = tmp_path / "outside.cu"
+    outside.write_text(kernel.source)
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    plan = write_plan(inside, kernel)
+    (inside / "kernel01.cu").unlink()
+    (inside / "kernel01.cu").symlink_to(outside)
+    with pytest.raises(InputError, match="own folder"):
+        read_plan(plan)
+
+
+def test_a_truncated_plan_is_refused(tmp_path: Path, kernel: Kernel) -> None:
+    plan = write_plan(tmp_path, kernel)
+    plan.write_text(plan.read_text()[:-40])
+    with pytest.raises(InputError, match="not complete JSON"):
+        read_plan(plan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schema_version": 99}, "schema_version is 99"),
+        ({"launches": []}, "at least one launch"),
+        ({"launches": 7}, "'launches' is 7 instead of a list"),
+        ({"launches": [{"entry": "saxpy"}]}, "'arguments' is missing"),
+        ({"language": "opencl"}, "language is 'opencl'"),
+        ({"workspaces": [{"name": "w", "shape": [0], "dtype": "float32"}]}, "the shape"),
+        ({"workspaces": [{"name": "w", "shape": [1], "dtype": "float31"}]}, "of type 'float31'"),
+        ({"origin": {"kind": 3, "details": {}}}, "'kind' is 3"),
+        ({"origin": {"kind": "x", "details": {"a": []}}}, "a detail of its origin"),
+        ({"recorded": [{"gpu": "x", "power_limit_w": -1}]}, "'power_limit_w' is -1"),
+        ({"sha256": "0"}, "another text"),
+    ],
+)
+def test_a_damaged_plan_is_refused(
+    tmp_path: Path, kernel: Kernel, changes: dict[str, object], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        read_plan(write_plan(tmp_path, kernel, **changes))
+
+
+def test_a_plan_for_another_text_is_refused(tmp_path: Path, kernel: Kernel) -> None:
+    plan = write_plan(tmp_path, kernel)
+    (tmp_path / "kernel01.cu").write_text(kernel.source + "// edited\n")
+    with pytest.raises(InputError, match="another text"):
+        read_plan(plan)
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200))
+def test_no_plan_file_whatever_is_met_with_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, content: str | bytes
+) -> None:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
+    with pytest.raises(InputError):
+        read_plan(path)
