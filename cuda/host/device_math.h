@@ -1,0 +1,113 @@
+// CUDA's device functions on numbers. Fast-math intrinsics compute the exact function: a host
+// cannot reproduce the error of a GPU's approximation, and the verdict's bound must hold either way.
+#pragma once
+
+namespace cuhost {
+template <class To, class From>
+inline To bits(From from) {
+  static_assert(sizeof(To) == sizeof(From), "a bit cast keeps the size");
+  To to;
+  __builtin_memcpy(&to, &from, sizeof to);
+  return to;
+}
+}  // namespace cuhost
+
+namespace cuda_device {
+
+#define CUHOST_MIN_MAX(T, A, B)                                                       \
+  inline T min(A a, B b) { return (T)a < (T)b ? (T)a : (T)b; }                        \
+  inline T max(A a, B b) { return (T)a < (T)b ? (T)b : (T)a; }
+CUHOST_MIN_MAX(int, int, int)
+CUHOST_MIN_MAX(unsigned, unsigned, unsigned)
+CUHOST_MIN_MAX(unsigned, int, unsigned)
+CUHOST_MIN_MAX(unsigned, unsigned, int)
+CUHOST_MIN_MAX(long, long, long)
+CUHOST_MIN_MAX(unsigned long, unsigned long, unsigned long)
+CUHOST_MIN_MAX(unsigned long, long, unsigned long)
+CUHOST_MIN_MAX(unsigned long, unsigned long, long)
+CUHOST_MIN_MAX(long long, long long, long long)
+CUHOST_MIN_MAX(unsigned long long, unsigned long long, unsigned long long)
+CUHOST_MIN_MAX(unsigned long long, long long, unsigned long long)
+CUHOST_MIN_MAX(unsigned long long, unsigned long long, long long)
+#undef CUHOST_MIN_MAX
+// On floating-point numbers CUDA's min and max are fmin and fmax: a NaN loses.
+inline float min(float a, float b) { return __builtin_fminf(a, b); }
+inline float max(float a, float b) { return __builtin_fmaxf(a, b); }
+inline double min(double a, double b) { return __builtin_fmin(a, b); }
+inline double max(double a, double b) { return __builtin_fmax(a, b); }
+inline double min(float a, double b) { return __builtin_fmin(a, b); }
+inline double max(float a, double b) { return __builtin_fmax(a, b); }
+inline double min(double a, float b) { return __builtin_fmin(a, b); }
+inline double max(double a, float b) { return __builtin_fmax(a, b); }
+
+inline int __float_as_int(float v) { return cuhost::bits<int>(v); }
+inline unsigned __float_as_uint(float v) { return cuhost::bits<unsigned>(v); }
+inline float __int_as_float(int v) { return cuhost::bits<float>(v); }
+inline float __uint_as_float(unsigned v) { return cuhost::bits<float>(v); }
+inline long long __double_as_longlong(double v) { return cuhost::bits<long long>(v); }
+inline double __longlong_as_double(long long v) { return cuhost::bits<double>(v); }
+
+inline float rsqrtf(float v) { return 1.0f / __builtin_sqrtf(v); }
+inline double rsqrt(double v) { return 1.0 / __builtin_sqrt(v); }
+inline float __frsqrt_rn(float v) { return rsqrtf(v); }
+inline float __frcp_rn(float v) { return 1.0f / v; }
+inline float __fsqrt_rn(float v) { return __builtin_sqrtf(v); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __expf(float v) { return __builtin_expf(v); }
+inline float __exp10f(float v) { return __builtin_powf(10.0f, v); }
+inline float __logf(float v) { return __builtin_logf(v); }
+inline float __log2f(float v) { return __builtin_log2f(v); }
+inline float __log10f(float v) { return __builtin_log10f(v); }
+inline float __powf(float a, float b) { return __builtin_powf(a, b); }
+inline float __sinf(float v) { return __builtin_sinf(v); }
+inline float __cosf(float v) { return __builtin_cosf(v); }
+inline float __tanf(float v) { return __builtin_tanf(v); }
+inline float __saturatef(float v) { return __builtin_fminf(__builtin_fmaxf(v, 0.0f), 1.0f); }
+inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline double __fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
+// The _rn forms are never contracted into a fused multiply-add: hide the result from the optimizer.
+#define CUHOST_ROUNDED(name, T, op)                                                   \
+  inline T name(T a, T b) {                                                           \
+    volatile T result = a op b;                                                       \
+    return result;                                                                    \
+  }
+CUHOST_ROUNDED(__fadd_rn, float, +)
+CUHOST_ROUNDED(__fsub_rn, float, -)
+CUHOST_ROUNDED(__fmul_rn, float, *)
+CUHOST_ROUNDED(__dadd_rn, double, +)
+CUHOST_ROUNDED(__dsub_rn, double, -)
+CUHOST_ROUNDED(__dmul_rn, double, *)
+#undef CUHOST_ROUNDED
+
+inline int __float2int_rn(float v) { return (int)__builtin_rintf(v); }
+inline int __float2int_rz(float v) { return (int)v; }
+inline int __float2int_rd(float v) { return (int)__builtin_floorf(v); }
+inline int __float2int_ru(float v) { return (int)__builtin_ceilf(v); }
+inline float __int2float_rn(int v) { return (float)v; }
+inline float __uint2float_rn(unsigned v) { return (float)v; }
+
+inline int __mul24(int a, int b) { return ((a << 8) >> 8) * ((b << 8) >> 8); }
+inline int __mulhi(int a, int b) { return (int)(((long long)a * b) >> 32); }
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return (unsigned)(((unsigned long long)a * b) >> 32);
+}
+inline int __popc(unsigned v) { return __builtin_popcount(v); }
+inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
+inline int __clz(int v) { return v ? __builtin_clz((unsigned)v) : 32; }
+inline int __clzll(long long v) { return v ? __builtin_clzll((unsigned long long)v) : 64; }
+inline int __ffs(int v) { return __builtin_ffs(v); }
+inline int __ffsll(long long v) { return __builtin_ffsll(v); }
+inline unsigned __brev(unsigned v) {
+  unsigned result = 0;
+  for (int bit = 0; bit < 32; ++bit) result |= ((v >> bit) & 1u) << (31 - bit);
+  return result;
+}
+
+}  // namespace cuda_device
+
+#define CUDART_INF_F __builtin_inff()
+#define CUDART_NAN_F __builtin_nanf("")
+#define CUDART_INF __builtin_inf()
+#define CUDART_NAN __builtin_nan("")
+#define CUDART_PI_F 3.141592654f

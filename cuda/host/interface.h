@@ -1,0 +1,68 @@
+// What a translated kernel and the runtime that hosts it know of each other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cuhost {
+
+struct Index {
+  unsigned x, y, z;
+};
+
+// Where the running CUDA thread is. Written by the scheduler at every switch.
+struct Where {
+  Index thread, block, block_dim, grid_dim;
+};
+
+// A kernel argument: a tensor's address, or a number still to be converted to the parameter's type.
+struct Argument {
+  enum Kind { pointer, integer, real } kind;
+  void* address;
+  long long whole;
+  double fraction;
+};
+
+struct Entry {
+  const char* name;
+  int parameters;
+  const char* kinds;                   // one letter per parameter: p pointer, s scalar
+  void (*call)(const Argument* arguments);
+};
+
+// A __shared__ variable; each has a linker section of its own so that its range is known.
+struct SharedVariable {
+  const char* name;
+  const char* kernel;                  // "" when any kernel of the source may use it
+  unsigned element_bytes;              // 0 when unknown
+  char *begin, *end;
+};
+
+struct Table {
+  const Entry* entries;
+  const SharedVariable* shared;
+  int shared_count;
+};
+
+enum WarpOperation { warp_sync, warp_exchange, warp_ballot };
+
+extern "C" {
+extern Where cuhost_where;
+extern void* cuhost_dynamic_shared;
+
+void cuhost_barrier();
+int cuhost_barrier_reduce(int predicate, char operation);  // + count, & and, | or
+// All live threads of the mask take part; gives the value of lane `source`, or the ballot.
+uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation);
+unsigned cuhost_active_lanes();
+int cuhost_lane();
+// Only the checked program has these three.
+void cuhost_fence();
+void cuhost_atomic(const void* address, unsigned bytes);
+void cuhost_range(const void* address, size_t bytes, bool write);
+int cuhost_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
+[[noreturn]] void cuhost_trap(const char* what);
+[[noreturn]] void cuhost_assert(const char* expression, int line);
+}
+
+}  // namespace cuhost

@@ -1,0 +1,115 @@
+// All that CUDA C++ text may use on the emulated GPU. Precompiled: it must be a kernel's first include.
+#pragma once
+
+#include <cfloat>
+#include <climits>
+#include <cstdint>
+#include <limits>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <type_traits>
+#include <utility>
+
+#include "device_math.h"
+#include "interface.h"
+#include "threads.h"
+#include "vectors.h"
+
+namespace cuda {
+namespace std = ::std;
+}
+
+namespace cuhost {
+
+template <class T>
+inline T convert(const Argument& argument) {
+  if constexpr (std::is_pointer_v<T>) {
+    return (T)argument.address;
+  } else {
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>,
+                  "a kernel parameter must be a pointer or a number on the emulated GPU");
+    return argument.kind == Argument::real ? (T)argument.fraction : (T)argument.whole;
+  }
+}
+
+template <class... P>
+struct Parameters {
+  static constexpr char kinds[] = {(std::is_pointer_v<P> ? 'p' : 's')..., '\0'};
+};
+
+// The parameters' types come from the kernel's own type: no text is parsed for them.
+template <auto kernel, class Function = decltype(kernel)>
+struct Caller;
+template <auto kernel, class... P>
+struct Caller<kernel, void (*)(P...)> {
+  template <std::size_t... I>
+  static void spread(const Argument* arguments, std::index_sequence<I...>) {
+    kernel(convert<std::remove_cv_t<P>>(arguments[I])...);
+  }
+  static void call(const Argument* arguments) {
+    (void)arguments;
+    spread(arguments, std::index_sequence_for<P...>{});
+  }
+  static constexpr Entry entry(const char* name) {
+    return {name, (int)sizeof...(P), Parameters<P...>::kinds, call};
+  }
+};
+
+inline void* copy(void* to, const void* from, std::size_t bytes) {
+#if defined(CUHOST_CHECKED)
+  cuhost_range(from, bytes, false);
+  cuhost_range(to, bytes, true);
+#endif
+  return __builtin_memcpy(to, from, bytes);
+}
+inline void* fill(void* to, int value, std::size_t bytes) {
+#if defined(CUHOST_CHECKED)
+  cuhost_range(to, bytes, true);
+#endif
+  return __builtin_memset(to, value, bytes);
+}
+
+}  // namespace cuhost
+
+#define __CUDACC__ 1
+#define __CUDACC_VER_MAJOR__ 13
+#define __CUDACC_VER_MINOR__ 0
+#define __CUDA_ARCH__ 900
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __managed__
+#define __grid_constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define alignas(n) __attribute__((aligned(n)))
+
+#if defined(CUHOST_CHECKED)
+#define CUHOST_SECTION(number) "cuhost_checked_" #number
+#define CUHOST_BOUND(side, number) __##side##_cuhost_checked_##number
+#define CUHOST_TABLE cuhost_checked_table
+#else
+#define CUHOST_SECTION(number) "cuhost_shared_" #number
+#define CUHOST_BOUND(side, number) __##side##_cuhost_shared_##number
+#define CUHOST_TABLE cuhost_table
+#endif
+// "used" keeps the optimizer from assuming that a barrier leaves the variable alone.
+#define CUHOST_SHARED(number) static __attribute__((used, section(CUHOST_SECTION(number))))
+
+#undef assert
+#define assert(condition) \
+  ((condition) ? (void)0 : ::cuhost::cuhost_assert(#condition, __LINE__))
+#define __trap() ::cuhost::cuhost_trap("__trap()")
+#define printf ::cuhost::cuhost_printf
+#define memcpy ::cuhost::copy
+#define memset ::cuhost::fill
+// The translator removes what it can carry out; assembler text from a macro ends here.
+#define asm inline_ptx_cannot_run_on_the_emulated_gpu
+#define __asm__ inline_ptx_cannot_run_on_the_emulated_gpu
+#define __asm inline_ptx_cannot_run_on_the_emulated_gpu

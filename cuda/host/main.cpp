@@ -1,0 +1,161 @@
+// Runs the launches of a plan, once, or checks a sample of their blocks.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "runtime.h"
+
+namespace cuhost {
+namespace {
+
+const Table* table;
+const Entry* entry;
+
+bool belongs(const SharedVariable& variable) {
+  return !variable.kernel[0] || !strcmp(variable.kernel, entry->name);
+}
+
+size_t static_shared_bytes(const Table& of) {
+  size_t bytes = 0;
+  for (int k = 0; k < of.shared_count; ++k) {
+    if (belongs(of.shared[k])) bytes += (size_t)(of.shared[k].end - of.shared[k].begin);
+  }
+  return bytes;
+}
+
+void poison_shared() {
+  for (int k = 0; k < table->shared_count; ++k) {
+    const SharedVariable& variable = table->shared[k];
+    if (belongs(variable)) memset(variable.begin, 0xff, (size_t)(variable.end - variable.begin));
+  }
+  memset(dynamic_shared, 0xff, (dynamic_shared_bytes + 127) / 128 * 128);
+}
+
+void poison_and_report() {
+  poison_shared();
+  cuhost_hooks.block_begins();
+}
+
+// One of the grid's blocks after another: ascending, descending, or with a stride that is prime to
+// their number, which visits each once.
+struct BlockOrder {
+  uint64_t count, seed, stride = 1, offset = 0;
+  BlockOrder(uint64_t count, uint64_t seed) : count(count), seed(seed) {
+    if (seed < 2) return;
+    uint64_t mixed = seed * 0x9e3779b97f4a7c15ull;
+    stride = mixed % count + 1;
+    while (std::gcd(stride, count) != 1) ++stride;
+    offset = (mixed >> 32) % count;
+  }
+  unsigned at(uint64_t step) const {
+    if (seed == 1) return (unsigned)(count - 1 - step);
+    return (unsigned)((step * stride + offset) % count);
+  }
+};
+
+uint64_t blocks_of(const Launch& launch) {
+  return (uint64_t)launch.grid.x * launch.grid.y * launch.grid.z;
+}
+
+void fit(const Launch& launch) {
+  if ((int)launch.arguments.size() != entry->parameters)
+    fault("constraints", "%s takes %d parameters but the launch gives %zu arguments", entry->name,
+          entry->parameters, launch.arguments.size());
+  for (size_t k = 0; k < launch.arguments.size(); ++k) {
+    bool pointer = launch.arguments[k].kind == Argument::pointer;
+    if (pointer != (entry->kinds[k] == 'p'))
+      fault("constraints", "parameter %zu of %s is a %s but the launch gives a %s", k + 1,
+            entry->name, pointer ? "number" : "pointer", pointer ? "tensor" : "number");
+  }
+  size_t fixed = static_shared_bytes(*table);
+  if (fixed > static_shared_limit)
+    fault("constraints", "%s has %zu bytes of static shared memory; a block may have %zu",
+          entry->name, fixed, static_shared_limit);
+  if (fixed + launch.shared_bytes > shared_limit)
+    fault("constraints", "%s needs %zu bytes of shared memory; a block may have %zu", entry->name,
+          fixed + launch.shared_bytes, shared_limit);
+}
+
+void run_all(const Launch& launch, const std::vector<unsigned>& except) {
+  Scheduler scheduler{entry, &launch, poison_shared};
+  uint64_t count = blocks_of(launch);
+  BlockOrder order(count, plan.order_seed);
+  for (uint64_t step = 0; step < count; ++step) {
+    unsigned block = order.at(step);
+    if (std::binary_search(except.begin(), except.end(), block)) continue;
+    run_block(scheduler, index_of(block, launch.grid), plan.order_seed);
+    check_dynamic_shared();
+  }
+}
+
+// First and last block, the corners of the grid, then others drawn from the seed.
+std::vector<unsigned> sample_of(const Launch& launch) {
+  std::vector<unsigned> sample;
+  Index g = launch.grid;
+  auto add = [&](unsigned block) {
+    if ((int)sample.size() < plan.sampled_blocks &&
+        std::find(sample.begin(), sample.end(), block) == sample.end())
+      sample.push_back(block);
+  };
+  for (unsigned corner : {0u, 7u, 1u, 6u, 2u, 5u, 3u, 4u}) {
+    unsigned x = corner & 1 ? g.x - 1 : 0, y = corner & 2 ? g.y - 1 : 0, z = corner & 4 ? g.z - 1 : 0;
+    add(x + g.x * (y + g.y * z));
+  }
+  BlockOrder order(blocks_of(launch), plan.order_seed + 2);
+  for (uint64_t step = 0; step < order.count && (int)sample.size() < plan.sampled_blocks; ++step)
+    add(order.at(step));
+  return sample;
+}
+
+void check(const Launch& launch, bool last) {
+  size_t fixed = static_shared_bytes(*table);
+  Scheduler scheduler{entry, &launch, poison_and_report};
+  cuhost_hooks.launch_begins(launch, table->shared, table->shared_count);
+  uint64_t barriers = barriers_passed;
+  std::vector<unsigned> done;
+  for (unsigned block : sample_of(launch)) {
+    run_block(scheduler, index_of(block, launch.grid), plan.order_seed);
+    cuhost_hooks.block_ends();
+    done.push_back(block);
+    if (cuhost_hooks.traffic().accesses > plan.access_budget) break;
+  }
+  Traffic t = cuhost_hooks.traffic();
+  printf("profile %zu %llu %llu %llu %llu %llu %zu\n", done.size(),
+         (unsigned long long)t.global_read, (unsigned long long)t.global_written,
+         (unsigned long long)t.shared_read, (unsigned long long)t.shared_written,
+         (unsigned long long)(barriers_passed - barriers), fixed);
+  if (last) return;
+  // A later launch needs all that this one computes: the other blocks run unchecked.
+  std::sort(done.begin(), done.end());
+  table = &cuhost_table;
+  entry = &table->entries[launch.entry];
+  run_all(launch, done);
+}
+
+}  // namespace
+}  // namespace cuhost
+
+int main() {
+  using namespace cuhost;
+  read_plan();
+  map_tensors();
+  install_signal_handlers();
+  for (size_t k = 0; k < plan.launches.size(); ++k) {
+    const Launch& launch = plan.launches[k];
+    table = plan.check ? &cuhost_checked_table : &cuhost_table;
+    entry = &table->entries[launch.entry];
+    running_kernel = entry->name;
+    fit(launch);
+    map_dynamic_shared(launch.shared_bytes);
+    if (plan.check) {
+      check(launch, k + 1 == plan.launches.size());
+    } else {
+      run_all(launch, {});
+    }
+    check_guards();
+  }
+  printf("done\n");
+  return 0;
+}

@@ -1,0 +1,187 @@
+// The plan, the tensors and the shared memory of a run.
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+namespace cuhost {
+
+Plan plan;
+char* dynamic_shared = nullptr;
+size_t dynamic_shared_bytes = 0;
+extern "C" {
+void* cuhost_dynamic_shared = nullptr;
+}
+
+static std::string word() {
+  static char text[512];
+  if (scanf("%511s", text) != 1) fault("runtime", "the plan of the run is cut short");
+  return text;
+}
+static long long number() { return strtoll(word().c_str(), nullptr, 10); }
+
+static Index dimensions() {
+  Index result;
+  result.x = (unsigned)number();
+  result.y = (unsigned)number();
+  result.z = (unsigned)number();
+  return result;
+}
+
+// check seed blocks budget; tensors; launches: see host.py, which writes it.
+void read_plan() {
+  plan.check = number() != 0;
+  plan.order_seed = strtoull(word().c_str(), nullptr, 10);
+  plan.sampled_blocks = (int)number();
+  plan.access_budget = (uint64_t)number();
+  plan.tensors.resize((size_t)number());
+  for (Tensor& tensor : plan.tensors) {
+    tensor.name = word();
+    tensor.type = word();
+    tensor.file = (int)number();
+    tensor.workspace = tensor.file < 0;
+    tensor.writable = number() != 0;
+    tensor.bytes = (size_t)number();
+    tensor.element_bytes = (size_t)number();
+  }
+  plan.launches.resize((size_t)number());
+  for (Launch& launch : plan.launches) {
+    launch.entry = (int)number();
+    launch.grid = dimensions();
+    launch.block = dimensions();
+    launch.shared_bytes = (size_t)number();
+    launch.arguments.resize((size_t)number());
+    for (Argument& argument : launch.arguments) {
+      std::string text = word();
+      const char* value = text.c_str() + 1;
+      argument = {};
+      if (text[0] == 't') {
+        argument.kind = Argument::pointer;
+        argument.whole = atoi(value);  // the tensor's number, until it is mapped
+      } else if (text[0] == 'i') {
+        argument.kind = Argument::integer;
+        argument.whole = (long long)(value[0] == '-' ? strtoll(value, nullptr, 10)
+                                                     : (long long)strtoull(value, nullptr, 10));
+      } else {
+        argument.kind = Argument::real;
+        argument.fraction = strtod(value, nullptr);
+      }
+    }
+  }
+}
+
+static void* must_map(void* at, size_t bytes, int protection, int flags, int file) {
+  void* result = mmap(at, bytes, protection, flags, file, 0);
+  if (result == MAP_FAILED)
+    fault("runtime", "%zu bytes cannot be mapped: %s", bytes, strerror(errno));
+  return result;
+}
+
+void map_tensors() {
+  for (Tensor& tensor : plan.tensors) {
+    size_t length = 2 * guard_bytes + (tensor.bytes + 255) / 256 * 256;
+    struct stat status;
+    if (!tensor.workspace && (fstat(tensor.file, &status) || (size_t)status.st_size < length))
+      fault("runtime", "the file of %s is shorter than its tensor", tensor.name.c_str());
+    size_t pages = (length + 65535) & ~(size_t)65535;
+    tensor.region_bytes = pages + 2 * gap_bytes;
+    tensor.region = (char*)must_map(nullptr, tensor.region_bytes, PROT_NONE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+    char* file = tensor.region + gap_bytes;
+    tensor.payload = file + guard_bytes;
+    if (tensor.workspace) {
+      must_map(file, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+      memset(file, 0xff, length);
+    } else {
+      // A private mapping is a copy made page by page, on writing.
+      must_map(file, length, tensor.writable ? PROT_READ | PROT_WRITE : PROT_READ,
+               (plan.check ? MAP_PRIVATE : MAP_SHARED) | MAP_FIXED, tensor.file);
+      close(tensor.file);
+    }
+  }
+  for (Launch& launch : plan.launches) {
+    for (Argument& argument : launch.arguments) {
+      if (argument.kind == Argument::pointer)
+        argument.address = plan.tensors.at((size_t)argument.whole).payload;
+    }
+  }
+}
+
+// Only workspaces: the arenas belong to the caller, who looks at their guards itself.
+void check_guards() {
+  for (const Tensor& tensor : plan.tensors) {
+    if (!tensor.workspace) continue;
+    const char* end = tensor.payload + tensor.bytes;
+    const char* limit = tensor.payload + (tensor.bytes + 255) / 256 * 256 + guard_bytes;
+    for (const char* c = tensor.payload - guard_bytes; c < limit; ++c) {
+      if (c == tensor.payload) c = end;
+      if (*c != (char)0xff)
+        fault("correctness", "%s %s", running_kernel, describe_address(c, "wrote").c_str());
+    }
+  }
+}
+
+// The end of the memory lies at the end of a page, so that running over it faults; up to 127 bytes
+// are left over by alignment and are looked at after each block.
+void map_dynamic_shared(size_t bytes) {
+  static char* region = nullptr;
+  static size_t pages = 0;
+  if (region) munmap(region, pages + 2 * gap_bytes);
+  pages = (bytes + 65535 + 1) & ~(size_t)65535;
+  region = (char*)must_map(nullptr, pages + 2 * gap_bytes, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+  must_map(region + gap_bytes, pages, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+  dynamic_shared_bytes = bytes;
+  dynamic_shared = region + gap_bytes + pages - (bytes + 127) / 128 * 128;
+  cuhost_dynamic_shared = dynamic_shared;
+}
+
+void check_dynamic_shared() {
+  const char* end = dynamic_shared + (dynamic_shared_bytes + 127) / 128 * 128;
+  for (const char* c = dynamic_shared + dynamic_shared_bytes; c < end; ++c) {
+    if (*c != (char)0xff)
+      fault("runtime", "illegal address: block (%u,%u,%u) of %s %s", cuhost_where.block.x,
+            cuhost_where.block.y, cuhost_where.block.z, running_kernel,
+            describe_address(c, "wrote").c_str());
+  }
+}
+
+static std::string beside(const char* verb, const std::string& name, long long offset, size_t bytes,
+                          size_t element_bytes, const char* unit) {
+  long long index = offset >= 0 ? offset / (long long)element_bytes
+                                : -((-offset + (long long)element_bytes - 1) / (long long)element_bytes);
+  long long size = (long long)(bytes / element_bytes);
+  char text[400];
+  if (index < 0)
+    snprintf(text, sizeof text, "%s %s[%lld], %lld %s before its start", verb, name.c_str(), index,
+             -index, unit);
+  else if (index >= size)
+    snprintf(text, sizeof text, "%s %s[%lld], past its end of %lld %s", verb, name.c_str(), index,
+             size, unit);
+  else
+    snprintf(text, sizeof text, "%s %s[%lld]", verb, name.c_str(), index);
+  return text;
+}
+
+std::string describe_address(const void* address, const char* verb) {
+  const char* at = (const char*)address;
+  for (const Tensor& tensor : plan.tensors) {
+    if (at < tensor.region || at >= tensor.region + tensor.region_bytes) continue;
+    bool inside = at >= tensor.payload && at < tensor.payload + tensor.bytes;
+    std::string name = (inside && !tensor.writable ? "the input " : "") + tensor.name;
+    return beside(verb, name, at - tensor.payload, tensor.bytes, tensor.element_bytes, "elements");
+  }
+  if (dynamic_shared && at >= dynamic_shared - gap_bytes &&
+      at < dynamic_shared + dynamic_shared_bytes + gap_bytes)
+    return beside(verb, "the dynamic shared memory", at - dynamic_shared, dynamic_shared_bytes, 1,
+                  "bytes");
+  return "";
+}
+
+}  // namespace cuhost

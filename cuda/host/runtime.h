@@ -1,0 +1,97 @@
+// The parts of the runtime that hosts a kernel, and how they meet.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "interface.h"
+
+namespace cuhost {
+
+constexpr size_t guard_bytes = 65536;      // as GUARD_BYTES of devices/device.py
+constexpr size_t gap_bytes = 32ull << 20;  // unmapped on either side of a tensor and its guards
+constexpr int max_threads = 1024;
+constexpr size_t static_shared_limit = 49152;   // CUDA: static shared memory of a block
+constexpr size_t shared_limit = 232448;         // sm_90: opt-in maximum of a block
+
+struct Tensor {
+  std::string name, type;
+  size_t bytes, element_bytes;
+  bool writable, workspace;
+  int file;              // descriptor, -1 for a workspace
+  char* region;          // gap, guard, payload, guard, gap
+  size_t region_bytes;
+  char* payload;
+};
+
+struct Launch {
+  int entry;
+  Index grid, block;
+  size_t shared_bytes;
+  std::vector<Argument> arguments;
+};
+
+struct Plan {
+  bool check = false;
+  uint64_t order_seed = 0;
+  int sampled_blocks = 0;
+  uint64_t access_budget = 0;
+  std::vector<Tensor> tensors;
+  std::vector<Launch> launches;
+};
+
+extern Plan plan;
+extern const char* running_kernel;         // name of the entry, for messages
+
+// report.cpp: one line on standard output says how it went.
+[[noreturn]] void fault(const char* outcome, const char* format, ...)
+    __attribute__((format(printf, 2, 3)));
+std::string place_of(Index thread, Index block);   // "thread (1,0,0) of block (0,0,0) of main"
+std::string here();
+void install_signal_handlers();
+
+// memory.cpp
+void read_plan();
+void map_tensors();
+void check_guards();
+void map_dynamic_shared(size_t bytes);
+void check_dynamic_shared();
+extern char* dynamic_shared;
+extern size_t dynamic_shared_bytes;
+std::string describe_address(const void* address, const char* verb);  // "" when nothing is near
+
+// scheduler.cpp
+struct Scheduler {
+  const Entry* entry;
+  const Launch* launch;
+  void (*block_begins)();
+};
+void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed);
+bool on_fiber_stack(const void* address);
+bool beyond_fiber_stack(const void* address);
+Index index_of(unsigned flat, Index extent);
+extern uintptr_t fiber_low, fiber_bytes;
+// Bits 63..32: barrier interval, unique in the process; 31..10: the warp's synchronizations; 9..0: thread.
+extern uint64_t thread_stamp;
+extern uint32_t barrier_interval;
+extern uint64_t barriers_passed;
+
+// races.cpp, linked only into the checked program
+struct Traffic {
+  uint64_t global_read, global_written, shared_read, shared_written, accesses;
+};
+struct Hooks {
+  void (*launch_begins)(const Launch&, const SharedVariable*, int count);
+  void (*block_begins)();
+  void (*block_ends)();
+  Traffic (*traffic)();
+};
+
+extern "C" {
+extern const Table cuhost_table __attribute__((weak));          // the kernel as it is
+extern const Table cuhost_checked_table __attribute__((weak));  // with every access reported
+extern const Hooks cuhost_hooks __attribute__((weak));
+}
+
+}  // namespace cuhost

@@ -1,0 +1,307 @@
+// Runs the threads of one block, each on a fiber, from barrier to barrier.
+//
+// A fiber takes thread after thread for as long as none blocks: a kernel without barriers runs as
+// plain calls on one stack. A thread that blocks keeps its fiber until it has finished.
+#include <cerrno>
+#include <cstring>
+#include <sys/mman.h>
+
+#include "fiber.h"
+#include "runtime.h"
+
+namespace cuhost {
+
+extern "C" {
+Where cuhost_where;
+}
+uint64_t thread_stamp = 0;
+uint32_t barrier_interval = 0;
+uint64_t barriers_passed = 0;
+uintptr_t fiber_low = 0, fiber_bytes = 0;
+
+namespace {
+
+constexpr size_t page = 65536;         // the largest page of the supported hosts
+constexpr size_t stack_bytes = 4 * page;
+// Stacks start at different cache sets: equal offsets of 1024 stacks would share one.
+constexpr size_t stride = page + stack_bytes + page;
+
+enum State : unsigned char { fresh, ready, at_barrier, at_warp, done };
+
+struct Thread {
+  Index index;
+  unsigned mask;           // of the warp function it waits in
+  WarpOperation operation;
+  int source;
+  uint64_t value;          // given, then received
+  uint32_t warp_syncs;
+};
+
+Thread threads[max_threads];
+State state[max_threads];       // apart, as every barrier walks over them
+int fiber_of[max_threads];
+Context fibers[max_threads];
+int idle[max_threads], idle_count, fiber_count;
+int order[max_threads];
+int thread_count, cursor, step, live, waiting, warp_waiters, current = -1, current_fiber;
+Context scheduler_context;
+const Scheduler* running;
+uint64_t random_state;
+struct {
+  int count, all, any;
+} votes, verdict;
+
+void enter(int thread) {
+  current = thread;
+  cuhost_where.thread = threads[thread].index;
+  thread_stamp = (uint64_t)barrier_interval << 32 |
+                 (uint64_t)(threads[thread].warp_syncs & 0x3fffff) << 10 | (unsigned)thread;
+}
+
+// Goes on with the next thread of this pass that can run, straight from fiber to fiber, or back to
+// the scheduler when there is none or threads are still to be started.
+void leave(Context& from) {
+  while (cursor == thread_count && step < thread_count) {
+    int next = order[step++];
+    if (state[next] != ready) continue;
+    current_fiber = fiber_of[next];
+    switch_to(from, fibers[current_fiber]);
+    return;
+  }
+  switch_to(from, scheduler_context);
+}
+
+void block_here() {
+  int mine = current;
+  fiber_of[mine] = current_fiber;
+  leave(fibers[current_fiber]);
+  enter(mine);
+}
+
+void release_warp(int warp);
+
+void fiber_body() {
+  for (;;) {
+    int mine = current_fiber;
+    while (cursor < thread_count) {
+      int thread = order[cursor++];
+      fiber_of[thread] = mine;
+      enter(thread);
+      running->entry->call(running->launch->arguments.data());
+      thread = current;
+      state[thread] = done;
+      --live;
+      if (warp_waiters) release_warp(thread / 32);
+    }
+    idle[idle_count++] = mine;
+    leave(fibers[mine]);
+  }
+}
+
+int take_fiber() {
+  if (idle_count) return idle[--idle_count];
+  if (!fiber_low) {
+    fiber_bytes = stride * max_threads;
+    void* pool = mmap(nullptr, fiber_bytes, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pool == MAP_FAILED) fault("runtime", "no memory for stacks: %s", strerror(errno));
+    fiber_low = (uintptr_t)pool;
+  }
+  int index = fiber_count++;
+  char* stack = (char*)fiber_low + stride * index + page;
+  if (mprotect(stack, stack_bytes, PROT_READ | PROT_WRITE))
+    fault("runtime", "no memory for stacks: %s", strerror(errno));
+  size_t colour = (size_t)index * 832 % 61440;
+  start_at(fibers[index], stack, stack_bytes - colour, fiber_body);
+  return index;
+}
+
+void resume(int fiber) {
+  current_fiber = fiber;
+  switch_to(scheduler_context, fibers[fiber]);
+}
+
+uint64_t next_random() {  // xorshift64*, Vigna 2016
+  random_state ^= random_state >> 12;
+  random_state ^= random_state << 25;
+  random_state ^= random_state >> 27;
+  return random_state * 2685821657736338717ull;
+}
+
+void shuffle() {
+  for (int i = thread_count - 1; i > 0; --i) {
+    int j = (int)((next_random() >> 33) % (unsigned)(i + 1));
+    int other = order[i];
+    order[i] = order[j];
+    order[j] = other;
+  }
+}
+
+// Lets the lanes go that wait with the same mask, once all live lanes of that mask are there.
+void release_warp(int warp) {
+  int first = warp * 32, last = first + 32 < thread_count ? first + 32 : thread_count;
+  for (int lane = first; lane < last; ++lane) {
+    if (state[lane] != at_warp) continue;
+    unsigned mask = threads[lane].mask, ballot = 0, members = 0;
+    uint32_t syncs = 0;
+    bool complete = true;
+    for (int other = first; other < last && complete; ++other) {
+      if (!(mask >> (other - first) & 1) || state[other] == done) continue;
+      complete = state[other] == at_warp && threads[other].mask == mask;
+      members |= 1u << (other - first);
+      ballot |= (threads[other].value ? 1u : 0u) << (other - first);
+      if (threads[other].warp_syncs > syncs) syncs = threads[other].warp_syncs;
+    }
+    if (!complete) continue;
+    uint64_t given[32];
+    for (int k = first; k < last; ++k) given[k - first] = threads[k].value;
+    for (int k = first; k < last; ++k) {
+      if (!(members >> (k - first) & 1)) continue;
+      Thread& thread = threads[k];
+      if (thread.operation == warp_ballot) thread.value = ballot;
+      if (thread.operation == warp_exchange) {
+        // A lane that does not take part gives an undefined value: poison.
+        bool there = thread.source >= 0 && thread.source < 32 && members >> thread.source & 1;
+        thread.value = there ? given[thread.source] : ~0ull;
+      }
+      thread.warp_syncs = syncs + 1;
+      state[k] = ready;
+      --warp_waiters;
+    }
+  }
+}
+
+void release_barrier() {
+  ++barrier_interval;
+  ++barriers_passed;
+  verdict = votes;
+  votes = {0, 1, 0};
+  waiting = 0;
+  memset(state, ready, (size_t)thread_count);
+}
+
+[[noreturn]] void diverged() {
+  int stuck = -1, ended = -1, in_warp = -1;
+  for (int k = thread_count - 1; k >= 0; --k) {
+    if (state[k] == at_barrier) stuck = k;
+    if (state[k] == at_warp) in_warp = k;
+    if (state[k] == done) ended = k;
+  }
+  if (in_warp >= 0) {
+    std::string waits = place_of(threads[in_warp].index, cuhost_where.block);
+    fault("runtime",
+          "divergence: %s waits in a warp function whose mask 0x%08x names lanes that never call it",
+          waits.c_str(), threads[in_warp].mask);
+  }
+  std::string waits = place_of(threads[stuck].index, cuhost_where.block);
+  Index other = threads[ended].index;
+  fault("runtime",
+        "barrier divergence: %s waits at a __syncthreads() that thread (%u,%u,%u) never reaches",
+        waits.c_str(), other.x, other.y, other.z);
+}
+
+}  // namespace
+
+Index index_of(unsigned flat, Index extent) {
+  return {flat % extent.x, flat / extent.x % extent.y, flat / extent.x / extent.y};
+}
+
+bool on_fiber_stack(const void* address) { return (uintptr_t)address - fiber_low < fiber_bytes; }
+
+bool beyond_fiber_stack(const void* address) {
+  if (!on_fiber_stack(address)) return false;
+  size_t offset = ((uintptr_t)address - fiber_low) % stride;
+  return offset < page || offset >= page + stack_bytes;
+}
+
+void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
+  running = &scheduler;
+  Index extent = scheduler.launch->block;
+  thread_count = (int)(extent.x * extent.y * extent.z);
+  cuhost_where = {{0, 0, 0}, block, extent, scheduler.launch->grid};
+  ++barrier_interval;
+  Index index{0, 0, 0};
+  for (int k = 0; k < thread_count; ++k) {
+    threads[k].index = index;
+    state[k] = fresh;
+    threads[k].warp_syncs = 0;
+    order[k] = order_seed == 1 ? thread_count - 1 - k : k;
+    if (++index.x == extent.x) {
+      index.x = 0;
+      if (++index.y == extent.y) index.y = 0, ++index.z;
+    }
+  }
+  bool shuffled = order_seed > 1;
+  random_state = order_seed * 0x9e3779b97f4a7c15ull + barrier_interval + 1;
+  if (shuffled) shuffle();
+  votes = {0, 1, 0};
+  live = thread_count;
+  waiting = warp_waiters = cursor = 0;
+  step = thread_count;  // no pass is under way while threads are started
+  scheduler.block_begins();
+  while (cursor < thread_count) resume(take_fiber());
+  while (live) {
+    if (waiting == thread_count) {
+      release_barrier();
+      if (shuffled) shuffle();
+    }
+    step = 0;
+    bool moved = false;
+    while (step < thread_count) {
+      int next = order[step++];
+      if (state[next] != ready) continue;
+      moved = true;
+      resume(fiber_of[next]);  // comes back when the pass is over
+    }
+    if (!moved && waiting != thread_count) diverged();
+  }
+}
+
+extern "C" {
+
+void cuhost_barrier() {
+  state[current] = at_barrier;
+  ++waiting;
+  block_here();
+}
+
+int cuhost_barrier_reduce(int predicate, char operation) {
+  votes.count += predicate != 0;
+  votes.all &= predicate != 0;
+  votes.any |= predicate != 0;
+  cuhost_barrier();
+  return operation == '+' ? verdict.count : operation == '&' ? verdict.all : verdict.any;
+}
+
+uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation) {
+  Thread& thread = threads[current];
+  if (!(mask >> (current % 32) & 1))
+    fault("runtime", "%s calls a warp function whose mask 0x%08x does not name it",
+          here().c_str(), mask);
+  thread.mask = mask;
+  thread.value = value;
+  thread.source = source;
+  thread.operation = operation;
+  state[current] = at_warp;
+  ++warp_waiters;
+  int mine = current;
+  release_warp(mine / 32);
+  if (state[mine] == at_warp)
+    block_here();
+  else
+    enter(mine);
+  return threads[mine].value;
+}
+
+unsigned cuhost_active_lanes() {
+  unsigned lanes = 0;
+  int first = current / 32 * 32;
+  for (int k = first; k < first + 32 && k < thread_count; ++k)
+    lanes |= (state[k] != done ? 1u : 0u) << (k - first);
+  return lanes;
+}
+
+int cuhost_lane() { return current % 32; }
+}
+
+}  // namespace cuhost

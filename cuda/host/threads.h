@@ -1,0 +1,156 @@
+// Barriers, warp functions and atomics of CUDA C++.
+#pragma once
+
+#include "interface.h"
+#include "vectors.h"
+
+namespace cuhost {
+
+// The race detector instruments every load; a load by assembler text escapes it, and the place of
+// a thread is not memory that can race.
+inline __attribute__((always_inline)) unsigned place(const unsigned& word) {
+#if defined(CUHOST_CHECKED) && defined(__x86_64__)
+  unsigned value;
+  __asm__("movl %1, %0" : "=r"(value) : "m"(word));
+  return value;
+#elif defined(CUHOST_CHECKED) && defined(__aarch64__)
+  unsigned value;
+  __asm__("ldr %w0, %1" : "=r"(value) : "m"(word));
+  return value;
+#else
+  return word;
+#endif
+}
+
+// By value, so that a kernel that assigns to threadIdx.x does not compile, as in CUDA.
+inline __attribute__((always_inline)) const cuda_device::uint3 place(const Index& index) {
+  return {place(index.x), place(index.y), place(index.z)};
+}
+
+template <class T>
+inline uint64_t to_slot(T value) {
+  static_assert(sizeof(T) <= 8, "a warp exchanges values of at most 8 bytes");
+  uint64_t slot = 0;
+  __builtin_memcpy(&slot, &value, sizeof value);
+  return slot;
+}
+
+template <class T>
+inline T shuffle(unsigned mask, T value, int source) {
+  uint64_t slot = cuhost_warp(mask, to_slot(value), source, warp_exchange);
+  T result;
+  __builtin_memcpy(&result, &slot, sizeof result);
+  return result;
+}
+
+#if defined(CUHOST_CHECKED)
+#define CUHOST_UNCHECKED __attribute__((no_sanitize("thread"), noinline))
+#else
+#define CUHOST_UNCHECKED inline
+#endif
+
+// Threads run one at a time, so a plain read and write is atomic.
+template <class T, class F>
+CUHOST_UNCHECKED T atomic(T* address, F&& change) {
+#if defined(CUHOST_CHECKED)
+  cuhost_atomic(address, sizeof(T));
+#endif
+  T old = *address;
+  *address = change(old);
+  return old;
+}
+
+}  // namespace cuhost
+
+#define threadIdx (::cuhost::place(::cuhost::cuhost_where.thread))
+#define blockIdx (::cuhost::place(::cuhost::cuhost_where.block))
+#define blockDim (::cuhost::place(::cuhost::cuhost_where.block_dim))
+#define gridDim (::cuhost::place(::cuhost::cuhost_where.grid_dim))
+#define warpSize 32
+
+namespace cuda_device {
+
+inline void __syncthreads() { cuhost::cuhost_barrier(); }
+inline int __syncthreads_count(int p) { return cuhost::cuhost_barrier_reduce(p, '+'); }
+inline int __syncthreads_and(int p) { return cuhost::cuhost_barrier_reduce(p, '&'); }
+inline int __syncthreads_or(int p) { return cuhost::cuhost_barrier_reduce(p, '|'); }
+inline void __syncwarp(unsigned mask = 0xffffffffu) {
+  cuhost::cuhost_warp(mask, 0, 0, cuhost::warp_sync);
+}
+inline void __threadfence() {
+#if defined(CUHOST_CHECKED)
+  cuhost::cuhost_fence();
+#endif
+}
+inline void __threadfence_block() { __threadfence(); }
+inline void __threadfence_system() { __threadfence(); }
+inline unsigned __activemask() { return cuhost::cuhost_active_lanes(); }
+inline unsigned __ballot_sync(unsigned mask, int p) {
+  return (unsigned)cuhost::cuhost_warp(mask, p != 0, 0, cuhost::warp_ballot);
+}
+inline int __any_sync(unsigned mask, int p) { return __ballot_sync(mask, p) != 0; }
+inline int __all_sync(unsigned mask, int p) { return __ballot_sync(mask, !p) == 0; }
+
+template <class T>
+inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
+  int base = cuhost::cuhost_lane() & ~(width - 1);
+  return cuhost::shuffle(mask, value, base + (lane & (width - 1)));
+}
+template <class T>
+inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  int lane = cuhost::cuhost_lane(), source = lane - (int)delta;
+  return cuhost::shuffle(mask, value, source < (lane & ~(width - 1)) ? lane : source);
+}
+template <class T>
+inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  int lane = cuhost::cuhost_lane(), source = lane + (int)delta;
+  return cuhost::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source);
+}
+template <class T>
+inline T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {
+  int lane = cuhost::cuhost_lane(), source = lane ^ lanes;
+  return cuhost::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source);
+}
+
+#define CUHOST_ATOMIC(name, T, expression)                                            \
+  inline T name(T* address, T value) {                                                \
+    return cuhost::atomic(address, [&](T old) -> T { return expression; });           \
+  }
+#define CUHOST_ATOMIC_INTEGERS(name, expression)                                      \
+  CUHOST_ATOMIC(name, int, expression)                                                \
+  CUHOST_ATOMIC(name, unsigned, expression)                                           \
+  CUHOST_ATOMIC(name, unsigned long long, expression)
+CUHOST_ATOMIC_INTEGERS(atomicAdd, old + value)
+CUHOST_ATOMIC(atomicAdd, float, old + value)
+CUHOST_ATOMIC(atomicAdd, double, old + value)
+CUHOST_ATOMIC(atomicSub, int, old - value)
+CUHOST_ATOMIC(atomicSub, unsigned, old - value)
+CUHOST_ATOMIC_INTEGERS(atomicMax, old < value ? value : old)
+CUHOST_ATOMIC(atomicMax, long long, old < value ? value : old)
+CUHOST_ATOMIC_INTEGERS(atomicMin, value < old ? value : old)
+CUHOST_ATOMIC(atomicMin, long long, value < old ? value : old)
+CUHOST_ATOMIC_INTEGERS(atomicAnd, old & value)
+CUHOST_ATOMIC_INTEGERS(atomicOr, old | value)
+CUHOST_ATOMIC_INTEGERS(atomicXor, old ^ value)
+CUHOST_ATOMIC_INTEGERS(atomicExch, value)
+CUHOST_ATOMIC(atomicExch, float, value)
+CUHOST_ATOMIC(atomicInc, unsigned, old >= value ? 0u : old + 1u)
+CUHOST_ATOMIC(atomicDec, unsigned, old == 0 || old > value ? value : old - 1u)
+#undef CUHOST_ATOMIC
+#undef CUHOST_ATOMIC_INTEGERS
+#define CUHOST_ATOMIC_CAS(T)                                                          \
+  inline T atomicCAS(T* address, T compare, T value) {                                \
+    return cuhost::atomic(address, [&](T old) -> T { return old == compare ? value : old; }); \
+  }
+CUHOST_ATOMIC_CAS(int)
+CUHOST_ATOMIC_CAS(unsigned)
+CUHOST_ATOMIC_CAS(unsigned short)
+CUHOST_ATOMIC_CAS(unsigned long long)
+#undef CUHOST_ATOMIC_CAS
+
+template <class T>
+inline T __ldg(const T* address) {
+  return *address;
+}
+
+}  // namespace cuda_device
