@@ -1,0 +1,37 @@
+"""Where the CUDA C++ sources are."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+
+from pytest_gpuenergy.errors import DeviceError
+
+
+def cuda_dir() -> Path:
+    """``<checkout>/cuda`` in a checkout, else ``pytest_gpuenergy/_cuda``, where the wheel puts it.
+
+    Raises:
+        DeviceError: neither exists.
+    """
+    package = Path(__file__).resolve().parent
+    for folder in (package.parent / "cuda", package / "_cuda"):
+        if (folder / "host" / "kernel.h").is_file():
+            return folder
+    raise DeviceError(
+        f"The CUDA sources are missing beside {package}: install pytest-gpuenergy again."
+    )
+
+
+@functools.cache
+def host_version() -> str:
+    """What identifies the sources that run kernels on the host: verdicts hold for these only.
+
+    Raises:
+        DeviceError: as `cuda_dir`.
+    """
+    digest = hashlib.sha256()
+    for path in sorted((cuda_dir() / "host").iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]

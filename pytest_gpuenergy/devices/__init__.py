@@ -1,0 +1,5 @@
+"""Where kernels run: a real GPU through CuPy and NVML, or the emulated one."""
+
+from pytest_gpuenergy.devices.device import Arena, Clock, Device, Repeater, Timeline, Work
+
+__all__ = ["Arena", "Clock", "Device", "Repeater", "Timeline", "Work"]

@@ -1,0 +1,163 @@
+"""A real NVIDIA GPU: CuPy in a worker process that may die, NVML in ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from pytest_gpuenergy.devices.cuda_runner import check_arguments
+from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Timeline, Work
+from pytest_gpuenergy.devices.discovery import FoundGpu
+from pytest_gpuenergy.devices.nvml import GuardedNvml, text
+from pytest_gpuenergy.devices.nvrtc import Binary, CompilerPool
+from pytest_gpuenergy.errors import DeviceError, KernelFault
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.paths import cache_dir
+from pytest_gpuenergy.worker import Worker, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.workloads.workload import Scalar
+
+
+class HostClock:
+    """The machine's monotonic clock, which all its processes share."""
+
+    def now_s(self) -> float:
+        """Seconds since some fixed moment."""
+        return time.monotonic()
+
+    def sleep_s(self, duration_s: float) -> None:
+        """Really sleep."""
+        time.sleep(max(0.0, duration_s))
+
+
+class CudaDevice(Device):
+    """One whole NVIDIA GPU."""
+
+    emulated = False
+
+    def __init__(self, nvml: GuardedNvml, gpu: FoundGpu) -> None:
+        self.nvml = nvml
+        self.handle = gpu.handle
+        self.name = gpu.name
+        self.uuid = gpu.uuid
+        self.ordinal = gpu.ordinal
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu.handle)
+        self.architecture = f"sm_{major}{minor}"
+        self.clock = HostClock()
+        self._refuse_mig()
+        if find_spec("cupy") is None:
+            raise DeviceError(
+                f"{gpu.name} takes CuPy, which is not installed: pip install "
+                "'pytest-gpuenergy[cuda13]' (or cuda12), or use --gpu-device emulated."
+            )
+        self._pool: CompilerPool | None = None
+        # By UUID, so that CUDA's order in the worker cannot differ from NVML's.
+        self._worker = Worker(
+            "pytest_gpuenergy.devices.cuda_runner:CudaRunner",
+            environment={"CUDA_VISIBLE_DEVICES": gpu.uuid},
+        )
+
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        for kernel in kernels:
+            self._compilers().submit(kernel)
+
+    def run_once(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+        order_seed: int = 0,  # noqa: ARG002 -- the hardware orders threads itself
+    ) -> None:
+        binary = self._compiled(kernel, arenas, scalars)
+        self._call(timeout_s, "run_once", kernel, binary, dict(arenas), dict(scalars))
+
+    @contextmanager
+    def repeat(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        work: Work | None,  # noqa: ARG002 -- a real GPU needs no hint
+        timeout_s: float,
+    ) -> Iterator[Repeater]:
+        binary = self._compiled(kernel, arenas, scalars)
+        self._call(timeout_s, "load", kernel, binary, dict(arenas), dict(scalars))
+        try:
+            yield _WorkerRepeater(self, timeout_s)
+        finally:
+            if self._worker.pid is not None:
+                self._call(timeout_s, "unload")
+
+    def describe(self) -> dict[str, str]:
+        cuda = self.nvml.nvmlSystemGetCudaDriverVersion_v2()
+        versions: dict[str, str] = self._call(60.0, "describe")
+        return {
+            "driver": text(self.nvml.nvmlSystemGetDriverVersion()),
+            "nvml": text(self.nvml.nvmlSystemGetNVMLVersion()),
+            "cuda_driver": f"{cuda // 1000}.{cuda % 1000 // 10}",
+            "nvrtc": self._compilers().version,
+            **versions,
+        }
+
+    def close(self) -> None:
+        self._worker.kill()
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def _refuse_mig(self) -> None:
+        try:
+            mode, _ = self.nvml.nvmlDeviceGetMigMode(self.handle)
+        except self.nvml.NVMLError:
+            return  # a card that has no MIG
+        if mode:
+            raise DeviceError(
+                f"{self.name} is in MIG mode, where power is not measured per instance: "
+                "use another GPU, or disable MIG."
+            )
+
+    def _compilers(self) -> CompilerPool:
+        if self._pool is None:
+            self._pool = CompilerPool(self.architecture, cache_dir("cubin"))
+        return self._pool
+
+    def _compiled(
+        self, kernel: Kernel, arenas: Mapping[str, Arena], scalars: Mapping[str, Scalar]
+    ) -> Binary:
+        if kernel.language != "cuda":
+            raise KernelFault("compile", f"{kernel.language} text is launched as a callable.")
+        spaces = [space.name for space in kernel.workspaces]
+        check_arguments(kernel, [*arenas, *scalars, *spaces])
+        return self._compilers().submit(kernel).result()
+
+    def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:
+        try:
+            return self._worker.call(method, *arguments, timeout_s=timeout_s)
+        except KernelFault as fault:
+            if fault.outcome == "runtime":
+                self._worker.kill()  # the context is broken for good
+            raise
+        except WorkerTimeoutError:
+            raise KernelFault(
+                "timeout", f"The kernel did not finish within {timeout_s:g} s."
+            ) from None
+        except WorkerDiedError as error:
+            raise KernelFault("runtime", str(error)) from None
+
+
+class _WorkerRepeater:
+    def __init__(self, device: CudaDevice, timeout_s: float) -> None:
+        self._device = device
+        self._timeout_s = timeout_s
+
+    def start(self) -> None:
+        self._device._call(self._timeout_s, "start")
+
+    def stop(self) -> Timeline:
+        timeline: Timeline = self._device._call(self._timeout_s, "stop")
+        return timeline

@@ -1,0 +1,181 @@
+"""The process that owns a CUDA context and runs other people's kernels in it. It may die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Timeline
+from pytest_gpuenergy.devices.nvrtc import Binary
+from pytest_gpuenergy.devices.replay import GraphRepeater
+from pytest_gpuenergy.errors import KernelFault, Outcome
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.workloads.workload import Scalar, Tensor
+
+_T = TypeVar("_T")
+
+_CONSTRAINTS = (
+    "INVALID_CONFIGURATION",
+    "INVALIDCONFIGURATION",
+    "OUT_OF_RESOURCES",
+    "OUTOFRESOURCES",
+    "INVALID_VALUE",
+    "INVALIDVALUE",
+    "OUT_OF_MEMORY",
+    "MEMORYALLOCATION",
+)
+
+
+class CudaRunner:
+    """Runs kernels on the first GPU this process sees. Every method may raise KernelFault."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+        # Blocks are returned at once: a kernel must not read what an earlier one left behind.
+        cupy.cuda.set_allocator(None)
+        self._repeater: GraphRepeater | None = None
+        self._kept: list[Any] = []
+
+    def run_once(
+        self,
+        kernel: Kernel,
+        binary: Binary,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+    ) -> None:
+        """Run the kernel once, in place on the arenas; workspaces are checked for overruns."""
+
+        def run() -> None:
+            images = {name: self._upload(arena.image()) for name, arena in arenas.items()}
+            spaces = {space.name: self._workspace(space) for space in kernel.workspaces}
+            self._bind(kernel, binary, {**images, **spaces}, arenas, scalars)()
+            self._cupy.cuda.Device().synchronize()
+            for name, arena in arenas.items():
+                target = arena.image("r+")
+                target[:] = images[name].get()
+            for space in kernel.workspaces:
+                image = spaces[space.name].get()
+                after = image[GUARD_BYTES + space.nbytes :]
+                if (image[:GUARD_BYTES] != 0xFF).any() or (after != 0xFF).any():
+                    raise KernelFault(
+                        "correctness", f"The kernel writes outside its workspace {space.name!r}."
+                    )
+
+        self._guarded(run)
+
+    def load(
+        self,
+        kernel: Kernel,
+        binary: Binary,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+    ) -> None:
+        """Load the kernel with its buffers, ready for `start`; what was loaded before is freed."""
+
+        def load() -> None:
+            self.unload()
+            images = {name: self._upload(arena.image()) for name, arena in arenas.items()}
+            spaces = {space.name: self._workspace(space) for space in kernel.workspaces}
+            enqueue = self._bind(kernel, binary, {**images, **spaces}, arenas, scalars)
+            self._kept = [images, spaces, enqueue]
+            self._repeater = GraphRepeater(enqueue)
+
+        self._guarded(load)
+
+    def start(self) -> None:
+        """Begin running back to back."""
+        self._guarded(self._loaded().start)
+
+    def stop(self) -> Timeline:
+        """Stop running and tell what was done."""
+        return self._guarded(self._loaded().stop)
+
+    def unload(self) -> None:
+        """Free what `load` made."""
+        self._repeater, self._kept = None, []
+
+    def describe(self) -> dict[str, str]:
+        """Versions of CuPy and the CUDA runtime."""
+        runtime = self._cupy.cuda.runtime.runtimeGetVersion()
+        return {
+            "cupy": str(self._cupy.__version__),
+            "cuda_runtime": f"{runtime // 1000}.{runtime % 1000 // 10}",
+        }
+
+    def _loaded(self) -> GraphRepeater:
+        if self._repeater is None:
+            raise RuntimeError("no kernel is loaded")
+        return self._repeater
+
+    def _upload(self, image: Any) -> Any:
+        return self._cupy.asarray(np.asarray(image))
+
+    def _workspace(self, space: Tensor) -> Any:
+        length = 2 * GUARD_BYTES + -(-space.nbytes // 256) * 256
+        return self._cupy.full(length, 0xFF, dtype=np.uint8)
+
+    def _bind(
+        self,
+        kernel: Kernel,
+        binary: Binary,
+        images: Mapping[str, Any],
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+    ) -> Callable[[], None]:
+        """A function that launches the kernel once on the current stream."""
+        module = self._cupy.RawModule(path=str(binary.path))
+        sizes = {name: arena.tensor.nbytes for name, arena in arenas.items()}
+        sizes |= {space.name: space.nbytes for space in kernel.workspaces}
+        values: dict[str, Any] = {
+            name: image[GUARD_BYTES : GUARD_BYTES + sizes[name]] for name, image in images.items()
+        }
+        values |= {
+            name: np.dtype(scalar.dtype).type(scalar.value) for name, scalar in scalars.items()
+        }
+        plan = []
+        for launch in kernel.launches:
+            function = module.get_function(binary.symbols[launch.entry])
+            if launch.shared_bytes > 48 * 1024:
+                function.max_dynamic_shared_size_bytes = launch.shared_bytes
+            arguments = tuple(values[name] for name in launch.arguments)
+            plan.append((function, launch.grid, launch.block, arguments, launch.shared_bytes))
+
+        def enqueue() -> None:
+            for function, grid, block, arguments, shared_bytes in plan:
+                function(grid, block, arguments, shared_mem=shared_bytes)
+
+        return enqueue
+
+    def _guarded(self, action: Callable[[], _T]) -> _T:
+        cupy = self._cupy
+        errors: Sequence[type[Exception]] = (
+            cupy.cuda.runtime.CUDARuntimeError,
+            cupy.cuda.driver.CUDADriverError,
+            cupy.cuda.memory.OutOfMemoryError,
+        )
+        try:
+            return action()
+        except tuple(errors) as error:
+            said = str(error)
+            outcome: Outcome = "runtime"
+            if isinstance(error, cupy.cuda.memory.OutOfMemoryError) or any(
+                word in said.upper().replace("CUDAERROR", "") for word in _CONSTRAINTS
+            ):
+                outcome = "constraints"
+            raise KernelFault(outcome, f"CUDA: {said}.") from None
+
+
+def check_arguments(kernel: Kernel, sequence: Sequence[str]) -> None:
+    """Raise KernelFault when a launch names an argument that is not in ``sequence``."""
+    for launch in kernel.launches:
+        for name in launch.arguments:
+            if name not in sequence:
+                raise KernelFault(
+                    "constraints",
+                    f"{launch.entry} takes an argument {name!r}, "
+                    f"and the workload has only {', '.join(sequence)}.",
+                )

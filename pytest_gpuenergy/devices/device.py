@@ -1,0 +1,178 @@
+"""What every device can do. Times are seconds of the device's own clock (virtual if emulated)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.workloads.workload import Array, Scalar, Tensor
+
+GUARD_BYTES = 65536
+"""Length of the guard band on either side of a buffer; a multiple of every alignment we need."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A tensor's bytes in a file, between two guard bands, so that processes can share them.
+
+    The file holds ``GUARD_BYTES`` of 0xFF, the tensor, ``GUARD_BYTES`` (and up to 255 bytes more,
+    so that its length is a multiple of 256) of 0xFF. As float32, float64 or half, 0xFF.. is NaN.
+    """
+
+    tensor: Tensor
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, tensor: Tensor, value: Array | None = None) -> Arena:
+        """Write the file; the payload is ``value``, or 0xFF (NaN) everywhere without one."""
+        length = 2 * GUARD_BYTES + -(-tensor.nbytes // 256) * 256
+        image = np.full(length, 0xFF, dtype=np.uint8)
+        arena = cls(tensor, path)
+        if value is not None:
+            if value.shape != tensor.shape or value.dtype != np.dtype(tensor.dtype):
+                raise ValueError(f"{tensor.name}: {value.shape} {value.dtype} is not {tensor}")
+            payload = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            image[GUARD_BYTES : GUARD_BYTES + tensor.nbytes] = payload
+        image.tofile(path)
+        return arena
+
+    def image(self, mode: str = "r") -> Bytes:
+        """The whole file, mapped (``r`` read only, ``r+`` writable)."""
+        return np.memmap(self.path, dtype=np.uint8, mode=mode)  # type: ignore[call-overload,no-any-return]
+
+    def value(self) -> Array:
+        """A copy of the tensor."""
+        image = self.image()[GUARD_BYTES : GUARD_BYTES + self.tensor.nbytes]
+        return np.array(image).view(self.tensor.dtype).reshape(self.tensor.shape)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the workload says of one run, as a hint for the emulated GPU's model."""
+
+    flops: int
+    bytes_moved: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Progress of back-to-back launches: one entry each time a batch of them had finished.
+
+    Attributes:
+        time_s: shape (n,), the device clock, ascending.
+        launches: shape (n,), launches finished by then, counted from the start.
+        busy_s: shape (n,), GPU time of those launches by the device's own timer.
+    """
+
+    time_s: npt.NDArray[np.float64]
+    launches: npt.NDArray[np.float64]
+    busy_s: npt.NDArray[np.float64]
+
+
+class Clock(Protocol):
+    """The clock that NVML's readings and timelines share."""
+
+    def now_s(self) -> float:
+        """Seconds since some fixed moment."""
+
+    def sleep_s(self, duration_s: float) -> None:
+        """Let ``duration_s`` pass (in virtual time on the emulated GPU)."""
+
+
+class Repeater(Protocol):
+    """Something that can be run back to back, without the host ever delaying a launch."""
+
+    def start(self) -> None:
+        """Begin launching; returns once the first launches are under way."""
+
+    def stop(self) -> Timeline:
+        """Stop launching, wait for what is under way, and tell what was done.
+
+        Raises:
+            KernelFault: a launch failed or hung.
+        """
+
+
+class Device(ABC):
+    """One GPU, real or emulated. A context manager: leaving it ends its processes.
+
+    Attributes:
+        name: as NVML gives it, such as ``NVIDIA H200``.
+        uuid: as NVML gives it; ``GPU-...``.
+        architecture: such as ``sm_90``.
+        emulated: whether anything it says is modelled rather than measured.
+        nvml: object with the functions, constants and error classes of `pynvml` that we use.
+        handle: this device's NVML handle, for the functions of `nvml`.
+        clock: the clock of NVML's readings and of `Timeline.time_s`.
+    """
+
+    name: str
+    uuid: str
+    architecture: str
+    emulated: bool
+    nvml: Any
+    handle: Any
+    clock: Clock
+
+    @abstractmethod
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        """Begin compiling ``kernels`` in the background, in parallel; faults surface later."""
+
+    @abstractmethod
+    def run_once(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+        order_seed: int = 0,
+    ) -> None:
+        """Run all launches of ``kernel`` once, in place on the arenas, which it names by tensor.
+
+        Workspaces are the device's own affair. ``order_seed`` varies the order in which an
+        emulated GPU runs threads and blocks; a real one ignores it.
+
+        Raises:
+            KernelFault: the kernel did not compile, crashed, hung, or raced.
+        """
+
+    @abstractmethod
+    def repeat(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        work: Work | None,
+        timeout_s: float,
+    ) -> AbstractContextManager[Repeater]:
+        """Load ``kernel`` with the arenas' contents as its buffers, ready to run back to back.
+
+        Raises:
+            KernelFault: the kernel did not compile or could not be launched.
+        """
+
+    @abstractmethod
+    def describe(self) -> dict[str, str]:
+        """Driver, runtime and compiler versions, for the report."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the device's processes. Idempotent."""
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,84 @@
+"""Which NVIDIA GPUs both the CUDA driver library and NVML see, without importing CuPy."""
+
+from __future__ import annotations
+
+import ctypes
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_gpuenergy.devices.nvml import GuardedNvml, load_nvml, text
+from pytest_gpuenergy.errors import DeviceError
+
+_CUDA_SUCCESS = 0
+
+
+@dataclass(frozen=True)
+class FoundGpu:
+    """A GPU that can be used: ``ordinal`` is CUDA's, after ``CUDA_VISIBLE_DEVICES``."""
+
+    ordinal: int
+    uuid: str
+    name: str
+    handle: Any
+
+
+def find_gpus() -> tuple[GuardedNvml, list[FoundGpu]]:
+    """NVML and every GPU that CUDA sees, in CUDA's order.
+
+    Raises:
+        DeviceError: there is no driver, or NVML and CUDA do not agree.
+    """
+    nvml = load_nvml()
+    found = []
+    for ordinal, gpu in enumerate(cuda_uuids()):
+        if gpu.startswith("MIG-"):
+            raise DeviceError(
+                f"CUDA device {ordinal} is a MIG instance, which has no power sensor of its own: "
+                "name a whole GPU in CUDA_VISIBLE_DEVICES."
+            )
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(gpu.encode())
+            name = text(nvml.nvmlDeviceGetName(handle))
+        except nvml.NVMLError as error:
+            raise DeviceError(
+                f"CUDA sees {gpu} but NVML does not ({error}): check the driver with nvidia-smi."
+            ) from None
+        found.append(FoundGpu(ordinal, gpu, name, handle))
+    return nvml, found
+
+
+def cuda_uuids() -> list[str]:
+    """UUIDs of the GPUs the CUDA driver library sees, in its order, in NVML's form.
+
+    Raises:
+        DeviceError: the library is missing or does not start.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise DeviceError(
+            "The CUDA driver library libcuda.so.1 is missing: install the NVIDIA driver."
+        ) from None
+    _call(cuda, "cuInit", 0)
+    count = ctypes.c_int()
+    _call(cuda, "cuDeviceGetCount", ctypes.byref(count))
+    get_uuid = "cuDeviceGetUuid_v2" if hasattr(cuda, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+    uuids = []
+    for ordinal in range(count.value):
+        device, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+        _call(cuda, "cuDeviceGet", ctypes.byref(device), ordinal)
+        _call(cuda, get_uuid, ctypes.byref(raw), device)
+        uuids.append(f"GPU-{uuid.UUID(bytes=bytes(raw))}")
+    return uuids
+
+
+def _call(cuda: ctypes.CDLL, function: str, *arguments: object) -> None:
+    status = getattr(cuda, function)(*arguments)
+    if status != _CUDA_SUCCESS:
+        name = ctypes.c_char_p()
+        cuda.cuGetErrorName(status, ctypes.byref(name))
+        said = name.value.decode() if name.value else f"error {status}"
+        raise DeviceError(
+            f"The CUDA driver answers {function} with {said}: check the driver with nvidia-smi."
+        )

@@ -1,0 +1,319 @@
+"""The physics of one emulated card: virtual time, power, energy, temperature, progress.
+
+Time moves from segment to segment. Within a segment the power is constant, so that energies are
+exact integers (mW x ns = pJ) and do not depend on the steps in which time was advanced. A segment
+ends at every multiple of 20 ms, when a fault begins or ends, and when someone changes the card.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from pytest_gpuenergy.devices.emulated import governor
+from pytest_gpuenergy.devices.emulated.faults import ActiveFault, Fault
+from pytest_gpuenergy.devices.emulated.governor import OperatingPoint
+from pytest_gpuenergy.devices.emulated.load import Load
+from pytest_gpuenergy.devices.emulated.noise import noise
+from pytest_gpuenergy.devices.emulated.owner import Owner
+from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
+
+TICK_NS = 20_000_000
+"""Power is sampled every 20 ms, as the ring buffer of `nvmlDeviceGetSamples` has it."""
+
+_BLOCK_TICKS = 20  # the slow part of the noise changes every 0.4 s
+_HISTORY_NS = 3_500_000_000
+_START_NS = 1_000_000_000_000
+
+# Guesses, chosen to give a trial-to-trial deviation of 0.1-0.2 % in power and 0.02-0.05 % in time.
+_POWER_NOISE = 0.0012
+_POWER_JITTER = 0.003
+_TIME_NOISE = 0.0004
+_EDGE_JITTER = 0.0005  # of the period of the energy counter
+# An H200 was at 44 degrees when it drew 419 W. Guesses: leakage grows by 0.05 % of the power per
+# kelvin above that; air of 28 degrees; temperatures settle with a time constant of 15 s.
+_LEAKAGE_PER_K = 0.0005
+_REFERENCE_C = 44.0
+_AMBIENT_C = 28.0
+_RISE_K = 27.0  # at the default limit
+_WARMING = 1 - math.exp(-TICK_NS / 15e9)
+# Guesses: what protection leaves of the top clock.
+_THERMAL_CLOCK = 0.7
+_BRAKE_CLOCK = 0.5
+
+SLOW_POWER, FAST_POWER, TIME, EDGE, CALL = range(5)
+"""Streams of the noise."""
+
+
+class Card:
+    """The state of one emulated card and how it moves on. Changes go through its methods.
+
+    Attributes:
+        now_ns: virtual time.
+        limit_mw: the requested power limit; `enforced_mw` may be lower.
+        temperature_c: of the GPU.
+        load: the kernel that runs, if any.
+        faults: injected, whether in force or not.
+        point: where the governor lets the card run.
+        edge_ns: the end of the present segment.
+    """
+
+    def __init__(self, profile: GpuProfile, seed: int) -> None:
+        self.profile = profile
+        self.seed = seed
+        self.now_ns = _START_NS
+        self.limit_mw = round(profile.default_limit_w * 1000)
+        self.temperature_c = _AMBIENT_C + _RISE_K * profile.idle_w / profile.default_limit_w
+        self.load: Load | None = None
+        self.faults: list[ActiveFault] = []
+        self.counter_base_pj = 0
+        self.counter_stuck_mj: int | None = None
+        self.times_ns = [_START_NS]
+        self.energies_pj = [0]
+        self.tick_pj = 0
+        self.power_mw = 0
+        self.edge_ns = _START_NS
+        self.point = OperatingPoint(0.0, 0.0, 0, 0)
+        self._open()
+        self.advance(_START_NS + _HISTORY_NS)
+
+    # -- time ------------------------------------------------------------------------------
+
+    def advance(self, target_ns: int) -> None:
+        """Let time pass until ``target_ns``."""
+        while target_ns >= self.edge_ns:
+            self._close(self.edge_ns)
+            if self.edge_ns % TICK_NS == 0:
+                self._warm()
+            self._fire()
+            self._open()
+        self.now_ns = max(self.now_ns, target_ns)
+
+    def settle(self) -> None:
+        """Begin a new segment now: something was changed that power or speed depend on."""
+        self._close(self.now_ns)
+        self._fire()
+        self._open()
+
+    def _close(self, at_ns: int) -> None:
+        self.now_ns = at_ns
+        duration_ns = at_ns - self.times_ns[-1]
+        if duration_ns:
+            self.times_ns.append(at_ns)
+            self.energies_pj.append(self.energies_pj[-1] + self.power_mw * duration_ns)
+            if len(self.times_ns) > 256:
+                keep = bisect_right(self.times_ns, at_ns - _HISTORY_NS) - 1
+                del self.times_ns[: max(0, keep)], self.energies_pj[: max(0, keep)]
+
+    def _open(self) -> None:
+        now_ns = self.now_ns
+        tick = now_ns // TICK_NS
+        self.point = self._operating_point()
+        power_w = self.point.power_w + self._foreign_w()
+        power_w *= 1 + _LEAKAGE_PER_K * (self.temperature_c - _REFERENCE_C)
+        power_w *= (
+            1
+            + _POWER_NOISE * noise(self.seed, SLOW_POWER, tick // _BLOCK_TICKS)
+            + _POWER_JITTER * noise(self.seed, FAST_POWER, tick)
+        )
+        self.power_mw = min(round(power_w * 1000), max(self.enforced_mw, self._idle_mw))
+        if self.load is not None:
+            self._pace(self.load, tick // _BLOCK_TICKS)
+        self.edge_ns = (tick + 1) * TICK_NS
+        for active in self.faults:
+            for moment in (active.begins_ns, active.ends_ns):
+                if moment is not None and now_ns < moment < self.edge_ns:
+                    self.edge_ns = moment
+
+    def _pace(self, load: Load, block: int) -> None:
+        slow = 1 + _TIME_NOISE * noise(self.seed, TIME, block)
+        load.pace(self.now_ns, self.point.time_s * slow)
+
+    def _warm(self) -> None:
+        energy_pj = self.energies_pj[-1]
+        power_w = (energy_pj - self.tick_pj) / TICK_NS / 1000
+        self.tick_pj = energy_pj
+        goal_c = _AMBIENT_C + _RISE_K * power_w / self.profile.default_limit_w
+        self.temperature_c += (goal_c - self.temperature_c) * _WARMING
+
+    # -- what limits the card --------------------------------------------------------------
+
+    @property
+    def enforced_mw(self) -> int:
+        """The power limit in force."""
+        limits = [f.power_w for f in self.active_faults("enforced_limit")]
+        return min([self.limit_mw, *(round(w * 1000) for w in limits if w is not None)])
+
+    @property
+    def _idle_mw(self) -> int:
+        return round(self.profile.idle_w * 1000)
+
+    def active_faults(self, kind: str) -> Iterator[Fault]:
+        """The faults of this kind that are in force."""
+        for active in self.faults:
+            if active.fault.kind == kind and active.active(self.now_ns):
+                yield active.fault
+
+    def _foreign_w(self) -> float:
+        return sum(fault.power_w or 0.0 for fault in self.active_faults("foreign_process"))
+
+    def _operating_point(self) -> OperatingPoint:
+        profile = self.profile
+        reasons, clock_mhz = 0, profile.max_clock_mhz
+        if self.faults:
+            if any(self.active_faults("thermal_throttle")):
+                reasons |= governor.SW_THERMAL_SLOWDOWN
+                clock_mhz = int(profile.max_clock_mhz * _THERMAL_CLOCK)
+            if any(self.active_faults("power_brake")):
+                reasons |= governor.HW_POWER_BRAKE | governor.HW_SLOWDOWN
+                clock_mhz = int(profile.max_clock_mhz * _BRAKE_CLOCK)
+        if self.load is None:
+            idle = reasons or governor.GPU_IDLE
+            return OperatingPoint(0.0, profile.idle_w, profile.min_clock_mhz, idle)
+        room_w = self.enforced_mw / 1000 - self._foreign_w()
+        point = governor.operating_point(self.load.demand, profile, room_w, clock_mhz)
+        return OperatingPoint(
+            point.time_s, point.power_w, point.clock_mhz, point.event_reasons | reasons
+        )
+
+    # -- changes ---------------------------------------------------------------------------
+
+    def set_limit(self, limit_mw: int) -> None:
+        """Set the requested power limit."""
+        self.limit_mw = limit_mw
+        self.settle()
+
+    def start(self, load: Load) -> None:
+        """Put a load on the card."""
+        self.load = load
+        self.settle()
+
+    def stop(self) -> None:
+        """Take the load off the card."""
+        self.load = None
+        self.settle()
+
+    def reap(self) -> bool:
+        """End the load and the faults of processes that are gone; tell whether there were any."""
+        me = Owner.me() if self.load is not None or self.faults else None
+        dead = {
+            owner
+            for owner in {
+                *([self.load.owner] if self.load else []),
+                *(active.owner for active in self.faults),
+            }
+            if owner != me and not owner.alive()
+        }
+        if not dead:
+            return False
+        if self.load is not None and self.load.owner in dead:
+            self.load = None
+        self.withdraw(*(f.identity for f in self.faults if f.owner in dead))
+        return True
+
+    def withdraw(self, *identities: str) -> None:
+        """Remove faults."""
+        self.faults = [f for f in self.faults if f.identity not in identities]
+        if not any(f.fault.kind == "counter_stuck" for f in self.faults):
+            self.counter_stuck_mj = None
+        self.settle()
+
+    def _fire(self) -> None:
+        for active in self.faults:
+            if active.active(self.now_ns) and not active.fired:
+                active.fired = True
+                fault = active.fault
+                if fault.kind == "counter_reset":
+                    self.counter_base_pj = self.energies_pj[-1]
+                elif fault.kind == "counter_stuck":
+                    self.counter_stuck_mj = self.counter_mj()
+                elif fault.kind == "limit_changed" and fault.power_w is not None:
+                    self.limit_mw = round(fault.power_w * 1000)
+
+    # -- what the sensors say --------------------------------------------------------------
+
+    def energy_pj(self, at_ns: int) -> int:
+        """Energy up to this moment, back to 3 s ago (before that: the oldest known value)."""
+        times, energies = self.times_ns, self.energies_pj
+        if at_ns >= times[-1]:
+            return energies[-1] + self.power_mw * (at_ns - times[-1])
+        after = bisect_right(times, at_ns)
+        if after == 0:
+            return energies[0]
+        start_ns, start_pj = times[after - 1], energies[after - 1]
+        rise_pj = energies[after] - start_pj
+        return start_pj + rise_pj * (at_ns - start_ns) // (times[after] - start_ns)
+
+    def sensor_edge_ns(self) -> int:
+        """When the counter and the power readings last changed; the period has a little jitter."""
+        period_ns = round(self.profile.sensor.period_ms * 1e6)
+        phase_ns = self.seed % period_ns
+        index = (self.now_ns - phase_ns) // period_ns + 1
+        while (edge := self._edge(index, period_ns, phase_ns)) > self.now_ns:
+            index -= 1
+        return edge
+
+    def _edge(self, index: int, period_ns: int, phase_ns: int) -> int:
+        jitter_ns = int(period_ns * _EDGE_JITTER * noise(self.seed, EDGE, index))
+        return phase_ns + index * period_ns + jitter_ns
+
+    def counter_mj(self) -> int:
+        """The energy counter."""
+        if self.counter_stuck_mj is not None and any(self.active_faults("counter_stuck")):
+            return self.counter_stuck_mj
+        return max(0, self.energy_pj(self.sensor_edge_ns()) - self.counter_base_pj) // 10**9
+
+    def mean_power_mw(self, end_ns: int, window_ns: int) -> int:
+        """Mean power over the window that ends at ``end_ns``."""
+        return (self.energy_pj(end_ns) - self.energy_pj(end_ns - window_ns)) // window_ns
+
+    # -- as data ---------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "version": 1,
+            "now_ns": self.now_ns,
+            "limit_mw": self.limit_mw,
+            "temperature_c": self.temperature_c,
+            "load": self.load and self.load.to_json(),
+            "faults": [active.to_json() for active in self.faults],
+            "counter_base_pj": self.counter_base_pj,
+            "counter_stuck_mj": self.counter_stuck_mj,
+            "times_ns": self.times_ns,
+            "energies_pj": self.energies_pj,
+            "tick_pj": self.tick_pj,
+            "power_mw": self.power_mw,
+            "edge_ns": self.edge_ns,
+            "point": asdict(self.point),
+        }
+
+    @classmethod
+    def from_json(cls, profile: GpuProfile, seed: int, data: dict[str, Any]) -> Card:
+        """From what `to_json` gave.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is something else.
+        """
+        if data["version"] != 1:
+            raise ValueError(f"version {data['version']}")
+        card = cls.__new__(cls)
+        card.profile, card.seed = profile, seed
+        for name in ("now_ns", "limit_mw", "counter_base_pj", "tick_pj", "power_mw", "edge_ns"):
+            setattr(card, name, int(data[name]))
+        stuck = data["counter_stuck_mj"]
+        card.counter_stuck_mj = None if stuck is None else int(stuck)
+        card.temperature_c = float(data["temperature_c"])
+        card.load = Load.from_json(data["load"]) if data["load"] else None
+        card.faults = [ActiveFault.from_json(entry) for entry in data["faults"]]
+        card.times_ns = [int(t) for t in data["times_ns"]]
+        card.energies_pj = [int(e) for e in data["energies_pj"]]
+        if not card.times_ns or len(card.times_ns) != len(card.energies_pj):
+            raise ValueError("history")
+        if not card.times_ns[-1] <= card.now_ns < card.edge_ns <= card.times_ns[-1] + TICK_NS:
+            raise ValueError("time")
+        card.point = OperatingPoint(**data["point"])
+        return card

@@ -1,0 +1,291 @@
+"""The emulated GPU as a `Device`: the host runs the kernels, the card's state tells the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from pytest_gpuenergy.cuda_sources import host_version
+from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Timeline, Work
+from pytest_gpuenergy.devices.emulated.clock import VirtualClock
+from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, LAUNCH, Fault, parse_faults
+from pytest_gpuenergy.devices.emulated.governor import Demand
+from pytest_gpuenergy.devices.emulated.load import Load
+from pytest_gpuenergy.devices.emulated.model import Traffic, demand_of, recorded_on
+from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml
+from pytest_gpuenergy.devices.emulated.owner import Owner
+from pytest_gpuenergy.devices.emulated.plan import check_limits
+from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, GpuProfile
+from pytest_gpuenergy.devices.emulated.state import CardState
+from pytest_gpuenergy.devices.emulated.toolchain import find_compiler
+from pytest_gpuenergy.devices.emulated.traffic import TrafficCache
+from pytest_gpuenergy.errors import DeviceError, KernelFault
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.paths import cache_dir
+from pytest_gpuenergy.workloads.workload import Scalar
+
+_FIRST_LAUNCH_NS = 20_000
+
+
+class Runner(Protocol):
+    """What runs a kernel on the host, as `HostRunner` does; `check_races` leaves the arenas."""
+
+    def prepare(self, kernels: Sequence[Kernel]) -> None: ...
+    def compile(self, kernel: Kernel) -> Path: ...
+    def run(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+        order_seed: int = 0,
+    ) -> None: ...
+    def check_races(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+    ) -> Any: ...
+    def close(self) -> None: ...
+
+
+class EmulatedDevice(Device):
+    """One emulated GPU. Everything it says of time and energy is recorded or modelled.
+
+    Faults in ``GPUENERGY_EMULATED_FAULTS`` are on the card until `close`.
+
+    Args:
+        profile: the GPU it is.
+        index: which of several of that profile.
+        runner: what runs kernels on the host; closed with the device.
+
+    Raises:
+        DeviceError: its state cannot be kept, or a fault keeps NVML from starting.
+        InputError: ``GPUENERGY_EMULATED_FAULTS`` is not understood.
+    """
+
+    emulated = True
+
+    def __init__(
+        self,
+        profile: GpuProfile = DEFAULT_PROFILE,
+        index: int = 0,
+        *,
+        runner: Runner | None = None,
+    ) -> None:
+        self.profile = profile
+        self.name = profile.name
+        self.architecture = profile.architecture
+        self._states = [CardState(profile, i) for i in range(index + 1)]
+        self.state = self._states[index]
+        self.uuid = self.state.uuid
+        self.clock = VirtualClock(self.state)
+        self._lock = threading.Lock()
+        self._runner = runner or _host_runner()
+        self._traffic = TrafficCache(cache_dir("emulated", "traffic", host_version()))
+        faults = parse_faults(os.environ.get(FAULTS_VARIABLE) or "{}")
+        self._faults = [self.state.inject(fault) for fault in faults]
+        nvml = EmulatedNvml(self._states)
+        try:
+            nvml.nvmlInit()
+            self.handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        except nvml.NVMLError as error:
+            self.close()
+            raise DeviceError(
+                f"NVML of the emulated {self.name} does not start: {error}."
+            ) from None
+        self.nvml = nvml
+
+    def inject(self, what: str, value: object = True) -> str:
+        """Put a fault on the card: what an entry of ``GPUENERGY_EMULATED_FAULTS`` says.
+
+        Returns:
+            Its identity, for `CardState.withdraw`; `close` withdraws it too.
+
+        Raises:
+            InputError: it is not understood.
+        """
+        self._faults.append(self.state.inject(Fault.of(what, value)))
+        return self._faults[-1]
+
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        self._runner.prepare(kernels)
+
+    def run_once(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+        order_seed: int = 0,
+    ) -> None:
+        """Run ``kernel`` on the host; before its first run ever, look for races."""
+        check_geometry(kernel, self.profile)
+        with self._lock:  # runs are concurrent, the card's state and the look for races are not
+            strike(self.state)
+            self._profiled(kernel, arenas, scalars, timeout_s)
+        self._runner.run(kernel, arenas, scalars, timeout_s=timeout_s, order_seed=order_seed)
+
+    @contextlib.contextmanager
+    def repeat(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        work: Work | None,
+        timeout_s: float,
+    ) -> Iterator[Repeater]:
+        check_geometry(kernel, self.profile)
+        strike(self.state)
+        self._runner.compile(kernel)
+        traffic = None
+        if recorded_on(kernel, self.profile) is None:
+            traffic = self._profiled(kernel, arenas, scalars, timeout_s)
+        footprint = sum(arena.tensor.nbytes for arena in arenas.values())
+        demand = demand_of(kernel, work, traffic, self.profile, footprint_bytes=footprint)
+        repeater = _VirtualRepeater(self.state, demand, timeout_s)
+        try:
+            yield repeater
+        finally:
+            repeater.abandon()
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "driver": "emulated",
+            "nvml": "emulated",
+            "cuda_driver": "emulated",
+            "host_compiler": _compiler_version(),
+            "host_sources": host_version(),
+        }
+
+    def close(self) -> None:
+        self._runner.close()
+        if self._faults:
+            self.state.withdraw(*self._faults)
+            self._faults.clear()
+        for state in self._states:
+            state.close()
+
+    def _profiled(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        timeout_s: float,
+    ) -> tuple[Traffic, ...]:
+        # A kernel that raced has no profile, so it is looked at, and fails, each time.
+        known = self._traffic.get(kernel)
+        if known is not None:
+            return known
+        profile = self._runner.check_races(kernel, arenas, scalars, timeout_s=timeout_s)
+        return self._traffic.put(kernel, profile)
+
+
+class _VirtualRepeater:
+    def __init__(self, state: CardState, demand: Demand, timeout_s: float) -> None:
+        self._state = state
+        self._demand = demand
+        self._timeout_s = timeout_s
+        self._running = False
+
+    def start(self) -> None:
+        strike(self._state)
+        with self._state.change() as card:
+            if card.load is not None:
+                raise DeviceError(
+                    f"The emulated {self._state.profile.name} already runs a kernel of process "
+                    f"{card.load.owner.pid}: let it finish first."
+                )
+            card.start(Load(Owner.me(), self._demand))
+            card.advance(card.now_ns + _FIRST_LAUNCH_NS)
+        self._running = True
+
+    def stop(self) -> Timeline:
+        if not self._running:
+            raise RuntimeError("stop() without start()")
+        self._running = False
+        with self._state.change() as card:
+            load = card.load
+            if load is None or load.owner != Owner.me():
+                raise KernelFault("runtime", "The emulated GPU lost the kernel that it ran.")
+            run_s = load.marks[-1][2] / 1e9
+            if run_s <= self._timeout_s:
+                runs = load.batch_end(card.now_ns)
+                while (end_ns := load.moment(runs)) > card.now_ns:
+                    card.advance(min(end_ns, card.edge_ns))
+            card.stop()
+        strike(self._state)
+        if run_s > self._timeout_s:
+            raise KernelFault(
+                "timeout",
+                f"One run takes {run_s:.3g} s on the emulated GPU, longer than the "
+                f"{self._timeout_s:g} s it may take.",
+            )
+        return load.timeline(runs)
+
+    def abandon(self) -> None:
+        """Take the load off the card if nobody stopped it."""
+        if self._running:
+            self._running = False
+            with self._state.change() as card:
+                if card.load is not None and card.load.owner == Owner.me():
+                    card.stop()
+
+
+def emulated_devices(profile: GpuProfile, count: int) -> tuple[EmulatedDevice, ...]:
+    """The first ``count`` emulated cards of a profile."""
+    return tuple(EmulatedDevice(profile, index) for index in range(count))
+
+
+def strike(state: CardState) -> None:
+    """Raise what a fault of launches, or of everything, makes of the next launch.
+
+    Raises:
+        KernelFault: such a fault is in force.
+    """
+    error = state.struck_by(LAUNCH, always=True)
+    if error is not None:
+        raise KernelFault("runtime", f"The launch failed on the emulated GPU: {error}.")
+
+
+def check_geometry(kernel: Kernel, profile: GpuProfile) -> None:
+    """Refuse launches that a real GPU of this kind would refuse.
+
+    Raises:
+        KernelFault: grid, block or dynamic shared memory exceed the GPU's limits.
+    """
+    check_limits(kernel)
+    for launch in kernel.launches:
+        if launch.shared_bytes > profile.shared_per_block:
+            raise KernelFault(
+                "constraints",
+                f"{launch.entry} asks for {launch.shared_bytes} bytes of dynamic shared memory; a "
+                f"block of an {profile.name} has at most {profile.shared_per_block}.",
+            )
+
+
+def _host_runner() -> Runner:
+    from pytest_gpuenergy.devices.emulated.host import HostRunner
+
+    runner: Runner = HostRunner(cache_dir("emulated", "host"))
+    return runner
+
+
+def _compiler_version() -> str:
+    try:
+        answer = subprocess.run(
+            [find_compiler(), "--version"], capture_output=True, text=True, check=True, timeout=10
+        )
+    except (DeviceError, OSError, subprocess.SubprocessError) as error:
+        return f"none ({error})"
+    return answer.stdout.partition("\n")[0]

@@ -1,0 +1,204 @@
+"""Faults on demand: what an emulated card can be told to do wrong, and when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from pytest_gpuenergy.devices.emulated.owner import Owner
+from pytest_gpuenergy.errors import InputError
+
+FAULTS_VARIABLE = "GPUENERGY_EMULATED_FAULTS"
+
+ERRORS = {
+    "no_permission": "NVML_ERROR_NO_PERMISSION",
+    "not_supported": "NVML_ERROR_NOT_SUPPORTED",
+    "gpu_is_lost": "NVML_ERROR_GPU_IS_LOST",
+    "unknown": "NVML_ERROR_UNKNOWN",
+    "invalid_argument": "NVML_ERROR_INVALID_ARGUMENT",
+    "driver_not_loaded": "NVML_ERROR_DRIVER_NOT_LOADED",
+    "lib_rm_version_mismatch": "NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+}
+"""Errors by the name a fault gives them, with the NVML constant they raise."""
+
+ALIASES = {
+    "init": "nvmlInit",
+    "power_limit": "nvmlDeviceSetPowerManagementLimit",
+    "energy": "nvmlDeviceGetTotalEnergyConsumption",
+    "power": "nvmlDeviceGetPowerUsage",
+    "samples": "nvmlDeviceGetSamples",
+    "fields": "nvmlDeviceGetFieldValues",
+    "temperature": "nvmlDeviceGetTemperature",
+    "processes": "nvmlDeviceGetComputeRunningProcesses",
+}
+
+ANYTHING = "any"
+"""Function name of an error fault that strikes every function of a handle, as a lost GPU does."""
+
+LAUNCH = "launch"
+"""Function name of an error fault that strikes kernels instead of NVML."""
+
+EVENTS = {
+    "counter_reset": (),
+    "counter_stuck": (),
+    "field_missing": ("field",),
+    "limit_changed": ("power_w",),
+    "enforced_limit": ("power_w",),
+    "thermal_throttle": (),
+    "power_brake": (),
+    "foreign_process": ("pid",),
+    "mig": (),
+}
+"""Faults that are no errors, with the options each must be given."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Attributes:
+        kind: ``error``, or one of `EVENTS`.
+        function: of an error: an NVML function, `ANYTHING` or `LAUNCH`.
+        error: of an error: one of `ERRORS`.
+        after_calls: of an error: calls of the function that still succeed.
+        after_s: virtual seconds until it begins.
+        lasts_s: virtual seconds until it is over; None: until it is withdrawn.
+        power_w: of ``limit_changed`` and ``enforced_limit``: watts; of ``foreign_process``: what
+            that process draws.
+        pid: of ``foreign_process``.
+        field: of ``field_missing``: the field's number.
+    """
+
+    kind: str
+    function: str = ""
+    error: str = ""
+    after_calls: int = 0
+    after_s: float = 0.0
+    lasts_s: float | None = None
+    power_w: float | None = None
+    pid: int | None = None
+    field: int | None = None
+
+    @classmethod
+    def of(cls, what: str, value: object = True) -> Fault:
+        """The fault that ``what`` (an event, an NVML function or its alias) stands for.
+
+        Args:
+            what: one of `EVENTS`, `ALIASES`, ``driver_mismatch``, ``any``, ``launch``, or a
+                function's name.
+            value: for a function the error's name, or a mapping with ``error`` and other
+                attributes; for an event true or a mapping of attributes.
+
+        Raises:
+            InputError: it stands for none, or an attribute is missing or of the wrong kind.
+        """
+        if what == "driver_mismatch":
+            what = "init"
+            value = {
+                **(value if isinstance(value, Mapping) else {}),
+                "error": "lib_rm_version_mismatch",
+            }
+        if isinstance(value, str):
+            value = {"error": value}
+        elif value is True:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise InputError(
+                f"The fault {what!r} takes an error's name, true or an object, not {value!r}."
+            )
+        options = {str(key): entry for key, entry in value.items()}
+        if what in EVENTS:
+            fault = cls(kind=what, **_checked(what, options, EVENTS[what]))
+            if fault.error or fault.after_calls:
+                raise InputError(f"The fault {what!r} takes neither error nor after_calls.")
+            return fault
+        function = ALIASES.get(what, what)
+        if not (function.startswith("nvml") or function in (ANYTHING, LAUNCH)):
+            known = ", ".join([*EVENTS, *ALIASES, ANYTHING, LAUNCH, "driver_mismatch"])
+            raise InputError(
+                f"There is no fault {what!r}: choose an NVML function's name or one of {known}."
+            )
+        checked = _checked(what, options, ("error",))
+        if checked["error"] not in ERRORS:
+            raise InputError(
+                f"There is no error {checked['error']!r} for the fault {what!r}: choose one of "
+                f"{', '.join(ERRORS)}."
+            )
+        return cls(kind="error", function=function, **checked)
+
+
+def parse_faults(text: str) -> tuple[Fault, ...]:
+    """Faults from a JSON object, such as ``{"power_limit": "no_permission"}``.
+
+    A value may be a list of several faults of that kind.
+
+    Raises:
+        InputError: it is no such object.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{FAULTS_VARIABLE} is not JSON ({error}): {text!r}.") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{FAULTS_VARIABLE} must be a JSON object of faults, not {text!r}.")
+    return tuple(
+        Fault.of(what, value)
+        for what, values in content.items()
+        for value in (values if isinstance(values, list) else [values])
+    )
+
+
+@dataclass
+class ActiveFault:
+    """A fault on a card, from its injection until it is withdrawn or its owner is gone."""
+
+    identity: str
+    owner: Owner
+    fault: Fault
+    begins_ns: int
+    ends_ns: int | None
+    calls_left: int
+    fired: bool = False
+
+    def active(self, now_ns: int) -> bool:
+        """Whether it is in force at this virtual time."""
+        return self.begins_ns <= now_ns and (self.ends_ns is None or now_ns < self.ends_ns)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ActiveFault:
+        """From what `to_json` gave."""
+        owner, fault = Owner(**data["owner"]), Fault(**data["fault"])
+        return cls(**{**data, "owner": owner, "fault": fault})
+
+
+_NUMBERS = ("after_s", "lasts_s", "power_w")
+_INTEGERS = ("after_calls", "pid", "field")
+
+
+def _checked(what: str, options: dict[str, Any], needed: tuple[str, ...]) -> dict[str, Any]:
+    known = {field.name for field in fields(Fault)} - {"kind", "function"}
+    for name, value in options.items():
+        if name not in known:
+            raise InputError(
+                f"The fault {what!r} has no option {name!r}: "
+                f"choose from {', '.join(sorted(known))}."
+            )
+        if name in _INTEGERS:
+            good = type(value) is int and value >= 0
+        elif name in _NUMBERS:
+            good = type(value) in (int, float) and 0 <= value < 1e9
+        else:
+            good = isinstance(value, str)
+        if not good:
+            kind = "a name" if name == "error" else "a number that is not negative"
+            raise InputError(f"The option {name!r} of the fault {what!r} must be {kind}.")
+    for name in needed:
+        if name not in options:
+            raise InputError(f"The fault {what!r} needs the option {name!r}.")
+    return options

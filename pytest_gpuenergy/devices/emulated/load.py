@@ -1,0 +1,83 @@
+"""A kernel that runs back to back on an emulated card: its progress and its timeline."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pytest_gpuenergy.devices.device import Timeline
+from pytest_gpuenergy.devices.emulated.governor import Demand
+from pytest_gpuenergy.devices.emulated.owner import Owner
+
+BUSY = 0.999
+"""Share of the time in which the GPU works; the rest goes between the launches of a graph."""
+
+_BATCH_S = 7.5e-3
+
+
+@dataclass
+class Load:
+    """Back-to-back runs of one kernel.
+
+    Attributes:
+        owner: the process that runs it.
+        demand: what one run takes when nothing limits the card.
+        marks: moments at which its speed changed: virtual ns, runs finished by then, ns from the
+            start of one run to the start of the next from then on.
+    """
+
+    owner: Owner
+    demand: Demand
+    marks: list[tuple[int, float, float]] = field(default_factory=list)
+
+    def pace(self, now_ns: int, time_s: float) -> None:
+        """From now on a run takes ``time_s`` of the GPU's time."""
+        run_ns = time_s * 1e9 / BUSY
+        if not self.marks:
+            self.marks.append((now_ns, 0.0, run_ns))
+        elif run_ns != self.marks[-1][2]:
+            self.marks.append((now_ns, self.runs_at(now_ns), run_ns))
+
+    def runs_at(self, now_ns: int) -> float:
+        """Runs finished, with a fraction for the one under way."""
+        at_ns, runs, run_ns = self.marks[-1]
+        return runs + (now_ns - at_ns) / run_ns
+
+    @property
+    def batch(self) -> int:
+        """Runs of one CUDA graph: about 7.5 ms of them."""
+        return max(1, round(_BATCH_S * 1e9 / self.marks[0][2]))
+
+    def batch_end(self, now_ns: int) -> int:
+        """Runs finished at the end of the batch under way."""
+        return self.batch * max(1, math.ceil(self.runs_at(now_ns) / self.batch))
+
+    def moment(self, runs: int) -> int:
+        """Virtual ns at which that many runs are finished, at the present speed."""
+        at_ns, done, run_ns = self.marks[-1]
+        return at_ns + math.ceil((runs - done) * run_ns)
+
+    def timeline(self, runs: int) -> Timeline:
+        """The ends of all batches up to ``runs``."""
+        at_ns, done, run_ns = (
+            np.array(column, dtype=np.float64) for column in zip(*self.marks, strict=True)
+        )
+        launches = np.arange(self.batch, runs + 1, self.batch, dtype=np.float64)
+        mark = np.searchsorted(done, launches, side="left") - 1
+        time_s = (at_ns[mark] + (launches - done[mark]) * run_ns[mark]) / 1e9
+        return Timeline(time_s, launches, BUSY * (time_s - at_ns[0] / 1e9))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"owner": asdict(self.owner), "demand": asdict(self.demand), "marks": self.marks}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Load:
+        """From what `to_json` gave."""
+        marks = [(int(a), float(b), float(c)) for a, b, c in data["marks"]]
+        if not marks:
+            raise ValueError("a load without a speed")
+        return cls(Owner(**data["owner"]), Demand(**data["demand"]), marks)

@@ -1,0 +1,90 @@
+"""What the emulated NVML says of a card that does not change: identity, memory, modes."""
+# ruff: noqa: N802, N815 -- pynvml's names
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_gpuenergy.devices.emulated.card import Card
+from pytest_gpuenergy.devices.emulated.nvml_base import FIRST_BUS, NvmlBase, pci_address, reads
+from pytest_gpuenergy.devices.emulated.state import CardState
+
+
+class IdentityFunctions(NvmlBase):
+    """Identity, memory, modes."""
+
+    @reads()
+    def nvmlDeviceGetName(self, state: CardState, _card: Card) -> str:
+        """Product name."""
+        return state.profile.name
+
+    @reads()
+    def nvmlDeviceGetUUID(self, state: CardState, _card: Card) -> str:
+        """UUID."""
+        return state.uuid
+
+    @reads()
+    def nvmlDeviceGetIndex(self, state: CardState, _card: Card) -> int:
+        """Index."""
+        return self.states.index(state)
+
+    @reads()
+    def nvmlDeviceGetMinorNumber(self, state: CardState, _card: Card) -> int:
+        """Number of the device file."""
+        return self.states.index(state)
+
+    @reads()
+    def nvmlDeviceGetPciInfo(self, state: CardState, _card: Card) -> Any:
+        """An ``nvmlPciInfo_t``."""
+        index = self.states.index(state)
+        info = self.pynvml.nvmlPciInfo_t()
+        info.domain, info.bus, info.device = 0, FIRST_BUS + index, 0
+        info.pciDeviceId = state.profile.pci_device_id
+        info.busId = pci_address(index).encode()
+        info.busIdLegacy = pci_address(index)[4:].encode()
+        return info
+
+    nvmlDeviceGetPciInfo_v3 = nvmlDeviceGetPciInfo
+
+    @reads()
+    def nvmlDeviceGetCudaComputeCapability(self, state: CardState, _card: Card) -> tuple[int, int]:
+        """Major and minor number."""
+        return state.profile.compute_capability
+
+    @reads()
+    def nvmlDeviceGetMemoryInfo(
+        self, state: CardState, card: Card, version: int | None = None
+    ) -> Any:
+        """A ``c_nvmlMemory_t``, or its second version, in bytes."""
+        memory = self.pynvml.c_nvmlMemory_v2_t() if version else self.pynvml.c_nvmlMemory_t()
+        memory.total = state.profile.memory_mib << 20
+        memory.used = (600 if card.load is None else 1200) << 20
+        memory.free = memory.total - memory.used
+        if version:
+            memory.version, memory.reserved = version, 0
+        return memory
+
+    # -- modes -----------------------------------------------------------------------------
+
+    @reads()
+    def nvmlDeviceGetPersistenceMode(self, _state: CardState, _card: Card) -> int:
+        """On."""
+        return int(self.pynvml.NVML_FEATURE_ENABLED)
+
+    @reads()
+    def nvmlDeviceGetPowerManagementMode(self, _state: CardState, _card: Card) -> int:
+        """On."""
+        return int(self.pynvml.NVML_FEATURE_ENABLED)
+
+    @reads()
+    def nvmlDeviceGetVirtualizationMode(self, _state: CardState, _card: Card) -> int:
+        """None."""
+        return int(self.pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE)
+
+    @reads()
+    def nvmlDeviceGetMigMode(self, state: CardState, card: Card) -> list[int]:
+        """Current and pending mode; off unless a fault says otherwise."""
+        if not state.profile.has_mig:
+            raise self.error("NVML_ERROR_NOT_SUPPORTED")
+        mode = int(any(card.active_faults("mig")))
+        return [mode, mode]

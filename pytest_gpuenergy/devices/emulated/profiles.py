@@ -1,0 +1,281 @@
+"""The GPUs that can be emulated: what their datasheets and their NVML say of them."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from pytest_gpuenergy.errors import InputError
+
+_NAMESPACE = uuid.UUID("6f0b6a0e-6c1d-5d3b-9f7e-0d0f5e9a2c11")
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """How a card's power sensor behaves.
+
+    Attributes:
+        period_ms: the energy counter and the power readings change this often.
+        instant_window_ms: the instant power is the mean over this long before a change.
+        average_window_ms: likewise for `nvmlDeviceGetPowerUsage`.
+    """
+
+    period_ms: float
+    instant_window_ms: float
+    average_window_ms: float
+
+
+@dataclass(frozen=True)
+class GpuProfile:
+    """One model of GPU.
+
+    Attributes:
+        key: name in ``--gpu-device emulated:KEY``.
+        name: as NVML gives it.
+        bandwidth_gb_s: of the device memory, 1e9 bytes per second.
+        fp32_tflops: peak without tensor cores, at `max_clock_mhz`.
+        shared_per_sm: shared memory of a multiprocessor in bytes; `shared_per_block` at most.
+        idle_w: between kernels; a guess unless a comment below says otherwise.
+    """
+
+    key: str
+    name: str
+    architecture: str
+    pci_device_id: int
+    sm_count: int
+    max_clock_mhz: int
+    min_clock_mhz: int
+    memory_clock_mhz: int
+    memory_mib: int
+    bandwidth_gb_s: float
+    fp32_tflops: float
+    l2_bytes: int
+    shared_per_sm: int
+    shared_per_block: int
+    threads_per_sm: int
+    blocks_per_sm: int
+    idle_w: float
+    min_limit_w: float
+    max_limit_w: float
+    default_limit_w: float
+    sensor: Sensor
+    has_mig: bool
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """Major and minor number, such as (9, 0)."""
+        digits = self.architecture.removeprefix("sm_")
+        return int(digits[:-1]), int(digits[-1])
+
+    def uuid(self, index: int) -> str:
+        """The NVML UUID of the ``index``-th emulated card of this model."""
+        return f"GPU-{uuid.uuid5(_NAMESPACE, f'{self.key}:{index}')}"
+
+
+# The windows are those of Yang, Adamek and Armour, "Accurate and Convenient Energy Measurements
+# for GPUs" (SC24): PowerUsage is a mean over 1 s from Ampere on, GA100 excepted; `instant` is a
+# mean over about 25 ms, renewed every 100 ms; Volta renews its reading every 20 ms.
+_HOPPER_SENSOR = Sensor(period_ms=100, instant_window_ms=25, average_window_ms=1000)
+_GA100_SENSOR = Sensor(period_ms=100, instant_window_ms=25, average_window_ms=25)
+_VOLTA_SENSOR = Sensor(period_ms=20, instant_window_ms=10, average_window_ms=10)
+_GEFORCE_SENSOR = Sensor(period_ms=100, instant_window_ms=100, average_window_ms=1000)
+
+_KIB = 1024
+_MIB = 1024 * 1024
+
+PROFILES: dict[str, GpuProfile] = {
+    profile.key: profile
+    for profile in (
+        # NVIDIA H200 datasheet (SXM5); power limits and idle power (80-115 W) read from a card.
+        GpuProfile(
+            key="h200",
+            name="NVIDIA H200",
+            architecture="sm_90",
+            pci_device_id=0x233510DE,
+            sm_count=132,
+            max_clock_mhz=1980,
+            min_clock_mhz=345,
+            memory_clock_mhz=3201,
+            memory_mib=143771,
+            bandwidth_gb_s=4800,
+            fp32_tflops=66.9,
+            l2_bytes=50 * _MIB,
+            shared_per_sm=228 * _KIB,
+            shared_per_block=227 * _KIB,
+            threads_per_sm=2048,
+            blocks_per_sm=32,
+            idle_w=98,
+            min_limit_w=200,
+            max_limit_w=700,
+            default_limit_w=700,
+            sensor=_HOPPER_SENSOR,
+            has_mig=True,
+        ),
+        # NVIDIA Ampere GA102 whitepaper, apart from the limits: a board of 420 W with a
+        # maximum of 450 W, for which this model's table of caps is made (reference: 350 W).
+        GpuProfile(
+            key="rtx3090",
+            name="NVIDIA GeForce RTX 3090",
+            architecture="sm_86",
+            pci_device_id=0x220410DE,
+            sm_count=82,
+            max_clock_mhz=1695,
+            min_clock_mhz=210,
+            memory_clock_mhz=9751,
+            memory_mib=24576,
+            bandwidth_gb_s=936,
+            fp32_tflops=35.6,
+            l2_bytes=6 * _MIB,
+            shared_per_sm=100 * _KIB,
+            shared_per_block=99 * _KIB,
+            threads_per_sm=1536,
+            blocks_per_sm=16,
+            idle_w=25,
+            min_limit_w=100,
+            max_limit_w=450,
+            default_limit_w=420,
+            sensor=_GEFORCE_SENSOR,
+            has_mig=False,
+        ),
+        # NVIDIA Ada GPU architecture whitepaper; limits of the Founders Edition.
+        GpuProfile(
+            key="rtx4090",
+            name="NVIDIA GeForce RTX 4090",
+            architecture="sm_89",
+            pci_device_id=0x268410DE,
+            sm_count=128,
+            max_clock_mhz=2520,
+            min_clock_mhz=210,
+            memory_clock_mhz=10501,
+            memory_mib=24564,
+            bandwidth_gb_s=1008,
+            fp32_tflops=82.6,
+            l2_bytes=72 * _MIB,
+            shared_per_sm=100 * _KIB,
+            shared_per_block=99 * _KIB,
+            threads_per_sm=1536,
+            blocks_per_sm=24,
+            idle_w=25,
+            min_limit_w=150,
+            max_limit_w=600,
+            default_limit_w=450,
+            sensor=_GEFORCE_SENSOR,
+            has_mig=False,
+        ),
+        # NVIDIA Tesla V100 architecture whitepaper (SXM2, 16 GB).
+        GpuProfile(
+            key="v100",
+            name="Tesla V100-SXM2-16GB",
+            architecture="sm_70",
+            pci_device_id=0x1DB110DE,
+            sm_count=80,
+            max_clock_mhz=1530,
+            min_clock_mhz=135,
+            memory_clock_mhz=877,
+            memory_mib=16384,
+            bandwidth_gb_s=900,
+            fp32_tflops=15.7,
+            l2_bytes=6 * _MIB,
+            shared_per_sm=96 * _KIB,
+            shared_per_block=96 * _KIB,
+            threads_per_sm=2048,
+            blocks_per_sm=32,
+            idle_w=40,
+            min_limit_w=150,
+            max_limit_w=300,
+            default_limit_w=300,
+            sensor=_VOLTA_SENSOR,
+            has_mig=False,
+        ),
+        # NVIDIA A30 datasheet.
+        GpuProfile(
+            key="a30",
+            name="NVIDIA A30",
+            architecture="sm_80",
+            pci_device_id=0x20B710DE,
+            sm_count=56,
+            max_clock_mhz=1440,
+            min_clock_mhz=210,
+            memory_clock_mhz=1215,
+            memory_mib=24576,
+            bandwidth_gb_s=933,
+            fp32_tflops=10.3,
+            l2_bytes=24 * _MIB,
+            shared_per_sm=164 * _KIB,
+            shared_per_block=163 * _KIB,
+            threads_per_sm=2048,
+            blocks_per_sm=32,
+            idle_w=30,
+            min_limit_w=100,
+            max_limit_w=165,
+            default_limit_w=165,
+            sensor=_GA100_SENSOR,
+            has_mig=True,
+        ),
+        # NVIDIA A100 datasheet (SXM4, 80 GB) and GA100 whitepaper.
+        GpuProfile(
+            key="a100",
+            name="NVIDIA A100-SXM4-80GB",
+            architecture="sm_80",
+            pci_device_id=0x20B210DE,
+            sm_count=108,
+            max_clock_mhz=1410,
+            min_clock_mhz=210,
+            memory_clock_mhz=1593,
+            memory_mib=81920,
+            bandwidth_gb_s=2039,
+            fp32_tflops=19.5,
+            l2_bytes=40 * _MIB,
+            shared_per_sm=164 * _KIB,
+            shared_per_block=163 * _KIB,
+            threads_per_sm=2048,
+            blocks_per_sm=32,
+            idle_w=60,
+            min_limit_w=100,
+            max_limit_w=400,
+            default_limit_w=400,
+            sensor=_GA100_SENSOR,
+            has_mig=True,
+        ),
+        # NVIDIA H100 datasheet (SXM5) and Hopper whitepaper.
+        GpuProfile(
+            key="h100",
+            name="NVIDIA H100 80GB HBM3",
+            architecture="sm_90",
+            pci_device_id=0x233010DE,
+            sm_count=132,
+            max_clock_mhz=1980,
+            min_clock_mhz=345,
+            memory_clock_mhz=2619,
+            memory_mib=81559,
+            bandwidth_gb_s=3350,
+            fp32_tflops=66.9,
+            l2_bytes=50 * _MIB,
+            shared_per_sm=228 * _KIB,
+            shared_per_block=227 * _KIB,
+            threads_per_sm=2048,
+            blocks_per_sm=32,
+            idle_w=75,
+            min_limit_w=200,
+            max_limit_w=700,
+            default_limit_w=700,
+            sensor=_HOPPER_SENSOR,
+            has_mig=True,
+        ),
+    )
+}
+
+DEFAULT_PROFILE = PROFILES["h200"]
+
+
+def find_profile(name: str) -> GpuProfile:
+    """The profile called ``name``, in any case of letters.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    try:
+        return PROFILES[name.lower()]
+    except KeyError:
+        known = ", ".join(PROFILES)
+        raise InputError(f"There is no emulated GPU {name!r}: choose one of {known}.") from None

@@ -1,0 +1,263 @@
+"""The host compiler and what is built once for all kernels: precompiled header and runtime."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_gpuenergy.cuda_sources import cuda_dir
+from pytest_gpuenergy.devices.emulated.translate import CANNOT
+from pytest_gpuenergy.errors import DeviceError, KernelFault
+
+_COMPILE_TIMEOUT_S = 300.0
+# -O1: a kernel's text is unrolled already, and -O2 takes up to twenty times as long to compile.
+# Multiply-adds are fused where the host can (-ffp-contract=fast with -march=native), as nvcc does
+# by default (-fmad=true). Addresses are fixed (-no-pie) for cheap access to shared variables.
+_FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-march=native",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-strict-aliasing",
+    "-fwrapv",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-pie",
+    "-fno-stack-protector",
+    "-fmax-errors=5",
+    "-w",
+)
+# Text of thousands of stores makes GCC spend half its time on whether they alias. What costs the
+# program speed is given up only where a few blocks are run.
+_GCC_FLAGS = {
+    "plain": ("-fno-tree-dse", "-fno-tree-fre"),
+    "checked": (
+        "-fno-tree-dse",
+        "-fno-ipa-modref",
+        "-fno-ipa-pure-const",
+        "-fno-ipa-reference",
+        "--param=sccvn-max-alias-queries-per-access=50",
+    ),
+}
+# Characters of text from which the checked build is made with -Og: 387 KB took 12.0 s of processor
+# time with -O1 and 4.5 s with -Og (GCC 12.2, 2026-11-21), and few blocks of it are run.
+_LONG_TEXT = 190_000
+# GCC frees and asks for the same large blocks again and again; keeping them halves its system time.
+_MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+    "MALLOC_TRIM_THRESHOLD_": "4000000000",
+    "MALLOC_TOP_PAD_": "67108864",
+}
+_RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fno-pie", "-w")
+_VARIANTS: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    # Only the compiler's half of the thread sanitizer: races.cpp is what it calls.
+    "checked": ("-fsanitize=thread", "-DCUHOST_CHECKED"),
+}
+_RUNTIME = ("main", "memory", "report", "scheduler", "races")
+_ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$")
+_PLACE = re.compile(r"^\S*kernel\.cu:(\d+):")
+_REFUSED = re.compile(r"attribute error: (.*)$|#error (cannot run on the emulated GPU.*)$")
+
+
+def find_compiler() -> str:
+    """The C++ compiler: ``$CXX``, else ``g++``, else ``clang++``.
+
+    Raises:
+        DeviceError: there is none.
+    """
+    if named := os.environ.get("CXX"):
+        if found := shutil.which(named):
+            return found
+        raise DeviceError(
+            f"The emulated GPU needs a C++ compiler and $CXX names {named!r}, which is not there: "
+            "unset CXX or correct it."
+        )
+    for name in ("g++", "clang++"):
+        if found := shutil.which(name):
+            return found
+    raise DeviceError(
+        "The emulated GPU runs CUDA text with a C++ compiler and found none: install g++ or "
+        "clang++, or name one in $CXX."
+    )
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler with the folder of its precompiled headers and runtime objects."""
+
+    compiler: str
+    version: str
+    key: str
+    folder: Path
+
+    @classmethod
+    def prepare(cls, cache: Path, compiler: str, jobs: int) -> Toolchain:
+        """Build what is missing in ``cache``; a few seconds once per compiler and version.
+
+        Raises:
+            DeviceError: the compiler cannot build it.
+        """
+        version = _version(compiler)
+        sources = sorted((cuda_dir() / "host").iterdir())
+        flags = (_FLAGS, _GCC_FLAGS, _RUNTIME_FLAGS, _VARIANTS, _LONG_TEXT)
+        content = [compiler, version, _processor(), repr(flags)]
+        content += [f"{path.name}\n{path.read_text()}" for path in sources]
+        key = hashlib.sha256("\0".join(content).encode()).hexdigest()
+        tools = cls(compiler, version, key, cache / f"host-{key[:16]}")
+        if not tools.folder.is_dir():
+            tools._build(cache, sources, jobs)
+        return tools
+
+    def compile(self, text: str, variants: Sequence[str], program: Path) -> None:
+        """Compile ``text`` in each of ``variants`` and link them to ``program``, atomically.
+
+        Raises:
+            KernelFault: ``compile``, with the first error and its line.
+        """
+        runtime = [f"{self.folder / name}.o" for name in _RUNTIME[:-1]]
+        if "checked" in variants:
+            runtime.append(f"{self.folder / 'races.o'}")
+        with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as name:
+            folder = Path(name)
+            source = folder / "kernel.cpp"
+            source.write_text(text)
+            objects = []
+            for variant in variants:
+                objects.append(str(folder / f"{variant}.o"))
+                header = str(self.folder / variant / "kernel.h")
+                done = self._call(
+                    *self._flags(variant, len(text)),
+                    "-include",
+                    header,
+                    "-c",
+                    str(source),
+                    "-o",
+                    objects[-1],
+                )
+                if done.returncode:
+                    raise KernelFault("compile", _first_error(done.stderr))
+            done = self._call("-no-pie", *objects, *runtime, "-o", str(folder / "program"))
+            if done.returncode:
+                raise KernelFault("compile", _first_error(done.stderr))
+            (folder / "program").replace(program)
+
+    def _flags(self, variant: str, length: int = 0) -> list[str]:
+        own = () if "clang" in self.version else _GCC_FLAGS[variant]
+        level = ("-Og",) if variant == "checked" and length > _LONG_TEXT else ()
+        return [*_FLAGS, *own, *_VARIANTS[variant], *level]
+
+    def _call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                [self.compiler, *arguments],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **_MALLOC, "LC_ALL": "C"},
+                timeout=_COMPILE_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise KernelFault(
+                "compile", f"The host compiler did not finish within {_COMPILE_TIMEOUT_S:g} s."
+            ) from None
+        except OSError as error:
+            raise DeviceError(
+                f"The compiler {self.compiler} cannot be started ({error.strerror}): set $CXX."
+            ) from None
+
+    def _build(self, cache: Path, sources: Sequence[Path], jobs: int) -> None:
+        with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
+            folder = Path(name) / "built"
+            commands = []
+            for variant in _VARIANTS:
+                (folder / variant).mkdir(parents=True)
+                for path in sources:
+                    if path.suffix == ".h":
+                        shutil.copyfile(path, folder / variant / path.name)
+                header = folder / variant / "kernel.h"
+                made = "pch" if "clang" in self.version else "gch"
+                commands.append(
+                    [
+                        *self._flags(variant),
+                        *("-x", "c++-header", str(header), "-o", f"{header}.{made}"),
+                    ]
+                )
+            for unit in _RUNTIME:
+                source = str(cuda_dir() / "host" / f"{unit}.cpp")
+                commands.append([*_RUNTIME_FLAGS, "-c", source, "-o", f"{folder / unit}.o"])
+            with ThreadPoolExecutor(jobs) as pool:
+                results = list(pool.map(lambda command: self._call(*command), commands))
+            for done in results:
+                if done.returncode:
+                    raise DeviceError(
+                        f"{self.compiler} cannot build the emulated GPU "
+                        f"({_first_error(done.stderr)}): set $CXX to g++ 11 or later, or clang++."
+                    )
+            try:
+                folder.rename(self.folder)
+            except OSError:
+                if not self.folder.is_dir():  # another process was first
+                    raise
+
+
+def _first_error(stderr: str) -> str:
+    lines = stderr.splitlines()
+    for number, line in enumerate(lines):
+        if match := _ERROR.match(line):
+            refused = _REFUSED.search(match["text"])
+            text = (refused[1] or refused[2]).rstrip('"') if refused else match["text"]
+            if "inline_ptx_cannot_run" in text:  # assembler text from a macro, see kernel.h
+                text = f"{CANNOT}: inline PTX"
+            if match["file"] == "launch":
+                return f"the launch does not fit the text: {text}"
+            if match["file"].endswith("kernel.cu"):
+                return f"line {match['line']}: {text}"
+            # The error is in our headers: tell the first place in the text that led there.
+            places = map(_PLACE.match, lines[number + 1 :])
+            place = next((found for found in places if found), None)
+            return f"line {place[1]}: {text}" if place else text
+    for line in lines:
+        if "undefined reference" in line or "error" in line:
+            return line.strip()
+    return lines[-1] if lines else "the compiler died without a message"
+
+
+def _version(compiler: str) -> str:
+    try:
+        done = subprocess.run(
+            [compiler, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**os.environ, "LC_ALL": "C"},
+            timeout=60,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        done = None
+    if done is None or done.returncode or not done.stdout.strip():
+        raise DeviceError(f"{compiler} is no working C++ compiler: set $CXX to g++ or clang++.")
+    return done.stdout.splitlines()[0].strip()
+
+
+def _processor() -> str:
+    """What -march=native means here: a shared cache must not mix processors."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    features = [line for line in lines if line.startswith(("model\t", "flags", "Features"))]
+    return "\n".join([platform.machine(), platform.processor(), *sorted(set(features))])

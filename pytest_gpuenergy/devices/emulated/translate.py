@@ -1,0 +1,342 @@
+"""CUDA C++ text made into C++ for the host compiler, line by line the same.
+
+Only tokens that no header can express are touched: ``__shared__`` declarations, inline assembler
+and ``#include``. Everything else is the business of ``cuda/host/kernel.h``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from pytest_gpuenergy.errors import KernelFault
+
+CANNOT = "cannot run on the emulated GPU"
+
+_SUPPORTED_HEADER_NAMES = """
+    cuda.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h vector_types.h
+    vector_functions.h math_constants.h device_functions.h
+    cassert cfloat climits cmath cstddef cstdint cstdio cstdlib cstring limits type_traits utility
+    assert.h float.h limits.h math.h stddef.h stdint.h stdio.h stdlib.h string.h
+    cuda/std/cstdint cuda/std/type_traits cuda/std/limits cuda/std/cstddef cuda/std/cmath
+"""
+_SUPPORTED_HEADERS = frozenset(_SUPPORTED_HEADER_NAMES.split())
+# Copies that TVM lowers synchronously still carry these; waiting for nothing is right then.
+_IGNORED_PTX = re.compile(r"cp\.async\.(commit_group|wait_all|wait_group\s+(\d+|%\d+))\s*;?\s*")
+
+_SKIPPED = r"""
+    //(?:[^\n\\]|\\.|\\\n)*
+  | /\*.*?\*/
+  | (?:u8|[uUL])?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)"
+"""
+_LITERAL = r"""
+    "(?:[^"\\\n]|\\.)*"
+  | '(?:[^'\\\n]|\\.)*'
+"""
+# What matters in a kernel; all other text is stepped over. A digit separator is no quote.
+_OUTLINE = re.compile(
+    rf"""
+    (?P<skipped>{_SKIPPED} | {_LITERAL} | (?<!\w)\d[\w.]*(?:'[\w.]+)+)
+  | (?P<directive>^[ \t]*\#(?:[^\n\\/]|\\.|\\\n|/(?![/*])|/\*.*?\*/)*)
+  | (?P<brace>[{{}}])
+  | (?<!\w)(?P<word>asm|__asm__|__asm|__shared__|extern|__global__)(?!\w)
+    """,
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
+_TOKEN = re.compile(
+    rf"""
+    (?P<skipped>{_SKIPPED} | \s+)
+  | (?P<literal>{_LITERAL})
+  | (?P<name>[A-Za-z_]\w*)
+  | (?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)
+  | (?P<symbol>::|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")')
+_ELEMENT_BYTES = {
+    **dict.fromkeys(("char", "bool", "uchar", "int8_t", "uint8_t"), 1),
+    **dict.fromkeys(("short", "ushort", "int16_t", "uint16_t"), 2),
+    **dict.fromkeys(("int", "unsigned", "uint", "float", "int32_t", "uint32_t"), 4),
+    **dict.fromkeys(("double", "int64_t", "uint64_t", "float2", "int2", "uint2"), 8),
+    **dict.fromkeys(("float4", "int4", "uint4", "double2"), 16),
+}
+_ENTRY = re.compile(r"[A-Za-z_]\w*(\s*<[\w\s,:*&<>-]*>)?")
+
+
+@dataclass(frozen=True)
+class SharedVariable:
+    """A static ``__shared__`` variable; ``kernel`` is empty when not inside a ``__global__``."""
+
+    name: str
+    kernel: str
+    element_bytes: int
+
+
+@dataclass(frozen=True)
+class Translation:
+    """C++ text for the host compiler, complete but for the precompiled ``kernel.h``."""
+
+    text: str
+    shared: tuple[SharedVariable, ...]
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+def translate(source: str, entries: Sequence[str]) -> Translation:
+    """Translate the text of a kernel whose launches call ``entries``.
+
+    Raises:
+        KernelFault: ``compile`` when the text is malformed, ``constraints`` when an entry is no
+            name of a function.
+    """
+    for entry in entries:
+        if not _ENTRY.fullmatch(entry):
+            raise KernelFault("constraints", f"The entry {entry!r} is not the name of a function.")
+    outline = _Outline(source)
+    outline.walk()
+    return Translation(_assemble(outline, entries), tuple(outline.shared))
+
+
+class _Outline:
+    """One pass over the text that collects the edits."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.edits: list[tuple[int, int, str]] = []
+        self.shared: list[SharedVariable] = []
+        self.refusals: list[str] = []
+        self._depth = 0
+        self._kernel = ""
+        self._kernel_depth = -1
+        self._named = ""
+
+    def walk(self) -> None:
+        position = 0
+        while match := _OUTLINE.search(self.source, position):
+            position = match.end()
+            if match["brace"]:
+                self._brace(match["brace"])
+            elif match["directive"]:
+                self._directive(match)
+            elif word := match["word"]:
+                handler = {"extern": self._extern, "__shared__": self._static}.get(
+                    word, self._global if word == "__global__" else self._assembler
+                )
+                position = handler(match.start(), match.end())
+
+    def rewritten(self) -> str:
+        parts, last = [], 0
+        for start, end, text in self.edits:
+            lines = "\n" * (self.source.count("\n", start, end) - text.count("\n"))
+            parts += [self.source[last:start], text, lines]
+            last = end
+        return "".join([*parts, self.source[last:]])
+
+    def _brace(self, brace: str) -> None:
+        if brace == "{":
+            if self._named:
+                self._kernel, self._kernel_depth, self._named = self._named, self._depth, ""
+            self._depth += 1
+        else:
+            self._depth -= 1
+            if self._depth <= self._kernel_depth:
+                self._kernel, self._kernel_depth = "", -1
+
+    def _directive(self, match: re.Match[str]) -> None:
+        include = _INCLUDE.match(match[0])
+        if include is None:
+            return
+        header = include[1] or include[2]
+        text = "" if header in _SUPPORTED_HEADERS else f"#error {CANNOT}: #include <{header}>"
+        self.edits.append((match.start(), match.end(), text))
+
+    def _global(self, _start: int, end: int) -> int:
+        """Remember the name of a kernel that is defined (not merely declared) here."""
+        name, previous = "", ""
+        for token, depth in _nested(self.source, end):
+            if depth == 0 and token.text in ";{":
+                self._named = name if token.text == "{" else ""
+                break
+            if token.text == "(" and depth == 1 and previous not in _ATTRIBUTES:
+                name = name or previous
+            if token.kind == "name":
+                previous = token.text
+        return end
+
+    def _extern(self, start: int, end: int) -> int:
+        """Turn ``extern __shared__ T name[];`` into a pointer to the dynamic shared memory."""
+        words: list[_Token] = []
+        for token, depth in _nested(self.source, end):
+            if token.text in ";{=" and depth == 0:
+                break
+            words.append(token)
+        if not any(token.text == "__shared__" for token in words):
+            return end
+        last = words[-1].end
+        words = [token for token in words if token.text != "__shared__"]
+        declared = _without_attributes(words)
+        brackets = [k for k, token in enumerate(declared) if token.text == "["]
+        if (
+            not brackets
+            or brackets[0] < 2
+            or "]" not in (token.text for token in declared[brackets[0] :])
+        ):
+            line = self._line(start)
+            raise KernelFault(
+                "compile",
+                f"line {line}: extern __shared__ declares an array without bounds on the "
+                "emulated GPU, such as extern __shared__ float name[];",
+            )
+        name = declared[brackets[0] - 1].text
+        # Further dimensions stay: extern __shared__ float tile[][32].
+        inner = "".join(token.text for token in declared[brackets[0] :])
+        inner = inner[inner.index("]") + 1 :]
+        element = " ".join(token.text for token in declared[: brackets[0] - 1])
+        if self._depth and inner == "":
+            text = f"{element} * const {name} = ({element} *)::cuhost::cuhost_dynamic_shared"
+        else:
+            alias = f"cuhost_element_{name}"
+            text = (
+                f"typedef {element} {alias}{inner}; static {alias} *& {name} = "
+                f"({alias} *&)::cuhost::cuhost_dynamic_shared"
+            )
+        self.edits.append((start, last, text))
+        return last
+
+    def _static(self, start: int, end: int) -> int:
+        words: list[_Token] = []
+        for token, depth in _nested(self.source, end):
+            if token.text in ";," and depth == 0:
+                break
+            words.append(token)
+        declared = _without_attributes(words)
+        names = [
+            token.text
+            for token, after in zip_longest(declared, declared[1:])
+            if token.kind == "name" and (after is None or after.text in ("[", "=", ",", ";"))
+        ]
+        types = [token.text for token in declared if token.text in _ELEMENT_BYTES]
+        if "long" in (token.text for token in declared):
+            types = ["double"]
+        element_bytes = _ELEMENT_BYTES[types[-1]] if types else 0
+        number = len(self.shared)
+        self.shared.append(SharedVariable(names[0] if names else "?", self._kernel, element_bytes))
+        self.edits.append((start, end, f"CUHOST_SHARED({number})"))
+        return end
+
+    def _assembler(self, start: int, end: int) -> int:
+        """Drop assembler text that waits for asynchronous copies, refuse any other."""
+        pieces: list[str] = []
+        operands = False
+        for token, depth in _nested(self.source, end):
+            if token.kind == "literal" and depth == 1 and not operands:
+                pieces.append(token.text[1:-1])
+            elif token.text == ":" or token.text == "::":
+                operands = True
+            elif depth == 0 and token.text == ")":
+                end = token.end
+                break
+            elif depth == 0 and token.text == ";":
+                break
+        text = re.sub(r"\\[nt]", " ", "".join(pieces)).strip()
+        if text and all(
+            _IGNORED_PTX.fullmatch(part.strip()) for part in text.rstrip(";").split(";")
+        ):
+            self.edits.append((start, end, "((void)0)"))
+            return end
+        if not self._depth:
+            raise KernelFault("compile", f"line {self._line(start)}: {_refusal(text)}")
+        # An error only where the compiler finds the call alive: helpers may go unused.
+        self.edits.append((start, end, f"::cuhost_refused_{len(self.refusals)}()"))
+        self.refusals.append(_refusal(text))
+        return end
+
+    def _line(self, position: int) -> int:
+        return self.source.count("\n", 0, position) + 1
+
+
+_ATTRIBUTES = frozenset(
+    ("__launch_bounds__", "__attribute__", "alignas", "__align__", "__declspec", "decltype", "")
+)
+
+
+def _refusal(ptx: str) -> str:
+    shown = re.sub(r'[\\"]', "", " ".join(ptx.split()))
+    return f"{CANNOT}: inline PTX '{shown[:60]}{'...' if len(shown) > 60 else ''}'"
+
+
+def _nested(source: str, position: int) -> Iterator[tuple[_Token, int]]:
+    """Tokens from ``position`` on with their depth of brackets.
+
+    An opening bracket has the depth inside it, a closing one that outside.
+    """
+    depth = 0
+    while match := _TOKEN.match(source, position):
+        position = match.end()
+        kind = str(match.lastgroup if match.lastgroup != "delimiter" else "skipped")
+        if kind == "skipped":
+            continue
+        token = _Token(kind, match[0], match.start(), match.end())
+        if token.text in ("(", "["):
+            depth += 1
+        elif token.text in (")", "]"):
+            depth -= 1
+        yield token, depth
+
+
+def _without_attributes(words: Sequence[_Token]) -> list[_Token]:
+    kept: list[_Token] = []
+    depth, dropping = 0, False
+    for token in words:
+        if not dropping and token.text in _ATTRIBUTES:
+            dropping = True
+            continue
+        if dropping:
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+            if depth == 0 and token.text == ")":
+                dropping = False
+            continue
+        kept.append(token)
+    return kept
+
+
+def _assemble(outline: _Outline, entries: Sequence[str]) -> str:
+    shared = outline.shared
+    refused = "".join(
+        f'void cuhost_refused_{k}() __attribute__((error("{reason}")));\n'
+        for k, reason in enumerate(outline.refusals)
+    )
+    sections = "".join(
+        f'extern char CUHOST_BOUND(start, {k})[] __attribute__((weak, visibility("hidden")));\n'
+        f'extern char CUHOST_BOUND(stop, {k})[] __attribute__((weak, visibility("hidden")));\n'
+        for k in range(len(shared))
+    )
+    variables = "".join(
+        f'  {{"{v.name}", "{v.kernel}", {v.element_bytes}, '
+        f"CUHOST_BOUND(start, {k}), CUHOST_BOUND(stop, {k})}},\n"
+        for k, v in enumerate(shared)
+    )
+    functions = "".join(
+        f'  ::cuhost::Caller<&{entry}>::entry("{entry.split("<")[0].strip()}"),\n'
+        for entry in entries
+    )
+    return (
+        f'extern "C" {{\n{sections}}}\n{refused}'
+        # Internal linkage keeps the text's names apart from the host's libraries.
+        f'namespace cuda_device {{ namespace {{\n#line 1 "kernel.cu"\n{outline.rewritten()}\n'
+        f'#line 1 "launch"\n'
+        f"const ::cuhost::Entry cuhost_entries[] = {{\n{functions}}};\n"
+        f"const ::cuhost::SharedVariable cuhost_shared[] = {{\n{variables}  {{}}}};\n}} }}\n"
+        f'extern "C" const ::cuhost::Table CUHOST_TABLE;\n'
+        f"const ::cuhost::Table CUHOST_TABLE = {{::cuda_device::cuhost_entries, "
+        f"::cuda_device::cuhost_shared, {len(shared)}}};\n"
+    )

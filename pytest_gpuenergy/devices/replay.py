@@ -1,0 +1,173 @@
+"""CUDA-graph replays, back to back: the part of a `Repeater` that calls CUDA.
+
+It serves the worker process that owns a kernel and, for callables, the caller's own process.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+
+from pytest_gpuenergy.devices.device import Timeline
+
+GRAPH_S = 0.008
+"""GPU time one graph should take: long against a launch, short against a counter period."""
+MAX_NODES = 4000
+_IN_FLIGHT = 3
+
+
+class GraphRepeater:
+    """Replays ``enqueue`` on a CUDA stream until told to stop.
+
+    Args:
+        enqueue: launches the work once on the current stream of CuPy (and of PyTorch, when that
+            is imported).
+        must_capture: raise when ``enqueue`` cannot be captured in a CUDA graph, rather than
+            launching from the host.
+
+    Attributes:
+        captured: whether a graph is replayed; if not, the host may delay launches.
+    """
+
+    def __init__(self, enqueue: Callable[[], object], *, must_capture: bool = True) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._enqueue = enqueue
+        self._device = cupy.cuda.Device()
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._batch = self._batch_for(self._time_launch())
+        try:
+            self._graph = self._capture()
+        except (cupy.cuda.runtime.CUDARuntimeError, RuntimeError):
+            if must_capture:
+                raise
+            self._graph = None
+        self.captured = self._graph is not None
+        self._stop = Event()
+        self._under_way = Event()
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+        self._log: list[tuple[float, float, float]] = []
+
+    def start(self) -> None:
+        """Begin replaying; returns once the first replay has finished."""
+        self._stop.clear()
+        self._under_way.clear()
+        self._error, self._log = None, []
+        self._thread = Thread(target=self._run, name="replay", daemon=True)
+        self._thread.start()
+        self._under_way.wait()
+
+    def stop(self) -> Timeline:
+        """Finish what is under way and tell what was done; raises what a launch raised."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        table = np.array(self._log, dtype=np.float64).reshape(-1, 3)
+        return Timeline(table[:, 0], table[:, 1], table[:, 2])
+
+    @staticmethod
+    def _batch_for(launch_s: float) -> int:
+        return max(1, min(MAX_NODES, math.ceil(GRAPH_S / launch_s)))
+
+    @contextmanager
+    def _current_stream(self) -> Iterator[None]:
+        with self._stream:
+            if torch := sys.modules.get("torch"):
+                with torch.cuda.stream(torch.cuda.ExternalStream(self._stream.ptr)):
+                    yield
+            else:
+                yield
+
+    def _elapsed_s(self, submit: Callable[[], object]) -> float:
+        begin, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        begin.record(self._stream)
+        submit()
+        end.record(self._stream)
+        end.synchronize()
+        return float(self._cupy.cuda.get_elapsed_time(begin, end)) / 1000
+
+    def _time_launch(self) -> float:
+        """Roughly what one launch takes, in seconds; enough of them to outweigh the host."""
+
+        def enqueue_all() -> None:
+            for _ in range(count):
+                self._enqueue()
+
+        with self._current_stream():
+            self._enqueue()
+            self._stream.synchronize()
+            count = 1
+            while True:
+                total_s = self._elapsed_s(enqueue_all)
+                if total_s > GRAPH_S / 4 or count >= 64:
+                    return max(total_s / count, 1e-7)
+                count *= 4
+
+    def _capture(self) -> Any:
+        with self._current_stream():
+            self._stream.begin_capture()
+            try:
+                for _ in range(self._batch):
+                    self._enqueue()
+            finally:
+                graph = self._stream.end_capture()
+            graph.upload(self._stream)
+            graph.launch(self._stream)
+            total_s = self._elapsed_s(lambda: graph.launch(self._stream))
+        # Single launches of short kernels are slower than launches in a graph, so that the first
+        # guess makes graphs that are too short.
+        better = self._batch_for(total_s / self._batch)
+        if better > 2 * self._batch:
+            self._batch = better
+            return self._capture()
+        return graph
+
+    def _submit(self) -> None:
+        if self._graph is not None:
+            self._graph.launch(self._stream)
+        else:
+            for _ in range(self._batch):
+                self._enqueue()
+
+    def _run(self) -> None:
+        try:
+            self._device.use()
+            with self._current_stream():
+                self._replay()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._under_way.set()
+
+    def _replay(self) -> None:
+        pending: deque[tuple[Any, Any]] = deque()
+        launches, busy_s = 0.0, 0.0
+        self._log.append((time.monotonic(), launches, busy_s))
+        while True:
+            while len(pending) < _IN_FLIGHT and not self._stop.is_set():
+                # block: waiting sleeps, so that no processor spins beside the measurement
+                begin, end = (self._cupy.cuda.Event(block=True) for _ in range(2))
+                begin.record(self._stream)
+                self._submit()
+                end.record(self._stream)
+                pending.append((begin, end))
+            if not pending:
+                return
+            begin, end = pending.popleft()
+            end.synchronize()
+            launches += self._batch
+            busy_s += self._cupy.cuda.get_elapsed_time(begin, end) / 1000
+            self._log.append((time.monotonic(), launches, busy_s))
+            self._under_way.set()

@@ -1,0 +1,355 @@
+"""The emulated GPU as a device, with kernels run by a stand-in for the host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_gpuenergy.devices.device import Arena, Work
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, emulated_devices
+from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, find_profile
+from pytest_gpuenergy.errors import DeviceError, InputError, KernelFault
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.workloads.workload import Tensor
+
+LAUNCH = Launch("f", (196, 1, 1), (128, 1, 1), ("x",))
+BARE = Kernel("__global__ void f(float* x) {}", (LAUNCH,))
+RECORDED = replace(BARE, recorded=(RecordedFigures(DEFAULT_PROFILE.name, 700, 0.0194, 419, 8.13),))
+WORK = Work(flops=231_211_008, bytes_moved=1_753_088)
+COUNTS = SimpleNamespace(
+    global_read_bytes=20_000,
+    global_write_bytes=4_096,
+    shared_read_bytes=400_000,
+    shared_write_bytes=20_000,
+    barriers=16,
+    static_shared_bytes=8_192,
+)
+
+
+class FakeRunner:
+    """Notes what it is asked, and fails on demand."""
+
+    def __init__(self, fault: KernelFault | None = None) -> None:
+        self.calls: list[str] = []
+        self.fault = fault
+
+    def prepare(self, kernels: Any) -> None:
+        self.calls.append(f"prepare {len(kernels)}")
+
+    def compile(self, kernel: Kernel) -> Path:
+        self.calls.append("compile")
+        return Path(kernel.short_digest)
+
+    def run(self, *_: Any, timeout_s: float, order_seed: int = 0) -> None:
+        self.calls.append(f"run {order_seed} {timeout_s:g}")
+
+    def check_races(self, kernel: Kernel, *_: Any, timeout_s: float) -> Any:
+        self.calls.append(f"check {timeout_s:g}")
+        if self.fault:
+            raise self.fault
+        return SimpleNamespace(launches=(COUNTS,) * len(kernel.launches))
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
+    return FakeRunner()
+
+
+@pytest.fixture
+def gpu(runner: FakeRunner) -> Iterator[EmulatedDevice]:
+    with EmulatedDevice(runner=runner) as device:
+        yield device
+
+
+def repeat(gpu: EmulatedDevice, kernel: Kernel = RECORDED, **options: Any) -> Any:
+    return gpu.repeat(kernel, {}, {}, **{"work": WORK, "timeout_s": 10.0, **options})
+
+
+def timeline(gpu: EmulatedDevice, seconds: float, kernel: Kernel = RECORDED) -> Any:
+    with repeat(gpu, kernel) as repeater:
+        repeater.start()
+        gpu.clock.sleep_s(seconds)
+        return repeater.stop()
+
+
+def test_it_says_what_it_is(gpu: EmulatedDevice) -> None:
+    assert gpu.emulated
+    assert gpu.name == gpu.nvml.nvmlDeviceGetName(gpu.handle) == "NVIDIA H200"
+    assert gpu.uuid == gpu.nvml.nvmlDeviceGetUUID(gpu.handle)
+    assert gpu.architecture == "sm_90"
+    assert gpu.describe()["driver"] == "emulated"
+
+
+def test_the_host_compiler_is_named_or_its_absence(
+    gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert gpu.describe()["host_compiler"].startswith("none (")
+
+
+def test_a_timeline_advances_in_batches_of_some_milliseconds(gpu: EmulatedDevice) -> None:
+    line = timeline(gpu, 2.0)
+    assert (np.diff(line.time_s) > 5e-3).all()
+    assert (np.diff(line.time_s) < 10e-3).all()
+    assert len(set(np.diff(line.launches).tolist())) == 1
+    assert line.time_s[-1] - line.time_s[0] == pytest.approx(2.0, abs=0.02)
+
+
+def test_a_timeline_is_busy_and_as_fast_as_recorded(gpu: EmulatedDevice) -> None:
+    line = timeline(gpu, 2.0)
+    busy_s = line.busy_s[-1] - line.busy_s[0]
+    assert 0.998 < busy_s / (line.time_s[-1] - line.time_s[0]) < 1
+    assert busy_s / (line.launches[-1] - line.launches[0]) == pytest.approx(19.4e-6, rel=2e-3)
+
+
+def test_a_timeline_ends_when_the_launches_do(gpu: EmulatedDevice) -> None:
+    line = timeline(gpu, 0.0)
+    assert len(line.launches) == 1
+    assert line.time_s[-1] <= gpu.clock.now_s() < line.time_s[-1] + 1e-4
+
+
+def test_long_launches_come_one_by_one(gpu: EmulatedDevice) -> None:
+    slow = replace(BARE, recorded=(RecordedFigures(gpu.name, 700, 250.0, 419, 1e5),))
+    line = timeline(gpu, 1.0, slow)
+    assert line.launches.tolist() == [1, 2, 3, 4]
+
+
+def test_trials_differ_by_little_noise(gpu: EmulatedDevice) -> None:
+    times, powers = [], []
+    timeline(gpu, 60.0)
+    for _ in range(20):
+        with repeat(gpu) as repeater:
+            repeater.start()
+            gpu.clock.sleep_s(1.0)
+            before = gpu.state.spend(0)
+            begin_pj, begin_ns = before.energy_pj(before.now_ns), before.now_ns
+            gpu.clock.sleep_s(0.4)
+            after = gpu.state.spend(0)
+            powers.append((after.energy_pj(after.now_ns) - begin_pj) / (after.now_ns - begin_ns))
+            line = repeater.stop()
+        times.append(line.busy_s[-1] / line.launches[-1])
+    assert 1e-4 < np.std(times) / np.mean(times) < 6e-4
+    assert 5e-4 < np.std(powers) / np.mean(powers) < 2.5e-3
+
+
+def test_a_cap_makes_it_slower_and_cheaper(gpu: EmulatedDevice) -> None:
+    free = timeline(gpu, 1.0)
+    gpu.nvml.nvmlDeviceSetPowerManagementLimit(gpu.handle, 250_000)
+    capped = timeline(gpu, 1.0)
+    assert capped.launches[-1] < 0.9 * free.launches[-1]
+
+
+def test_a_cap_set_while_it_runs_shows_in_the_timeline(gpu: EmulatedDevice) -> None:
+    with repeat(gpu) as repeater:
+        repeater.start()
+        gpu.clock.sleep_s(1.0)
+        changed_s = gpu.clock.now_s()
+        gpu.nvml.nvmlDeviceSetPowerManagementLimit(gpu.handle, 200_000)
+        gpu.clock.sleep_s(1.0)
+        line = repeater.stop()
+    before = np.diff(line.time_s[line.time_s < changed_s])
+    after = np.diff(line.time_s[line.time_s > changed_s + 0.1])
+    assert after.min() > 1.3 * before.max()
+
+
+def test_nothing_sleeps_in_real_time(gpu: EmulatedDevice) -> None:
+    begin = time.perf_counter()
+    timeline(gpu, 100.0)
+    assert time.perf_counter() - begin < 5
+
+
+def test_the_first_run_looks_for_races_and_later_ones_do_not(
+    gpu: EmulatedDevice, runner: FakeRunner
+) -> None:
+    for seed in (0, 1):
+        gpu.run_once(BARE, {}, {}, timeout_s=3, order_seed=seed)
+    assert runner.calls == ["check 3", "run 0 3", "run 1 3"]
+
+
+def test_what_was_counted_is_remembered_by_the_next_device(
+    gpu: EmulatedDevice, runner: FakeRunner
+) -> None:
+    timeline(gpu, 0.1, BARE)
+    again = FakeRunner()
+    with EmulatedDevice(runner=again) as other:
+        timeline(other, 0.1, BARE)
+    assert (runner.calls[:2], again.calls) == (["compile", "check 10"], ["compile", "close"])
+
+
+def test_a_damaged_memory_is_counted_anew(gpu: EmulatedDevice, tmp_path: Path) -> None:
+    timeline(gpu, 0.1, BARE)
+    files = list((tmp_path / "emulated" / "traffic").rglob("*.json"))
+    assert len(files) == 1
+    files[0].write_text('[{"barriers": "many"}]')
+    again = FakeRunner()
+    with EmulatedDevice(runner=again) as other:
+        timeline(other, 0.1, BARE)
+    assert "check 10" in again.calls
+
+
+def test_a_race_is_a_fault_each_time(gpu: EmulatedDevice, runner: FakeRunner) -> None:
+    runner.fault = KernelFault("correctness", "threads 0 and 1 race")
+    for _ in range(2):
+        with pytest.raises(KernelFault, match="race"):
+            gpu.run_once(BARE, {}, {}, timeout_s=3)
+    assert "run 0 3" not in runner.calls
+
+
+def test_recorded_figures_need_no_count(gpu: EmulatedDevice, runner: FakeRunner) -> None:
+    timeline(gpu, 0.1)
+    assert runner.calls == ["compile"]
+
+
+def test_without_a_workload_the_buffers_stand_for_the_traffic(
+    gpu: EmulatedDevice, tmp_path: Path
+) -> None:
+    arena = Arena.create(tmp_path / "x", Tensor("x", (256,), "float32", "input"))
+    with gpu.repeat(BARE, {"x": arena}, {}, work=None, timeout_s=10) as repeater:
+        repeater.start()
+        assert repeater.stop().launches[-1] > 0
+
+
+def test_preparing_is_the_runners_affair(gpu: EmulatedDevice, runner: FakeRunner) -> None:
+    gpu.prepare([BARE, RECORDED])
+    assert runner.calls == ["prepare 2"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "launch"),
+    [
+        ("h200", Launch("f", (1, 1, 1), (2048, 1, 1), ("x",))),
+        ("h200", Launch("f", (1, 1, 1), (1, 1, 128), ("x",))),
+        ("h200", Launch("f", (1, 70_000, 1), (32, 1, 1), ("x",))),
+        ("rtx3090", Launch("f", (1, 1, 1), (32, 1, 1), ("x",), 120_000)),
+    ],
+)
+def test_launches_that_the_card_would_refuse_are_faults(
+    runner: FakeRunner, profile: str, launch: Launch
+) -> None:
+    kernel = Kernel("source", (launch,))
+    with EmulatedDevice(find_profile(profile), runner=runner) as gpu:
+        with pytest.raises(KernelFault) as ran:
+            gpu.run_once(kernel, {}, {}, timeout_s=3)
+        with pytest.raises(KernelFault) as repeated, repeat(gpu, kernel):
+            pass
+    assert ran.value.outcome == repeated.value.outcome == "constraints"
+
+
+def test_a_launch_longer_than_allowed_is_a_timeout(gpu: EmulatedDevice) -> None:
+    slow = replace(BARE, recorded=(RecordedFigures(gpu.name, 700, 20_000, 419, 8e6),))
+    with repeat(gpu, slow) as repeater:
+        repeater.start()
+        with pytest.raises(
+            KernelFault, match=r"One run takes 20 s .* longer than the 10 s"
+        ) as fault:
+            repeater.stop()
+    assert fault.value.outcome == "timeout"
+    assert gpu.state.spend(0).load is None
+
+
+def test_a_launch_can_fail_on_demand(gpu: EmulatedDevice) -> None:
+    with repeat(gpu) as repeater:
+        repeater.start()
+        gpu.inject("launch", "unknown")
+        with pytest.raises(KernelFault, match=r"launch failed .*unknown") as fault:
+            repeater.stop()
+    assert fault.value.outcome == "runtime"
+    assert gpu.state.spend(0).load is None
+
+
+def test_a_lost_gpu_runs_nothing(gpu: EmulatedDevice) -> None:
+    gpu.inject("any", "gpu_is_lost")
+    with pytest.raises(KernelFault, match="gpu_is_lost"):
+        gpu.run_once(BARE, {}, {}, timeout_s=3)
+
+
+def test_leaving_without_stop_takes_the_load_off(gpu: EmulatedDevice) -> None:
+    def fail() -> None:
+        with repeat(gpu) as repeater:
+            repeater.start()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert gpu.state.spend(0).load is None
+
+
+def test_a_card_runs_one_kernel_at_a_time(gpu: EmulatedDevice) -> None:
+    with repeat(gpu) as first, repeat(gpu) as second:
+        first.start()
+        with pytest.raises(DeviceError, match="already runs a kernel of process"):
+            second.start()
+        assert first.stop().launches[-1] > 0
+
+
+def test_a_load_that_is_gone_is_a_fault(gpu: EmulatedDevice) -> None:
+    with repeat(gpu) as repeater:
+        repeater.start()
+        with gpu.state.change() as card:
+            card.stop()
+        with pytest.raises(KernelFault, match="lost the kernel"):
+            repeater.stop()
+
+
+def test_stopping_what_never_started_is_a_mistake(gpu: EmulatedDevice) -> None:
+    with repeat(gpu) as repeater, pytest.raises(RuntimeError, match="without start"):
+        repeater.stop()
+
+
+def test_closing_twice_is_fine(gpu: EmulatedDevice, runner: FakeRunner) -> None:
+    gpu.inject("mig")
+    gpu.close()
+    gpu.close()
+    assert runner.calls == ["close", "close"]
+    assert gpu.state.spend(0).faults == []
+
+
+def test_the_environment_brings_faults_until_the_device_closes(
+    runner: FakeRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"power_limit": "no_permission"}')
+    with EmulatedDevice(runner=runner) as gpu, pytest.raises(gpu.nvml.NVMLError_NoPermission):
+        gpu.nvml.nvmlDeviceSetPowerManagementLimit(gpu.handle, 300_000)
+    monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
+    with EmulatedDevice(runner=runner) as gpu:
+        gpu.nvml.nvmlDeviceSetPowerManagementLimit(gpu.handle, 300_000)
+
+
+def test_faults_that_are_not_understood_stop_the_device(
+    runner: FakeRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"gremlins": true}')
+    with pytest.raises(InputError, match="no fault 'gremlins'"):
+        EmulatedDevice(runner=runner)
+
+
+def test_a_driver_mismatch_stops_the_device_and_leaves_no_fault(
+    runner: FakeRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"driver_mismatch": true}')
+    with pytest.raises(DeviceError, match="NVML of the emulated NVIDIA H200 does not start"):
+        EmulatedDevice(runner=runner)
+    monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
+    EmulatedDevice(runner=runner).close()
+
+
+def test_several_devices_are_several_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
+    devices = emulated_devices(find_profile("a30"), 3)
+    assert len({device.uuid for device in devices}) == 3
+    devices[2].nvml.nvmlDeviceSetPowerManagementLimit(devices[2].handle, 120_000)
+    limits = [d.nvml.nvmlDeviceGetPowerManagementLimit(d.handle) for d in devices]
+    assert limits == [165_000, 165_000, 120_000]
+    for device in devices:
+        device.close()

@@ -1,0 +1,80 @@
+"""The emulated GPU with kernels that really run on the host, measured in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.errors import KernelFault
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.workloads.workload import Scalar, Tensor
+
+SIZE = 16_384
+SCALE = {"a": Scalar("a", "float32", 2.0)}
+
+SCALED = """
+extern "C" __global__ void scaled(float* y, const float* x, float a) {
+  int i = blockIdx.x * 256 + threadIdx.x;
+  y[i] = a * x[i];
+}
+"""
+
+RACING = """
+extern "C" __global__ void scaled(float* y, const float* x, float a) {
+  __shared__ float t[256];
+  t[threadIdx.x] = x[blockIdx.x * 256 + threadIdx.x];
+  y[blockIdx.x * 256 + threadIdx.x] = a * t[255 - threadIdx.x];
+}
+"""
+
+
+def kernel(source: str) -> Kernel:
+    return Kernel(source, (Launch("scaled", (64, 1, 1), (256, 1, 1), ("y", "x", "a")),))
+
+
+@pytest.fixture
+def arenas(tmp_path: Path) -> dict[str, Arena]:
+    x, y = (Tensor(n, (SIZE,), "float32", r) for n, r in (("x", "input"), ("y", "output")))
+    values = np.arange(SIZE, dtype=np.float32)
+    return {"x": Arena.create(tmp_path / "x", x, values), "y": Arena.create(tmp_path / "y", y)}
+
+
+@pytest.fixture
+def gpu() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as device:
+        yield device
+
+
+def test_a_kernel_is_computed_and_measured(gpu: EmulatedDevice, arenas: dict[str, Arena]) -> None:
+    gpu.run_once(kernel(SCALED), arenas, SCALE, timeout_s=60)
+    np.testing.assert_array_equal(arenas["y"].value(), 2 * np.arange(SIZE, dtype=np.float32))
+    with gpu.repeat(kernel(SCALED), arenas, SCALE, work=None, timeout_s=60) as repeater:
+        reading = EnergyMeter(gpu).measure(repeater)
+    assert reading.power_w > 0.95 * gpu.profile.idle_w
+    assert reading.energy_mj.mean == pytest.approx(reading.power_w * reading.time_ms.mean, rel=0.01)
+
+
+def test_a_race_is_found_before_the_first_run(
+    gpu: EmulatedDevice, arenas: dict[str, Arena]
+) -> None:
+    with pytest.raises(KernelFault) as fault:
+        gpu.run_once(kernel(RACING), arenas, SCALE, timeout_s=60)
+    assert fault.value.outcome == "correctness"
+
+
+def test_text_that_does_not_compile_cannot_be_repeated(
+    gpu: EmulatedDevice, arenas: dict[str, Arena]
+) -> None:
+    broken = kernel(SCALED.replace("y[i]", "z[i]"))
+    with (
+        pytest.raises(KernelFault) as fault,
+        gpu.repeat(broken, arenas, SCALE, work=None, timeout_s=60),
+    ):
+        pass
+    assert fault.value.outcome == "compile"

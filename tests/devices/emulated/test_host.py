@@ -1,0 +1,503 @@
+"""Running CUDA text on the host CPU."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.emulated.host import HostRunner, find_compiler
+from pytest_gpuenergy.errors import DeviceError, KernelFault
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.workloads import Scalar, Tensor
+
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    # One folder for all modules of a session: the runtime is built once.
+    host = HostRunner(tmp_path_factory.getbasetemp() / "host-cache", jobs=2)
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def run(runner, tmp_path):
+    """run(source, inputs, outputs={name: (shape, dtype)}, ...) -> outputs, by name."""
+
+    def go(
+        source,
+        inputs=None,
+        outputs=None,
+        *,
+        grid=1,
+        block=1,
+        arguments=None,
+        shared_bytes=0,
+        scalars=(),
+        order_seed=0,
+        timeout_s=TIMEOUT_S,
+        entry="k",
+    ):
+        inputs, outputs = inputs or {}, outputs or {}
+        arenas = {}
+        for name, value in inputs.items():
+            tensor = Tensor(name, value.shape, str(value.dtype), "input")
+            arenas[name] = Arena.create(tmp_path / name, tensor, value)
+        for name, (size, dtype) in outputs.items():
+            arenas[name] = Arena.create(tmp_path / name, Tensor(name, (size,), dtype, "output"))
+        names = arguments or (*inputs, *outputs, *(scalar.name for scalar in scalars))
+        launch = Launch(entry, _dims(grid), _dims(block), tuple(names), shared_bytes)
+        kernel = Kernel(source, (launch,))
+        values = {scalar.name: scalar for scalar in scalars}
+        runner.run(kernel, arenas, values, timeout_s=timeout_s, order_seed=order_seed)
+        return {name: arenas[name].value() for name in outputs}
+
+    return go
+
+
+def _dims(size):
+    return size if isinstance(size, tuple) else (size, 1, 1)
+
+
+def _ramp(size, dtype="float32"):
+    return np.arange(size).astype(dtype)
+
+
+def _fault(outcome, pattern):
+    return pytest.raises(KernelFault, match=pattern, check=lambda e: e.outcome == outcome)
+
+
+VECTOR_ADD = """
+extern "C" __global__ void __launch_bounds__(64) k(
+    const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < 100) c[i] = a[i] + b[i];
+}
+"""
+
+
+@pytest.mark.parametrize("order_seed", [0, 1, 5])
+def test_every_order_of_threads_adds_vectors(run, order_seed):
+    a, b = _ramp(100), np.full(100, 0.5, np.float32)
+    out = run(
+        VECTOR_ADD, {"a": a, "b": b}, {"c": (100, "float32")}, grid=2, block=64,
+        order_seed=order_seed,
+    )  # fmt: skip
+    np.testing.assert_array_equal(out["c"], a + b)
+
+
+REVERSE = """
+__global__ void k(const float* in, float* out) {
+  __shared__ float tile[128];
+  tile[threadIdx.x] = in[threadIdx.x];
+  __syncthreads();
+  out[threadIdx.x] = tile[127 - threadIdx.x];
+}
+"""
+
+
+@pytest.mark.parametrize("order_seed", [0, 1, 9])
+def test_a_barrier_lets_threads_exchange_through_shared_memory(run, order_seed):
+    out = run(REVERSE, {"x": _ramp(128)}, {"y": (128, "float32")}, block=128, order_seed=order_seed)
+    np.testing.assert_array_equal(out["y"], _ramp(128)[::-1])
+
+
+def test_a_dropped_barrier_meets_poison_and_not_the_data(run):
+    source = REVERSE.replace("__syncthreads();", "")
+    out = run(source, {"x": _ramp(128)}, {"y": (128, "float32")}, block=128)
+    assert np.isnan(out["y"]).any()
+
+
+def test_dynamic_shared_memory_has_the_bytes_of_the_launch(run):
+    source = """
+    __global__ void k(int* out, int n) {
+      extern __shared__ __align__(16) unsigned char buffer[];
+      int* words = (int*)buffer;
+      words[threadIdx.x] = threadIdx.x;
+      __syncthreads();
+      out[threadIdx.x] = words[n - 1 - threadIdx.x];
+    }"""
+    out = run(
+        source, outputs={"y": (64, "int32")}, block=64, shared_bytes=256,
+        scalars=[Scalar("n", "int32", 64)],
+    )  # fmt: skip
+    np.testing.assert_array_equal(out["y"], np.arange(64)[::-1])
+
+
+@pytest.mark.parametrize(("index", "place"), [("64", "256"), ("1 << 16", "262144")])
+def test_writing_past_dynamic_shared_memory_is_a_fault(run, index, place):
+    source = f"extern __shared__ int words[]; __global__ void k() {{ words[{index}] = 1; }}"
+    with _fault("runtime", rf"the dynamic shared memory\[{place}\], past its end of 256 bytes"):
+        run(source, shared_bytes=256)
+
+
+def test_scalars_arrive_in_the_type_of_the_parameter(run):
+    source = """
+    __global__ void k(double* out, float f, long long l, unsigned char c, double d) {
+      out[0] = f; out[1] = (double)l; out[2] = c; out[3] = d;
+    }"""
+    scalars = [
+        Scalar("f", "float32", 0.5),
+        Scalar("l", "int64", -(2**40)),
+        Scalar("c", "uint8", 200),
+        Scalar("d", "float64", 1e-300),
+    ]
+    out = run(source, outputs={"y": (4, "float64")}, scalars=scalars)
+    np.testing.assert_array_equal(out["y"], [0.5, -(2**40), 200, 1e-300])
+
+
+def test_grid_and_block_have_three_dimensions(run):
+    source = """
+    __global__ void k(unsigned* out) {
+      unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+      unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+      unsigned i = block * blockDim.x * blockDim.y * blockDim.z + thread;
+      out[i] = i;
+    }"""
+    out = run(source, outputs={"y": (576, "uint32")}, grid=(2, 3, 4), block=(4, 3, 2), order_seed=3)
+    np.testing.assert_array_equal(out["y"], np.arange(576))
+
+
+def test_atomics_count_every_thread(run):
+    source = """
+    __device__ float total;
+    __global__ void k(int* out) {
+      __shared__ int count;
+      if (threadIdx.x == 0) count = 0;
+      __syncthreads();
+      atomicAdd(&count, 1);
+      atomicMax(&out[1], (int)threadIdx.x);
+      atomicAdd(&total, 0.5f);
+      atomicCAS(&out[2], -1, 7);
+      __syncthreads();
+      if (threadIdx.x == 0) { out[0] = count; out[3] = (int)total; }
+    }"""
+    out = run(source, outputs={"y": (4, "int32")}, block=100)
+    np.testing.assert_array_equal(out["y"], [100, 99, 7, 50])
+
+
+@pytest.mark.parametrize("order_seed", [0, 1, 4])
+def test_warp_functions_reduce_and_vote(run, order_seed):
+    source = """
+    __global__ void k(int* out) {
+      int v = threadIdx.x;
+      for (int offset = 16; offset; offset >>= 1) v += __shfl_down_sync(0xffffffff, v, offset);
+      int all = __shfl_sync(0xffffffff, v, 0);
+      unsigned odd = __ballot_sync(0xffffffff, threadIdx.x & 1);
+      int any = __any_sync(0xffffffff, threadIdx.x == 40), most = __all_sync(~0u, all > 0);
+      int butterfly = __shfl_xor_sync(~0u, (int)threadIdx.x, 1);
+      int below = __shfl_up_sync(~0u, (int)threadIdx.x, 1);
+      int block = __syncthreads_count(threadIdx.x < 10);
+      int* mine = out + 8 * threadIdx.x;
+      mine[0] = all; mine[1] = odd; mine[2] = any; mine[3] = most;
+      mine[4] = butterfly; mine[5] = below; mine[6] = block; mine[7] = __activemask();
+    }"""
+    out = run(source, outputs={"y": (512, "int32")}, block=64, order_seed=order_seed)
+    rows = out["y"].reshape(64, 8)
+    thread = np.arange(64)
+    np.testing.assert_array_equal(rows[:, 0], np.where(thread < 32, 496, 1520))
+    np.testing.assert_array_equal(rows[:, 1].view(np.uint32), np.full(64, 0xAAAAAAAA))
+    np.testing.assert_array_equal(rows[:, 2], thread >= 32)
+    np.testing.assert_array_equal(rows[:, 3], np.ones(64))
+    np.testing.assert_array_equal(rows[:, 4], thread ^ 1)
+    np.testing.assert_array_equal(rows[:, 5], np.where(thread % 32, thread - 1, thread))
+    np.testing.assert_array_equal(rows[:, 6], np.full(64, 10))
+
+
+def test_the_language_of_kernels_is_understood(run):
+    source = r"""
+    #include <cuda_runtime.h>
+    #include <cstdint>
+    #define TILE 4
+    __constant__ float weights[2] = {2.0f, 0.25f};
+    template <int N> __device__ __forceinline__ float scaled(float v) { return v * N; }
+    struct __align__(8) Pair { float a, b; };
+    // a comment with __shared__ and asm("trap;") and a ' quote
+    __global__ void k(const float* __restrict__ in, float* __restrict__ out) {
+      const char* text = "__shared__ asm { }";
+      float4 v = *(const float4*)in;
+      alignas(16) float local[TILE];
+    #pragma unroll
+      for (int i = 0; i < TILE; ++i) local[i] = scaled<3>(__ldg(in + i));
+      Pair p = {local[1], fmaf(v.y, v.z, v.w)};
+      out[0] = p.a; out[1] = p.b; out[2] = weights[0] * weights[1]; out[3] = max(v.x, 1.0f);
+      out[4] = __int_as_float(__float_as_int(v.z)); out[5] = rsqrtf(4.0f);
+      out[6] = __fdividef(1.0f, 4.0f); out[7] = min(3, 1'000) + warpSize + text[0] * 0;
+      out[8] = make_float2(1.0f, 6.0f).y; out[9] = __expf(0.0f) + __powf(2.0f, 3.0f);
+      dim3 d(2, 3); out[10] = d.x + d.y + d.z; out[11] = __popc(255u) + __clz(1);
+    }"""
+    out = run(source, {"x": _ramp(4)}, {"y": (12, "float32")})
+    expected = [3, 5, 0.5, 1, 2, 0.5, 0.25, 35, 6, 9, 6, 39]
+    np.testing.assert_array_equal(out["y"], np.float32(expected))
+
+
+def test_a_template_instance_can_be_launched(run):
+    source = "template <typename T, int N> __global__ void fill(T* y) { y[threadIdx.x] = N; }"
+    out = run(source, outputs={"y": (8, "int16")}, block=8, entry="fill<short, 7>")
+    np.testing.assert_array_equal(out["y"], np.full(8, 7))
+
+
+def test_launches_pass_data_through_a_workspace(runner, tmp_path):
+    source = """
+    __global__ void square(const float* x, float* t) {
+      t[threadIdx.x] = x[threadIdx.x] * x[threadIdx.x];
+    }
+    __global__ void sum(const float* t, float* y) {
+      y[threadIdx.x] = 0;
+      for (int i = 0; i <= threadIdx.x; ++i) y[threadIdx.x] += t[i];
+    }"""
+    x = Arena.create(tmp_path / "x", Tensor("x", (16,), "float32", "input"), _ramp(16))
+    y = Arena.create(tmp_path / "y", Tensor("y", (16,), "float32", "output"))
+    kernel = Kernel(
+        source,
+        (
+            Launch("square", (1, 1, 1), (16, 1, 1), ("x", "t")),
+            Launch("sum", (1, 1, 1), (16, 1, 1), ("t", "y")),
+        ),
+        workspaces=(Tensor("t", (16,), "float32", "workspace"),),
+    )
+    runner.run(kernel, {"x": x, "y": y}, {}, timeout_s=TIMEOUT_S)
+    np.testing.assert_array_equal(y.value(), np.cumsum(_ramp(16) ** 2))
+
+
+def test_writing_beside_a_workspace_is_told(runner):
+    kernel = Kernel(
+        "__global__ void k(double* t) { t[10] = 1; }",
+        (Launch("k", (1, 1, 1), (1, 1, 1), ("t",)),),
+        workspaces=(Tensor("t", (10,), "float64", "workspace"),),
+    )
+    with _fault("correctness", r"wrote t\[10\], past its end of 10 elements"):
+        runner.run(kernel, {}, {}, timeout_s=TIMEOUT_S)
+
+
+def test_a_far_write_is_an_illegal_address_with_its_place(run):
+    source = "__global__ void k(float* y) { if (threadIdx.x == 3) y[1 << 20] = 0; }"
+    pattern = r"illegal address: thread \(3,0,0\) of block \(0,0,0\) of k \w+ y\[1048576\], past"
+    with _fault("runtime", pattern):
+        run(source, outputs={"y": (16, "float32")}, block=8)
+
+
+def test_a_null_pointer_is_an_illegal_address(run):
+    with _fault("runtime", "illegal address: .* far from every tensor"):
+        run("__global__ void k() { *(volatile int*)8 = 1; }")
+
+
+def test_writing_to_an_input_is_wrong(run):
+    with _fault("correctness", r"the input x\[2\]"):
+        run("__global__ void k(float* x) { x[2] = 0; }", {"x": _ramp(4)})
+
+
+def test_endless_recursion_is_a_stack_overflow(run):
+    source = """
+    __device__ __noinline__ int deep(volatile int* p) {
+      volatile int a[64];
+      a[*p & 63] = 1;
+      return deep(p) + a[0];
+    }
+    __global__ void k(int* y) { y[0] = deep(y); }"""
+    with _fault("runtime", "stack overflow: thread"):
+        run(source, outputs={"y": (1, "int32")})
+
+
+def test_an_endless_loop_is_a_timeout(run):
+    source = "__global__ void k(volatile int* y) { while (true) y[0] = 1; }"
+    with _fault("timeout", "k did not finish within 0.5 s"):
+        run(source, outputs={"y": (1, "int32")}, timeout_s=0.5)
+
+
+@pytest.mark.parametrize(
+    ("statement", "pattern"),
+    [
+        ("y[0] = 1 / (y[0] - y[0]);", "SIGFPE"),
+        ("__trap();", r"thread \(0,0,0\) of block \(0,0,0\) of k reached __trap"),
+        ("assert(y[0] > 0);", r"assertion `y\[0\] > 0` failed in line 1: thread"),
+        ("exit(3);", "ended its process with 3"),
+        ("__shfl_sync(2, 1, 0);", "mask 0x00000002 does not name it"),
+    ],
+)
+def test_a_crash_is_a_runtime_fault(run, statement, pattern):
+    source = f"__global__ void k(int* y) {{ {statement} }}"
+    with _fault("runtime", pattern):
+        run(source, outputs={"y": (1, "int32")})
+
+
+@pytest.mark.parametrize(
+    ("body", "pattern"),
+    [
+        (
+            "if (threadIdx.x == 5) return; __syncthreads();",
+            r"barrier divergence: thread \(0,0,0\) of block \(0,0,0\) of k waits at a "
+            r"__syncthreads\(\) that thread \(5,0,0\) never reaches",
+        ),
+        (
+            "for (int i = 0; i < 1 + (threadIdx.x == 2); ++i) __syncthreads();",
+            r"thread \(2,0,0\) of block .* waits",
+        ),
+        ("if (threadIdx.x) __syncwarp(); else __syncthreads();", "waits in a warp function"),
+    ],
+)
+def test_divergence_at_a_barrier_is_a_fault(run, body, pattern):
+    with _fault("runtime", pattern):
+        run(f"__global__ void k() {{ {body} }}", block=8)
+
+
+def test_printf_goes_to_standard_error(run, capsys):
+    run(r'__global__ void k() { printf("%d of %s\n", 42, "k"); }')
+    assert capsys.readouterr().err == "42 of k\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "pattern"),
+    [
+        ("__global__ void k() {\n  int x = ;\n}", r"^line 2: expected"),
+        ('__global__ void k() {\n asm volatile("cp.async.ca.shared.global [%0];" :: "r"(1)); }',
+         r"^line 2: cannot run on the emulated GPU: inline PTX 'cp.async.ca"),
+        ('#define STOP asm("trap;")\n__global__ void k() { STOP; }', "line 2: .*inline PTX"),
+        ("#include <mma.h>\n__global__ void k() {}",
+         "^line 1: cannot run on the emulated GPU: #include <mma.h>"),
+        ("__global__ void other() {}", "the launch does not fit the text: .*k"),
+        ("__global__ void k() { threadIdx.x = 1; }", "line 1"),
+        ("__global__ void k() { extern __shared__ int one; }", "array without bounds"),
+    ],
+)  # fmt: skip
+def test_text_that_cannot_be_compiled_is_a_compile_fault(run, source, pattern):
+    with _fault("compile", pattern):
+        run(source)
+
+
+def test_waiting_for_copies_and_unused_ptx_are_no_hindrance(run):
+    source = """
+    __device__ void unused() { asm volatile("mma.sync.aligned;" : : : "memory"); }
+    __global__ void k(int* y) {
+      asm volatile("cp.async.commit_group;" : : );
+      __asm__ __volatile__("cp.async.wait_group 0;" ::: "memory");
+      y[0] = 1;
+    }"""
+    assert run(source, outputs={"y": (1, "int32")})["y"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("launch", "pattern"),
+    [
+        ({"block": (32, 33, 1)}, "1056 threads a block"),
+        ({"block": (1, 1, 65)}, r"block \(1, 1, 65\) of k is larger"),
+        ({"grid": (1, 65536, 1)}, r"grid \(1, 65536, 1\) of k is larger"),
+        ({"shared_bytes": 232449}, "232449 bytes of shared memory"),
+        ({"shared_bytes": 232448}, "236544 bytes of shared memory"),
+        ({"scalars": [Scalar("n", "int32", 1)]}, "k takes 0 parameters but the launch gives 1"),
+        ({"arguments": ("nothing",)}, "'nothing', which is no tensor"),
+        ({"entry": "k();"}, "is not the name of a function"),
+    ],
+)
+def test_a_launch_that_no_gpu_takes_breaks_a_constraint(run, launch, pattern):
+    source = "__global__ void k() { __shared__ volatile int a[1024]; a[0] = 1; }"
+    with _fault("constraints", pattern):
+        run(source, **launch)
+
+
+def test_static_shared_memory_is_limited_per_kernel(run):
+    source = """
+    __global__ void other() { __shared__ volatile char a[40000]; a[0] = 1; }
+    __global__ void k() { __shared__ volatile char a[%d]; a[0] = 1; }"""
+    run(source % 49152)
+    with _fault("constraints", "49153 bytes of static shared memory"):
+        run(source % 49153)
+
+
+def test_a_tensor_for_a_number_breaks_a_constraint(run):
+    with _fault("constraints", "parameter 1 of k is a number but the launch gives a tensor"):
+        run("__global__ void k(int n) {}", outputs={"y": (1, "int32")})
+
+
+def test_hostile_text_starts_no_process_and_writes_no_file(run, tmp_path):
+    source = f"""
+    #include <stdlib.h>
+    #include <stdio.h>
+    __global__ void k(int* y) {{
+      y[0] = system("touch {tmp_path}/started");
+      y[1] = fopen("{tmp_path}/written", "w") != nullptr;
+    }}"""
+    out = run(source, outputs={"y": (2, "int32")})
+    could_not_be_executed = 127 << 8  # what system() says when no process can be made
+    assert out["y"].tolist() == [could_not_be_executed, 0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["y"]
+
+
+def test_a_flood_of_text_is_cut(run, capsys):
+    run(r'__global__ void k() { for (int i = 0; i < 300000; ++i) printf("0123456789\n"); }')
+    assert len(capsys.readouterr().err) == 1 << 20
+
+
+def test_compiled_programs_are_found_again(runner):
+    kernel = Kernel(VECTOR_ADD, (Launch("k", (1, 1, 1), (1, 1, 1), ("a", "b", "c")),))
+    program = runner.compile(kernel)
+    made = program.stat().st_mtime_ns
+    other = HostRunner(program.parent)
+    assert other.compile(kernel) == program
+    assert program.stat().st_mtime_ns == made
+    other.close()
+
+
+def test_faults_of_prepared_kernels_surface_when_they_are_compiled(runner):
+    good = Kernel("__global__ void k() { int a = 1; }", (Launch("k", (1, 1, 1), (1, 1, 1), ()),))
+    bad = Kernel("__global__ void k() { return 1; }", good.launches)
+    runner.prepare([good, bad, good])
+    assert runner.compile(good).is_file()
+    with _fault("compile", "line 1: return-statement with a value"):
+        runner.compile(bad)
+
+
+def test_triton_text_is_refused(runner):
+    kernel = Kernel("pass", (Launch("k", (1, 1, 1), (1, 1, 1), ()),), language="triton")
+    with _fault("compile", "triton text cannot run"):
+        runner.compile(kernel)
+
+
+def test_the_compiler_named_by_cxx_comes_first(monkeypatch, tmp_path):
+    mine = tmp_path / "my-g++"
+    mine.write_text("#!/bin/sh\n")
+    mine.chmod(0o755)
+    monkeypatch.setenv("CXX", str(mine))
+    assert find_compiler() == str(mine)
+
+
+@pytest.mark.parametrize("cxx", ["", "no-such-compiler"])
+def test_a_missing_compiler_is_one_sentence(monkeypatch, tmp_path, cxx):
+    monkeypatch.setenv("CXX", cxx)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeviceError, match=r"^The emulated GPU .*C\+\+ compiler[^.]*\.$"):
+        find_compiler()
+
+
+def test_a_program_that_is_no_compiler_is_named(tmp_path):
+    host = HostRunner(tmp_path / "cache", compiler="/bin/false")
+    kernel = Kernel("__global__ void k() {}", (Launch("k", (1, 1, 1), (1, 1, 1), ()),))
+    with pytest.raises(DeviceError, match=re.escape("/bin/false is no working C++ compiler")):
+        host.compile(kernel)
+    assert not list(Path(tmp_path / "cache").glob("host-*"))
+
+
+def test_a_compiler_that_cannot_build_the_runtime_is_named(tmp_path):
+    fake = tmp_path / "fake-g++"
+    fake.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo fake 1 && exit 0\n'
+        'echo "kernel.h:1:1: error: too old" >&2\nexit 1\n'
+    )
+    fake.chmod(0o755)
+    host = HostRunner(tmp_path / "cache", compiler=str(fake))
+    kernel = Kernel("__global__ void k() {}", (Launch("k", (1, 1, 1), (1, 1, 1), ()),))
+    with pytest.raises(DeviceError, match=r"fake-g\+\+ cannot build .* \(too old\): set \$CXX"):
+        host.compile(kernel)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_text_that_cannot_be_linked_is_a_compile_fault(run):
+    source = "extern int nowhere(); } } int nowhere(); namespace cuda_device { namespace {"
+    with _fault("compile", "undefined reference to .*nowhere"):
+        run(
+            f"{source} __global__ void k(int* y) {{ y[0] = ::nowhere(); }}",
+            outputs={"y": (1, "int32")},
+        )

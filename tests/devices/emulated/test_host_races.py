@@ -1,0 +1,169 @@
+"""The race detector and memory checker of the emulated GPU."""
+
+import numpy as np
+import pytest
+
+from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.errors import KernelFault
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.workloads import Tensor
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    # One folder for all modules of a session: the runtime is built once.
+    host = HostRunner(tmp_path_factory.getbasetemp() / "host-cache", jobs=2)
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def check(runner, tmp_path):
+    """check(body of k(const float* x, float* y), ...) -> AccessProfile; x, y have 64 elements."""
+
+    def go(body, *, block=64, grid=1, shared_bytes=0, before=""):
+        x, y = (Tensor(n, (64,), "float32", r) for n, r in (("x", "input"), ("y", "output")))
+        arenas = {
+            "x": Arena.create(tmp_path / "x", x, np.ones(64, np.float32)),
+            "y": Arena.create(tmp_path / "y", y),
+        }
+        head = "__global__ void k(const float* x, float* y) { int t = threadIdx.x;"
+        source = f"{before}\n{head}\n{body}\n}}"
+        kernel = Kernel(
+            source, (Launch("k", (grid, 1, 1), (block, 1, 1), ("x", "y"), shared_bytes),)
+        )
+        untouched = arenas["y"].path.read_bytes()
+        try:
+            return runner.check_races(kernel, arenas, {}, timeout_s=20.0)
+        finally:
+            assert arenas["y"].path.read_bytes() == untouched
+
+    return go
+
+
+def _wrong(pattern):
+    return pytest.raises(KernelFault, match=pattern, check=lambda e: e.outcome == "correctness")
+
+
+REVERSE = "__shared__ float tile[64]; tile[t] = x[t]; __syncthreads(); y[t] = tile[63 - t];"
+
+
+def test_a_clean_kernel_has_its_accesses_counted(check):
+    (launch,) = check(REVERSE).launches
+    assert (launch.entry, launch.blocks, launch.blocks_run) == ("k", 1, 1)
+    assert (launch.global_read_bytes, launch.global_write_bytes) == (256, 256)
+    assert (launch.shared_read_bytes, launch.shared_write_bytes) == (256, 256)
+    assert (launch.barriers, launch.static_shared_bytes) == (1, 256)
+
+
+def test_a_dropped_barrier_is_a_race_with_both_threads_and_the_element(check):
+    pattern = (
+        r"race on shared memory: threads \(\d+,0,0\) and \(\d+,0,0\) of block \(0,0,0\) of k "
+        r"access tile\[\d+\], the first (reads and the second writes|writes and the second reads), "
+        "without a barrier between"
+    )
+    with _wrong(pattern):
+        check(REVERSE.replace("__syncthreads();", ""))
+
+
+def test_two_values_written_to_one_place_race(check):
+    with _wrong(r"access cell\[0\], the first writes and the second writes another value"):
+        check("__shared__ int cell[2]; cell[t / 64] = t; __syncthreads(); y[t] = cell[0];")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "__shared__ int flag; flag = 1; __syncthreads(); y[t] = flag;",
+        "__shared__ int n; if (!t) n = 0; __syncthreads(); atomicAdd(&n, 1);"
+        " __syncthreads(); y[t] = n;",
+        "__shared__ float s[64]; s[t] = x[t]; __syncwarp(); y[t] = s[t ^ 1];",
+        "__shared__ float s[64]; s[t] = x[t]; __shfl_sync(~0u, 1, 0); y[t] = s[t ^ 1];",
+        "__shared__ unsigned char b[64]; b[t] = t; __syncthreads(); y[t] = b[63 - t];",
+        "__shared__ float s[64]; for (int i = 0; i < 3; ++i) { s[t] = i; __syncthreads();"
+        " y[t] = s[63 - t]; __syncthreads(); }",
+        "float local[8]; for (int i = 0; i < 8; ++i) local[(i + t) % 8] = i; y[t] = local[t % 8];",
+    ],
+)  # fmt: skip
+def test_ordered_and_harmless_accesses_are_no_race(check, body):
+    assert check(body).launches[0].blocks_run == 1
+
+
+def test_synchronizing_the_warp_does_not_order_other_warps(check):
+    with _wrong(r"race on shared memory: threads"):
+        check("__shared__ float s[64]; s[t] = x[t]; __syncwarp(); y[t] = s[t ^ 32];")
+
+
+def test_the_second_barrier_of_a_loop_is_missed(check):
+    with _wrong(r"race on shared memory: threads .* access s\["):
+        check(
+            "__shared__ float s[64]; for (int i = 0; i < 3; ++i) { s[t] = i; __syncthreads();"
+            " y[t] = s[63 - t]; }"
+        )
+
+
+def test_bytes_race_by_the_byte(check):
+    with _wrong(r"access b\[\d+\]"):
+        check("__shared__ unsigned char b[65]; b[t] = t; y[t] = b[t + 1 & 63];")
+
+
+def test_dynamic_shared_memory_is_checked(check):
+    before = "extern __shared__ float s[];"
+    with _wrong(r"access byte \d+ of the dynamic shared memory"):
+        check("s[t] = x[t]; y[t] = s[63 - t];", shared_bytes=256, before=before)
+    with _wrong(r"the dynamic shared memory\[256\], past its end of 256 bytes"):
+        check("s[t + 1] = x[t];", shared_bytes=256, before=before)
+
+
+@pytest.mark.parametrize(
+    ("body", "pattern"),
+    [
+        ("y[t] = x[t - 3];",
+         r"thread \(0,0,0\) of block \(0,0,0\) of k reads x\[-3\], 3 elements before its start"),
+        ("y[t] = x[t + 1];", r"thread \(63,0,0\) .* reads x\[64\], past its end of 64 elements"),
+        ("y[t + 1] = x[t];", r"writes y\[64\], past its end of 64 elements"),
+        ("y[t] = *(const float*)((size_t)x + (1ull << 40) + 4 * t);", "outside every tensor"),
+        ("memcpy(y + t, x + t, 8);", r"reads x\[64\]"),
+    ],
+)  # fmt: skip
+def test_an_access_outside_the_elements_is_told_with_its_place(check, body, pattern):
+    with _wrong(pattern):
+        check(body)
+
+
+def test_blocks_that_write_one_place_race(check):
+    with _wrong(
+        r"race on global memory: thread \(\d+,0,0\) of block \(\d,0,0\) writes and .*y\[0\]"
+    ):
+        check("y[0] = blockIdx.x;", grid=4, block=1)
+
+
+def test_a_fence_may_order_blocks(check):
+    body = "y[blockIdx.x] = 1; __threadfence(); if (blockIdx.x == 3) y[4] = y[0] + y[1];"
+    assert check(body, grid=4, block=1).launches[0].blocks_run == 4
+
+
+def test_a_sample_of_a_large_grid_is_run(check):
+    (launch,) = check("if (!t && blockIdx.x == gridDim.x - 1) y[0] = 1;", grid=100000).launches
+    assert launch.blocks == 100000
+    assert launch.blocks_run == 8
+    assert launch.global_write_bytes == pytest.approx(4 / 8)
+
+
+def test_a_later_launch_sees_all_blocks_of_an_earlier_one(runner, tmp_path):
+    source = """
+    __global__ void first(int* t) { t[blockIdx.x] = blockIdx.x; }
+    __global__ void second(const int* t, int* y) { y[blockIdx.x] = t[t[blockIdx.x]]; }"""
+    y = Arena.create(tmp_path / "y", Tensor("y", (50,), "int32", "output"))
+    kernel = Kernel(
+        source,
+        (
+            Launch("first", (50, 1, 1), (1, 1, 1), ("t",)),
+            Launch("second", (50, 1, 1), (1, 1, 1), ("t", "y")),
+        ),
+        workspaces=(Tensor("t", (50,), "int32", "workspace"),),
+    )
+    profile = runner.check_races(kernel, {"y": y}, {}, timeout_s=20.0)
+    assert [launch.entry for launch in profile.launches] == ["first", "second"]
+    assert profile.launches[1].global_read_bytes == 8

@@ -1,0 +1,121 @@
+"""CUDA text made into C++ for the host compiler."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.devices.emulated.translate import SharedVariable, translate
+from pytest_gpuenergy.errors import KernelFault
+
+
+def _body(source):
+    text = translate(source, ["k"]).text
+    return text.split('#line 1 "kernel.cu"\n')[1].split('\n#line 1 "launch"')[0]
+
+
+pieces = st.sampled_from(
+    [
+        'const char* s = "asm(\\"x\\") __shared__ {";',
+        "// asm __shared__ } extern",
+        "/* { asm\n __shared__ */",
+        'R"x(asm __shared__ })")x";',
+        "char c = '{'; char d = '\\'';",
+        "int n = 1'000'000;",
+        "my__shared__ asm_volatile externally",
+        "extern int other;",
+        "{ }",
+        "\n",
+        "#pragma unroll\n",
+        "#define BODY { asm \\\n __shared__\n",
+    ]
+)
+
+
+@given(st.lists(pieces, max_size=12))
+def test_text_without_cuda_only_tokens_stays_as_it_is(parts):
+    source = " x;\n".join(parts)
+    assert _body(source) == source
+
+
+translated = st.sampled_from(
+    [
+        "__shared__ float a[4];",
+        "{ extern __shared__\n float b[]; }",
+        '{ asm volatile(\n"cp.async.wait_all;"\n); }',
+        "\n#include <cuda.h>\n",
+        "{ __shared__\n int c; }",
+        '{ asm("trap;"); }',
+    ]
+)
+
+
+@given(st.lists(translated | pieces, max_size=12))
+def test_lines_keep_their_numbers(parts):
+    source = "\n".join(parts)
+    assert _body(source).count("\n") == source.count("\n")
+
+
+def test_shared_variables_are_listed_with_their_kernel():
+    source = """
+    __shared__ double everywhere[2];
+    __device__ void helper() { __shared__ alignas(16) uchar bytes[8]; }
+    __global__ void first();
+    template <int N> __global__ void __launch_bounds__(N) first() {
+      if (N) { __shared__ __align__(8) float tile[N][33]; }
+      __shared__ Pair pair;
+    }
+    extern "C" __global__ void __attribute__((cold)) second(void (*f)(int)) { __shared__ long n; }
+    """
+    assert translate(source, ["first<1>"]).shared == (
+        SharedVariable("everywhere", "", 8),
+        SharedVariable("bytes", "", 1),
+        SharedVariable("tile", "first", 4),
+        SharedVariable("pair", "first", 0),
+        SharedVariable("n", "second", 8),
+    )
+
+
+def test_an_array_without_bounds_becomes_the_dynamic_memory():
+    assert "float * const tile = (float *)::cuhost::cuhost_dynamic_shared;" in _body(
+        "__global__ void k() { extern __shared__ __align__(16) float tile[]; }"
+    )
+    assert "typedef float cuhost_element_tile[32];" in _body("extern __shared__ float tile[][32];")
+
+
+@pytest.mark.parametrize("word", ["asm", "__asm__", "__asm"])
+def test_assembler_text_outside_a_function_is_refused_with_its_line(word):
+    with pytest.raises(KernelFault, match=r"line 2: .*inline PTX '.global .b32 x;'"):
+        translate(f'\n{word}(".global .b32 x;");', ["k"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cp.async.commit_group;", "cp.async.wait_all;", "cp.async.wait_group 3;\\n",
+     "cp.async.commit_group; cp.async.wait_group %0;"],
+)  # fmt: skip
+def test_waiting_for_copies_is_dropped(text):
+    source = f'void f() {{ asm volatile("{text}" :: "n"(1) : "memory"); }}'
+    assert _body(source) == "void f() { ((void)0); }"
+
+
+def _outcome(source):
+    try:
+        translate(source, ["k"])
+    except KernelFault as fault:
+        return fault.outcome
+    return "correct"
+
+
+@given(st.text(alphabet="asm_shrdextn{}()[]\"';:#/*\n ", max_size=60))
+def test_any_text_is_translated_or_refused(source):
+    assert _outcome(source) in ("correct", "compile")
+
+
+words = st.sampled_from(
+    ["__shared__", "extern", "asm", "__global__", "x", "float", '"y"', *"(){}[];,<>"]
+)
+
+
+@given(st.lists(words, max_size=14))
+def test_any_tokens_are_translated_or_refused(tokens):
+    assert _outcome(" ".join(tokens)) in ("correct", "compile")

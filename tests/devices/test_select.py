@@ -1,0 +1,138 @@
+"""From the words of --gpu-device to a device."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.devices import cuda, select
+from pytest_gpuenergy.devices.discovery import FoundGpu
+from pytest_gpuenergy.devices.select import EmulatedSpec, check_spec, open_device
+from pytest_gpuenergy.errors import DeviceError, InputError
+
+GPUS = [FoundGpu(0, "GPU-aa11", "NVIDIA H200", "h0"), FoundGpu(1, "GPU-bb22", "NVIDIA A30", "h1")]
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[FoundGpu]:
+    """The GPUs of the machine, to be changed; opening one gives the GPU itself."""
+    gpus = list(GPUS)
+    monkeypatch.setattr(select, "find_gpus", lambda: ("nvml", gpus))
+    monkeypatch.setattr(cuda, "CudaDevice", lambda _nvml, gpu: gpu)
+    return gpus
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without an NVIDIA driver."""
+
+    def fail() -> Any:
+        raise DeviceError("The CUDA driver library libcuda.so.1 is missing.")
+
+    monkeypatch.setattr(select, "find_gpus", fail)
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ("emulated", EmulatedSpec("h200", 1)),
+        ("emulated:a30", EmulatedSpec("a30", 1)),
+        ("emulatedx2", EmulatedSpec("h200", 2)),
+        ("emulated:rtx3090x16", EmulatedSpec("rtx3090", 16)),
+        ("auto", None),
+        ("0", None),
+        ("GPU-aa11", None),
+    ],
+)
+def test_words_that_are_understood(spec: str, wanted: EmulatedSpec | None) -> None:
+    assert check_spec(spec) == wanted
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "cuda", "-1", "emulated:", "emulated:h200x", "emulated x2", "gpu-aa", "H200"]
+)
+def test_words_that_are_not_understood_list_the_choices(spec: str) -> None:
+    with pytest.raises(InputError, match=r"is not understood|no emulated GPU") as raised:
+        check_spec(spec)
+    assert "emulated" in str(raised.value)
+
+
+@pytest.mark.parametrize("count", [0, 17, 99])
+def test_too_many_or_no_gpus_are_refused(count: int) -> None:
+    with pytest.raises(InputError, match=f"asks for {count} GPUs: choose 1 to 16"):
+        check_spec(f"emulatedx{count}")
+
+
+def test_an_unknown_profile_lists_the_profiles() -> None:
+    with pytest.raises(InputError, match="no emulated GPU 'gtx280': choose one of h200"):
+        check_spec("emulated:gtx280")
+
+
+@given(st.text(max_size=20) | st.text(max_size=9).map("emulated".__add__))
+def test_any_words_are_understood_or_an_input_error(spec: str) -> None:
+    with contextlib.suppress(InputError):
+        check_spec(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "gpu"), [("auto", 0), ("0", 0), ("1", 1), ("GPU-bb22", 1), ("GPU-b", 1)]
+)
+def test_a_real_gpu_is_chosen(found: list[FoundGpu], spec: str, gpu: int) -> None:
+    assert open_device(spec) is found[gpu]
+
+
+@pytest.mark.usefixtures("found")
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("2", r"CUDA sees 2 GPU\(s\) here, numbered from 0"),
+        ("GPU-cc", "no such GPU here; there is GPU-aa11, GPU-bb22"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_refused(spec: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        open_device(spec)
+
+
+def test_without_a_gpu_auto_is_emulated(found: list[FoundGpu]) -> None:
+    found.clear()
+    with open_device("auto") as device:
+        assert (device.emulated, device.name) == (True, "NVIDIA H200")
+
+
+@pytest.mark.usefixtures("no_driver")
+def test_without_a_driver_auto_is_emulated() -> None:
+    with open_device("auto") as device:
+        assert device.emulated
+
+
+@pytest.mark.usefixtures("no_driver")
+@pytest.mark.parametrize("spec", ["0", "GPU-aa11"])
+def test_without_a_driver_a_named_gpu_is_refused(spec: str) -> None:
+    with pytest.raises(InputError, match=rf"{spec} names an NVIDIA GPU, .* libcuda\.so\.1 is miss"):
+        open_device(spec)
+
+
+def test_without_a_gpu_a_named_one_is_refused(found: list[FoundGpu]) -> None:
+    found.clear()
+    with pytest.raises(InputError, match="--gpu-device 0: CUDA sees no GPU here; use emulated"):
+        open_device("0")
+
+
+@pytest.mark.usefixtures("no_driver")
+def test_an_emulated_gpu_needs_no_driver() -> None:
+    with open_device("emulated:a30") as device:
+        assert (device.name, device.architecture) == ("NVIDIA A30", "sm_80")
+
+
+def test_workers_share_the_emulated_gpus_in_turn() -> None:
+    uuids = []
+    for index in range(4):
+        with open_device("emulatedx2", index=index) as device:
+            uuids.append(device.uuid)
+    assert uuids[:2] == uuids[2:]
+    assert len(set(uuids)) == 2

@@ -1,0 +1,182 @@
+"""The real device, on a real GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from pytest_gpuenergy.devices.device import Device, Work
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.energy.lease import PowerCapLease
+from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.energy.powercap import PowerCap, read_limits
+from pytest_gpuenergy.errors import CapWritesDeniedError, KernelFault
+from pytest_gpuenergy.harness import Harness, Subject
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.verification import arenas_for, verify
+from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
+from pytest_gpuenergy.workloads.workload import Array
+
+pytestmark = pytest.mark.gpu
+N = 1 << 20
+SCALE = """
+extern "C" __global__ void scale(const float* x, float* y, float factor) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  %s
+}
+"""
+BODY = "if (i < 1048576) y[i] = factor * x[i];"
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    with open_device("auto") as found:
+        assert not found.emulated
+        yield found
+
+
+def double(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    return {"y": 2.0 * inputs["x"]}
+
+
+def workload() -> Contract:
+    return Contract(
+        "scale",
+        (Tensor("x", (N,), "float32", "input"), Tensor("y", (N,), "float32", "output")),
+        double,
+        flops=N,
+        values=(Scalar("factor", "float32", 2.0),),
+    )
+
+
+def kernel(body: str = BODY, *, threads: int = 256, shared_bytes: int = 0) -> Kernel:
+    launch = Launch("scale", (N // 256, 1, 1), (threads, 1, 1), ("x", "y", "factor"), shared_bytes)
+    return Kernel(SCALE % body, (launch,))
+
+
+def fault(device: Device, body: str, **keywords: int) -> KernelFault:
+    with pytest.raises(KernelFault) as raised:
+        verify(device, kernel(body, **keywords), workload(), timeout_s=5.0)
+    return raised.value
+
+
+def test_a_correct_kernel_is_within_the_bound(device: Device) -> None:
+    result = verify(device, kernel(), workload())
+    assert result.max_relative_error <= result.max_relative_bound
+
+
+def test_an_element_never_written_is_found(device: Device) -> None:
+    assert "y[7]" in str(fault(device, "if (i != 7) y[i] = factor * x[i];"))
+
+
+def test_a_write_past_the_end_is_found(device: Device) -> None:
+    problem = fault(device, f"y[i] = factor * x[i]; if (i == 0) y[{N} + 2] = 1;")
+    assert problem.outcome == "correctness"
+    assert f"{N + 2}" in str(problem)
+
+
+def test_an_input_that_changes_is_found(device: Device) -> None:
+    problem = fault(device, "y[i] = factor * x[i]; if (i == 5) ((float*)x)[9] = 1;")
+    assert "x[9]" in str(problem)
+
+
+def test_an_illegal_address_is_a_fault_and_the_device_goes_on(device: Device) -> None:
+    assert fault(device, "y[i + (1LL << 40)] = x[i];").outcome == "runtime"
+    verify(device, kernel(), workload())
+
+
+def test_a_misaligned_address_is_a_fault(device: Device) -> None:
+    assert fault(device, "*(float4*)(y + 1) = make_float4(0, 0, 0, 0);").outcome == "runtime"
+
+
+def test_a_kernel_that_hangs_is_stopped(device: Device) -> None:
+    assert fault(device, "while (*(volatile float*)y != 3.0f) {} y[i] = x[i];").outcome == "timeout"
+    verify(device, kernel(), workload())
+
+
+def test_too_many_threads_break_the_constraints(device: Device) -> None:
+    assert fault(device, BODY, threads=2048).outcome == "constraints"
+
+
+def test_too_much_shared_memory_breaks_the_constraints(device: Device) -> None:
+    assert fault(device, BODY, shared_bytes=1 << 20).outcome == "constraints"
+
+
+def test_dynamic_shared_memory_over_48_kib_runs(device: Device) -> None:
+    body = (
+        "extern __shared__ float s[]; s[20000] = factor; __syncthreads(); y[i] = s[20000] * x[i];"
+    )
+    verify(device, kernel(body, shared_bytes=96 * 1024), workload())
+
+
+def test_text_that_does_not_compile_tells_the_line(device: Device) -> None:
+    problem = fault(device, "y[i] = nonsense;")
+    assert problem.outcome == "compile"
+    assert "nonsense" in str(problem)
+
+
+def test_two_launches_share_a_workspace(device: Device) -> None:
+    source = SCALE.replace("scale", "first") % "y[i] = x[i];" + SCALE % "y[i] = factor * x[i];"
+    grid, block = (N // 256, 1, 1), (256, 1, 1)
+    launches = (
+        Launch("first", grid, block, ("x", "space", "factor")),
+        Launch("scale", grid, block, ("space", "y", "factor")),
+    )
+    space = Tensor("space", (N,), "float32", "workspace")
+    verify(device, Kernel(source, launches, workspaces=(space,)), workload())
+
+
+def test_measured_time_and_energy_are_plausible(device: Device) -> None:
+    harness = Harness(device)
+    measured = harness.measure_kernel(kernel(), workload(), Subject("test", "scale"))
+    limits = read_limits(device)
+    assert measured.outcome == "correct", measured.error
+    assert measured.time_ms is not None
+    # 8 MiB are moved; no GPU's memory or cache is faster than 40 TB/s
+    assert 2e-4 < measured.time_ms < 1
+    assert measured.power_w is not None
+    assert 30 < measured.power_w < limits.max_w
+    assert "host_gaps" not in measured.validity
+
+
+def test_launches_are_back_to_back(device: Device) -> None:
+    scalars = {"factor": Scalar("factor", "float32", 2.0)}
+    with (
+        arenas_for(workload(), seed=0) as arenas,
+        device.repeat(kernel(), arenas, scalars, work=Work(N, 8 * N), timeout_s=20) as repeater,
+    ):
+        reading = EnergyMeter(device).measure(repeater)
+    busy = sum(t.busy_seconds for t in reading.trials) / sum(t.seconds for t in reading.trials)
+    assert busy >= 0.99
+
+
+def test_writing_a_power_limit_is_denied(device: Device) -> None:
+    before = read_limits(device)
+    with pytest.raises(CapWritesDeniedError):
+        PowerCapLease(device).set(PowerCap(before.min_w))
+    assert read_limits(device) == before
+
+
+def test_a_callable_is_measured_in_this_process(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import cupy
+
+        def test_add(energy_benchmark):
+            a = cupy.arange(1 << 20, dtype=cupy.float32)
+            out = cupy.empty_like(a)
+            measured = energy_benchmark(lambda: cupy.add(a, a, out=out), flops=1 << 20)
+            assert measured.energy_mj > 0
+        """
+    )
+    pytester.runpytest_subprocess("-p", "pytest_gpuenergy.plugin").assert_outcomes(passed=1)
+
+
+def test_numpy_inputs_reach_the_gpu_unchanged(device: Device) -> None:
+    copy = kernel("y[i] = x[i] * factor;")
+    with arenas_for(workload(), seed=3) as arenas:
+        scalars = {"factor": Scalar("factor", "float32", 1.0)}
+        device.run_once(copy, arenas, scalars, timeout_s=20)
+        assert np.array_equal(arenas["x"].value(), arenas["y"].value())
