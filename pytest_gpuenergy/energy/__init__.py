@@ -1,0 +1,1 @@
+"""Joules and watts: power caps, and energy from NVML's readings."""

@@ -1,0 +1,104 @@
+"""The card's other readings: power samples, temperature, clocks, clock-event reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.errors import DeviceError
+
+SW_POWER_CAP = 0x4
+INVALIDATING_REASONS = {
+    "hw_slowdown": 0x8,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake": 0x80,
+}
+DRIFT_K = 8
+"""A larger change of temperature during one measurement is a flag."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The state of the card at one moment; None where it does not tell."""
+
+    temperature_c: int | None
+    sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    event_reasons: int | None
+    power_limit_mw: int | None
+
+    def judge(self, end: Conditions) -> dict[str, bool]:
+        """Named doubts about a measurement that ran from here to ``end``."""
+        reasons = (self.event_reasons or 0) | (end.event_reasons or 0)
+        flags = {name: bool(reasons & bit) for name, bit in INVALIDATING_REASONS.items()}
+        begin_c, end_c = self.temperature_c, end.temperature_c
+        flags["temperature_drift"] = (
+            begin_c is not None and end_c is not None and abs(end_c - begin_c) > DRIFT_K
+        )
+        return flags
+
+
+def read_conditions(device: Device) -> Conditions:
+    """What the card says of itself now.
+
+    Raises:
+        DeviceError: it does not answer at all.
+    """
+    nvml = device.nvml
+    return Conditions(
+        temperature_c=_ask(device, "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        sm_clock_mhz=_ask(device, "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        memory_clock_mhz=_ask(device, "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+        event_reasons=_ask(device, _reasons_function(nvml)),
+        power_limit_mw=_ask(device, "nvmlDeviceGetPowerManagementLimit"),
+    )
+
+
+def power_by_samples_w(device: Device, window_s: float) -> float | None:
+    """Mean of the card's own power samples over the last ``window_s``; None without samples.
+
+    The buffer holds about two seconds, so of a longer window only its end is covered.
+    """
+    nvml = device.nvml
+    try:
+        _, samples = nvml.nvmlDeviceGetSamples(device.handle, nvml.NVML_TOTAL_POWER_SAMPLES, 0)
+    except nvml.NVMLError:
+        return None
+    if not samples:
+        return None
+    newest_us = max(sample.timeStamp for sample in samples)
+    values_w = [
+        sample.sampleValue.uiVal / 1e3
+        for sample in samples
+        if newest_us - sample.timeStamp < window_s * 1e6
+    ]
+    return float(sum(values_w) / len(values_w))
+
+
+def foreign_processes(device: Device, own: set[int]) -> set[int]:
+    """Processes other than ``own`` that hold a CUDA context on the device."""
+    nvml = device.nvml
+    try:
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(device.handle)
+    except nvml.NVMLError:
+        return set()
+    return {int(process.pid) for process in running} - own
+
+
+def _ask(device: Device, function: str, *arguments: object) -> int | None:
+    nvml = device.nvml
+    try:
+        return int(getattr(nvml, function)(device.handle, *arguments))
+    except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
+        return None
+    except nvml.NVMLError as error:
+        raise DeviceError(
+            f"{device.name} does not answer {function} ({error}): check the card with nvidia-smi."
+        ) from None
+
+
+def _reasons_function(nvml: object) -> str:
+    """Drivers before 535 know the reasons by their older name."""
+    new = "nvmlDeviceGetCurrentClocksEventReasons"
+    return new if hasattr(nvml, new) else "nvmlDeviceGetCurrentClocksThrottleReasons"

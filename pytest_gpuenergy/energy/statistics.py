@@ -1,0 +1,87 @@
+"""Means and their 95 % intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, stdev
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and its two-sided 95 % confidence interval, in the unit of what was measured."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def relative_half_width(self) -> float:
+        """Half the interval's width as a fraction of the mean."""
+        return (self.high - self.low) / (2 * abs(self.mean)) if self.mean else math.inf
+
+
+def estimate(values: Sequence[float], *, extra_variance: float = 0.0) -> Estimate:
+    """Mean of independent ``values`` with Student's t interval.
+
+    ``extra_variance`` is the variance of the mean from errors that all values share, so that
+    their scatter does not show it.
+
+    Raises:
+        ValueError: fewer than two values, or one that is not finite.
+    """
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        raise ValueError("an interval needs at least two finite values")
+    mean = fmean(values)
+    half = student_t(len(values) - 1) * math.sqrt(stdev(values) ** 2 / len(values) + extra_variance)
+    return Estimate(mean, mean - half, mean + half)
+
+
+def student_t(degrees: int, probability: float = 0.975) -> float:
+    """Quantile of Student's t distribution.
+
+    For one and two degrees in closed form, otherwise the Cornish-Fisher expansion (Abramowitz
+    and Stegun, "Handbook of Mathematical Functions", 26.7.5), refined by one Newton step on
+    the exact distribution function (26.7.3, 26.7.4).
+    """
+    if degrees < 1:
+        raise ValueError("Student's t needs at least one degree of freedom")
+    if degrees == 1:
+        return math.tan(math.pi * (probability - 0.5))
+    if degrees == 2:
+        centred = 2 * probability - 1
+        return centred * math.sqrt(2 / (1 - centred * centred))
+    x, n = NormalDist().inv_cdf(probability), degrees
+    quantile: float = (
+        x
+        + (x**3 + x) / (4 * n)
+        + (5 * x**5 + 16 * x**3 + 3 * x) / (96 * n**2)
+        + (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / (384 * n**3)
+        + (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / (92160 * n**4)
+    )
+    for _ in range(3):
+        quantile -= (_cumulative(quantile, n) - probability) / _density(quantile, n)
+    return quantile
+
+
+def _density(t: float, degrees: int) -> float:
+    log_scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
+    log_tail = -(degrees + 1) / 2 * math.log1p(t * t / degrees)
+    return math.exp(log_scale + log_tail) / math.sqrt(degrees * math.pi)
+
+
+def _cumulative(t: float, degrees: int) -> float:
+    theta = math.atan(t / math.sqrt(degrees))
+    cos, sin = math.cos(theta), math.sin(theta)
+    if degrees % 2:
+        term, total = cos, cos if degrees > 1 else 0.0
+        for k in range(3, degrees - 1, 2):
+            term *= cos * cos * (k - 1) / k
+            total += term
+        return 0.5 + (theta + sin * total) / math.pi
+    term = total = 1.0
+    for k in range(2, degrees - 1, 2):
+        term *= cos * cos * (k - 1) / k
+        total += term
+    return 0.5 + sin * total / 2

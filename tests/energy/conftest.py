@@ -1,0 +1,47 @@
+"""An emulated GPU whose kernels need no compiler: these tests are about power, not results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import create_autospec
+
+import pytest
+
+from pytest_gpuenergy.devices.device import Repeater, Work
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
+from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
+
+TIME_MS, POWER_W = 0.0194, 419.0
+
+
+@pytest.fixture
+def runner() -> Runner:
+    """Compiles and runs nothing."""
+    made: Runner = create_autospec(Runner, instance=True)
+    return made
+
+
+@pytest.fixture
+def device(runner: Runner) -> Iterator[EmulatedDevice]:
+    """An emulated H200 that is idle."""
+    with EmulatedDevice(DEFAULT_PROFILE, runner=runner) as found:
+        assert isinstance(found, EmulatedDevice)
+        yield found
+
+
+@pytest.fixture
+def repeat(device: EmulatedDevice) -> Callable[..., AbstractContextManager[Repeater]]:
+    """Something that runs back to back and takes what it is told to take."""
+
+    def make(
+        time_ms: float = TIME_MS, power_w: float = POWER_W, on: EmulatedDevice = device
+    ) -> Any:
+        launch = Launch("f", (1, 1, 1), (32, 1, 1), ())
+        figures = RecordedFigures(on.name, 700.0, time_ms, power_w, time_ms * power_w)
+        kernel = Kernel('extern "C" __global__ void f() {}', (launch,), recorded=(figures,))
+        return on.repeat(kernel, {}, {}, work=Work(10**8, 10**6), timeout_s=60.0)
+
+    return make

@@ -1,0 +1,221 @@
+"""The energy counter's edges, on a card whose counter does exactly what the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.energy.counter import CounterError, Edge, EnergyCounter, regular_times_s
+from pytest_gpuenergy.errors import DeviceError
+
+
+class NvmlError(Exception):
+    """As `pynvml.NVMLError`."""
+
+
+@dataclass
+class Card:
+    """A counter that is a function of virtual time; reading it takes ``read_s``."""
+
+    energy_mj: Callable[[float], int]
+    read_s: float = 0.0035
+    now: float = 0.0
+    reads: int = field(default=0)
+
+    def now_s(self) -> float:
+        return self.now
+
+    def sleep_s(self, duration_s: float) -> None:
+        assert duration_s >= 0
+        self.now += duration_s
+
+    def read(self, _handle: object) -> int:
+        self.reads += 1
+        self.now += self.read_s
+        return self.energy_mj(self.now)
+
+    @property
+    def device(self) -> Device:
+        nvml = SimpleNamespace(nvmlDeviceGetTotalEnergyConsumption=self.read, NVMLError=NvmlError)
+        return cast(Device, SimpleNamespace(name="Card", nvml=nvml, handle=0, clock=self))
+
+
+def stepping(period_s: float, phase_s: float = 0.0, power_w: float = 400.0) -> Callable[..., int]:
+    def energy_mj(now_s: float) -> int:
+        steps = int((now_s - phase_s) / period_s // 1)
+        return round(1000 * power_w * period_s * (steps + 10))
+
+    return energy_mj
+
+
+PERIODS = st.floats(0.02, 0.2)
+PHASES = st.floats(0.0, 0.2)
+READS = st.floats(1e-5, 0.004)
+
+
+@given(PERIODS, PHASES, READS)
+def test_an_edge_brackets_the_moment_of_the_step(
+    period_s: float, phase_s: float, read_s: float
+) -> None:
+    card = Card(stepping(period_s, phase_s), read_s)
+    edge = EnergyCounter(card.device).probe()
+    steps = (np.array([edge.after_s, edge.before_s]) - phase_s) / period_s
+    assert np.floor(steps[1] + 1e-9) == np.floor(steps[0] - 1e-9) + 1
+
+
+@given(PERIODS, PHASES, READS)
+def test_probing_finds_the_period(period_s: float, phase_s: float, read_s: float) -> None:
+    counter = EnergyCounter(Card(stepping(period_s, phase_s), read_s).device)
+    counter.probe()
+    assert abs(counter.period_s - period_s) <= 2 * read_s + 1e-9
+
+
+@given(PERIODS, PHASES, st.integers(1, 5))
+def test_the_next_edge_is_that_many_periods_later(
+    period_s: float, phase_s: float, periods: int
+) -> None:
+    counter = EnergyCounter(Card(stepping(period_s, phase_s), 0.0005).device)
+    first = counter.probe()
+    later = counter.next_edge(periods)
+    passed = (later.time_s - first.time_s) / period_s
+    assert round(passed) in (periods, periods + 1)
+    assert passed == pytest.approx(round(passed), abs=0.1)
+
+
+@given(PERIODS, PHASES, st.lists(st.integers(1, 8), min_size=1, max_size=8))
+def test_energies_of_edges_are_those_of_the_counter(
+    period_s: float, phase_s: float, strides: list[int]
+) -> None:
+    card = Card(stepping(period_s, phase_s))
+    counter = EnergyCounter(card.device)
+    edges = [counter.probe(), *(counter.next_edge(stride) for stride in strides)]
+    for edge in edges:
+        assert edge.energy_mj == card.energy_mj(edge.before_s)
+
+
+def test_waiting_for_an_edge_takes_few_reads() -> None:
+    card = Card(stepping(0.1))
+    counter = EnergyCounter(card.device)
+    counter.probe()
+    before = card.reads
+    for _ in range(10):
+        counter.next_edge(3)
+    assert card.reads - before <= 10 * 10
+
+
+def test_a_counter_that_stands_still_is_stale() -> None:
+    card = Card(lambda _: 4000)
+    with pytest.raises(CounterError, match=r"has not moved for 0\.6 s") as raised:
+        EnergyCounter(card.device).probe()
+    assert raised.value.flag == "counter_stale"
+    assert card.now < 1
+
+
+def test_a_counter_that_stops_later_is_stale() -> None:
+    steps = stepping(0.1)
+    counter = EnergyCounter(Card(lambda now_s: steps(min(now_s, 0.5))).device)
+    counter.probe()
+    counter.next_edge(1)
+    with pytest.raises(CounterError) as raised:
+        counter.next_edge(5)
+    assert raised.value.flag == "counter_stale"
+
+
+def test_a_counter_that_falls_between_two_reads_was_reset() -> None:
+    steps = stepping(0.1)
+    card = Card(lambda now_s: 7 if now_s > 0.05 else steps(now_s))
+    with pytest.raises(CounterError, match="Card ran backwards") as raised:
+        EnergyCounter(card.device).probe()
+    assert raised.value.flag == "counter_reset"
+
+
+def test_a_counter_that_falls_while_nobody_reads_was_reset() -> None:
+    steps = stepping(0.1)
+    card = Card(lambda now_s: steps(now_s) - (600_000 if now_s > 0.4 else 0))
+    counter = EnergyCounter(card.device)
+    counter.probe()
+    with pytest.raises(CounterError) as raised:
+        counter.next_edge(6)
+    assert raised.value.flag == "counter_reset"
+
+
+def test_the_emulated_counter_is_stale_when_stuck(device: EmulatedDevice) -> None:
+    device.inject("counter_stuck")
+    with pytest.raises(CounterError) as raised:
+        EnergyCounter(device).probe()
+    assert raised.value.flag == "counter_stale"
+
+
+def test_the_emulated_counter_is_reset_on_demand(device: EmulatedDevice) -> None:
+    device.clock.sleep_s(5.0)
+    counter = EnergyCounter(device)
+    counter.probe()
+    device.inject("counter_reset")
+    with pytest.raises(CounterError) as raised:
+        counter.next_edge(3)
+    assert raised.value.flag == "counter_reset"
+
+
+@pytest.mark.parametrize("error", ["not_supported", "gpu_is_lost", "unknown"])
+def test_a_counter_that_cannot_be_read_is_a_device_error(
+    device: EmulatedDevice, error: str
+) -> None:
+    device.inject("energy", error)
+    with pytest.raises(DeviceError, match=r"energy counter of NVIDIA H200 cannot be read \("):
+        EnergyCounter(device).probe()
+
+
+def make_edges(times_s: Any, widths_s: Any) -> list[Edge]:
+    return [
+        Edge(float(time - width / 2), float(time + width / 2), k)
+        for k, (time, width) in enumerate(zip(times_s, widths_s, strict=True))
+    ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.floats(0.09, 0.11),
+    st.floats(0, 1000),
+    st.lists(st.integers(1, 3), min_size=8, max_size=60),
+    st.integers(0, 2**32),
+    st.floats(-0.03, 0.03),
+)
+def test_regular_times_recover_the_phase_under_jitter(
+    period_s: float, phase_s: float, strides: list[int], seed: int, period_error: float
+) -> None:
+    generator = np.random.default_rng(seed)
+    true_s = phase_s + period_s * np.cumsum([0, *strides])
+    width_s = 0.007
+    found_s = true_s + generator.uniform(-width_s / 2, width_s / 2, len(true_s))
+    edges = make_edges(found_s, np.full(len(true_s), width_s))
+    times_s, error_s = regular_times_s(edges, period_s * (1 + period_error))
+    # A line through n points knows its ends to within twice sigma / sqrt(n); six times that is
+    # never exceeded.
+    sigma_s = width_s / np.sqrt(12)
+    assert np.abs(np.array(times_s) - true_s).max() <= 6 * 2 * sigma_s / np.sqrt(len(true_s))
+    assert error_s < 2 * sigma_s / np.sqrt(len(true_s))
+
+
+def test_irregular_edges_keep_their_own_times() -> None:
+    middles = [0.0, 0.1, 0.23, 0.3, 0.44, 0.5]
+    times_s, error_s = regular_times_s(make_edges(middles, [0.002] * 6), 0.1)
+    assert times_s == pytest.approx(middles)
+    assert error_s == pytest.approx(0.002 / np.sqrt(12))
+
+
+def test_two_edges_keep_their_own_times() -> None:
+    times_s, _ = regular_times_s(make_edges([1.0, 1.1], [0.004, 0.004]), 0.1)
+    assert times_s == pytest.approx([1.0, 1.1])
+
+
+def test_an_edge_in_the_middle_of_its_bracket() -> None:
+    assert Edge(1.0, 1.5, 7).time_s == 1.25

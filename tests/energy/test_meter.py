@@ -1,0 +1,295 @@
+"""The meter on an emulated card, whose true power and time are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.devices.device import Repeater, Timeline
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
+from pytest_gpuenergy.devices.emulated.profiles import find_profile
+from pytest_gpuenergy.energy.meter import (
+    CounterError,
+    EnergyMeter,
+    MeterSettings,
+    Reading,
+    Trial,
+    cut_trials,
+)
+from pytest_gpuenergy.errors import DeviceError, KernelFault
+
+Repeat = Callable[..., AbstractContextManager[Repeater]]
+
+
+@dataclass
+class Witness:
+    """A repeater that notes what really happened: the card's own joules and launches."""
+
+    inner: Repeater
+    device: EmulatedDevice
+    busy: float = 1.0
+    start_s: float = 0.0
+    true_energy_mj: float = 0.0
+    true_power_w: float = 0.0
+
+    def start(self) -> None:
+        self.start_s = self.device.clock.now_s()
+        self.inner.start()
+
+    def stop(self) -> Timeline:
+        card = self.device.state.spend(0)
+        end_ns = card.now_ns
+        begin_ns = end_ns - 10**9
+        picojoules = card.energy_pj(end_ns) - card.energy_pj(begin_ns)
+        timeline = self.inner.stop()
+        ends_s = np.array([begin_ns, end_ns]) / 1e9
+        launches = np.diff(np.interp(ends_s, timeline.time_s, timeline.launches))
+        self.true_power_w = picojoules / 1e12
+        self.true_energy_mj = 1e3 * self.true_power_w / float(launches[0])
+        return replace(timeline, busy_s=self.busy * timeline.busy_s)
+
+
+def measure(
+    device: EmulatedDevice,
+    repeat: AbstractContextManager[Repeater],
+    settings: MeterSettings | None = None,
+    busy: float = 1.0,
+) -> tuple[Reading, Witness]:
+    with repeat as repeater:
+        witness = Witness(repeater, device, busy)
+        return EnergyMeter(device, settings).measure(witness), witness
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "power_w"), [(0.0194, 419.0), (0.0329, 288.0), (0.003, 120.0), (14.0, 690.0)]
+)
+def test_energy_is_true_within_half_a_percent(
+    device: EmulatedDevice, repeat: Repeat, time_ms: float, power_w: float
+) -> None:
+    reading, witness = measure(device, repeat(time_ms, power_w))
+    assert reading.energy_mj.mean == pytest.approx(witness.true_energy_mj, rel=0.005)
+    assert reading.power_w == pytest.approx(witness.true_power_w, rel=0.005)
+    assert reading.energy_mj.mean == pytest.approx(time_ms * power_w, rel=0.015)
+    assert reading.time_ms.mean == pytest.approx(time_ms, rel=0.003)
+    assert reading.flags == ()
+
+
+def test_energy_under_a_cap_is_true(device: EmulatedDevice, repeat: Repeat) -> None:
+    device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 250_000)
+    reading, witness = measure(device, repeat())
+    assert reading.energy_mj.mean == pytest.approx(witness.true_energy_mj, rel=0.005)
+    assert reading.power_w <= 250 * 1.001
+    assert reading.flags == ()
+
+
+def test_a_card_with_a_fast_counter_is_measured(repeat: Repeat, runner: Runner) -> None:
+    with EmulatedDevice(find_profile("v100"), runner=runner) as v100:
+        reading, witness = measure(v100, repeat(0.05, 210.0, on=v100))
+    assert reading.energy_mj.mean == pytest.approx(witness.true_energy_mj, rel=0.005)
+    assert reading.flags == ()
+
+
+def test_figures_come_from_the_same_windows(device: EmulatedDevice, repeat: Repeat) -> None:
+    reading, _ = measure(device, repeat())
+    trials = reading.trials
+    assert reading.time_ms.mean == pytest.approx(np.mean([t.time_ms for t in trials]))
+    assert reading.energy_mj.mean == pytest.approx(np.mean([t.energy_mj for t in trials]))
+    assert reading.edp_mj_ms.mean == pytest.approx(
+        np.mean([t.energy_mj * t.time_ms for t in trials])
+    )
+    assert reading.power_w == pytest.approx(
+        sum(t.joules for t in trials) / sum(t.seconds for t in trials)
+    )
+
+
+def test_the_interval_holds_the_truth(device: EmulatedDevice, repeat: Repeat) -> None:
+    held = 0
+    for time_ms in (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08):
+        reading, witness = measure(device, repeat(time_ms, 400.0))
+        # The truth is taken over the last second, and drifts with temperature by 0.1 %.
+        margin = 0.001 * witness.true_energy_mj
+        energy = reading.energy_mj
+        held += energy.low - margin <= witness.true_energy_mj <= energy.high + margin
+    assert held >= 7
+
+
+def test_a_trial_lasts_whole_updates_of_the_counter(device: EmulatedDevice, repeat: Repeat) -> None:
+    reading, _ = measure(device, repeat(), MeterSettings(trial_s=0.3))
+    for trial in reading.trials:
+        assert trial.seconds / 0.1 == pytest.approx(round(trial.seconds / 0.1), abs=0.02)
+        assert 0.3 - 0.01 <= trial.seconds <= 0.4 + 0.01
+
+
+def test_trials_begin_only_after_the_warm_up(device: EmulatedDevice, repeat: Repeat) -> None:
+    settings = MeterSettings(warmup_s=2.0)
+    reading, witness = measure(device, repeat(), settings)
+    measured_s = sum(trial.seconds for trial in reading.trials)
+    assert device.clock.now_s() - witness.start_s - measured_s >= 2.0 - 0.05
+
+
+def test_there_are_at_least_the_trials_asked_for(device: EmulatedDevice, repeat: Repeat) -> None:
+    reading, _ = measure(device, repeat(), MeterSettings(min_trials=7, relative_half_width=1.0))
+    assert len(reading.trials) == 7
+
+
+def test_measuring_ends_when_the_interval_is_narrow(device: EmulatedDevice, repeat: Repeat) -> None:
+    settings = MeterSettings()
+    reading, _ = measure(device, repeat(), settings)
+    assert reading.energy_mj.relative_half_width <= settings.relative_half_width
+    assert sum(trial.seconds for trial in reading.trials) < settings.max_measure_s / 2
+
+
+def test_measuring_ends_in_time_however_wide_the_interval(
+    device: EmulatedDevice, repeat: Repeat
+) -> None:
+    settings = MeterSettings(relative_half_width=1e-9, max_measure_s=2.0)
+    reading, _ = measure(device, repeat(), settings)
+    assert 2.0 <= sum(trial.seconds for trial in reading.trials) <= 2.0 + 0.5
+    assert reading.flags == ("interval_wide",)
+
+
+def test_warming_up_ends_in_time_steady_or_not(device: EmulatedDevice, repeat: Repeat) -> None:
+    settings = MeterSettings(steady_change=0.0, warmup_max_s=1.5)
+    reading, witness = measure(device, repeat(), settings)
+    measured_s = sum(trial.seconds for trial in reading.trials)
+    assert device.clock.now_s() - witness.start_s - measured_s < 1.5 + 0.3
+    assert reading.flags == ("not_steady",)
+
+
+@pytest.mark.parametrize(
+    ("fault", "flags"),
+    [
+        ("thermal_throttle", {"sw_thermal_slowdown"}),
+        ("power_brake", {"hw_slowdown", "hw_power_brake"}),
+    ],
+)
+def test_a_card_that_protects_itself_is_flagged(
+    device: EmulatedDevice, repeat: Repeat, fault: str, flags: set[str]
+) -> None:
+    device.inject(fault)
+    reading, _ = measure(device, repeat())
+    assert set(reading.flags) == flags
+
+
+def test_a_drift_of_temperature_is_flagged(device: EmulatedDevice, repeat: Repeat) -> None:
+    settings = MeterSettings(warmup_max_s=1.0, max_measure_s=20.0, relative_half_width=0.0)
+    reading, _ = measure(device, repeat(power_w=690.0), settings)
+    assert "temperature_drift" in reading.flags
+
+
+def test_the_heat_up_is_no_drift(device: EmulatedDevice, repeat: Repeat) -> None:
+    settings = MeterSettings(steady_change=0.0, warmup_max_s=15.0)
+    reading, _ = measure(device, repeat(power_w=690.0), settings)
+    assert "temperature_drift" not in reading.flags
+    assert reading.begin.temperature_c > reading.start.temperature_c + 8
+
+
+def test_a_limit_that_somebody_changes_is_flagged(device: EmulatedDevice, repeat: Repeat) -> None:
+    device.inject("limit_changed", {"power_w": 690, "after_s": 1.6})
+    reading, _ = measure(device, repeat(power_w=300.0))
+    assert reading.flags == ("power_limit_changed",)
+
+
+@pytest.mark.parametrize(("factor", "flags"), [(0.97, ("sources_disagree",)), (0.99, ())])
+def test_sources_that_disagree_are_flagged(
+    device: EmulatedDevice,
+    repeat: Repeat,
+    monkeypatch: pytest.MonkeyPatch,
+    factor: float,
+    flags: tuple[str, ...],
+) -> None:
+    read = device.nvml.nvmlDeviceGetSamples
+
+    def biased(*arguments: Any) -> Any:
+        kind, samples = read(*arguments)
+        for sample in samples:
+            sample.sampleValue.uiVal = round(factor * sample.sampleValue.uiVal)
+        return kind, samples
+
+    monkeypatch.setattr(device.nvml, "nvmlDeviceGetSamples", biased)
+    reading, _ = measure(device, repeat())
+    assert reading.flags == flags
+
+
+def test_without_samples_nothing_disagrees(device: EmulatedDevice, repeat: Repeat) -> None:
+    device.inject("samples", "not_supported")
+    reading, _ = measure(device, repeat())
+    assert reading.flags == ()
+
+
+def test_a_gpu_that_waits_for_the_host_is_flagged(device: EmulatedDevice, repeat: Repeat) -> None:
+    reading, _ = measure(device, repeat(), busy=0.9)
+    assert reading.flags == ("host_gaps",)
+
+
+@pytest.mark.parametrize(
+    ("fault", "flag"), [("counter_stuck", "counter_stale"), ("counter_reset", "counter_reset")]
+)
+@pytest.mark.parametrize("after_s", [0.0, 1.5])
+def test_a_broken_counter_ends_the_measurement(
+    device: EmulatedDevice, repeat: Repeat, fault: str, flag: str, after_s: float
+) -> None:
+    device.clock.sleep_s(1.0)
+    device.inject(fault, {"after_s": max(after_s, 0.05)})
+    with pytest.raises(CounterError) as raised:
+        measure(device, repeat())
+    assert raised.value.flag == flag
+
+
+def test_the_card_is_idle_after_a_failed_measurement(
+    device: EmulatedDevice, repeat: Repeat
+) -> None:
+    device.inject("energy", {"error": "gpu_is_lost", "after_s": 1.0})
+    with repeat() as repeater:
+        with pytest.raises(DeviceError):
+            EnergyMeter(device).measure(repeater)
+        assert device.state.spend(0).load is None
+
+
+def test_a_launch_that_fails_is_the_kernels_fault(device: EmulatedDevice, repeat: Repeat) -> None:
+    device.inject("launch", {"error": "gpu_is_lost", "after_calls": 2})
+    with pytest.raises(KernelFault) as raised:
+        measure(device, repeat())
+    assert raised.value.outcome == "runtime"
+
+
+def ascending(least: int = 2) -> st.SearchStrategy[list[float]]:
+    steps = st.lists(st.floats(0.01, 1.0), min_size=least, max_size=30)
+    return steps.map(lambda values: np.cumsum(values).tolist())
+
+
+@given(ascending(), ascending(), ascending(), st.integers(0, 2**32))
+def test_trials_add_up_to_the_whole_window(
+    batches_s: list[float], edges_s: list[float], counts: list[float], seed: int
+) -> None:
+    count = min(len(batches_s), len(counts))
+    time_s, launches = np.array(batches_s[:count]), np.array(counts[:count])
+    timeline = Timeline(time_s, launches, 0.9 * time_s)
+    energies_mj = np.random.default_rng(seed).integers(1, 10**6, len(edges_s)).cumsum()
+    trials = cut_trials(edges_s, energies_mj.tolist(), timeline)
+    ends_s = [edges_s[0], edges_s[-1]]
+    assert len(trials) == len(edges_s) - 1
+    assert sum(t.seconds for t in trials) == pytest.approx(edges_s[-1] - edges_s[0])
+    assert sum(t.joules for t in trials) == pytest.approx((energies_mj[-1] - energies_mj[0]) / 1e3)
+    for name, column in (("launches", launches), ("busy_seconds", timeline.busy_s)):
+        inside = np.diff(np.interp(ends_s, time_s, column))[0]
+        assert sum(getattr(t, name) for t in trials) == pytest.approx(inside, abs=1e-9)
+
+
+def test_a_trial_of_a_known_rate() -> None:
+    timeline = Timeline(np.array([0.0, 10.0]), np.array([0.0, 1000.0]), np.array([0.0, 9.0]))
+    (trial,) = cut_trials([2.0, 4.0], [5000, 6000], timeline)
+    assert (trial.seconds, trial.joules, trial.launches) == pytest.approx((2.0, 1.0, 200.0))
+    assert (trial.time_ms, trial.energy_mj) == pytest.approx((9.0, 5.0))
+
+
+def test_figures_of_a_trial_are_of_one_launch() -> None:
+    trial = Trial(seconds=1.0, joules=2.0, launches=100.0, busy_seconds=0.5)
+    assert (trial.time_ms, trial.energy_mj) == (5.0, 20.0)

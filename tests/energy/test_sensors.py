@@ -1,0 +1,135 @@
+"""The card's other readings, and what they say of a measurement."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_gpuenergy.devices.device import Repeater
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.energy.sensors import (
+    DRIFT_K,
+    INVALIDATING_REASONS,
+    SW_POWER_CAP,
+    Conditions,
+    foreign_processes,
+    power_by_samples_w,
+    read_conditions,
+)
+from pytest_gpuenergy.errors import DeviceError
+
+Repeat = Callable[..., AbstractContextManager[Repeater]]
+QUIET = Conditions(44, 1980, 3201, 0, 700_000)
+
+
+def raised(begin: Conditions, end: Conditions) -> set[str]:
+    return {name for name, flag in begin.judge(end).items() if flag}
+
+
+def test_nothing_is_doubtful_when_nothing_changed() -> None:
+    assert raised(QUIET, QUIET) == set()
+
+
+@pytest.mark.parametrize(("name", "bit"), INVALIDATING_REASONS.items())
+def test_a_reason_to_slow_down_is_a_flag_at_either_end(name: str, bit: int) -> None:
+    slowed = replace(QUIET, event_reasons=bit)
+    assert raised(slowed, QUIET) == raised(QUIET, slowed) == {name}
+
+
+def test_the_power_cap_is_no_flag() -> None:
+    capped = replace(QUIET, event_reasons=SW_POWER_CAP)
+    assert raised(capped, capped) == set()
+
+
+@pytest.mark.parametrize("change", [DRIFT_K + 1, -DRIFT_K - 1])
+def test_a_large_change_of_temperature_is_a_flag(change: int) -> None:
+    assert raised(QUIET, replace(QUIET, temperature_c=44 + change)) == {"temperature_drift"}
+
+
+def test_a_small_change_of_temperature_is_none() -> None:
+    assert raised(QUIET, replace(QUIET, temperature_c=44 + DRIFT_K)) == set()
+
+
+def test_a_temperature_that_is_not_told_is_no_drift() -> None:
+    silent = replace(QUIET, temperature_c=None)
+    assert raised(QUIET, silent) == raised(silent, QUIET) == set()
+
+
+def test_conditions_are_those_of_the_card(device: EmulatedDevice) -> None:
+    conditions = read_conditions(device)
+    assert (conditions.memory_clock_mhz, conditions.power_limit_mw) == (3201, 700_000)
+    assert conditions.temperature_c is not None
+    assert 20 < conditions.temperature_c < 50
+
+
+@pytest.mark.parametrize("error", ["not_supported", "no_permission"])
+def test_what_a_card_does_not_tell_is_none(device: EmulatedDevice, error: str) -> None:
+    device.inject("temperature", error)
+    assert read_conditions(device) == replace(read_conditions(device), temperature_c=None)
+
+
+def test_a_card_that_does_not_answer_is_a_device_error(device: EmulatedDevice) -> None:
+    device.inject("temperature", "gpu_is_lost")
+    with pytest.raises(DeviceError, match=r"H200 does not answer nvmlDeviceGetTemperature \(GPU"):
+        read_conditions(device)
+
+
+def test_reasons_by_their_older_name() -> None:
+    nvml = SimpleNamespace(
+        NVMLError=RuntimeError,
+        NVMLError_NotSupported=RuntimeError,
+        NVMLError_NoPermission=RuntimeError,
+        NVML_TEMPERATURE_GPU=0,
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        nvmlDeviceGetTemperature=lambda *_: 40,
+        nvmlDeviceGetClockInfo=lambda *_: 1000,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x40,
+        nvmlDeviceGetPowerManagementLimit=lambda _: 300_000,
+    )
+    old = SimpleNamespace(name="old", nvml=nvml, handle=0)
+    assert read_conditions(old).event_reasons == 0x40  # type: ignore[arg-type]
+
+
+def test_samples_cover_only_the_end_of_the_window(device: EmulatedDevice, repeat: Repeat) -> None:
+    idle_w = power_by_samples_w(device, 1.0)
+    with repeat(power_w=400.0) as repeater:
+        repeater.start()
+        device.clock.sleep_s(1.0)
+        busy_w, both_w = power_by_samples_w(device, 0.9), power_by_samples_w(device, 2.0)
+        repeater.stop()
+    assert idle_w == pytest.approx(98, rel=0.02)
+    assert busy_w == pytest.approx(400, rel=0.02)
+    assert both_w == pytest.approx((400 + 98) / 2, rel=0.05)
+
+
+def test_a_card_without_samples_has_no_power_by_samples(device: EmulatedDevice) -> None:
+    device.inject("samples", "not_supported")
+    assert power_by_samples_w(device, 1.0) is None
+
+
+def test_an_empty_buffer_has_no_power_by_samples(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device.nvml, "nvmlDeviceGetSamples", lambda *_: (1, []))
+    assert power_by_samples_w(device, 1.0) is None
+
+
+def test_other_processes_on_the_card_are_foreign(device: EmulatedDevice, repeat: Repeat) -> None:
+    device.inject("foreign_process", {"pid": 4242})
+    with repeat() as repeater:
+        repeater.start()
+        assert foreign_processes(device, {os.getpid()}) == {4242}
+        assert foreign_processes(device, set()) == {4242, os.getpid()}
+        repeater.stop()
+
+
+def test_a_card_that_lists_no_processes_has_no_foreign_ones(device: EmulatedDevice) -> None:
+    device.inject("foreign_process", {"pid": 4242})
+    device.inject("processes", "not_supported")
+    assert foreign_processes(device, set()) == set()

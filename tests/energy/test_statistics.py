@@ -1,0 +1,110 @@
+"""Means and their 95 % intervals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.energy.statistics import Estimate, estimate, student_t
+
+DEGREES = st.integers(1, 500)
+PROBABILITIES = st.floats(0.5, 0.999)
+VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30)
+
+# Critical values as every table has them, correctly rounded.
+TABLE = [
+    (1, 0.90, 3.078),
+    (1, 0.975, 12.706),
+    (1, 0.999, 318.309),
+    (2, 0.975, 4.303),
+    (2, 0.999, 22.327),
+    (3, 0.95, 2.353),
+    (3, 0.975, 3.182),
+    (3, 0.999, 10.215),
+    (4, 0.975, 2.776),
+    (5, 0.99, 3.365),
+    (7, 0.975, 2.365),
+    (10, 0.975, 2.228),
+    (10, 0.999, 4.144),
+    (30, 0.975, 2.042),
+    (100, 0.975, 1.984),
+]
+
+
+@pytest.mark.parametrize(("degrees", "probability", "quantile"), TABLE)
+def test_quantiles_of_the_table(degrees: int, probability: float, quantile: float) -> None:
+    assert student_t(degrees, probability) == pytest.approx(quantile, abs=6e-4)
+
+
+@given(DEGREES, PROBABILITIES)
+def test_more_degrees_give_a_narrower_distribution(degrees: int, probability: float) -> None:
+    assert student_t(degrees + 1, probability) <= student_t(degrees, probability) + 1e-12
+
+
+@given(DEGREES, PROBABILITIES, PROBABILITIES)
+def test_the_quantile_grows_with_the_probability(degrees: int, first: float, second: float) -> None:
+    low, high = sorted((first, second))
+    assert student_t(degrees, low) <= student_t(degrees, high) + 1e-12
+
+
+@given(DEGREES, PROBABILITIES)
+def test_the_distribution_is_symmetric(degrees: int, probability: float) -> None:
+    below, above = student_t(degrees, 1 - probability), student_t(degrees, probability)
+    assert below == pytest.approx(-above, rel=1e-9, abs=1e-9)
+
+
+def test_many_degrees_give_the_normal_distribution() -> None:
+    assert student_t(10**6) == pytest.approx(1.959964, abs=1e-5)
+
+
+@pytest.mark.parametrize("degrees", [0, -1])
+def test_without_degrees_there_is_no_distribution(degrees: int) -> None:
+    with pytest.raises(ValueError, match="at least one degree"):
+        student_t(degrees)
+
+
+@pytest.mark.parametrize("count", [2, 4, 10])
+def test_the_interval_covers_the_mean_as_often_as_it_says(count: int) -> None:
+    draws = np.random.default_rng(20).normal(400.0, 8.0, (4000, count))
+    intervals = [estimate(row) for row in draws.tolist()]
+    covered = sum(found.low <= 400.0 <= found.high for found in intervals)
+    # Four standard deviations of a binomial with p = 0.95.
+    assert covered / 4000 == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / 4000))
+
+
+def test_an_error_shared_by_all_values_widens_the_interval() -> None:
+    generator = np.random.default_rng(21)
+    rows = generator.normal(400.0, 1.0, (4000, 8)) + generator.normal(0.0, 5.0, (4000, 1))
+    intervals = [estimate(row, extra_variance=25.0) for row in rows.tolist()]
+    assert sum(found.low <= 400.0 <= found.high for found in intervals) / 4000 >= 0.95
+
+
+@given(VALUES)
+def test_the_interval_is_centred_on_the_mean(values: list[float]) -> None:
+    found = estimate(values)
+    assert found.low <= found.mean <= found.high
+    assert found.mean - found.low == pytest.approx(found.high - found.mean, rel=1e-6, abs=1e-6)
+
+
+@given(st.floats(-1e6, 1e6), st.integers(2, 20))
+def test_equal_values_leave_no_doubt(value: float, count: int) -> None:
+    found = estimate([value] * count)
+    assert (found.low, found.mean, found.high) == pytest.approx((value, value, value))
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, math.nan], [1.0, math.inf]], ids=repr)
+def test_an_interval_needs_two_finite_values(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="two finite values"):
+        estimate(values)
+
+
+def test_relative_half_width_of_a_negative_mean_is_positive() -> None:
+    assert Estimate(-10.0, -11.0, -9.0).relative_half_width == pytest.approx(0.1)
+
+
+def test_relative_half_width_of_zero_is_infinite() -> None:
+    assert Estimate(0.0, -1.0, 1.0).relative_half_width == math.inf
