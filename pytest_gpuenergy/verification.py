@@ -1,0 +1,278 @@
+"""Whether a kernel computes what its workload says, everywhere and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device
+from pytest_gpuenergy.errors import KernelFault
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.paths import cache_dir
+from pytest_gpuenergy.workloads.workload import Array, ErrorBound, Workload
+
+SEEDS = (0, 1)
+_FORMAT = 2
+Reference = Mapping[str, npt.NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Correctness:
+    """The largest errors seen over all seeds, and the bound they stay under.
+
+    ``max_relative_error`` is max|out - ref| / max|ref|, ``normwise_error`` ||out - ref|| / ||ref||.
+    """
+
+    max_relative_error: float
+    normwise_error: float
+    max_relative_bound: float
+    normwise_bound: float
+    seeds: tuple[int, ...]
+
+
+def verify(
+    device: Device,
+    kernel: Kernel,
+    workload: Workload,
+    *,
+    seeds: Sequence[int] = SEEDS,
+    timeout_s: float = 60.0,
+) -> Correctness:
+    """Run ``kernel`` once for each seed and compare with the float64 reference.
+
+    Outputs are poisoned with NaN beforehand; guard bands around every buffer, and the inputs, must
+    be unchanged afterwards. An emulated device is deterministic, so what passed there is
+    remembered by content.
+
+    Raises:
+        KernelFault: how and where the kernel fails.
+    """
+    remembered = device.emulated and workload.digest is not None
+    memory = _memory_path(device, kernel, workload, seeds) if remembered else None
+    if memory is not None and (known := _recall(memory)) is not None:
+        return known
+    bound = workload.error_bound
+
+    def errors_of(order_seed: int, seed: int) -> ErrorBound:
+        outputs = _run(device, kernel, workload, seed, timeout_s, order_seed)
+        return compare(outputs, cached_reference(workload, seed), bound, seed)
+
+    if device.emulated:  # on the host each seed can have a core of its own
+        pool = ThreadPoolExecutor(len(seeds), thread_name_prefix="verify")
+        runs = [pool.submit(errors_of, *order) for order in enumerate(seeds)]
+        try:
+            wait(runs)  # all of them, so that nothing runs on after a fault
+            errors = [run.result() for run in runs]
+        finally:  # an interrupt does not wait for kernels: the device ends them when it closes
+            pool.shutdown(wait=False, cancel_futures=True)
+    else:
+        errors = [errors_of(*order) for order in enumerate(seeds)]
+    result = Correctness(
+        max(error.max_relative for error in errors),
+        max(error.normwise for error in errors),
+        bound.max_relative,
+        bound.normwise,
+        tuple(seeds),
+    )
+    if memory is not None:
+        _write_atomically(memory, json.dumps(asdict(result)).encode())
+    return result
+
+
+@contextlib.contextmanager
+def arenas_for(workload: Workload, seed: int) -> Iterator[dict[str, Arena]]:
+    """A temporary folder of arenas, by tensor name: seeded inputs, outputs full of NaN."""
+    inputs = _seeded_inputs(workload, seed)
+    size = sum(tensor.nbytes + 3 * GUARD_BYTES for tensor in workload.tensors)
+    shared = Path("/dev/shm")  # noqa: S108 -- memory rather than disk, where there is such a thing
+    where = shared if os.access(shared, os.W_OK) and _free_bytes(shared) > 4 * size else None
+    with tempfile.TemporaryDirectory(prefix="gpuenergy-", dir=where) as folder:
+        yield {
+            tensor.name: Arena.create(Path(folder) / str(index), tensor, inputs.get(tensor.name))
+            for index, tensor in enumerate(workload.tensors)
+        }
+
+
+@dataclass(frozen=True)
+class _Draw:
+    digest: str
+    seed: int
+    workload: Workload = field(compare=False)
+
+
+@functools.lru_cache(maxsize=len(SEEDS))
+def _drawn(draw: _Draw) -> dict[str, Array]:
+    return draw.workload.make_inputs(draw.seed)
+
+
+def _seeded_inputs(workload: Workload, seed: int) -> dict[str, Array]:
+    """`Workload.make_inputs`; the kernels of a case share what is drawn."""
+    if workload.digest is None:
+        return workload.make_inputs(seed)
+    return _drawn(_Draw(workload.digest, seed, workload))
+
+
+def _free_bytes(folder: Path) -> int:
+    """A container's /dev/shm is often 64 MiB, and other runs need some of it."""
+    return shutil.disk_usage(folder).free
+
+
+def compare(
+    outputs: Mapping[str, Array], reference: Reference, bound: ErrorBound, seed: int
+) -> ErrorBound:
+    """The errors of ``outputs``, as fractions of the reference's largest value and norm.
+
+    Raises:
+        KernelFault: an element was not written, is not finite or is too far off; or all together
+            are too far off. The message gives the number of wrong elements and the place and
+            size of the worst.
+    """
+    worst = ErrorBound(0.0, 0.0)
+    for name, expected in reference.items():
+        scale = float(np.abs(expected).max(initial=0.0)) or 1.0
+        # In place: these arrays are the largest there are, and this is done for every kernel.
+        error = outputs[name].astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            error -= expected
+            np.abs(error, out=error)
+            largest = float(error.max(initial=0.0)) / scale
+            norm = float(np.linalg.norm(error) / (np.linalg.norm(expected) or 1.0))
+        if not largest <= bound.max_relative:
+            raise KernelFault(
+                "correctness",
+                _tell_wrong(name, outputs[name], expected, error / scale, bound, seed),
+            )
+        if not norm <= bound.normwise:
+            raise KernelFault(
+                "correctness",
+                f"{name} is off by {norm:.2e} of its norm (bound {bound.normwise:.1e}, "
+                f"seed {seed}).",
+            )
+        worst = ErrorBound(max(worst.max_relative, largest), max(worst.normwise, norm))
+    return worst
+
+
+def _tell_wrong(
+    name: str,
+    output: Array,
+    expected: npt.NDArray[np.float64],
+    error: npt.NDArray[np.float64],
+    bound: ErrorBound,
+    seed: int,
+) -> str:
+    unset = np.isnan(output.astype(np.float64))
+    if unset.any():
+        return f"{_places(name, unset)} never written or NaN."
+    place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
+    return (
+        f"{_places(name, error > bound.max_relative)} wrong (seed {seed}); the worst is "
+        f"{name}{list(place)} = {float(output[place]):.6g} instead of {expected[place]:.6g}, off "
+        f"by {float(error[place]):.2e} of the largest value (bound {bound.max_relative:.1e})."
+    )
+
+
+def cached_reference(workload: Workload, seed: int) -> Reference:
+    """`Workload.reference` of the inputs of ``seed``, kept on disk by the workload's content."""
+    if workload.digest is None:
+        return workload.reference(workload.make_inputs(seed))
+    key = hashlib.sha256(f"{_FORMAT} {workload.digest} {seed}".encode()).hexdigest()
+    path = cache_dir("references") / f"{key}.npz"
+    if (known := _load_reference(path, workload)) is not None:
+        return known
+    reference = workload.reference(workload.make_inputs(seed))
+    draft = path.with_suffix(f".{os.getpid()}.npz")
+    np.savez(draft, **reference)  # type: ignore[arg-type]
+    draft.replace(path)
+    return reference
+
+
+def _load_reference(path: Path, workload: Workload) -> Reference | None:
+    try:
+        state = path.stat()
+        known = _read_archive(path, state.st_mtime_ns, state.st_size)
+        good = all(known[tensor.name].shape == tensor.shape for tensor in workload.outputs)
+    except Exception:  # a damaged archive raises almost anything, and can be made again
+        return None
+    return known if good else None
+
+
+@functools.lru_cache(maxsize=len(SEEDS))
+def _read_archive(path: Path, _mtime_ns: int, _size: int) -> Reference:
+    """The arrays of an archive, whose checksums are verified; the kernels of a case share them."""
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        return dict(stored.items())
+
+
+def _run(
+    device: Device, kernel: Kernel, workload: Workload, seed: int, timeout_s: float, order_seed: int
+) -> dict[str, Array]:
+    scalars = {scalar.name: scalar for scalar in workload.scalars}
+    with arenas_for(workload, seed) as arenas:
+        inputs = {t.name: np.array(arenas[t.name].image()) for t in workload.inputs}
+        device.run_once(kernel, arenas, scalars, timeout_s=timeout_s, order_seed=order_seed)
+        for arena in arenas.values():
+            _check_guards(arena)
+        for tensor in workload.inputs:
+            changed = inputs[tensor.name] != arenas[tensor.name].image()
+            if changed.any():
+                payload = changed[GUARD_BYTES : GUARD_BYTES + tensor.nbytes]
+                mask = payload.reshape(*tensor.shape, -1).any(axis=-1)
+                raise KernelFault(
+                    "correctness", f"{_places(tensor.name, mask)} changed, and it is an input."
+                )
+        return {tensor.name: arenas[tensor.name].value() for tensor in workload.outputs}
+
+
+def _check_guards(arena: Arena) -> None:
+    image, tensor = arena.image(), arena.tensor
+    size = np.dtype(tensor.dtype).itemsize
+    end = GUARD_BYTES + tensor.nbytes
+    for start, stop, where in ((0, GUARD_BYTES, "before the start"), (end, None, "past the end")):
+        written = np.flatnonzero(image[start:stop] != 0xFF) + start
+        if written.size:
+            first, last = ((int(i) - GUARD_BYTES) // size for i in written[[0, -1]])
+            raise KernelFault(
+                "correctness",
+                f"The kernel writes {where} of {tensor.name}, which has {tensor.size} elements: "
+                f"between elements {first} and {last}.",
+            )
+
+
+def _places(name: str, mask: npt.NDArray[np.bool_]) -> str:
+    """``3 of 100 elements of output (first output[0, 1]) are``."""
+    first = [int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape)]
+    count = int(mask.sum())
+    verb = "is" if count == 1 else "are"
+    return f"{count} of {mask.size} elements of {name} (first {name}{first}) {verb}"
+
+
+def _memory_path(device: Device, kernel: Kernel, workload: Workload, seeds: Sequence[int]) -> Path:
+    key = [_FORMAT, kernel.digest, workload.digest, list(seeds), sorted(device.describe().items())]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    return cache_dir("verified") / f"{digest}.json"
+
+
+def _recall(path: Path) -> Correctness | None:
+    try:
+        stored = json.loads(path.read_text())
+        return Correctness(**{**stored, "seeds": tuple(stored["seeds"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    draft.write_bytes(content)
+    draft.replace(path)
