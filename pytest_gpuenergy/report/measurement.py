@@ -1,0 +1,190 @@
+"""The frozen record of one item, and its form in JSON."""
+
+from __future__ import annotations
+
+import reprlib
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar
+
+from pytest_gpuenergy.energy.meter import Trial
+from pytest_gpuenergy.energy.sensors import Conditions
+from pytest_gpuenergy.errors import Outcome, ReportError
+from pytest_gpuenergy.verification import Correctness
+
+SCHEMA_VERSION = 1
+FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
+_LARGEST = sys.float_info.max
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class WorkloadInfo:
+    """Which workload was measured; ``flops`` and ``bytes_moved`` are of one run."""
+
+    name: str
+    parameters: dict[str, int | str]
+    flops: int
+    bytes_moved: int
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """Which kernel was measured: its label in item ids, its content's hash, where it is from."""
+
+    label: str
+    digest: str
+    origin: str
+    rank: int | None = None
+    details: dict[str, str | int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Ends of a 95 % confidence interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One kernel of one workload on one device under one power cap.
+
+    A kernel that failed has an ``outcome`` other than ``correct``, an ``error``, and no figures.
+    ``power_limit_w`` is what was asked for (None: the card was left as it was),
+    ``enforced_power_limit_w`` what the card enforced. ``cap_binding`` tells whether the limit held
+    the kernel back; ``validity`` names what makes the figures doubtful. All figures are of one
+    launch: ms, mJ, W, GFLOP/s, GFLOP/s/W, mJ ms.
+    """
+
+    node_id: str
+    workload: WorkloadInfo
+    kernel: KernelInfo
+    outcome: Outcome
+    cap: str
+    cap_index: int | None = None
+    power_limit_w: float | None = None
+    enforced_power_limit_w: float | None = None
+    cache: str = "hot"
+    error: str | None = None
+    time_ms: float | None = None
+    time_ms_ci95: Interval | None = None
+    energy_mj: float | None = None
+    energy_mj_ci95: Interval | None = None
+    edp_mj_ms: float | None = None
+    edp_mj_ms_ci95: Interval | None = None
+    power_w: float | None = None
+    gflops: float | None = None
+    gflops_per_w: float | None = None
+    trials: tuple[Trial, ...] = ()
+    correctness: Correctness | None = None
+    start: Conditions | None = None
+    begin: Conditions | None = None
+    end: Conditions | None = None
+    cap_binding: bool | None = None
+    validity: tuple[str, ...] = ()
+    started: str = ""
+    wall_s: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        """Whether there are figures: all of them, or none."""
+        return self.energy_mj is not None
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """What makes it comparable between runs: workload, kernel label, cap, cache state."""
+        return (self.workload.name, self.kernel.label, self.cap, self.cache)
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The identity of a run: where, on what, with which software and options."""
+
+    run_id: str
+    started: str
+    host: str
+    gpu_name: str
+    gpu_uuid: str
+    architecture: str
+    emulated: bool
+    power_limits_w: dict[str, float]
+    software: dict[str, str]
+    options: dict[str, str]
+    git_revision: str | None = None
+
+
+def to_json(record: Measurement | RunInfo) -> dict[str, Any]:
+    """Plain dictionaries, lists, strings, numbers and None."""
+    return asdict(record)
+
+
+def from_json(kind: type[_T], data: object) -> _T:
+    """The dataclass ``kind`` from what `to_json` gave. Unknown fields are left out.
+
+    Raises:
+        ReportError: a field is missing or of the wrong type, or some figures of a measurement
+            are there and others are not; the message names it.
+    """
+    record = _decode(kind, data, kind.__name__)
+    if isinstance(record, Measurement):
+        known = [name for name in FIGURES if getattr(record, name) is not None]
+        if 0 < len(known) < len(FIGURES):
+            missing = next(name for name in FIGURES if name not in known)
+            raise ReportError(f"Measurement has {known[0]!r} and lacks {missing!r}.")
+    return typing.cast(_T, record)
+
+
+def _decode(kind: Any, data: object, where: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(arguments, data, where)
+    if origin is typing.Literal:
+        if data in arguments:
+            return data
+    elif is_dataclass(kind) and isinstance(kind, type):
+        if isinstance(data, Mapping):
+            return _decode_fields(kind, data, where)
+    elif origin is tuple:
+        if isinstance(data, list | tuple):
+            return tuple(_decode(arguments[0], item, f"{where}[]") for item in data)
+    elif origin is dict:
+        if isinstance(data, Mapping) and all(isinstance(key, str) for key in data):
+            return {
+                key: _decode(arguments[1], item, f"{where}.{key}") for key, item in data.items()
+            }
+    elif kind is float:
+        if type(data) in (int, float) and abs(number := typing.cast(float, data)) <= _LARGEST:
+            return float(number)
+    elif type(data) is kind:
+        return data
+    # reprlib: what is nested too deeply, or endless, is cut short.
+    raise ReportError(f"{where} holds {reprlib.repr(data)}, which does not belong there.")
+
+
+def _decode_union(arguments: tuple[Any, ...], data: object, where: str) -> Any:
+    for argument in arguments:
+        if argument is type(None):
+            if data is None:
+                return None
+            continue
+        try:
+            return _decode(argument, data, where)
+        except ReportError as error:
+            problem = error
+    raise problem
+
+
+def _decode_fields(kind: type, data: Mapping[str, object], where: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for item in fields(kind):
+        if item.name in data:
+            values[item.name] = _decode(hints[item.name], data[item.name], f"{where}.{item.name}")
+        elif item.default is MISSING and item.default_factory is MISSING:
+            raise ReportError(f"{where} lacks the field {item.name!r}.")
+    return kind(**values)

@@ -1,0 +1,224 @@
+"""Runs on disk: appended measurement by measurement, readable at any time, also after a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.report.measurement import (
+    SCHEMA_VERSION,
+    Measurement,
+    RunInfo,
+    from_json,
+    to_json,
+)
+
+HOME = ".gpuenergy"
+MAX_BYTES = 1 << 30
+_RUN, _LINES, _LATEST = "run.json", "measurements.jsonl", "latest"
+_WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run's identity with its measurements; of several runs merged, the last one's."""
+
+    run: RunInfo
+    measurements: tuple[Measurement, ...]
+
+
+class RunFolder:
+    """``.gpuenergy/runs/<run id>``: the identity of a run, and a line for each measurement."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, root: Path, run: RunInfo) -> RunFolder:
+        """Begin a run under ``root/.gpuenergy``.
+
+        Raises:
+            ReportError: it cannot be written there.
+        """
+        home = root / HOME
+        folder = cls(home / "runs" / run.run_id)
+        with _explained(folder.path):
+            folder.path.mkdir(parents=True, exist_ok=True)
+            ignore = home / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text(_WARNING)
+            write_atomically(folder.path / _RUN, dump({"run": to_json(run)}))
+            write_atomically(home / _LATEST, run.run_id + "\n")
+        return folder
+
+    def append(self, measurement: Measurement) -> None:
+        """Add one measurement; it is on disk when this returns.
+
+        Raises:
+            ReportError: it cannot be written; what was written before is kept.
+        """
+        line = json.dumps(to_json(measurement), allow_nan=False).encode() + b"\n"
+        path = self.path / _LINES
+        with _explained(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                size = os.fstat(descriptor).st_size
+                # A line that a full disk or a crash has cut short must not spoil the next one.
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                    line = b"\n" + line
+                _write_all(descriptor, line)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def load(self) -> Report:
+        """Everything measured so far. A line that a crash has cut short is left out.
+
+        Raises:
+            ReportError: the folder is not a run, or a line is damaged.
+        """
+        document = _read(self.path / _RUN)
+        run = from_json(RunInfo, document.get("run") if isinstance(document, dict) else document)
+        return Report(run, latest_only(self._measurements()))
+
+    def _measurements(self) -> Iterator[Measurement]:
+        path = self.path / _LINES
+        if not path.exists():
+            return
+        lines = read_text(path).split("\n")
+        for number, line in enumerate(lines, start=1):
+            if not line:
+                continue
+            try:
+                data = json.loads(line)
+            except (ValueError, RecursionError):
+                continue  # cut short by a crash or a full disk
+            try:
+                yield from_json(Measurement, data)
+            except ReportError as error:
+                raise ReportError(f"{path}, line {number}: {error}") from None
+
+
+def latest_run(root: Path) -> RunFolder | None:
+    """The run begun last under ``root``, if there is any."""
+    with contextlib.suppress(OSError, ReportError):
+        name = read_text(root / HOME / _LATEST).strip()
+        folder = root / HOME / "runs" / Path(name).name
+        if name and (folder / _RUN).exists():
+            return RunFolder(folder)
+    return None
+
+
+def load_report(path: Path) -> Report:
+    """A run folder, or a JSON report written from one.
+
+    Raises:
+        ReportError: it is neither; the message says what is wrong with it.
+    """
+    if path.is_dir():
+        return RunFolder(path).load()
+    document = _read(path)
+    if not isinstance(document, dict) or "schema_version" not in document:
+        raise ReportError(f"{path} is not a report of pytest-gpuenergy.")
+    if document["schema_version"] != SCHEMA_VERSION:
+        raise ReportError(
+            f"{path} has schema version {document['schema_version']!r}, and this release reads "
+            f"version {SCHEMA_VERSION}: use the release that wrote it."
+        )
+    try:
+        run = from_json(RunInfo, document.get("run"))
+        listed = document.get("measurements")
+        if not isinstance(listed, list):
+            raise ReportError("it has no list of measurements.")
+        return Report(run, tuple(from_json(Measurement, item) for item in listed))
+    except ReportError as error:
+        raise ReportError(f"{path}: {error}") from None
+
+
+def merge(reports: Sequence[Report]) -> Report:
+    """One report of several runs on the same GPU; of an item measured twice, the later one.
+
+    Raises:
+        ReportError: the runs are of different GPUs, or real ones and emulated ones.
+    """
+    ordered = sorted(reports, key=lambda report: report.run.started)
+    last = ordered[-1]
+    for report in ordered:
+        for name in ("gpu_name", "emulated"):
+            ours, theirs = getattr(last.run, name), getattr(report.run, name)
+            if ours != theirs:
+                raise ReportError(
+                    f"Runs {last.run.run_id} and {report.run.run_id} cannot be merged: "
+                    f"{name} is {ours!r} in one and {theirs!r} in the other."
+                )
+    return Report(last.run, latest_only(m for report in ordered for m in report.measurements))
+
+
+def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """The last measurement of each item, in the order in which the items first appear."""
+    return tuple({item.node_id: item for item in measurements}.values())
+
+
+def dump(document: object) -> str:
+    """JSON as we write it: indented, without NaN."""
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write ``path`` whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of ours.
+
+    Raises:
+        ReportError: it is missing, huge or not text.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ReportError(f"{path} is larger than any report: {path.stat().st_size} bytes.")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ReportError(f"{path} does not exist.") from None
+    except UnicodeDecodeError:
+        raise ReportError(f"{path} is not text.") from None
+    except OSError as error:
+        raise ReportError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _read(path: Path) -> Any:
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ReportError(f"{path} is not valid JSON ({error}): it may be truncated.") from None
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ReportError(
+            f"{error.filename or path} cannot be written: {error.strerror}."
+        ) from None

@@ -1,0 +1,84 @@
+"""What people read: figures with units, tables per workload and cap, the Pareto front."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pytest_gpuenergy.report.measurement import Measurement
+
+ROWS_SHOWN = 30
+
+
+def words(m: Measurement) -> str:
+    """One line of figures: ``19.3 µs 7.62 mJ 0.147 mJ·ms``."""
+    if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
+        return m.outcome
+    return f"{time(m.time_ms)} {energy(m.energy_mj)} {m.edp_mj_ms:.3g} mJ·ms"
+
+
+def time(time_ms: float) -> str:
+    """With three significant digits, in µs or ms."""
+    return f"{time_ms:.3g} ms" if time_ms >= 1 else f"{time_ms * 1e3:.3g} µs"
+
+
+def energy(energy_mj: float) -> str:
+    """With three significant digits, in µJ, mJ or J."""
+    if energy_mj >= 1e3:
+        return f"{energy_mj / 1e3:.3g} J"
+    return f"{energy_mj:.3g} mJ" if energy_mj >= 0.1 else f"{energy_mj * 1e3:.3g} µJ"
+
+
+def group(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
+    """By workload and cap, in the order of the measurements."""
+    groups: dict[tuple[str, str], list[Measurement]] = {}
+    for measurement in measurements:
+        groups.setdefault((measurement.workload.name, measurement.cap), []).append(measurement)
+    return groups
+
+
+def pareto(rows: Sequence[Measurement]) -> list[Measurement]:
+    """The rows for which no other one is as fast and as frugal and better in one of the two."""
+    front: list[Measurement] = []
+    least_mj = float("inf")
+    for row in sorted(
+        (row for row in rows if row.measured), key=lambda row: (row.time_ms, row.energy_mj)
+    ):
+        assert row.energy_mj is not None
+        equal = bool(front) and (row.time_ms, row.energy_mj) == (front[-1].time_ms, least_mj)
+        if row.energy_mj < least_mj or equal:
+            front.append(row)
+            least_mj = row.energy_mj
+    return front
+
+
+def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[str]:
+    """The lines of the terminal summary. ``*`` marks the Pareto front of time and energy.
+
+    Of many kernels only the Pareto front is listed.
+    """
+    label = " (emulated)" if emulated else ""
+    for (workload, cap), rows in group(measurements).items():
+        front = pareto(rows)
+        shown = rows if len(measurements) <= ROWS_SHOWN else front
+        yield f"{workload} at {cap}{label}"
+        yield (
+            f"  {'kernel':<10} {'time':>9} {'energy':>9} {'EDP mJ·ms':>10} {'power W':>8} "
+            f"{'GFLOP/s':>9} {'GFLOP/s/W':>9}"
+        )
+        for m in shown:
+            if m.time_ms is None or m.energy_mj is None:
+                yield f"  {m.kernel.label:<10} {m.outcome}: {m.error}"
+                continue
+            mark = "*" if m in front else " "
+            flags = f"  {', '.join(m.validity)}" if m.validity else ""
+            yield (
+                f"{mark} {m.kernel.label:<10} {time(m.time_ms):>9} {energy(m.energy_mj):>9} "
+                f"{m.edp_mj_ms:>10.3g} {m.power_w:>8.1f} {m.gflops:>9.0f} "
+                f"{m.gflops_per_w:>9.2f}{flags}"
+            )
+        left_out = len(rows) - len(shown)
+        if left_out:
+            yield f"  {left_out} kernels off the Pareto front are in the report only"
+        unbound = [m for m in rows if m.cap_binding is False and m.power_limit_w is not None]
+        if unbound:
+            yield f"  the cap changed nothing for {len(unbound)} of these {len(rows)} kernels"

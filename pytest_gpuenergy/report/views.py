@@ -1,0 +1,173 @@
+"""Views of a report: the JSON document, the classic CSV tree, Markdown."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.report.measurement import SCHEMA_VERSION, Measurement, to_json
+from pytest_gpuenergy.report.store import Report, dump, write_atomically
+from pytest_gpuenergy.report.tables import group, pareto
+
+COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
+Table = list[Sequence[str | int | float | None]]
+
+
+def json_document(report: Report) -> str:
+    """The report as JSON, ``schema_version`` 1."""
+    return dump(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "run": to_json(report.run),
+            "measurements": [to_json(measurement) for measurement in report.measurements],
+        }
+    )
+
+
+def write_json(report: Report, path: Path) -> None:
+    """Write `json_document` to ``path``, whole or not at all.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+    _write(path, json_document(report))
+
+
+def write_classic_csv(report: Report, folder: Path) -> None:
+    """Write the classic tree, with what was measured (failed kernels have no row).
+
+    ``case1/powercap3/results.csv`` has ``id`` and three columns, sorted by id; ``case1/all.csv``
+    has the three columns once per cap, lowest cap first. ``id`` is the kernel's label, or its rank
+    when it has one.
+
+    Raises:
+        ReportError: a file cannot be written.
+    """
+    for workload, rows in _by(report.measurements, lambda m: m.workload.name).items():
+        caps = _by(sorted(rows, key=_cap_order), _cap_folder)
+        for cap, measured in caps.items():
+            table: Table = [("id", *COLUMNS)]
+            table += [(_identifier(m), *_figures(m)) for m in sorted(measured, key=_id_order)]
+            _write(folder / _safe(workload) / cap / "results.csv", _csv(table))
+        by_cap = [{_identifier(m): m for m in measured} for measured in caps.values()]
+        table = [("id", *(COLUMNS * len(caps)))]
+        for first in sorted({_identifier(m): m for m in rows}.values(), key=_id_order):
+            found = [measured.get(_identifier(first)) for measured in by_cap]
+            figures = [figure for m in found for figure in (_figures(m) if m else [None] * 3)]
+            table.append((_identifier(first), *figures))
+        _write(folder / _safe(workload) / "all.csv", _csv(table))
+
+
+def markdown(report: Report) -> str:
+    """A heading and one table per workload and cap, Pareto kernels in bold."""
+    run = report.run
+    lines = [f"# {run.gpu_name}{' (emulated)' if run.emulated else ''}, run {run.run_id}", ""]
+    for (workload, cap), rows in group(report.measurements).items():
+        best = pareto(rows)
+        lines += [
+            f"## {workload}, {cap}",
+            "",
+            "| kernel | time (µs) | power (W) | energy (mJ) | EDP (mJ·ms) | GFLOP/s/W | notes |",
+            "|---|---:|---:|---:|---:|---:|---|",
+        ]
+        for m in rows:
+            label = f"**{m.kernel.label}**" if m in best else m.kernel.label
+            lines.append(f"| {label} | {_markdown_cells(m)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def write_markdown(report: Report, path: Path) -> None:
+    """Write `markdown` to ``path``.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+    _write(path, markdown(report))
+
+
+def check_writable(path: Path, *, folder: bool) -> None:
+    """See now, before anything is measured, that a view can be written later.
+
+    Raises:
+        ReportError: it cannot.
+    """
+    target = path if folder else path.parent
+    with _explained(path):
+        target.mkdir(parents=True, exist_ok=True)
+        probe = target / ".gpuenergy-write-test"
+        probe.write_text("")
+        probe.unlink()
+        if not folder and path.is_dir():
+            raise ReportError(f"{path} cannot be written: it is a folder.")
+
+
+def _markdown_cells(m: Measurement) -> str:
+    if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
+        return f"| | | | | {m.outcome}: {(m.error or '').replace('|', '/')}"
+    return (
+        f"{m.time_ms * 1e3:.2f} | {m.power_w:.1f} | {m.energy_mj:.4g} | {m.edp_mj_ms:.4g} | "
+        f"{m.gflops_per_w:.2f} | {', '.join(m.validity)}"
+    )
+
+
+def _by(
+    rows: Sequence[Measurement], key: Callable[[Measurement], str]
+) -> Mapping[str, list[Measurement]]:
+    groups: dict[str, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        if row.measured:
+            groups[key(row)].append(row)
+    return groups
+
+
+def _cap_folder(m: Measurement) -> str:
+    return f"powercap{m.cap_index}" if m.cap_index else f"powercap_{_safe(m.cap)}"
+
+
+def _cap_order(m: Measurement) -> float:
+    return m.power_limit_w or m.enforced_power_limit_w or 0.0
+
+
+def _identifier(m: Measurement) -> str | int:
+    return m.kernel.label if m.kernel.rank is None else m.kernel.rank
+
+
+def _id_order(m: Measurement) -> tuple[bool, int, str]:
+    return (m.kernel.rank is None, m.kernel.rank or 0, m.kernel.label)
+
+
+def _figures(m: Measurement) -> list[float | None]:
+    return [m.gflops, m.energy_mj, m.edp_mj_ms]
+
+
+def _safe(name: str) -> str:
+    """A workload's or cap's name as part of one folder's name, wherever the report is from."""
+    return "".join(c if c.isalnum() or c in "-_.+=" else "_" for c in name).lstrip(".") or "_"
+
+
+def _csv(table: Table) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(table)
+    return text.getvalue()
+
+
+def _write(path: Path, content: str) -> None:
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ReportError(
+            f"{path} cannot be written ({error.strerror}): choose a place you may write to."
+        ) from None

@@ -1,0 +1,350 @@
+"""Runs on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.report import (
+    Measurement,
+    Report,
+    RunFolder,
+    WorkloadInfo,
+    load_report,
+    store,
+)
+from pytest_gpuenergy.report.measurement import KernelInfo, to_json
+from pytest_gpuenergy.report.store import latest_only, latest_run, merge, write_atomically
+from pytest_gpuenergy.report.views import json_document, write_json
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, run_info: Make) -> RunFolder:
+    return RunFolder.create(tmp_path, run_info())
+
+
+def lines(folder: RunFolder) -> Path:
+    return folder.path / "measurements.jsonl"
+
+
+def test_a_new_run_has_no_measurements(folder: RunFolder, run_info: Make) -> None:
+    assert folder.load() == Report(run_info(), ())
+
+
+def test_what_was_appended_is_read_back(folder: RunFolder, measured: Make, failed: Make) -> None:
+    items = (measured(1), failed(2), measured(3, None))
+    for item in items:
+        folder.append(item)
+    assert folder.load().measurements == items
+
+
+def test_of_an_item_appended_twice_the_later_one_counts(folder: RunFolder, measured: Make) -> None:
+    for item in (measured(1), measured(2), measured(1, energy_mj=50.0)):
+        folder.append(item)
+    assert folder.load().measurements == (measured(1, energy_mj=50.0), measured(2))
+
+
+def test_git_ignores_the_folder(tmp_path: Path, run_info: Make) -> None:
+    RunFolder.create(tmp_path, run_info())
+    text = (tmp_path / ".gpuenergy" / ".gitignore").read_text()
+    assert "*" in text.splitlines()
+
+
+def test_an_own_gitignore_is_kept(tmp_path: Path, run_info: Make) -> None:
+    home = tmp_path / ".gpuenergy"
+    home.mkdir()
+    (home / ".gitignore").write_text("mine\n")
+    RunFolder.create(tmp_path, run_info())
+    assert (home / ".gitignore").read_text() == "mine\n"
+
+
+def test_each_line_is_whole_on_disk_before_append_returns(
+    folder: RunFolder, measured: Make
+) -> None:
+    folder.append(measured(1))
+    assert lines(folder).read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize("keep", [1, 20, -2])
+def test_a_last_line_cut_short_is_left_out(folder: RunFolder, measured: Make, keep: int) -> None:
+    folder.append(measured(1))
+    whole = lines(folder).read_bytes()
+    folder.append(measured(2))
+    second = lines(folder).read_bytes()[len(whole) :]
+    lines(folder).write_bytes(whole + second[:keep])
+    assert folder.load().measurements == (measured(1),)
+
+
+def test_a_line_cut_short_does_not_spoil_the_next(folder: RunFolder, measured: Make) -> None:
+    folder.append(measured(1))
+    with lines(folder).open("ab") as file:
+        file.write(b'{"node_id": "cut')
+    folder.append(measured(2))
+    assert folder.load().measurements == (measured(1), measured(2))
+
+
+def test_a_tail_of_zeros_is_left_out(folder: RunFolder, measured: Make) -> None:
+    folder.append(measured(1))
+    with lines(folder).open("ab") as file:
+        file.write(bytes(4096))
+    folder.append(measured(2))
+    assert folder.load().measurements == (measured(1), measured(2))
+
+
+def test_a_line_of_another_kind_is_named(folder: RunFolder, measured: Make) -> None:
+    folder.append(measured(1))
+    with lines(folder).open("ab") as file:
+        file.write(b'{"node_id": 3}\n')
+    with pytest.raises(ReportError, match=r"jsonl, line 2: Measurement"):
+        folder.load()
+
+
+def test_nobody_else_may_write_while_a_line_is_written(
+    folder: RunFolder, measured: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    refused: list[bool] = []
+
+    def look(descriptor: int, content: bytes) -> int:
+        with lines(folder).open("ab") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        refused.append(True)
+        return write(descriptor, content)
+
+    monkeypatch.setattr(store.os, "write", look)
+    folder.append(measured(1))
+    assert refused
+
+
+def test_two_processes_append_side_by_side(folder: RunFolder, measured: Make) -> None:
+    script = (
+        "import sys, json\n"
+        "from pathlib import Path\n"
+        "from pytest_gpuenergy.report import Measurement, RunFolder\n"
+        "from pytest_gpuenergy.report.measurement import from_json\n"
+        "item = json.loads(sys.argv[2])\n"
+        "for k in range(30):\n"
+        "    item['node_id'] = f'{sys.argv[3]}-{k}'\n"
+        "    RunFolder(Path(sys.argv[1])).append(from_json(Measurement, item))\n"
+    )
+    item = json.dumps(to_json(measured()))
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, str(folder.path), item, name])
+        for name in ("a", "b")
+    ]
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
+    assert len(folder.load().measurements) == 60
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(
+    folder: RunFolder, measured: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.append(measured(1))
+    write = os.write
+
+    def half(descriptor: int, content: bytes) -> int:
+        if len(content) < 200:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, content[: len(content) // 2])
+
+    with monkeypatch.context() as full:
+        full.setattr(store.os, "write", half)
+        with pytest.raises(ReportError, match=r"jsonl cannot be written: No space left on device"):
+            folder.append(measured(2))
+    folder.append(measured(3))
+    assert folder.load().measurements == (measured(1), measured(3))
+
+
+def test_short_writes_are_continued(
+    folder: RunFolder, measured: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(store.os, "write", lambda fd, content: write(fd, content[:7]))
+    folder.append(measured(1))
+    assert folder.load().measurements == (measured(1),)
+
+
+def test_a_run_that_cannot_be_created_is_one_sentence(tmp_path: Path, run_info: Make) -> None:
+    (tmp_path / ".gpuenergy").write_text("a file")
+    with pytest.raises(ReportError, match=r"gpuenergy.* cannot be written: "):
+        RunFolder.create(tmp_path, run_info())
+
+
+def test_a_run_folder_that_is_gone_cannot_be_appended_to(folder: RunFolder, measured: Make) -> None:
+    (folder.path / "run.json").unlink()
+    folder.path.rmdir()
+    with pytest.raises(ReportError, match=r"cannot be written: No such file"):
+        folder.append(measured())
+
+
+def test_the_latest_run_is_the_one_begun_last(tmp_path: Path, run_info: Make) -> None:
+    RunFolder.create(tmp_path, run_info(run_id="b"))
+    RunFolder.create(tmp_path, run_info(run_id="a"))
+    last = latest_run(tmp_path)
+    assert last is not None
+    assert last.path.name == "a"
+
+
+@pytest.mark.parametrize("text", ["", "gone", "..", "../../elsewhere", "\0", "a" * 5000])
+def test_a_latest_file_that_names_no_run_means_none(
+    tmp_path: Path, run_info: Make, text: str
+) -> None:
+    RunFolder.create(tmp_path, run_info(run_id="here"))
+    (tmp_path / ".gpuenergy" / "latest").write_text(text)
+    assert latest_run(tmp_path) is None
+
+
+def test_without_runs_there_is_no_latest(tmp_path: Path) -> None:
+    assert latest_run(tmp_path) is None
+
+
+def test_a_report_is_read_from_its_file(tmp_path: Path, run_info: Make, measured: Make) -> None:
+    report = Report(run_info(), (measured(1), measured(2)))
+    write_json(report, tmp_path / "report.json")
+    assert load_report(tmp_path / "report.json") == report
+
+
+def test_a_report_is_read_from_its_run_folder(folder: RunFolder, measured: Make) -> None:
+    folder.append(measured(1))
+    assert load_report(folder.path) == folder.load()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not valid JSON"),
+        ("{", "it may be truncated"),
+        ("[]", "is not a report of pytest-gpuenergy"),
+        ('{"run": {}}', "is not a report of pytest-gpuenergy"),
+        ('{"schema_version": 2}', "schema version 2, and this release reads version 1"),
+        ('{"schema_version": "1"}', "schema version '1'"),
+        ('{"schema_version": 1}', "RunInfo holds None"),
+        ("[" * 100_000, "not valid JSON"),
+    ],
+)
+def test_a_file_that_is_no_report(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(text)
+    with pytest.raises(ReportError, match=message):
+        load_report(path)
+
+
+@pytest.mark.parametrize("listed", [None, {}, 3, [None], [{}], ["x"]], ids=repr)
+def test_a_report_without_good_measurements_is_refused(
+    tmp_path: Path, run_info: Make, listed: object
+) -> None:
+    document = {"schema_version": 1, "run": to_json(run_info()), "measurements": listed}
+    (tmp_path / "report.json").write_text(json.dumps(document))
+    with pytest.raises(ReportError, match=r"report\.json: "):
+        load_report(tmp_path / "report.json")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_a_damaged_report_is_read_or_a_report_error(
+    tmp_path: Path, run_info: Make, measured: Make, data: st.DataObject
+) -> None:
+    text = json_document(Report(run_info(), (measured(1),))).encode()
+    begin = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(begin, min(len(text), begin + 40)))
+    path = tmp_path / "report.json"
+    path.write_bytes(text[:begin] + data.draw(st.binary(max_size=10)) + text[end:])
+    with contextlib.suppress(ReportError):
+        load_report(path)
+
+
+def test_bytes_are_no_report(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ReportError, match=r"report\.json is not text"):
+        load_report(tmp_path / "report.json")
+
+
+def test_a_missing_report_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match=r"gone\.json does not exist"):
+        load_report(tmp_path / "gone.json")
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match=r"run\.json does not exist"):
+        load_report(tmp_path)
+
+
+def test_a_path_under_a_file_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ReportError, match="cannot be read: Not a directory"):
+        load_report(tmp_path / "file" / "report.json")
+
+
+def test_a_huge_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_BYTES", 10)
+    (tmp_path / "report.json").write_text(" " * 11)
+    with pytest.raises(ReportError, match="larger than any report: 11 bytes"):
+        load_report(tmp_path / "report.json")
+
+
+def test_merged_runs_have_all_items_and_the_last_identity(run_info: Make, measured: Make) -> None:
+    first = Report(run_info(run_id="a", started="2026-01-01"), (measured(1),))
+    second = Report(run_info(run_id="b", started="2026-01-02"), (measured(2),))
+    assert merge([second, first]) == Report(second.run, (measured(1), measured(2)))
+
+
+def test_of_an_item_in_two_runs_the_later_one_counts(run_info: Make, measured: Make) -> None:
+    first = Report(run_info(started="2026-01-01"), (measured(1, energy_mj=50.0),))
+    second = Report(run_info(started="2026-01-02"), (measured(1, energy_mj=60.0),))
+    for order in ([first, second], [second, first]):
+        assert merge(order).measurements == (measured(1, energy_mj=60.0),)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [({"emulated": False}, "emulated"), ({"gpu_name": "NVIDIA A30"}, "gpu_name")],
+)
+def test_runs_of_different_gpus_are_not_merged(
+    run_info: Make, change: dict[str, Any], name: str
+) -> None:
+    runs = [Report(run_info(), ()), Report(run_info(run_id="x", **change), ())]
+    with pytest.raises(ReportError, match=f"cannot be merged: {name} is"):
+        merge(runs)
+
+
+@given(st.lists(st.integers(0, 5), max_size=20))
+def test_latest_only_keeps_the_order_of_first_appearance(ranks: list[int]) -> None:
+    base = Measurement(
+        "", WorkloadInfo("w", {}, 1, 1), KernelInfo("k", "", "x"), "correct", "current"
+    )
+    items = [replace(base, node_id=str(rank), wall_s=k) for k, rank in enumerate(ranks)]
+    kept = latest_only(items)
+    assert [item.node_id for item in kept] == [str(rank) for rank in dict.fromkeys(ranks)]
+    for item in kept:
+        assert item.wall_s == max(k for k, rank in enumerate(ranks) if str(rank) == item.node_id)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="Read-only file system"):
+        write_atomically(path, "new")
+    assert [entry.read_text() for entry in tmp_path.iterdir()] == ["old"]

@@ -1,0 +1,116 @@
+"""What people read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.report import Measurement
+from pytest_gpuenergy.report.tables import ROWS_SHOWN, energy, group, pareto, summary, time, words
+
+Make = Callable[..., Any]
+FIGURES = st.integers(1, 6).map(float)
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "text"),
+    [(0.0193, "19.3 µs"), (0.999, "999 µs"), (1.0, "1 ms"), (12.345, "12.3 ms")],
+)
+def test_times_have_three_digits_and_a_unit(time_ms: float, text: str) -> None:
+    assert time(time_ms) == text
+
+
+@pytest.mark.parametrize(
+    ("energy_mj", "text"),
+    [(0.05, "50 µJ"), (0.1, "0.1 mJ"), (7.6249, "7.62 mJ"), (1234.5, "1.23 J")],
+)
+def test_energies_have_three_digits_and_a_unit(energy_mj: float, text: str) -> None:
+    assert energy(energy_mj) == text
+
+
+def test_words_of_a_measurement(measured: Make) -> None:
+    item = measured(time_ms=0.0193, energy_mj=7.62)
+    assert words(item) == "19.3 µs 7.62 mJ 0.147 mJ·ms"
+
+
+def test_words_of_a_failed_kernel(failed: Make) -> None:
+    assert words(failed()) == "correctness"
+
+
+def dominated(row: Measurement, others: list[Measurement]) -> bool:
+    """By the definition: another one is no worse in both and better in one."""
+
+    def figures(m: Measurement) -> tuple[float, float]:
+        assert m.time_ms is not None
+        assert m.energy_mj is not None
+        return m.time_ms, m.energy_mj
+
+    mine = figures(row)
+    return any(
+        theirs[0] <= mine[0] and theirs[1] <= mine[1] and theirs != mine
+        for theirs in map(figures, others)
+    )
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(FIGURES, FIGURES), max_size=12))
+def test_the_front_is_what_nothing_dominates(
+    measured: Make, figures: list[tuple[float, float]]
+) -> None:
+    rows = [
+        measured(k, time_ms=time_ms, energy_mj=energy_mj)
+        for k, (time_ms, energy_mj) in enumerate(figures)
+    ]
+    front = {row.kernel.label for row in pareto(rows)}
+    assert front == {row.kernel.label for row in rows if not dominated(row, rows)}
+
+
+def test_the_front_runs_from_fast_to_frugal(measured: Make) -> None:
+    rows = [measured(k, time_ms=t, energy_mj=4.0 - t) for k, t in enumerate((3.0, 1.0, 2.0))]
+    assert [row.time_ms for row in pareto(rows)] == [1.0, 2.0, 3.0]
+
+
+def test_failed_kernels_are_never_on_the_front(failed: Make) -> None:
+    assert pareto([failed(1), failed(2)]) == []
+
+
+def test_groups_keep_the_order_of_the_measurements(measured: Make) -> None:
+    items = [measured(1, 5), measured(1, 1), measured(2, 5), measured(1, 1, workload="case2")]
+    assert list(group(items)) == [("case1", "700W"), ("case1", "200W"), ("case2", "200W")]
+
+
+def test_the_summary_marks_the_front_and_shows_failures(measured: Make, failed: Make) -> None:
+    slow = measured(2, time_ms=1.0, energy_mj=200.0, validity=("host_gaps",))
+    title, _, *rows = summary([measured(1), slow, failed(3)], emulated=True)
+    assert title == "case1 at 450W (emulated)"
+    assert rows[0].startswith("* k01 ")
+    assert rows[1].startswith("  k02 ")
+    assert rows[1].endswith("  host_gaps")
+    assert "k03" in rows[2]
+    assert "correctness: 1 of 4 elements" in rows[2]
+
+
+def test_the_summary_of_a_real_gpu_does_not_say_emulated(measured: Make) -> None:
+    assert "emulated" not in "\n".join(summary([measured(1)], emulated=False))
+
+
+def test_a_cap_that_held_nothing_back_is_told(measured: Make) -> None:
+    rows = [measured(1, cap_binding=False), measured(2, cap_binding=True)]
+    *_, last = summary(rows, emulated=True)
+    assert last == "  the cap changed nothing for 1 of these 2 kernels"
+
+
+def test_without_a_cap_nothing_is_said_of_it(measured: Make) -> None:
+    text = "\n".join(summary([measured(1, None, cap_binding=False)], emulated=True))
+    assert "changed nothing" not in text
+
+
+def test_of_many_kernels_only_the_front_is_listed(measured: Make) -> None:
+    rows = [measured(k, time_ms=1.0 + k, energy_mj=1.0 + k) for k in range(ROWS_SHOWN + 1)]
+    lines = list(summary(rows, emulated=True))
+    assert len(lines) == 4
+    assert lines[-1] == f"  {ROWS_SHOWN} kernels off the Pareto front are in the report only"

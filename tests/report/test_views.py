@@ -1,0 +1,191 @@
+"""Views of a report: JSON, the classic CSV tree, Markdown."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.report.views import (
+    check_writable,
+    json_document,
+    markdown,
+    write_classic_csv,
+    write_json,
+    write_markdown,
+)
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def report(run_info: Make) -> Make:
+    return lambda *measurements, **changes: Report(run_info(**changes), measurements)
+
+
+def table(path: Path) -> list[list[str]]:
+    with path.open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_one_classic_file_per_cap(tmp_path: Path, report: Make, measured: Make) -> None:
+    write_classic_csv(report(measured(2), measured(1)), tmp_path)
+    assert (tmp_path / "case1/powercap3/results.csv").read_text() == (
+        "id,perf(GFLOP/s),energy(mJ),EDP(ms*mJ)\n1,2000.0,100.0,50.0\n2,2000.0,100.0,50.0\n"
+    )
+
+
+def test_all_caps_side_by_side_lowest_first(tmp_path: Path, report: Make, measured: Make) -> None:
+    items = [
+        measured(rank, cap, energy_mj=10.0 * cap) for cap in (4, 2, 5, 1, 3) for rank in (1, 2)
+    ]
+    write_classic_csv(report(*items), tmp_path)
+    header, *rows = table(tmp_path / "case1/all.csv")
+    assert header == ["id", *["perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)"] * 5]
+    assert len(header) == 16
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert [float(energy) for energy in rows[0][2::3]] == [10.0, 20.0, 30.0, 40.0, 50.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "folder"),
+    [
+        ({"cap": None}, "powercap_current"),
+        ({"cap": None, "power_limit_w": 350.0, "cap_label": "350W"}, "powercap_350W"),
+        ({"cap": 3}, "powercap3"),
+    ],
+)
+def test_folders_of_caps(
+    tmp_path: Path, report: Make, measured: Make, change: dict[str, Any], folder: str
+) -> None:
+    label = change.pop("cap_label", None)
+    item = measured(**change)
+    write_classic_csv(report(replace(item, cap=label or item.cap)), tmp_path)
+    assert files(tmp_path) == {f"case1/{folder}/results.csv", "case1/all.csv"}
+
+
+def test_a_kernel_missing_at_one_cap_leaves_its_cells_empty(
+    tmp_path: Path, report: Make, measured: Make, failed: Make
+) -> None:
+    write_classic_csv(
+        report(measured(1, 1), measured(2, 1), measured(2, 2), failed(1, 2)), tmp_path
+    )
+    rows = table(tmp_path / "case1/all.csv")
+    assert rows[1] == ["1", "2000.0", "100.0", "50.0", "", "", ""]
+    assert [row[0] for row in table(tmp_path / "case1/powercap2/results.csv")] == ["id", "2"]
+
+
+def test_kernels_without_a_rank_come_last_by_label(
+    tmp_path: Path, report: Make, measured: Make
+) -> None:
+    write_classic_csv(report(measured(None), measured(10), measured(9)), tmp_path)
+    rows = table(tmp_path / "case1/powercap3/results.csv")
+    assert [row[0] for row in rows] == ["id", "9", "10", "k--"]
+
+
+def test_one_folder_per_workload(tmp_path: Path, report: Make, measured: Make) -> None:
+    write_classic_csv(report(measured(1), measured(1, workload="case2")), tmp_path)
+    assert {name.split("/")[0] for name in files(tmp_path)} == {"case1", "case2"}
+
+
+def test_without_figures_there_is_no_classic_file(
+    tmp_path: Path, report: Make, failed: Make
+) -> None:
+    write_classic_csv(report(failed()), tmp_path)
+    assert files(tmp_path) == set()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.text(min_size=1, max_size=12) | st.sampled_from(["..", "../../x", "/etc", "a/../../../b"]),
+    st.text(min_size=1, max_size=12) | st.sampled_from(["../../../x", "/", "a/../../../../b"]),
+)
+def test_hostile_names_cannot_leave_the_folder(
+    tmp_path_factory: pytest.TempPathFactory,
+    report: Make,
+    measured: Make,
+    workload: str,
+    cap: str,
+) -> None:
+    base = tmp_path_factory.mktemp("views")
+    folder = base / "a" / "b" / "c" / "csv"
+    item = replace(measured(1, None, workload=workload), cap=cap)
+    write_classic_csv(report(item), folder)
+    assert len(files(folder)) == len(files(base)) == 2
+    assert all(len(Path(name).parts) <= 3 for name in files(folder))
+
+
+def test_json_is_the_documented_form(report: Make, measured: Make) -> None:
+    document = json.loads(json_document(report(measured(1))))
+    assert document["schema_version"] == 1
+    assert document["run"]["emulated"] is True
+    assert document["measurements"][0]["kernel"]["rank"] == 1
+    assert document["measurements"][0]["energy_mj"] == 100.0
+
+
+def test_folders_of_a_view_are_made(tmp_path: Path, report: Make, measured: Make) -> None:
+    write_json(report(measured(1)), tmp_path / "deep" / "er" / "report.json")
+    assert files(tmp_path) == {"deep/er/report.json"}
+
+
+@pytest.mark.parametrize("write", [write_json, write_markdown])
+def test_a_place_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, report: Make, write: Callable[[Report, Path], None]
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ReportError, match=r"file/view cannot be written \(.*\): choose a place"):
+        write(report(), tmp_path / "file" / "view")
+
+
+def test_markdown_marks_the_best_and_names_failures(
+    report: Make, measured: Make, failed: Make
+) -> None:
+    slow = measured(2, time_ms=1.0, energy_mj=200.0, validity=("host_gaps",))
+    text = markdown(report(measured(1), slow, failed(3)))
+    assert "# NVIDIA H200 (emulated), run 20260102T030405-abcdef" in text
+    assert "| **k01** | 500.00 | 200.0 | 100 | 50 | 10.00 |  |" in text
+    assert "| k02 | 1000.00 | 200.0 | 200 | 200 | 5.00 | host_gaps |" in text
+    assert "correctness: 1 of 4 elements of output is wrong." in text
+
+
+def test_markdown_of_a_real_gpu_does_not_say_emulated(report: Make, measured: Make) -> None:
+    assert "emulated" not in markdown(report(measured(1), emulated=False))
+
+
+def test_every_row_of_a_markdown_table_has_as_many_cells(
+    report: Make, measured: Make, failed: Make
+) -> None:
+    text = markdown(report(measured(1), failed(2, error="a | b")))
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {row.count("|") for row in rows} == {8}
+
+
+def test_a_writable_place_passes_and_is_left_clean(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "report.json", folder=False)
+    check_writable(tmp_path / "b", folder=True)
+    assert files(tmp_path) == set()
+
+
+def test_a_folder_cannot_be_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="cannot be written: it is a folder"):
+        check_writable(tmp_path, folder=False)
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_place_under_a_file_does_not_pass(tmp_path: Path, folder: bool) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ReportError, match="choose a place you may write to"):
+        check_writable(tmp_path / "file" / "below" / "x", folder=folder)
