@@ -1,0 +1,1 @@
+"""TVM's part: the search for schedules, and from scheduling records to CUDA text."""

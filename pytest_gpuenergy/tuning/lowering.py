@@ -1,0 +1,129 @@
+"""From records to kernels: TVM in a child process, results kept on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+
+from pytest_gpuenergy.errors import InputError, KernelFault
+from pytest_gpuenergy.kernels.database import Database, DatabaseRecord
+from pytest_gpuenergy.kernels.kernel import Kernel, Origin
+from pytest_gpuenergy.kernels.records import RecordFile
+from pytest_gpuenergy.paths import cache_dir
+from pytest_gpuenergy.tuning.lowered_cache import LoweredCache
+from pytest_gpuenergy.tuning.requirements import INSTALL, crash_hint, installed_tvm
+from pytest_gpuenergy.worker import Worker, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.workloads.workload import Workload
+
+_TIMEOUT_S = 120.0
+
+
+class KernelStore:
+    """Gives the kernels of record files and databases; a context manager.
+
+    A kernel that was lowered before comes from the disk and needs neither TVM nor a process.
+    """
+
+    def __init__(self) -> None:
+        self._tvm = installed_tvm()
+        self._cache = LoweredCache(cache_dir("lowered"), self._tvm)
+        self._worker = Worker("pytest_gpuenergy.tuning.lower:Lowerer")
+
+    def kernels(self, file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:
+        """The kernels of ``ranks``, in that order; see `kernel`."""
+        return [self.kernel(file, rank) for rank in ranks]
+
+    def kernel(self, file: RecordFile, rank: int) -> Kernel:
+        """The kernel of one rank, with its origin and its measured figures.
+
+        Raises:
+            InputError: no such rank; or TVM is needed and missing, or crashes on this record.
+            KernelFault: the record does not apply to its workload or cannot be lowered.
+        """
+        record = file.record(rank)
+        name = f"{file.workload.name} kernel {rank}"
+        parts = ("conv2d", file.workload.shape.label, record.text)
+        kernel = self._cache.get(*parts)
+        if kernel is None:
+            kernel = self._lower(name, "lower", file.workload, record.text)
+            self._cache.put(kernel, *parts)
+        details = {"band": record.band, "gpu": file.gpu, "tvm": file.tvm, "date": file.date}
+        return replace(
+            kernel,
+            origin=Origin("tvm-metaschedule", rank, details),
+            recorded=file.recorded(rank),
+        )
+
+    def database_kernel(
+        self, database: Database, record: DatabaseRecord, workload: Workload | None = None
+    ) -> Kernel:
+        """The kernel of a raw database's record, lowered from the workload stored beside it.
+
+        Args:
+            database: where the record is from.
+            record: one of its records that did not fail.
+            workload: whose tensors the arguments are named by, by position; without one they have
+                the names of the stored workload's buffers.
+
+        Raises:
+            InputError: the trial failed; the database has no workloads; TVM is missing or crashes.
+            KernelFault: the workload is another one, or the record cannot be lowered.
+        """
+        name = f"line {record.line} of {database.path}"
+        if record.failed:
+            raise InputError(f"The trial in {name} failed and has no kernel: choose another one.")
+        if record.workload_index >= len(database.workloads):
+            raise InputError(
+                f"The workload of {name} is missing: put database_workload.json beside it."
+            )
+        stored = database.workloads[record.workload_index]
+        tensors = None if workload is None else workload.tensors
+        signature = [(t.name, t.shape, t.dtype) for t in tensors or ()]
+        parts = ("stored", stored, record.text, json.dumps(signature))
+        kernel = self._cache.get(*parts)
+        if kernel is None:
+            kernel = self._lower(name, "lower_stored", stored, record.text, tensors)
+            self._cache.put(kernel, *parts)
+        details: dict[str, str | int | float] = {
+            "database": str(database.path),
+            "line": record.line,
+        }
+        return replace(kernel, origin=Origin("tvm-metaschedule", None, details))
+
+    def close(self) -> None:
+        """End the child process. Idempotent."""
+        self._worker.close()
+
+    def __enter__(self) -> KernelStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _lower(self, name: str, method: str, *arguments: object) -> Kernel:
+        if self._tvm is None:
+            raise InputError(
+                f"To make {name} from its record takes Apache TVM, which is not installed: "
+                f"{INSTALL}"
+            )
+        try:
+            kernel: Kernel = self._worker.call(method, *arguments, timeout_s=_TIMEOUT_S)
+        except KernelFault as fault:
+            raise KernelFault(fault.outcome, f"{name}: {fault}") from None
+        except WorkerTimeoutError:
+            raise KernelFault(
+                "compile", f"{name}: TVM did not lower the record within {_TIMEOUT_S:g} s."
+            ) from None
+        except WorkerDiedError as error:
+            raise InputError(
+                f"TVM ended its process while it made {name} ({str(error).rstrip('.')}); there is "
+                f"{crash_hint()}"
+            ) from None
+        return kernel
