@@ -1,0 +1,73 @@
+"""The command ``gpuenergy``: what is done beside a pytest run."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+
+from pytest_gpuenergy import __version__
+from pytest_gpuenergy.errors import GpuEnergyError, InputError
+
+COMMANDS = ("doctor", "tune", "kernels", "powercap", "report", "clean")
+"""Subcommands in the order of ``--help``; each is a module of `pytest_gpuenergy.commands`."""
+
+_FAILURE, _USAGE = 1, 2
+_INTERRUPTED, _BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE, as a shell reports them
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line ``argv`` (without the program's name) and return the exit code.
+
+    0 is good, 1 a verdict or failure, 2 wrong usage or input, 130 an interrupt.
+    """
+    try:
+        code = _run(argv)
+        sys.stdout.flush()  # a closed pipe shows here at the latest, where it is handled
+    except SystemExit as stop:  # argparse, after --help or a usage error
+        return stop.code if isinstance(stop.code, int) else _FAILURE
+    except InputError as error:
+        return _complain(str(error), _USAGE)
+    except GpuEnergyError as error:
+        return _complain(str(error), _FAILURE)
+    except KeyboardInterrupt:
+        return _complain("Interrupted.", _INTERRUPTED)
+    except BrokenPipeError:
+        # The reader has gone; without this the interpreter complains once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    return code
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    arguments = build_parser().parse_args(argv)
+    code: int = arguments.run(arguments)
+    return code
+
+
+def build_parser() -> ArgumentParser:
+    """The parser with every subcommand."""
+    parser = ArgumentParser(
+        prog="gpuenergy",
+        description="Measures GPU kernels under power caps: the commands beside pytest.",
+        epilog="example:\n  gpuenergy doctor\n  gpuenergy kernels list --case case1",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"gpuenergy {__version__}")
+    subparsers = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", required=True
+    )
+    for name in COMMANDS:
+        importlib.import_module(f"pytest_gpuenergy.commands.{name}").add_parser(subparsers)
+    return parser
+
+
+def _complain(sentence: str, code: int) -> int:
+    print(f"gpuenergy: error: {sentence}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

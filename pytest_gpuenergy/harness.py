@@ -1,0 +1,169 @@
+"""One item from beginning to end: verify, heat up, measure, judge; the record of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from time import perf_counter
+
+from pytest_gpuenergy.devices.device import Device, Repeater, Work
+from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings, Reading
+from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.energy.sensors import SW_POWER_CAP, foreign_processes
+from pytest_gpuenergy.energy.statistics import Estimate
+from pytest_gpuenergy.errors import KernelFault
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.report.measurement import Interval, KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.verification import arenas_for, verify
+from pytest_gpuenergy.workloads.workload import Workload
+
+BINDING_FRACTION = 0.97
+"""Drawing at least this much of the enforced limit means that the limit holds the kernel back."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What an item measures: names for the record beside kernel and workload."""
+
+    node_id: str
+    label: str
+    cap: PowerCap = CURRENT
+    enforced_power_limit_w: float | None = None
+
+
+class Harness:
+    """Verifies and measures on one device; the caller has set the cap.
+
+    Args:
+        device: where to run.
+        settings: of the meter.
+        timeout_s: for one run of a kernel, and for each step of measuring it.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        settings: MeterSettings | None = None,
+        *,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._device = device
+        self._meter = EnergyMeter(device, settings)
+        self._timeout_s = timeout_s
+        self._strangers = foreign_processes(device, {os.getpid()})
+
+    def measure_kernel(self, kernel: Kernel, workload: Workload, subject: Subject) -> Measurement:
+        """Prove ``kernel`` right on ``workload``, then measure it.
+
+        A kernel that fails gives a measurement with its outcome and error and no figures.
+
+        Raises:
+            DeviceError: the device itself does not answer.
+        """
+        began = perf_counter()
+        draft = _draft(subject, _describe_kernel(kernel, subject.label), _describe(workload))
+        try:
+            correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
+            draft = replace(draft, correctness=correctness)
+            with arenas_for(workload, seed=0) as arenas:
+                repeat = self._device.repeat(
+                    kernel,
+                    arenas,
+                    {scalar.name: scalar for scalar in workload.scalars},
+                    work=Work(workload.flops, workload.bytes_moved),
+                    timeout_s=self._timeout_s,
+                )
+                draft = self._measured(draft, repeat)
+        except KernelFault as fault:
+            draft = replace(draft, outcome=fault.outcome, error=str(fault))
+        return replace(draft, wall_s=perf_counter() - began)
+
+    def measure_callable(
+        self,
+        make_repeater: Callable[[], AbstractContextManager[Repeater]],
+        workload: WorkloadInfo,
+        subject: Subject,
+        kind: str,
+    ) -> Measurement:
+        """Measure what a callable launches; the caller has compared its result, if it wants to."""
+        began = perf_counter()
+        draft = _draft(subject, KernelInfo(subject.label, "", kind), workload)
+        try:
+            draft = self._measured(draft, make_repeater())
+        except KernelFault as fault:
+            draft = replace(draft, outcome=fault.outcome, error=str(fault))
+        return replace(draft, wall_s=perf_counter() - began)
+
+    def _measured(
+        self, draft: Measurement, repeat: AbstractContextManager[Repeater]
+    ) -> Measurement:
+        with repeat as repeater:
+            before = foreign_processes(self._device, {os.getpid()})
+            try:
+                reading = self._meter.measure(repeater)
+            except CounterError as error:
+                return replace(draft, error=str(error), validity=(error.flag,))
+            appeared = foreign_processes(self._device, {os.getpid()}) - before
+        flags = list(reading.flags)
+        if self._strangers or appeared:
+            flags.append("foreign_process")
+        return _with_figures(draft, reading, tuple(flags))
+
+
+def _draft(subject: Subject, kernel: KernelInfo, workload: WorkloadInfo) -> Measurement:
+    return Measurement(
+        node_id=subject.node_id,
+        workload=workload,
+        kernel=kernel,
+        outcome="correct",
+        cap=subject.cap.label,
+        cap_index=subject.cap.index,
+        power_limit_w=subject.cap.power_limit_w,
+        enforced_power_limit_w=subject.enforced_power_limit_w,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _describe(workload: Workload) -> WorkloadInfo:
+    return WorkloadInfo(
+        workload.name, dict(workload.parameters), workload.flops, workload.bytes_moved
+    )
+
+
+def _describe_kernel(kernel: Kernel, label: str) -> KernelInfo:
+    origin = kernel.origin
+    return KernelInfo(label, kernel.digest, origin.kind, origin.rank, dict(origin.details))
+
+
+def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) -> Measurement:
+    gflops = draft.workload.flops / reading.time_ms.mean / 1e6
+    limit_w = draft.enforced_power_limit_w
+    reasons = (reading.begin.event_reasons or 0) | (reading.end.event_reasons or 0)
+    binding = bool(reasons & SW_POWER_CAP)
+    if limit_w is not None:
+        binding = binding or reading.power_w >= BINDING_FRACTION * limit_w
+    return replace(
+        draft,
+        time_ms=reading.time_ms.mean,
+        time_ms_ci95=_interval(reading.time_ms),
+        energy_mj=reading.energy_mj.mean,
+        energy_mj_ci95=_interval(reading.energy_mj),
+        edp_mj_ms=reading.edp_mj_ms.mean,
+        edp_mj_ms_ci95=_interval(reading.edp_mj_ms),
+        power_w=reading.power_w,
+        gflops=gflops,
+        gflops_per_w=gflops / reading.power_w,
+        trials=reading.trials,
+        start=reading.start,
+        begin=reading.begin,
+        end=reading.end,
+        cap_binding=binding,
+        validity=flags,
+    )
+
+
+def _interval(value: Estimate) -> Interval:
+    return Interval(value.low, value.high)

@@ -1,0 +1,34 @@
+"""What the terminal says before the first item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_gpuenergy.energy.powercap import PowerCap
+from pytest_gpuenergy.session import Session
+
+
+def header_lines(session: Session) -> list[str]:
+    """The device, its driver and limits, the energy source; loudly when it is emulated."""
+    return list(_lines(session))
+
+
+def _lines(session: Session) -> Iterator[str]:
+    device = session.device
+    if device.emulated:
+        reason = " (no usable NVIDIA GPU found)" if session.options.device == "auto" else ""
+        yield (
+            f"gpuenergy: EMULATED {device.name}{reason}: results are checked for real, "
+            "time and energy are recorded or modelled"
+        )
+        source = "modelled energy counter"
+    else:
+        driver = device.nvml.nvmlSystemGetDriverVersion()
+        driver = driver.decode() if isinstance(driver, bytes) else driver
+        yield f"gpuenergy: {device.name}, driver {driver}, {device.uuid}"
+        source = "NVML energy counter"
+    yield f"gpuenergy: energy from the {source}; power caps: {_listed(session.caps)}"
+
+
+def _listed(caps: list[PowerCap]) -> str:
+    return ", ".join(cap.label for cap in caps) or "current"

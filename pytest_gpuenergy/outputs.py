@@ -1,0 +1,50 @@
+"""What a run leaves behind: the views on disk and the summary in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_gpuenergy.errors import GpuEnergyError
+from pytest_gpuenergy.report.store import HOME
+from pytest_gpuenergy.report.tables import summary
+from pytest_gpuenergy.report.views import write_classic_csv, write_json
+from pytest_gpuenergy.session import Session
+
+
+def write_outputs(session: Session) -> list[str]:
+    """Write the views into the run folder and wherever else was asked; returns what went wrong."""
+    try:
+        report = session.report()
+    except GpuEnergyError as error:
+        return [str(error)]
+    if report is None:
+        return []
+    folder = session.options.root / HOME / "runs" / session.run_id
+    json_paths = {folder / "report.json", session.options.json_path} - {None}
+    csv_folders = {folder / "csv", session.options.csv_folder} - {None}
+    problems = []
+    for write, targets in ((write_json, json_paths), (write_classic_csv, csv_folders)):
+        for target in targets:
+            assert target is not None
+            try:
+                write(report, target)
+            except GpuEnergyError as error:
+                problems.append(f"{error} What was measured is in {folder}.")
+    return problems
+
+
+def summary_lines(session: Session) -> Iterator[str]:
+    """A table per workload and cap, then where the report is; nothing when nothing was measured."""
+    try:
+        report = session.report()
+    except GpuEnergyError as error:
+        yield str(error)
+        return
+    if report is None or not report.measurements:
+        return
+    yield from summary(report.measurements, emulated=report.run.emulated)
+    flagged = sum(bool(m.validity) for m in report.measurements)
+    if flagged:
+        yield f"{flagged} of {len(report.measurements)} measurements are flagged (see validity)"
+    folder = session.options.root / HOME / "runs" / session.run_id
+    yield f"report: {folder / 'report.json'}, CSV: {folder / 'csv'}"

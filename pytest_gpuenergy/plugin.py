@@ -1,0 +1,205 @@
+"""The pytest plugin: a thin adapter between pytest and the rest of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from pytest_gpuenergy.errors import GpuEnergyError, PowerCapError
+from pytest_gpuenergy.options import Options, add_options
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.benchmark import EnergyBenchmark
+    from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.energy.powercap import PowerCap
+    from pytest_gpuenergy.kernels.kernel import Kernel
+    from pytest_gpuenergy.session import Session
+
+OPTIONS = pytest.StashKey[Options]()
+SESSION: pytest.StashKey[Session] = pytest.StashKey()
+RUN_ID = pytest.StashKey[str]()
+FAILED = pytest.StashKey[str]()
+WORDS = "gpuenergy"
+"""Name of the JUnit property that holds an item's figures in words."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of group ``gpuenergy``."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options, and refuse what cannot work before anything is measured."""
+    from pytest_gpuenergy.report.views import check_writable
+    from pytest_gpuenergy.session import Session, choose_run_id
+
+    try:
+        options = Options.from_pytest_config(config)
+        given = getattr(config, "workerinput", {}).get("gpuenergy_run_id")
+        if given is None:  # pytest-xdist's workers write no views
+            for path, folder in ((options.json_path, False), (options.csv_folder, True)):
+                if path is not None:
+                    check_writable(path, folder=folder)
+        config.stash[OPTIONS] = options
+        config.stash[RUN_ID] = given or choose_run_id(options)
+    except GpuEnergyError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[SESSION] = Session(options, config.stash[RUN_ID])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Let the workers of pytest-xdist write to one run."""
+    node.workerinput["gpuenergy_run_id"] = node.config.stash[RUN_ID]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One item per power cap for tests that request ``powercap`` and do not set it themselves."""
+    if "powercap" not in metafunc.fixturenames:
+        return
+    own = metafunc.definition.iter_markers("parametrize")
+    if any("powercap" in str(mark.args[0]) for mark in own if mark.args):
+        return
+    try:
+        caps = metafunc.config.stash[SESSION].resolve_caps()
+    except GpuEnergyError as error:
+        raise pytest.Collector.CollectError(str(error)) from None
+    metafunc.parametrize("powercap", caps, ids=[cap.label for cap in caps], indirect=True)
+
+
+def pytest_report_collectionfinish(
+    config: pytest.Config, items: Sequence[pytest.Item]
+) -> list[str]:
+    """Say where kernels will run, once an item has asked."""
+    session = config.stash[SESSION]
+    if not session.opened or not items:
+        return []
+    from pytest_gpuenergy.header import header_lines
+
+    return header_lines(session)
+
+
+@pytest.fixture(scope="session")
+def gpu(request: pytest.FixtureRequest) -> Device:
+    """The device: a real GPU, or the emulated one."""
+    session, problem = request.config.stash[SESSION], ""
+    try:
+        session.begin()
+    except GpuEnergyError as error:
+        problem = str(error)
+    if problem:
+        _give_up(request.config, problem)
+    return session.device
+
+
+@pytest.fixture
+def powercap(request: pytest.FixtureRequest, gpu: Device) -> PowerCap:  # noqa: ARG001
+    """The power cap of this item, set on the card; parametrized by ``--powercap``."""
+    from pytest_gpuenergy.energy.powercap import CURRENT
+
+    cap: PowerCap = getattr(request, "param", CURRENT)
+    session = request.config.stash[SESSION]
+    try:
+        session.apply(cap)
+    except GpuEnergyError as error:
+        problem, unset = str(error), isinstance(error, PowerCapError)
+    else:
+        return cap
+    if not unset:
+        _give_up(request.config, problem)
+    if session.options.strict_powercap:
+        pytest.fail(problem, pytrace=False)
+    pytest.skip(problem)
+
+
+@pytest.fixture
+def energy_benchmark(request: pytest.FixtureRequest, gpu: Device) -> EnergyBenchmark:  # noqa: ARG001
+    """Call it with a kernel or a callable: it verifies, measures, records and returns."""
+    from pytest_gpuenergy.benchmark import EnergyBenchmark
+
+    cap = request.getfixturevalue("powercap") if "powercap" in request.fixturenames else None
+    return EnergyBenchmark(request.node, request.config.stash[SESSION], cap)
+
+
+@pytest.fixture
+def load_kernel(request: pytest.FixtureRequest) -> Callable[..., Kernel]:
+    """`pytest_gpuenergy.kernels.source.load_kernel`; paths are relative to the test's folder."""
+    from pytest_gpuenergy.kernels.source import load_kernel as load
+
+    folder = request.path.parent
+
+    def relative(path_or_source: str | Path, **keywords: Any) -> Kernel:
+        text = str(path_or_source)
+        if "\n" not in text and "{" not in text:
+            return load(folder / text, **keywords)
+        return load(text, **keywords)
+
+    return relative
+
+
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport,
+) -> tuple[str, str, str] | None:
+    """Show an item's figures in its status: ``PASSED 19.3 µs 7.62 mJ 0.147 mJ·ms``."""
+    if report.when != "call" or not report.passed:
+        return None
+    words = [value for name, value in report.user_properties if name == WORDS]
+    if not words:
+        return None
+    flagged = any(name == "validity" and value for name, value in report.user_properties)
+    return (
+        "passed",
+        "." if not flagged else "!",
+        f"{'FLAGGED' if flagged else 'PASSED'} {words[-1]}",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    """Put the card back, then write the views; what was measured is on disk already."""
+    config = session.config
+    ours = config.stash[SESSION]
+    problems = []
+    try:
+        ours.close()
+    except GpuEnergyError as error:
+        problems.append(str(error))
+    if not hasattr(config, "workerinput"):
+        from pytest_gpuenergy.outputs import write_outputs
+
+        problems += write_outputs(ours)
+    if problems:
+        config.stash[FAILED] = " ".join(problems)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    return (yield)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """The table per workload and cap, and where the report is."""
+    from pytest_gpuenergy.outputs import summary_lines
+
+    lines: Iterable[str] = summary_lines(config.stash[SESSION])
+    for number, line in enumerate(lines):
+        if number == 0:
+            terminalreporter.section("gpuenergy")
+        terminalreporter.write_line(line)
+    if problem := config.stash.get(FAILED, None):
+        terminalreporter.write_line(f"gpuenergy: error: {problem}", red=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Put the card back when the session ended before it began."""
+    session = config.stash.get(SESSION, None)
+    if session is not None:
+        session.close()
+
+
+def _give_up(config: pytest.Config, problem: str) -> NoReturn:
+    """End the run: no item could do any better."""
+    if hasattr(config, "workerinput"):  # pytest-xdist takes a worker's exit for a crash
+        pytest.fail(problem, pytrace=False)
+    pytest.exit(f"error: {problem}", returncode=pytest.ExitCode.TESTS_FAILED)

@@ -1,0 +1,250 @@
+"""What one pytest process holds while it measures: device, lock, lease, run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import signal
+import socket
+import subprocess
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.lock import gpu_lock
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.energy.lease import PowerCapLease, enforced_limit_w
+from pytest_gpuenergy.energy.powercap import (
+    CURRENT,
+    PowerCap,
+    cap_table,
+    project_tables,
+    read_limits,
+    resolve_caps,
+)
+from pytest_gpuenergy.errors import DeviceError, InputError
+from pytest_gpuenergy.harness import Harness, Subject
+from pytest_gpuenergy.options import Options
+from pytest_gpuenergy.report.measurement import Measurement, RunInfo
+from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
+
+LOCK_WAIT_S = 10.0
+SHARED_LOCK_WAIT_S = 24 * 3600.0
+"""Workers of one run that share a GPU take turns, however long that is."""
+
+
+def choose_run_id(options: Options) -> str:
+    """The last run's when it is to be resumed, otherwise a new one: sortable by time, unique."""
+    last = latest_run(options.root) if options.resume else None
+    return last.path.name if last else f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+
+
+class Session:
+    """Opens things only when an item needs them, and puts everything back in `close`."""
+
+    def __init__(self, options: Options, run_id: str) -> None:
+        self.options = options
+        self.run_id = run_id
+        self.caps: list[PowerCap] = []
+        self._device: Device | None = None
+        self._lease: PowerCapLease | None = None
+        self._harness: Harness | None = None
+        self._folder: RunFolder | None = None
+        self._known: dict[str, Measurement] = {}
+        self._exit = contextlib.ExitStack()
+
+    @property
+    def device(self) -> Device:
+        """The device, found at first use.
+
+        Raises:
+            InputError, DeviceError: there is none that can be used.
+        """
+        if self._device is None:
+            options = self.options
+            self._device = open_device(options.device, index=options.worker_index)
+            self._exit.callback(self._device.close)
+        return self._device
+
+    @property
+    def opened(self) -> bool:
+        """Whether an item has asked for the device."""
+        return self._device is not None
+
+    def resolve_caps(self) -> list[PowerCap]:
+        """The caps to measure under; a table value that the card cannot take is among them."""
+        if not self.caps:
+            self.caps = self._resolve_caps()
+        return self.caps
+
+    def _resolve_caps(self) -> list[PowerCap]:
+        text = self.options.powercap or ("all" if self.device.emulated else "current")
+        if text == "current":
+            return [CURRENT]
+        limits = read_limits(self.device)
+        table = cap_table(self.device.name, limits, project_tables(self.options.root))
+        return resolve_caps(text, table, limits)
+
+    def begin(self) -> None:
+        """Take the GPU and open the run folder; done once, at the first item.
+
+        Raises:
+            DeviceError: somebody else has the GPU, or it does not work.
+            ReportError: the run folder cannot be written.
+        """
+        if self._harness is not None:
+            return
+        device = self.device
+        if device.emulated:
+            from pytest_gpuenergy.devices.emulated.toolchain import find_compiler
+
+            find_compiler()  # without one every item would fail alike
+        shared = self.options.worker is not None
+        self._exit.enter_context(
+            gpu_lock(device, wait_s=SHARED_LOCK_WAIT_S if shared else LOCK_WAIT_S)
+        )
+        software = device.describe()
+        self._lease = PowerCapLease(device)
+        self._exit.callback(self._lease.restore)
+        self._exit.enter_context(_termination_as_interrupt())
+        run = RunInfo(
+            run_id=self.run_id,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            host=socket.gethostname(),
+            gpu_name=device.name,
+            gpu_uuid=device.uuid,
+            architecture=device.architecture,
+            emulated=device.emulated,
+            power_limits_w=_limits(device),
+            software={**_versions(), **software},
+            options=self.options.described(),
+            git_revision=_git_revision(self.options),
+        )
+        if self.options.resume:
+            run = self._take_up(run)
+        self._folder = RunFolder.create(self.options.root, run)
+        self._harness = Harness(device, timeout_s=self.options.timeout_s)
+
+    def apply(self, cap: PowerCap) -> float | None:
+        """Put the card under ``cap`` and return the limit that it enforces, in W.
+
+        Raises:
+            PowerCapError: the cap cannot be set.
+        """
+        self.begin()
+        assert self._lease is not None
+        if cap == CURRENT and self._device is not None:
+            self._lease.restore()
+            return enforced_limit_w(self._device)
+        return self._lease.set(cap)
+
+    @property
+    def harness(self) -> Harness:
+        """The means to measure.
+
+        Raises:
+            DeviceError, ReportError: as `begin`.
+        """
+        self.begin()
+        assert self._harness is not None
+        return self._harness
+
+    def keep(self, measurement: Measurement) -> None:
+        """Put a measurement on disk.
+
+        Raises:
+            ReportError: it cannot be written.
+        """
+        assert self._folder is not None
+        self._folder.append(measurement)
+
+    def already_measured(self, subject: Subject, digest: str) -> bool:
+        """Whether the run being resumed has this very item, without a flag."""
+        known = self._known.get(subject.node_id)
+        return (
+            known is not None
+            and known.measured
+            and not known.validity
+            and known.kernel.digest == digest
+            and known.cap == subject.cap.label
+            and known.enforced_power_limit_w == subject.enforced_power_limit_w
+        )
+
+    def report(self) -> Report | None:
+        """What this run has measured so far, in all its processes."""
+        folder = RunFolder(self.options.root / HOME / "runs" / self.run_id)
+        return folder.load() if (folder.path / "run.json").exists() else None
+
+    def close(self) -> None:
+        """Restore the power limit, release the GPU, end the device's processes. Idempotent."""
+        self._exit.close()
+
+    def _take_up(self, run: RunInfo) -> RunInfo:
+        """The run being resumed, with what it has measured; ``run`` itself when it is new."""
+        last = self.report()
+        if last is None:
+            return run
+        # Workers of one run may have a GPU each, of the same kind.
+        names = ("gpu_name", "emulated") if self.options.worker else ("gpu_uuid", "emulated")
+        if any(getattr(last.run, name) != getattr(run, name) for name in names):
+            raise InputError(
+                f"The last run was made on {last.run.gpu_name} ({last.run.gpu_uuid}), and this is "
+                f"{run.gpu_name} ({run.gpu_uuid}): run without --gpuenergy-resume."
+            )
+        self._known = {item.node_id: item for item in last.measurements}
+        return replace(run, started=last.run.started)
+
+
+def _limits(device: Device) -> dict[str, float]:
+    try:
+        limits = read_limits(device)
+    except DeviceError:
+        return {}
+    return {"min": limits.min_w, "max": limits.max_w, "at_start": limits.current_w}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "system": platform.platform()}
+    for name in ("pytest-gpuenergy", "pytest", "numpy", "nvidia-ml-py", "apache-tvm"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _git_revision(options: Options) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=options.root,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+@contextlib.contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the run as Ctrl-C does, so that everything is put back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,220 @@
+"""The fixtures that a project's own benches use."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+ONE = ("--powercap", "450W")
+
+
+def test_a_right_kernel_is_measured_and_recorded(project: Project) -> None:
+    project.module(
+        """
+        from parts import LAUNCH, SCALE, SOURCE
+
+        def test_scale(powercap, load_kernel, energy_benchmark):
+            kernel = load_kernel(SOURCE, **LAUNCH)
+            m = energy_benchmark(kernel, workload=SCALE)
+            assert m.outcome == "correct" and m.measured
+            assert m.kernel.digest == kernel.digest
+            assert abs(m.energy_mj - m.power_w * m.time_ms) < 0.02 * m.energy_mj
+            assert abs(m.edp_mj_ms - m.energy_mj * m.time_ms) < 0.02 * m.edp_mj_ms
+            assert m.correctness.seeds == (0, 1)
+        """
+    )
+    project.run(*ONE).assert_outcomes(passed=1)
+    (measurement,) = project.stored().measurements
+    assert measurement.node_id == "test_scale.py::test_scale[450W]"
+    assert (measurement.cap, measurement.cap_index) == ("450W", 3)
+    assert measurement.power_limit_w == measurement.enforced_power_limit_w == 450
+
+
+def test_a_wrong_kernel_fails_with_size_and_place_and_has_no_figures(project: Project) -> None:
+    project.module(
+        """
+        from parts import LAUNCH, SCALE, SOURCE
+
+        def test_wrong(powercap, load_kernel, energy_benchmark):
+            source = SOURCE.replace("factor *", "(i == 77 ? 0 : factor) *")
+            energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE)
+        """
+    )
+    result = project.run(*ONE)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "correctness: 1 of 1024 elements of y (first y[[]77]) is wrong (seed 0); the worst is "
+            "y[[]77] = * instead of *, off by * of the largest value (bound *)."
+        ]
+    )
+    assert "mJ·ms" not in result.stdout.str().partition("= gpuenergy =")[0]
+    (measurement,) = project.report().measurements
+    assert measurement.outcome == "correctness"
+    assert measurement.energy_mj is measurement.time_ms is measurement.edp_mj_ms is None
+    assert measurement.power_w is measurement.gflops is None
+    assert not measurement.trials
+
+
+def test_a_kernel_that_does_not_compile_fails_with_the_line(project: Project) -> None:
+    project.module(
+        """
+        from parts import LAUNCH, SCALE, SOURCE
+
+        def test_broken(powercap, load_kernel, energy_benchmark):
+            source = SOURCE.replace("factor *", "nonsense *")
+            energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE)
+        """
+    )
+    result = project.run(*ONE)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["compile: line 4: *nonsense*"])
+    assert [m.outcome for m in project.report().measurements] == ["compile"]
+
+
+def test_a_kernel_needs_a_workload(project: Project) -> None:
+    project.module(
+        """
+        from parts import LAUNCH, SOURCE
+
+        def test_bare(powercap, load_kernel, energy_benchmark):
+            energy_benchmark(load_kernel(SOURCE, **LAUNCH))
+        """
+    )
+    result = project.run(*ONE)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["E *InputError: energy_benchmark needs workload=... to prove a kernel right."]
+    )
+    assert not project.stored().measurements
+
+
+def test_a_callable_is_skipped_on_the_emulated_gpu(project: Project) -> None:
+    project.module(
+        """
+        def test_callable(powercap, energy_benchmark):
+            energy_benchmark(lambda: None)
+        """
+    )
+    result = project.run("-rs", *ONE)
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(
+        ["SKIPPED * a callable needs a real GPU: the emulated one runs CUDA text only"]
+    )
+
+
+def test_without_a_cap_the_card_is_left_as_it_is(project: Project) -> None:
+    project.module(
+        """
+        from parts import LAUNCH, SCALE, SOURCE
+
+        def test_uncapped(load_kernel, energy_benchmark):
+            m = energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+            assert (m.cap, m.power_limit_w, m.enforced_power_limit_w) == ("current", None, 700)
+        """
+    )
+    project.run().assert_outcomes(passed=1)
+
+
+def test_a_test_without_a_cap_runs_at_the_prior_limit_between_capped_ones(
+    project: Project,
+) -> None:
+    project.module(
+        """
+        from parts import LAUNCH, SCALE, SOURCE
+
+        def test_1_capped(powercap):
+            pass
+
+        def test_2_uncapped(load_kernel, energy_benchmark):
+            m = energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+            assert m.enforced_power_limit_w == 700
+        """
+    )
+    project.run("--powercap", "1").assert_outcomes(passed=2)
+
+
+def test_the_gpu_fixture_is_the_device(project: Project) -> None:
+    project.module(
+        """
+        def test_device(gpu):
+            assert gpu.emulated
+            assert gpu.name == "NVIDIA H200"
+            assert gpu.uuid.startswith("GPU-")
+        """
+    )
+    project.run().assert_outcomes(passed=1)
+
+
+def test_a_kernel_is_loaded_from_a_path_relative_to_the_test(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.pytester.mkdir("bench")
+    project.pytester.path.joinpath("test_scale.py").unlink()
+    for name, text in (
+        (
+            "test_file.py",
+            """
+from pathlib import Path
+
+def launch(load, path):
+    return load(path, entry="f", grid=1, block=32, arguments=("y",))
+
+def test_text_and_path(load_kernel):
+    relative = launch(load_kernel, "kernels/f.cu")
+    assert relative == launch(load_kernel, Path("kernels/f.cu"))
+    assert relative == launch(load_kernel, Path(__file__).parent / "kernels" / "f.cu")
+    assert relative == launch(load_kernel, 'extern "C" __global__ void f(float* y) {}')
+    assert relative.origin.kind == "file"
+""",
+        ),
+        ("kernels/f.cu", 'extern "C" __global__ void f(float* y) {}'),
+    ):
+        path = project.path / "bench" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    monkeypatch.chdir("/")
+    project.run(f"--rootdir={project.path}", os.fspath(project.path / "bench")).assert_outcomes(
+        passed=1
+    )
+
+
+def test_a_kernel_file_that_is_not_there_is_told(project: Project) -> None:
+    project.module(
+        """
+        def test_missing(load_kernel):
+            load_kernel("no.cu", entry="f", grid=1, block=1, arguments=())
+        """
+    )
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *InputError: *kernel source */no.cu*"])
+
+
+def test_a_gpu_that_fails_while_measuring_fails_the_item_in_one_sentence(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"launch": "gpu_is_lost"}))
+    result = project.run(*ONE)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["runtime: The launch failed on the emulated GPU: *"])
+
+
+def test_a_counter_that_stands_still_gives_no_figures(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"counter_stuck": True}))
+    result = project.run(*ONE)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["not measured: The energy counter of NVIDIA H200 has not moved for *"]
+    )
+    (measurement,) = project.report().measurements
+    assert measurement.energy_mj is None
+    assert measurement.validity == ("counter_stale",)

@@ -1,0 +1,85 @@
+"""`--gpuenergy-resume`: what was measured cleanly is not measured again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+HOT = json.dumps({"thermal_throttle": True})
+
+
+def test_clean_items_are_skipped_and_the_report_is_complete(project: Project) -> None:
+    project.run("--powercap", "1,2,3").assert_outcomes(passed=3)
+    before = {m.cap: m for m in project.report().measurements}
+    flagged = sum(bool(m.validity) for m in before.values())
+    assert flagged < 3
+    result = project.run("-rs", "--gpuenergy-resume", "--gpuenergy-json", "r.json")
+    result.assert_outcomes(passed=2 + flagged, skipped=3 - flagged)
+    result.stdout.fnmatch_lines([f"SKIPPED * measured already in run {project.runs[0].name}"])
+    after = {m.cap: m for m in project.report().measurements}
+    assert list(after) == ["200W", "325W", "450W", "575W", "700W"]
+    for cap, measurement in before.items():
+        if not measurement.validity:
+            assert after[cap] == measurement
+    assert len(json.loads((project.path / "r.json").read_text())["measurements"]) == 5
+
+
+def test_flagged_items_are_measured_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as hot:
+        hot.setenv("GPUENERGY_EMULATED_FAULTS", HOT)
+        project.run("--powercap", "1").assert_outcomes(passed=1)
+    assert project.report().measurements[0].validity
+    project.run("--powercap", "1", "--gpuenergy-resume").assert_outcomes(passed=1)
+    (measurement,) = project.report().measurements
+    assert "sw_thermal_slowdown" not in measurement.validity
+
+
+def test_failed_items_are_measured_again(project: Project) -> None:
+    right = (project.path / "parts.py").read_text()
+    (project.path / "parts.py").write_text(right.replace("= factor *", "= nonsense *"))
+    project.run("--powercap", "1").assert_outcomes(failed=1)
+    project.run("--powercap", "1", "--gpuenergy-resume").assert_outcomes(failed=1)
+    (project.path / "parts.py").write_text(right)
+    project.run("--powercap", "1", "--gpuenergy-resume").assert_outcomes(passed=1)
+    assert [m.outcome for m in project.report().measurements] == ["correct"]
+
+
+def test_a_changed_kernel_is_measured_again(project: Project) -> None:
+    project.run("--powercap", "1,2").assert_outcomes(passed=2)
+    (before, _) = project.report().measurements
+    parts = (project.path / "parts.py").read_text()
+    (project.path / "parts.py").write_text(parts.replace("= factor *", "= 1.0f * factor *"))
+    project.run("--powercap", "1,2", "--gpuenergy-resume").assert_outcomes(passed=2)
+    after, other = project.report().measurements
+    assert after.kernel.digest == other.kernel.digest != before.kernel.digest
+
+
+def test_without_a_run_there_is_nothing_to_resume(project: Project) -> None:
+    project.run("--powercap", "1", "--gpuenergy-resume").assert_outcomes(passed=1)
+    assert len(project.runs) == 1
+
+
+def test_without_the_option_a_run_is_a_new_one(project: Project) -> None:
+    for _ in range(2):
+        project.run("--powercap", "1").assert_outcomes(passed=1)
+    assert len(project.runs) == 2
+
+
+def test_another_device_is_refused_in_one_sentence(project: Project) -> None:
+    project.run("--powercap", "1").assert_outcomes(passed=1)
+    before = project.report()
+    result = project.run("--powercap", "1", "--gpuenergy-resume", "--gpu-device", "emulated:a30")
+    assert result.ret != pytest.ExitCode.OK
+    text = result.stdout.str()
+    assert text.count("The last run was made on NVIDIA H200 (GPU-") == 1
+    assert "and this is NVIDIA A30 (GPU-" in text
+    assert "run without --gpuenergy-resume." in text
+    assert "Traceback" not in text
+    assert project.report() == before

@@ -1,0 +1,213 @@
+"""What a run leaves on disk, also when it does not live to its end."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.report import Measurement
+from pytest_gpuenergy.report.store import latest_run
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+THREE = """
+import os
+import signal
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_scale(number, powercap, load_kernel, energy_benchmark):
+    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+    if number == 2 and "BLOW" in os.environ:
+        os.kill(os.getpid(), int(os.environ["BLOW"]))
+"""
+
+
+def limit_w() -> float:
+    """The power limit of the emulated card now."""
+    with open_device("emulated") as device:
+        return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
+
+
+def test_the_folder_keeps_itself_out_of_version_control(project: Project) -> None:
+    project.run("--powercap", "1").assert_outcomes(passed=1)
+    lines = (project.path / ".gpuenergy" / ".gitignore").read_text().splitlines()
+    assert lines[-1] == "*"
+
+
+def test_a_run_has_a_line_for_each_item_and_the_views(project: Project) -> None:
+    project.run("--powercap", "1,3").assert_outcomes(passed=2)
+    (folder,) = project.runs
+    lines = (folder / "measurements.jsonl").read_text().splitlines()
+    assert [json.loads(line)["cap"] for line in lines] == ["200W", "450W"]
+    assert project.report() == project.stored()
+    assert (folder / "csv" / "scale" / "powercap3" / "results.csv").exists()
+
+
+def test_the_report_names_the_run(project: Project) -> None:
+    project.run("--powercap", "1", "--gpuenergy-timeout", "30").assert_outcomes(passed=1)
+    run = project.report().run
+    assert run.emulated
+    assert run.gpu_name == "NVIDIA H200"
+    assert run.power_limits_w == {"min": 200, "max": 700, "at_start": 700}
+    assert run.options == {
+        "gpu-device": "emulated",
+        "powercap": "1",
+        "gpuenergy-timeout": "30",
+    }
+    assert {"python", "pytest", "pytest-gpuenergy", "host_compiler"} <= set(run.software)
+
+
+def test_views_are_written_where_asked(project: Project) -> None:
+    project.run(
+        "--powercap", "all", "--gpuenergy-json", "out/r.json", "--gpuenergy-csv", "classic"
+    ).assert_outcomes(passed=5)
+    document = json.loads((project.path / "out" / "r.json").read_text())
+    assert document["schema_version"] == 1
+    assert len(document["measurements"]) == 5
+    with (project.path / "classic" / "scale" / "all.csv").open() as file:
+        header, row = csv.reader(file)
+    assert header == ["id", *(["perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)"] * 5)]
+    energies = [m["energy_mj"] for m in document["measurements"]]
+    assert [float(cell) for cell in row[2::3]] == energies
+    for index in range(1, 6):
+        name = f"powercap{index}"
+        text = (project.path / "classic" / "scale" / name / "results.csv").read_text()
+        assert text.startswith("id,perf(GFLOP/s),energy(mJ),EDP(ms*mJ)\n")
+
+
+def test_a_view_that_cannot_be_written_at_the_end_fails_the_run(project: Project) -> None:
+    project.module(
+        """
+        from pathlib import Path
+        from parts import LAUNCH, SCALE, SOURCE
+
+        def test_scale(powercap, load_kernel, energy_benchmark):
+            energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+            Path("late.json").mkdir()
+        """
+    )
+    result = project.run("--powercap", "1", "--gpuenergy-json", "late.json")
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["gpuenergy: error: */late.json cannot be written (*): * What was measured is in *"]
+    )
+    assert len(project.report().measurements) == 1
+
+
+def test_a_damaged_run_folder_is_told_and_fails_the_run(project: Project) -> None:
+    project.module(
+        """
+        from pathlib import Path
+
+        def test_spoils(powercap):
+            (path,) = Path(".gpuenergy/runs").glob("*/run.json")
+            path.write_text("{")
+        """
+    )
+    result = project.run("--powercap", "1")
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["gpuenergy: error: */run.json is not valid JSON (*): it may *."])
+
+
+def test_a_folder_that_vanishes_fails_the_item_in_one_sentence(project: Project) -> None:
+    project.module(
+        """
+        import shutil
+        from parts import LAUNCH, SCALE, SOURCE
+
+        def test_scale(powercap, load_kernel, energy_benchmark):
+            shutil.rmtree(".gpuenergy")
+            energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+        """
+    )
+    result = project.run("--powercap", "1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*/measurements.jsonl cannot be written: *."])
+    assert "Traceback" not in result.stdout.str()
+
+
+def test_where_no_folder_can_be_made_nothing_is_measured(project: Project) -> None:
+    (project.path / ".gpuenergy").write_text("in the way")
+    result = project.run()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    text = result.stdout.str()
+    assert text.count("error: ") == 1
+    assert ".gpuenergy/runs" in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_restores_the_cap_and_keeps_the_results(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("BLOW", str(int(signal.Signals[name])))
+    project.module(THREE)
+    result = project.run_apart("--powercap", "1", "--gpuenergy-json", "r.json")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert limit_w() == 700
+    assert len(project.report().measurements) == 2
+    assert (project.path / "r.json").exists()
+    result.stdout.fnmatch_lines(["scale at 200W (emulated)"])
+
+
+def test_what_was_measured_survives_a_kill_and_the_next_start_restores_the_cap(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLOW", str(int(signal.SIGKILL)))
+    project.module(THREE)
+    result = project.run_apart("--powercap", "1")
+    assert result.ret == -signal.SIGKILL
+    stored = project.stored().measurements
+    assert [m.node_id for m in stored] == [
+        f"test_scale.py::test_scale[{number}-200W]" for number in (1, 2)
+    ]
+    assert all(m.measured for m in stored)
+    assert limit_w() == 200
+    monkeypatch.delenv("BLOW")
+    project.run("--powercap", "current").assert_outcomes(passed=3)
+    assert limit_w() == 700
+    assert {m.enforced_power_limit_w for m in _last(project)} == {700}
+
+
+def test_a_cap_that_cannot_be_restored_fails_the_run_and_is_restored_later(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as locked:
+        fault = {"power_limit": {"error": "no_permission", "after_calls": 1}}
+        locked.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(fault))
+        result = project.run_apart("--powercap", "1")
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["gpuenergy: error: The power limit of NVIDIA H200 cannot be set to 700 W (*): *"]
+    )
+    assert len(project.report().measurements) == 1
+    assert limit_w() == 200
+    project.run("--powercap", "current").assert_outcomes(passed=1)
+    assert limit_w() == 700
+
+
+def test_a_line_cut_short_does_not_spoil_the_others(project: Project) -> None:
+    project.run("--powercap", "1,2").assert_outcomes(passed=2)
+    (folder,) = project.runs
+    path = folder / "measurements.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    assert [m.cap for m in project.stored().measurements] == ["200W"]
+    project.run("--powercap", "1,2", "--gpuenergy-resume")
+    assert [m.cap for m in project.report().measurements] == ["200W", "325W"]
+
+
+def _last(project: Project) -> tuple[Measurement, ...]:
+    folder = latest_run(project.path)
+    assert folder is not None
+    return folder.load().measurements
