@@ -1,0 +1,196 @@
+"""``gpuenergy clean``: removes what this package generated, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import stat
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_gpuenergy.commands import Subparsers, add_command
+from pytest_gpuenergy.errors import GpuEnergyError, InputError
+
+_HOME = ".gpuenergy"
+_SIGN = "# Made by pytest-gpuenergy"
+_RUN_FILES = re.compile(r"run\.json|measurements\.jsonl|\.[\w.-]+\.\d+\.tmp")
+CACHE_FOLDERS = ("cubin", "emulated/host", "emulated/traffic", "lowered", "references", "verified")
+"""Folders that this package makes in its cache."""
+
+_CACHE_ENTRY = re.compile(r"(host-)?[0-9a-f]{16,64}([-.][\w.-]+)?|\.(host|build)-\w+")
+"""Everything in them is named by the hash of what it was made from, or is a torn build.
+
+The folder of the cache can be set by the user, so that a name in it alone proves nothing.
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies in our folders.
+
+    Attributes:
+        generated: files of ours, which may be removed.
+        folders: folders of ours, deepest first, removed when they are empty by then.
+        foreign: files, links and folders that are not ours.
+    """
+
+    generated: tuple[Path, ...] = ()
+    folders: tuple[Path, ...] = ()
+    foreign: tuple[Path, ...] = ()
+
+    def __add__(self, other: Found) -> Found:
+        return Found(
+            self.generated + other.generated,
+            self.folders + other.folders,
+            self.foreign + other.foreign,
+        )
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add ``clean``."""
+    parser = add_command(
+        subparsers,
+        "clean",
+        run,
+        summary="Remove the runs of this project, and the caches",
+        description="Lists what would go and asks first. Only files this package made are removed; "
+        "links are not followed, and saved power limits are never touched.",
+        example="""
+gpuenergy clean
+gpuenergy clean --cache --yes
+""",
+    )
+    parser.add_argument(
+        "--cache", action="store_true", help="Also the caches: compiled kernels, references"
+    )
+    parser.add_argument("--yes", action="store_true", help="Do not ask")
+
+
+def run(arguments: Namespace) -> int:
+    """List, ask, remove; 1 when the answer is no or something could not be removed."""
+    found = find_project_files(Path.cwd())
+    if arguments.cache:
+        from pytest_gpuenergy.paths import cache_dir
+
+        found += find_cache_files(cache_dir())
+    for path in found.foreign:
+        print(f"kept, not made by gpuenergy: {path}")
+    if not found.generated:
+        print("nothing to remove")
+        return 0
+    size = sum(path.lstat().st_size for path in found.generated)
+    for path in (*found.generated, *found.folders):
+        print(path)
+    count = len(found.generated)
+    if not arguments.yes and not _confirmed(f"Remove these {count} files ({size / 1e6:.1f} MB)?"):
+        print("nothing removed")
+        return 1
+    return _remove(found)
+
+
+def find_project_files(root: Path) -> Found:
+    """The runs under ``root/.gpuenergy``.
+
+    Raises:
+        InputError: there is a folder of that name that this package did not make.
+    """
+    home = root / _HOME
+    if not home.is_symlink() and not home.exists():
+        return Found()
+    sign = home / ".gitignore"
+    if home.is_symlink() or not _is_ours(sign):
+        raise InputError(
+            f"{home} was not made by gpuenergy, or is a link: nothing is removed there; "
+            "look into it and remove it by hand."
+        )
+    runs = home / "runs"
+    found = Found()
+    for folder in _entries(runs) if _is_folder(runs) else ():
+        if _is_folder(folder) and _is_file(folder / "run.json"):
+            found += _sort_folder(folder, _RUN_FILES)
+        else:
+            found += Found(foreign=(folder,))
+    ours = {sign, home / "latest"}
+    others = [path for path in _entries(home) if path not in ours and path != runs]
+    if (runs.is_symlink() or runs.exists()) and not _is_folder(runs):
+        others.append(runs)
+    # The sign goes last, so that an interrupted clean can be taken up again.
+    generated = tuple(path for path in (home / "latest", sign) if _is_file(path))
+    if found.foreign or others:
+        generated = tuple(path for path in generated if path != sign)
+    folders = (runs,) if _is_folder(runs) else ()
+    return found + Found(generated, (*folders, home), tuple(others))
+
+
+def find_cache_files(cache: Path) -> Found:
+    """Everything named by a hash in this package's folders of ``cache``, which itself stays."""
+    found = Found()
+    for name in CACHE_FOLDERS:
+        folder = cache / name
+        if not _is_folder(folder) or not _is_folder(folder.parent):
+            continue
+        for path in _entries(folder):
+            if not _CACHE_ENTRY.fullmatch(path.name):
+                found += Found(foreign=(path,))
+            else:
+                found += _everything(path)
+        found += Found(folders=(folder,))
+    return found
+
+
+def _everything(path: Path) -> Found:
+    if _is_file(path):
+        return Found(generated=(path,))
+    if not _is_folder(path):
+        return Found(foreign=(path,))
+    found = Found()
+    for entry in _entries(path):
+        found += _everything(entry)
+    return found + Found(folders=(path,))
+
+
+def _sort_folder(folder: Path, ours: re.Pattern[str]) -> Found:
+    generated: list[Path] = []
+    foreign: list[Path] = []
+    for path in _entries(folder):
+        known = _is_file(path) and ours.fullmatch(path.name)
+        (generated if known else foreign).append(path)
+    return Found(tuple(generated), (folder,), tuple(foreign))
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    return iter(sorted(folder.iterdir()))
+
+
+def _is_file(path: Path) -> bool:
+    return path.exists() and stat.S_ISREG(path.lstat().st_mode)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.exists() and stat.S_ISDIR(path.lstat().st_mode)
+
+
+def _is_ours(sign: Path) -> bool:
+    return _is_file(sign) and sign.read_text(errors="replace").startswith(_SIGN)
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:  # nobody is there to answer
+        print()
+        return False
+
+
+def _remove(found: Found) -> int:
+    try:
+        for path in found.generated:
+            path.unlink(missing_ok=True)
+        for folder in found.folders:
+            if not any(folder.iterdir()):
+                folder.rmdir()
+    except OSError as error:
+        raise GpuEnergyError(f"{error.filename} cannot be removed: {error.strerror}.") from None
+    print(f"removed {len(found.generated)} files")
+    return 0

@@ -1,0 +1,224 @@
+"""What ``gpuenergy doctor`` asks of NVIDIA GPUs. Everything here only reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_gpuenergy.errors import DeviceError, PowerCapError
+
+Status = Literal["ok", "note", "broken"]
+
+_CAP_SYS_ADMIN = 21  # bit in capabilities(7); the driver asks for it in containers
+_LIBRARY_MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
+_NO_DRIVER = (9, 12)  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at.
+
+    Attributes:
+        name: what was looked at.
+        status: ``note`` is an optional thing that is missing, ``broken`` stops work.
+        found: what was found.
+        advice: what to do; empty when nothing needs doing.
+    """
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+
+def check_gpus() -> Iterator[Check]:
+    """The driver, NVML, the CUDA driver library, and every GPU NVML sees."""
+    from pytest_gpuenergy.devices.nvml import load_nvml, text
+
+    try:
+        nvml = load_nvml()
+    except DeviceError as error:
+        yield _no_nvml(error)
+        return
+    try:
+        version = text(nvml.nvmlSystemGetDriverVersion())
+        count = nvml.nvmlDeviceGetCount()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        uuids = [text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    except nvml.NVMLError as error:
+        yield Check("driver", "broken", f"NVML fails: {error}", "see whether nvidia-smi works")
+        return
+    yield Check("driver", "ok", f"NVIDIA driver {version}, {count} GPU(s)")
+    yield _cuda_agrees(uuids)
+    for index, (handle, uuid) in enumerate(zip(handles, uuids, strict=True)):
+        yield from check_gpu(nvml, handle, f"GPU {index}", uuid)
+
+
+def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
+    """One GPU: its limits and who may set them, persistence, MIG, other users, leftovers."""
+    from pytest_gpuenergy.devices.nvml import text
+
+    try:
+        name = text(nvml.nvmlDeviceGetName(handle))
+    except nvml.NVMLError as error:
+        yield Check(label, "broken", f"it does not answer: {error}", "see nvidia-smi and dmesg")
+        return
+    yield Check(label, "ok", f"{name} {uuid}")
+    yield _power_limits(nvml, handle, label)
+    try:
+        persistent = bool(nvml.nvmlDeviceGetPersistenceMode(handle))
+        yield (
+            Check(f"{label} persistence", "ok", "on")
+            if persistent
+            else Check(
+                f"{label} persistence",
+                "note",
+                "off: the driver may unload between runs, which resets the power limit",
+                "sudo nvidia-smi -pm 1",
+            )
+        )
+    except nvml.NVMLError:
+        pass  # not supported here, and then nothing can be done about it
+    yield from _mig(nvml, handle, label)
+    yield from _other_processes(nvml, handle, label)
+    yield from check_leftover(label, uuid)
+
+
+def check_leftover(label: str, uuid: str) -> Iterator[Check]:
+    """A power limit that a process which has ended left behind on the card ``uuid``."""
+    from pytest_gpuenergy.energy.lease import leftover
+
+    try:
+        record = leftover(uuid)
+    except PowerCapError as error:
+        yield Check(f"{label} saved power limit", "broken", str(error))
+        return
+    if record is not None:
+        yield Check(
+            f"{label} saved power limit",
+            "note",
+            f"{record.set_mw / 1e3:g} W was set and never put back to {record.prior_mw / 1e3:g} W",
+            "gpuenergy powercap restore",
+        )
+
+
+def may_set_limits(status_file: Path = Path("/proc/self/status")) -> bool:
+    """Whether this process has the capability SYS_ADMIN, which setting a power limit takes."""
+    try:
+        for line in status_file.read_text().splitlines():
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1)
+    except (OSError, ValueError, IndexError):
+        pass
+    return os.geteuid() == 0
+
+
+def _no_nvml(error: DeviceError) -> Check:
+    # load_nvml explains NVML's own error, which stays available as the context.
+    code = getattr(error.__context__, "value", None)
+    if code == _LIBRARY_MISMATCH:
+        return Check(
+            "driver",
+            "broken",
+            "the loaded driver and its libraries are of different versions",
+            "restart the machine, or reload the driver's kernel modules",
+        )
+    if code in _NO_DRIVER:
+        return Check(
+            "driver",
+            "note",
+            "no NVIDIA driver: only the emulated GPU can be used",
+            "on a machine with an NVIDIA GPU, install its driver",
+        )
+    return Check("driver", "broken", str(error))
+
+
+def _cuda_agrees(uuids: list[str]) -> Check:
+    from pytest_gpuenergy.devices.discovery import cuda_uuids
+
+    try:
+        cuda = cuda_uuids()
+    except DeviceError as error:
+        return Check("CUDA driver library", "broken", str(error))
+    if unknown := [uuid for uuid in cuda if uuid not in uuids]:
+        return Check(
+            "CUDA driver library",
+            "broken",
+            f"CUDA sees {unknown[0]}, NVML does not",
+            "see whether nvidia-smi -L lists it; name whole GPUs in CUDA_VISIBLE_DEVICES",
+        )
+    if len(cuda) < len(uuids):
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return Check(
+            "CUDA driver library",
+            "note",
+            f"CUDA sees {len(cuda)} of the {len(uuids)} GPUs of NVML"
+            + ("" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"),
+            "unset CUDA_VISIBLE_DEVICES to use the others",
+        )
+    return Check("CUDA driver library", "ok", "sees the same GPUs as NVML, by UUID")
+
+
+def _power_limits(nvml: Any, handle: Any, label: str) -> Check:
+    name = f"{label} power limit"
+    try:
+        low, high = nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+        now = nvml.nvmlDeviceGetPowerManagementLimit(handle)
+    except nvml.NVMLError as error:
+        return Check(name, "note", f"not told: {error}", "use --powercap current")
+    found = f"{now / 1e3:g} W, may be {low / 1e3:g} W to {high / 1e3:g} W"
+    if low == high:
+        return Check(name, "note", f"{found}: fixed", "use --powercap current")
+    if os.environ.get("GPUENERGY_CAP_WRITES", "allow").lower() not in ("", "allow"):
+        return Check(
+            name,
+            "note",
+            f"{found}; GPUENERGY_CAP_WRITES forbids setting it",
+            "unset GPUENERGY_CAP_WRITES, or use --powercap current",
+        )
+    if not may_set_limits():
+        return Check(
+            name,
+            "note",
+            f"{found}; this user may not set it",
+            "run as root (in a container: with the capability SYS_ADMIN), "
+            "or use --powercap current",
+        )
+    return Check(name, "ok", f"{found}; this user may set it")
+
+
+def _mig(nvml: Any, handle: Any, label: str) -> Iterator[Check]:
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError:
+        return  # a card that has no MIG
+    if current:
+        yield Check(
+            f"{label} MIG",
+            "broken",
+            "on: power is not measured per instance",
+            "use another GPU, or sudo nvidia-smi -mig 0",
+        )
+
+
+def _other_processes(nvml: Any, handle: Any, label: str) -> Iterator[Check]:
+    try:
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except nvml.NVMLError as error:
+        yield Check(f"{label} other processes", "note", f"not told: {error}")
+        return
+    others = [process for process in processes if process.pid != os.getpid()]
+    if others:
+        listed = ", ".join(
+            f"{process.pid} ({(process.usedGpuMemory or 0) // _MIB} MiB)" for process in others
+        )
+        yield Check(
+            f"{label} other processes",
+            "note",
+            f"in use by process {listed}",
+            "end them before measuring: their work is in every power reading",
+        )

@@ -1,0 +1,270 @@
+"""``gpuenergy kernels``: lists, shows and exports the kernels of record files."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
+from pytest_gpuenergy.errors import InputError
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.kernels.kernel import Kernel
+    from pytest_gpuenergy.kernels.records import Record, RecordFile
+
+RECORDS = Path("bench", "records")
+"""Where records lie by default, under the current folder or one above it."""
+
+_PATTERN = "*_conv2d_*.json"
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add ``kernels`` with ``list``, ``show`` and ``export``."""
+    parser = add_command(
+        subparsers,
+        "kernels",
+        None,
+        summary="List, show or export the tuned kernels",
+        description="Kernels come from record files: those of this project's bench/records, or "
+        "those that --records names. Showing and exporting need TVM.",
+        example="""
+gpuenergy kernels list --case case1
+gpuenergy kernels show case1 1
+gpuenergy kernels export --case case1,case5 --kernels top1 --out exported
+""",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
+    show_all = add_command(
+        actions,
+        "list",
+        _list,
+        summary="List the kernels with what they took on the GPU they were tuned for",
+        example="gpuenergy kernels list --case case1,case5 --json",
+    )
+    _add_case(show_all)
+    show = add_command(
+        actions,
+        "show",
+        _show,
+        summary="Print one kernel's source and launch plan",
+        example="gpuenergy kernels show case1 1 > kernel01.cu",
+    )
+    show.add_argument("case", metavar="CASE", help="Workload, such as case1")
+    show.add_argument("rank", metavar="RANK", type=int, help="Rank, 1 = fastest")
+    export = add_command(
+        actions,
+        "export",
+        _export,
+        summary="Write kernels as CUDA sources that build without this package",
+        description="Beside each source lies its launch plan, which load_kernel reads; a driver "
+        "and a CMakeLists.txt build one program per kernel, which checks it and then times it.",
+        example="""
+gpuenergy kernels export --case case1 --kernels top1 --out exported
+cmake -S exported -B exported/build && cmake --build exported/build
+ctest --test-dir exported/build --verbose
+""",
+    )
+    _add_case(export)
+    export.add_argument(
+        "--kernels",
+        metavar="LIST",
+        default="all",
+        help="all, top1, top2, ..., or ranks such as 1,5,25 (default: all)",
+    )
+    export.add_argument(
+        "--out", metavar="DIR", type=Path, required=True, help="New or empty folder to write to"
+    )
+    for action in (show_all, show, export):
+        action.add_argument(
+            "--records",
+            metavar="PATH",
+            type=Path,
+            help=f"Record file, or folder of them (default: {RECORDS} here or in a parent folder)",
+        )
+        action.add_argument("--json", action="store_true", help="Print JSON")
+
+
+def _add_case(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--case", metavar="LIST", help="all, or workloads such as case1,case5 (default: all)"
+    )
+
+
+def load_record_files(records: Path | None) -> list[RecordFile]:
+    """The record files that ``--records`` names, or those of the project around us.
+
+    Raises:
+        InputError: there are none, or one is damaged.
+    """
+    from pytest_gpuenergy.kernels.records import load_records
+
+    if records is None:
+        here = Path.cwd()
+        folders = [folder / RECORDS for folder in (here, *here.parents)]
+        records = next((folder for folder in folders if folder.is_dir()), None)
+        if records is None:
+            raise InputError(
+                f"There is no folder {RECORDS} here or above: name record files with --records."
+            )
+    if not records.is_dir():
+        return [load_records(records)]
+    paths = sorted([*records.glob(_PATTERN), *records.glob(f"*/{_PATTERN}")])
+    if not paths:
+        raise InputError(
+            f"There are no record files in {records}: make them with gpuenergy tune, "
+            "or name others with --records."
+        )
+    return [load_records(path) for path in paths]
+
+
+def choose_cases(files: Sequence[RecordFile], words: str | None) -> list[RecordFile]:
+    """The files of the workloads that ``--case`` names; all of them without it.
+
+    Raises:
+        InputError: there are no records of one of them.
+    """
+    if words is None or words == "all":
+        return list(files)
+    names = [word.strip() for word in words.split(",")]
+    known = list(dict.fromkeys(file.workload.name for file in files))
+    for name in names:
+        if name not in known:
+            raise InputError(f"There are no records of {name!r}: there are {', '.join(known)}.")
+    return [file for file in files if file.workload.name in names]
+
+
+def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:
+    """The ranks that ``--kernels`` names, of those there are.
+
+    Raises:
+        InputError: it is not understood, or names one that does not exist.
+    """
+    if words == "all":
+        return list(ranks)
+    best = words.removeprefix("top")
+    if best != words and best.isdecimal() and int(best):
+        return list(ranks[: int(best)])
+    parts = [word.strip() for word in words.split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise InputError(
+            f"--kernels {words!r} is not understood: give all, top1, top2, ..., or ranks such as "
+            "1,5,25."
+        )
+    wanted = {int(part) for part in parts}
+    if unknown := wanted.difference(ranks):
+        raise InputError(
+            f"--kernels {words}: there is no kernel {min(unknown)}; "
+            f"there are {min(ranks)} to {max(ranks)}."
+        )
+    return [rank for rank in ranks if rank in wanted]
+
+
+def _list(arguments: Namespace) -> int:
+    files = choose_cases(load_record_files(arguments.records), arguments.case)
+    if arguments.json:
+        print_json([_entry(file, record) for file in files for record in file.records])
+        return 0
+    rows = [
+        (
+            file.workload.name,
+            str(record.rank),
+            record.band,
+            file.gpu,
+            *_figures(record),
+        )
+        for file in files
+        for record in file.records
+    ]
+    print_table(
+        ("workload", "rank", "band", "tuned for", "time", "power", "energy", "search time"), rows
+    )
+    return 0
+
+
+def _entry(file: RecordFile, record: Record) -> dict[str, Any]:
+    return {
+        "workload": file.workload.name,
+        "parameters": dict(file.workload.parameters),
+        "rank": record.rank,
+        "band": record.band,
+        "tuned_for": file.gpu,
+        "measured": None if record.measured is None else asdict(record.measured),
+        "search_time_ms": _search_time_ms(record),
+    }
+
+
+def _figures(record: Record) -> tuple[str, str, str, str]:
+    from pytest_gpuenergy.report.tables import energy, time
+
+    search = time(_search_time_ms(record))
+    if record.measured is None:
+        return ("-", "-", "-", search)
+    measured = record.measured
+    power = f"{measured.power_w:.0f} W"
+    return (time(measured.time_ms), power, energy(measured.energy_mj), search)
+
+
+def _search_time_ms(record: Record) -> float:
+    """Mean of the tuner's own trial, which timed short launches and never power."""
+    return sum(record.run_secs) / len(record.run_secs) * 1e3
+
+
+def _show(arguments: Namespace) -> int:
+    from pytest_gpuenergy.kernels.source import plan_of
+
+    files = choose_cases(load_record_files(arguments.records), arguments.case)
+    file = _only(files, arguments.case)
+    kernel = _lowered(file, [file.record(arguments.rank).rank])[0]
+    plan = plan_of(kernel, f"kernel{arguments.rank:02d}.cu")
+    if arguments.json:
+        print_json({**plan, "source_text": kernel.source})
+        return 0
+    print(f"// {arguments.case} kernel {arguments.rank}, tuned for {file.gpu}")
+    for launch in kernel.launches:
+        print(
+            f"// {launch.entry}<<<{launch.grid}, {launch.block}, {launch.shared_bytes}>>>"
+            f"({', '.join(launch.arguments)})"
+        )
+    print(kernel.source)
+    return 0
+
+
+def _only(files: Sequence[RecordFile], case: str) -> RecordFile:
+    if len(files) > 1:
+        tuned = ", ".join(file.gpu for file in files)
+        raise InputError(
+            f"There are several sets of records of {case} (for {tuned}): "
+            "name one folder with --records."
+        )
+    return files[0]
+
+
+def _export(arguments: Namespace) -> int:
+    from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels, require_empty
+
+    files = choose_cases(load_record_files(arguments.records), arguments.case)
+    for file in files:
+        _only([other for other in files if other.workload == file.workload], file.workload.name)
+    chosen = [(file, choose_ranks(arguments.kernels, file.ranks)) for file in files]
+    require_empty(arguments.out)  # before minutes of lowering, not after
+    kernels = [
+        RankedKernel(file.workload, rank, kernel)
+        for file, ranks in chosen
+        for rank, kernel in zip(ranks, _lowered(file, ranks), strict=True)
+    ]
+    written = export_kernels(kernels, arguments.out)
+    if arguments.json:
+        print_json([str(path) for path in written])
+    else:
+        print(f"wrote {len(kernels)} kernels to {arguments.out}: {written[0]} lists them")
+    return 0
+
+
+def _lowered(file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:
+    from pytest_gpuenergy.tuning.lowering import KernelStore
+
+    with KernelStore() as store:
+        return list(store.kernels(file, ranks))

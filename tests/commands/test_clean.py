@@ -1,0 +1,188 @@
+"""`gpuenergy clean` removes what this package made, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import pytest_gpuenergy
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.commands.clean import CACHE_FOLDERS
+from pytest_gpuenergy.paths import cache_dir, state_dir
+from pytest_gpuenergy.report import RunFolder, RunInfo
+
+HASH = "0123456789abcdef" * 4
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+def make_run(project: Path, name: str = "20260101-000000") -> Path:
+    run = RunInfo(name, "2026-01-01", "host", "gpu", "GPU-0", "sm_90", True, {}, {}, {})
+    folder = RunFolder.create(project, run).path
+    (folder / "measurements.jsonl").write_text("")
+    return folder
+
+
+def test_all_runs_are_removed(project: Path) -> None:
+    make_run(project, "a")
+    make_run(project, "b")
+    assert main(["clean", "--yes"]) == 0
+    assert list(project.iterdir()) == []
+
+
+def test_what_goes_is_listed_first(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run(project)
+    assert main(["clean", "--yes"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert str(folder / "run.json") in shown
+    assert shown[-1] == "removed 4 files"
+
+
+def test_without_a_run_there_is_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["clean"]) == 0
+    assert capsys.readouterr().out == "nothing to remove\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "stays"), [("y", False), ("Yes", False), ("", True), ("n", True)]
+)
+def test_it_asks(project: Path, answer: str, stays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(project)
+    monkeypatch.setattr("builtins.input", lambda _: answer)
+    assert main(["clean"]) == (1 if stays else 0)
+    assert folder.exists() is stays
+
+
+def test_when_nobody_can_answer_nothing_is_removed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(_: str) -> str:
+        raise EOFError
+
+    folder = make_run(project)
+    monkeypatch.setattr("builtins.input", nobody)
+    assert main(["clean"]) == 1
+    assert (folder / "run.json").exists()
+
+
+@pytest.mark.parametrize("place", ["", "runs", "runs/20260101-000000"])
+def test_files_of_others_are_kept(
+    project: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(project)
+    mine = project / ".gpuenergy" / place / "notes.txt"
+    mine.write_text("mine")
+    assert main(["clean", "--yes"]) == 0
+    assert mine.read_text() == "mine"
+    assert f"kept, not made by gpuenergy: {mine}" in capsys.readouterr().out
+
+
+def test_a_clean_that_kept_something_can_be_repeated(project: Path) -> None:
+    make_run(project)
+    mine = project / ".gpuenergy" / "notes.txt"
+    mine.write_text("mine")
+    main(["clean", "--yes"])
+    mine.unlink()
+    assert main(["clean", "--yes"]) == 0
+    assert list(project.iterdir()) == []
+
+
+def test_a_folder_of_that_name_made_by_somebody_else_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / ".gpuenergy" / "runs").mkdir(parents=True)
+    assert main(["clean", "--yes"]) == 2
+    assert "was not made by gpuenergy" in capsys.readouterr().err
+    assert (project / ".gpuenergy" / "runs").exists()
+
+
+def test_a_linked_folder_is_refused(project: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    run = make_run(elsewhere)
+    (project / ".gpuenergy").symlink_to(elsewhere / ".gpuenergy")
+    assert main(["clean", "--yes"]) == 2
+    assert run.exists()
+
+
+@pytest.mark.parametrize("link", ["runs", "runs/20260101-000000", "runs/20260101-000000/run.json"])
+def test_links_are_not_followed(project: Path, tmp_path: Path, link: str) -> None:
+    make_run(project)
+    inside, outside = project / ".gpuenergy" / link, tmp_path / "outside"
+    inside.rename(outside)
+    inside.symlink_to(outside)
+    before = sorted(outside.rglob("*")) if outside.is_dir() else [outside]
+    assert main(["clean", "--yes"]) == 0
+    assert inside.is_symlink()
+    assert all(path.exists() for path in before)
+
+
+def test_the_cache_stays_unless_it_is_named(project: Path) -> None:
+    make_run(project)
+    entry = cache_dir("cubin") / f"{HASH}.cubin"
+    entry.write_text("code")
+    assert main(["clean", "--yes"]) == 0
+    assert entry.exists()
+
+
+def test_the_cache_is_emptied() -> None:
+    entries = [
+        cache_dir("cubin") / f"{HASH}.cubin",
+        cache_dir("lowered") / f"{HASH}-0.27.0.post1.json",
+        cache_dir("emulated", "host") / f"{HASH[:32]}-checked",
+        cache_dir("emulated", "host", f"host-{HASH[:16]}", "plain") / "kernel.h",
+        cache_dir("references") / f"{HASH}.npz",
+    ]
+    for entry in entries:
+        entry.write_text("data")
+    assert main(["clean", "--cache", "--yes"]) == 0
+    assert [path for path in cache_dir().rglob("*") if path.is_file()] == []
+
+
+def test_a_cache_that_is_shared_with_others_keeps_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    kept = [home / "references" / "thesis.bib", home / ".git" / "objects" / "ab" / HASH[:38]]
+    for path in kept:
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+    monkeypatch.setenv("GPUENERGY_CACHE", str(home))
+    assert main(["clean", "--cache", "--yes"]) == 0
+    assert all(path.exists() for path in kept)
+
+
+def test_links_in_the_cache_are_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mine").write_text("mine")
+    (cache_dir("emulated", "host") / f"host-{HASH[:16]}").symlink_to(outside)
+    assert main(["clean", "--cache", "--yes"]) == 0
+    assert (outside / "mine").exists()
+
+
+def test_a_saved_power_limit_is_never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUENERGY_STATE", str(cache_dir()))
+    lease = state_dir("leases") / "GPU-0.json"
+    lease.write_text("{}")
+    assert main(["clean", "--cache", "--yes"]) == 0
+    assert lease.exists()
+
+
+def test_every_folder_that_the_package_caches_in_is_known() -> None:
+    sources = Path(pytest_gpuenergy.__file__).parent.rglob("*.py")
+    calls = [
+        call
+        for path in sources
+        for call in re.findall(r'cache_dir\(("[^)]*")\)', path.read_text(encoding="utf-8"))
+    ]
+    assert calls
+    assert {"/".join(re.findall(r'"([^"]+)"', call)) for call in calls} <= set(CACHE_FOLDERS)

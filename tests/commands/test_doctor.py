@@ -1,0 +1,282 @@
+"""`gpuenergy doctor`, with the emulated GPU's NVML in the place of a driver's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.commands import doctor, doctor_gpu
+from pytest_gpuenergy.commands.doctor_gpu import Check, check_gpus, may_set_limits
+from pytest_gpuenergy.devices import discovery
+from pytest_gpuenergy.devices import nvml as nvml_module
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.energy.lease import PowerCapLease
+from pytest_gpuenergy.energy.powercap import PowerCap
+from pytest_gpuenergy.errors import DeviceError
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDevice]:
+    """A GPU as if it were a real one: visible to NVML and to CUDA, and settable."""
+    monkeypatch.setenv("GPUENERGY_CAP_WRITES", "allow")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with closing(EmulatedDevice()) as device:
+        monkeypatch.setattr(nvml_module, "load_nvml", lambda: device.nvml)
+        monkeypatch.setattr(discovery, "cuda_uuids", lambda: [device.uuid])
+        monkeypatch.setattr(doctor_gpu, "may_set_limits", lambda: True)
+        yield device
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is looked for outside this process."""
+
+    def no_driver() -> None:
+        try:
+            raise SimpleNVMLError(9)
+        except SimpleNVMLError:
+            raise DeviceError("NVML does not start.") from None
+
+    monkeypatch.setattr(nvml_module, "load_nvml", no_driver)
+    monkeypatch.setattr(doctor, "_probe", lambda _: (["1.0", "13.0"], ""))
+
+
+class SimpleNVMLError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+def by_name(checks: Iterator[Check]) -> dict[str, Check]:
+    return {check.name: check for check in checks}
+
+
+def test_a_sound_gpu_has_nothing_to_note(gpu: EmulatedDevice) -> None:
+    checks = by_name(check_gpus())
+    assert {check.status for check in checks.values()} == {"ok"}
+    assert checks["GPU 0"].found == f"{gpu.name} {gpu.uuid}"
+    assert checks["GPU 0 power limit"].found == (
+        "700 W, may be 200 W to 700 W; this user may set it"
+    )
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_user_who_may_not_set_limits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_gpu, "may_set_limits", lambda: False)
+    check = by_name(check_gpus())["GPU 0 power limit"]
+    assert (check.status, "run as root" in check.advice) == ("note", True)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_forbidden_writes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
+    check = by_name(check_gpus())["GPU 0 power limit"]
+    assert (check.status, "GPUENERGY_CAP_WRITES" in check.found) == ("note", True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "value", "name", "status"),
+    [
+        ("mig", True, "GPU 0 MIG", "broken"),
+        ("foreign_process", {"pid": 4242}, "GPU 0 other processes", "note"),
+        ("processes", "not_supported", "GPU 0 other processes", "note"),
+        ("nvmlDeviceGetName", "gpu_is_lost", "GPU 0", "broken"),
+        ("nvmlDeviceGetUUID", "gpu_is_lost", "driver", "broken"),
+        (
+            "nvmlDeviceGetPowerManagementLimitConstraints",
+            "not_supported",
+            "GPU 0 power limit",
+            "note",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_card_is_found(
+    gpu: EmulatedDevice, fault: str, value: object, name: str, status: str
+) -> None:
+    gpu.inject(fault, value)
+    assert by_name(check_gpus())[name].status == status
+
+
+def test_persistence_off_is_noted(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(gpu.nvml), "nvmlDeviceGetPersistenceMode", lambda *_: 0)
+    check = by_name(check_gpus())["GPU 0 persistence"]
+    assert (check.status, check.advice) == ("note", "sudo nvidia-smi -pm 1")
+
+
+def test_a_fixed_limit_is_noted(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "nvmlDeviceGetPowerManagementLimitConstraints"
+    monkeypatch.setattr(type(gpu.nvml), name, lambda *_: [72000, 72000])
+    assert "fixed" in by_name(check_gpus())["GPU 0 power limit"].found
+
+
+def test_nothing_is_written_to_the_card(gpu: EmulatedDevice) -> None:
+    gpu.inject("power_limit", "unknown")
+    assert all(check.status == "ok" for check in check_gpus())
+
+
+def test_a_limit_left_behind_is_noted(gpu: EmulatedDevice, own_folders: Path) -> None:
+    PowerCapLease(gpu).set(PowerCap(300.0))
+    (record,) = (own_folders / "leases").iterdir()
+    record.write_text(json.dumps({**json.loads(record.read_text()), "started": 0}))
+    check = by_name(check_gpus())["GPU 0 saved power limit"]
+    assert (check.status, check.advice) == ("note", "gpuenergy powercap restore")
+    assert check.found == "300 W was set and never put back to 700 W"
+
+
+def test_a_damaged_record_is_broken(gpu: EmulatedDevice, own_folders: Path) -> None:
+    (own_folders / "leases").mkdir()
+    (own_folders / "leases" / f"{gpu.uuid}.json").write_text("{")
+    assert by_name(check_gpus())["GPU 0 saved power limit"].status == "broken"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_gpus_hidden_from_cuda_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(discovery, "cuda_uuids", list)
+    check = by_name(check_gpus())["CUDA driver library"]
+    assert (check.status, check.found) == (
+        "note",
+        "CUDA sees 0 of the 1 GPUs of NVML (CUDA_VISIBLE_DEVICES=)",
+    )
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_that_nvml_does_not_know_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "cuda_uuids", lambda: ["GPU-other"])
+    check = by_name(check_gpus())["CUDA driver library"]
+    assert (check.status, "GPU-other" in check.found) == ("broken", True)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_missing_cuda_library_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> list[str]:
+        raise DeviceError("libcuda.so.1 is missing.")
+
+    monkeypatch.setattr(discovery, "cuda_uuids", missing)
+    assert by_name(check_gpus())["CUDA driver library"].status == "broken"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        (9, "note", "only the emulated GPU"),
+        (12, "note", "only the emulated GPU"),
+        (18, "broken", "different versions"),
+        (999, "broken", "NVML does not start"),
+    ],
+)
+def test_why_there_is_no_driver(
+    code: int, status: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        try:
+            raise SimpleNVMLError(code)
+        except SimpleNVMLError:
+            raise DeviceError("NVML does not start.") from None
+
+    monkeypatch.setattr(nvml_module, "load_nvml", fail)
+    (check,) = check_gpus()
+    assert check.status == status
+    assert said in check.found
+
+
+@pytest.mark.parametrize(
+    ("text", "may"), [("CapEff:\t0000000000200000\n", True), ("CapEff:\t0000000000000000\n", False)]
+)
+def test_permission_is_read_from_the_capabilities(tmp_path: Path, text: str, may: bool) -> None:
+    status = tmp_path / "status"
+    status.write_text(f"Name:\tpython\n{text}")
+    assert may_set_limits(status) is may
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_the_emulated_gpu_alone_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    checks = {check["name"]: check for check in report["checks"]}
+    assert checks["driver"]["status"] == "note"
+    assert checks["emulated GPU"]["status"] == "ok"
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_the_table_gives_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert "note    driver: no NVIDIA driver" in shown
+    assert "        -> on a machine with an NVIDIA GPU, install its driver" in shown
+    assert shown.splitlines()[-1].startswith("0 broken, ")
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_missing_compiler_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert main(["doctor"]) == 1
+    assert "broken  emulated GPU" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_folder_that_cannot_be_made_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "file" / "cache"))
+    assert main(["doctor"]) == 1
+    assert "broken  cache folder" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_optional_things_that_are_missing_are_notes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "find_spec", lambda _: None)
+    monkeypatch.setattr(doctor, "_version", lambda name: None if "xgboost" in name else "1.0")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CXX", sys.executable)
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("CuPy", "TVM", "xgboost", "nvcc"):
+        assert f"note    {name}: " in shown
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_missing_package_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "numpy" else "1.0")
+    assert main(["doctor"]) == 1
+    assert "-> pip install numpy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("probe", "said"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by signal 11"),
+        ("raise RuntimeError('too old')", "RuntimeError: too old"),
+        ("import sys; sys.exit(3)", "no message"),
+    ],
+)
+def test_a_package_that_ends_its_process_is_broken(
+    probe: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "find_spec", lambda _: SimpleNamespace())
+    monkeypatch.setattr(doctor, "_TVM_PROBE", probe)
+    monkeypatch.setattr(doctor, "_CUPY_PROBE", probe)
+    for check in (doctor.check_tvm(), doctor.check_cupy()):
+        assert check.status == "broken"
+        assert said in check.found
+
+
+def test_a_package_that_works_tells_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "find_spec", lambda _: SimpleNamespace())
+    monkeypatch.setattr(doctor, "_CUPY_PROBE", """print('warning'); print('["14.2", "13.0"]')""")
+    assert doctor.check_cupy() == Check("CuPy", "ok", "14.2 with NVRTC 13.0")

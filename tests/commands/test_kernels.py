@@ -1,0 +1,217 @@
+"""`gpuenergy kernels`: records listed, shown and exported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.commands.kernels import choose_ranks
+from pytest_gpuenergy.errors import InputError, KernelFault
+from pytest_gpuenergy.kernels import Kernel, Launch, Origin
+from pytest_gpuenergy.kernels.records import (
+    Measured,
+    Record,
+    RecordFile,
+    dump_records,
+    file_name,
+)
+from pytest_gpuenergy.kernels.source import load_kernel
+from pytest_gpuenergy.tuning import lowering
+from pytest_gpuenergy.workloads import Conv2d
+
+TINY = Conv2d.of("tiny", 1, 6, 6, 4, 3, 3, 3, 1, 1)
+OTHER = Conv2d.of("other", 1, 8, 8, 4, 3, 3, 3, 1, 1)
+
+
+def write_records(folder: Path, workload: Conv2d, *, gpu: str = "NVIDIA H200") -> Path:
+    tensors = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
+    text = json.dumps([[[], []], [2e-5, 4e-5], {"kind": "cuda"}, tensors], separators=(",", ":"))
+    records = (
+        Record(1, "fastest", text, Measured(0.025, 400.0, 10.0, 700.0)),
+        Record(2, "p50", text),
+    )
+    file = RecordFile(workload, gpu, "580.1", "0.27.0", "{}", "2026-01-01", 64, 32, records)
+    path = folder / file_name(workload)
+    dump_records(file, path)
+    return path
+
+
+class Store:
+    """Lowers without TVM: the text of a kernel tells its rank."""
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def kernels(self, file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:
+        launch = Launch("conv", (4, 1, 1), (36, 1, 1), ("data", "weight", "output"))
+        return [
+            Kernel(
+                f'extern "C" __global__ void conv(float* a, float* b, float* c) {{}} // {rank}',
+                (launch,),
+                origin=Origin("tvm-metaschedule", rank),
+                recorded=file.recorded(rank),
+            )
+            for rank in ranks
+        ]
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with records of two workloads, seen from a folder inside it."""
+    monkeypatch.setattr(lowering, "KernelStore", Store)
+    for workload in (TINY, OTHER):
+        write_records(tmp_path / "bench" / "records" / "nvidia-h200", workload)
+    inside = tmp_path / "docs"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    return tmp_path
+
+
+def test_list_finds_the_records_of_the_project_around(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", "list", "--case", "all"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["workload", "rank", "band"]
+    assert len(rows) == 4
+    assert rows[2].split() == (
+        ["tiny", "1", "fastest", "NVIDIA", "H200", "25", "µs", "400", "W", "10", "mJ", "30", "µs"]
+    )
+
+
+def test_list_of_one_case_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", "list", "--case", "tiny", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["workload"], first["rank"], first["tuned_for"]) == ("tiny", 1, "NVIDIA H200")
+    assert first["measured"]["energy_mj"] == 10.0
+    assert second["measured"] is None
+    assert second["search_time_ms"] == pytest.approx(0.03)
+
+
+def test_records_can_be_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_records(tmp_path, TINY, gpu="NVIDIA L4")
+    assert main(["kernels", "list", "--records", str(path), "--json"]) == 0
+    assert {entry["tuned_for"] for entry in json.loads(capsys.readouterr().out)} == {"NVIDIA L4"}
+
+
+def test_show_prints_source_and_launch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", "show", "tiny", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "// conv<<<(4, 1, 1), (36, 1, 1), 0>>>(data, weight, output)" in shown
+    assert shown.rstrip().endswith("{} // 2")
+
+
+def test_show_as_json_has_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", "show", "tiny", "1", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["launches"][0]["block"] == [36, 1, 1]
+    assert plan["source_text"].endswith("// 1")
+    assert plan["recorded"][0]["time_ms"] == 0.025
+
+
+def test_export_writes_the_chosen_kernels(tmp_path: Path) -> None:
+    words = ["kernels", "export", "--case", "tiny", "--kernels", "2", "--out", str(tmp_path / "o")]
+    assert main(words) == 0
+    assert [path.name for path in (tmp_path / "o" / "kernels").rglob("*.cu")] == ["kernel02.cu"]
+    kernel = load_kernel(tmp_path / "o" / "kernels" / "tiny" / "kernel02.json")
+    assert kernel.source.endswith("// 2")
+
+
+def test_export_as_json_lists_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["kernels", "export", "--kernels", "top1", "--out", str(tmp_path / "o"), "--json"]
+    assert main(words) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert len(written) == 2 * 3 + 3
+    assert all(Path(path).is_file() for path in written)
+
+
+def test_a_full_folder_is_refused_before_anything_is_lowered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Store, "kernels", never)
+    (tmp_path / "mine.txt").write_text("mine")
+    assert main(["kernels", "export", "--out", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_a_record_that_cannot_be_lowered_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fault(*_: object) -> None:
+        raise KernelFault("compile", "tiny kernel 1: the trace does not apply.")
+
+    monkeypatch.setattr(Store, "kernels", fault)
+    assert main(["kernels", "show", "tiny", "1"]) == 1
+    assert "does not apply" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list", "--case", "case99"], "There are no records of 'case99': there are other, tiny."),
+        (["list", "--records", "/no/such/folder"], "No such file"),
+        (["list", "--records", "."], "There are no record files in ."),
+        (["show", "tiny", "3"], "has no kernel of rank 3"),
+        (["show", "tiny", "first"], "invalid int value"),
+        (["export", "--kernels", "best", "--out", "o"], "--kernels 'best' is not understood"),
+        (["export", "--kernels", "1,9", "--out", "o"], "there is no kernel 9; there are 1 to 2"),
+        (["export"], "--out"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["kernels", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_outside_a_project_the_records_must_be_named(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert main(["kernels", "list"]) == 2
+    assert "name record files with --records" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["show", "tiny", "1"], ["export", "--out", "o"]])
+def test_records_for_several_gpus_must_be_told_apart(
+    words: list[str], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(project / "bench" / "records" / "nvidia-l4", TINY, gpu="NVIDIA L4")
+    assert main(["kernels", *words]) == 2
+    assert "several sets of records of tiny (for NVIDIA H200, NVIDIA L4)" in capsys.readouterr().err
+
+
+@given(
+    ranks=st.lists(st.integers(1, 25), min_size=1, unique=True).map(sorted),
+    count=st.integers(1, 30),
+)
+def test_top_gives_the_first_ones(ranks: list[int], count: int) -> None:
+    assert choose_ranks(f"top{count}", ranks) == ranks[:count]
+
+
+@given(ranks=st.lists(st.integers(1, 25), min_size=1, unique=True).map(sorted), data=st.data())
+def test_a_list_gives_exactly_those(ranks: list[int], data: st.DataObject) -> None:
+    wanted = data.draw(st.lists(st.sampled_from(ranks), min_size=1))
+    assert choose_ranks(",".join(map(str, wanted)), ranks) == sorted(set(wanted))
+
+
+@given(st.text(max_size=12))
+def test_any_other_words_are_refused_or_name_ranks(words: str) -> None:
+    try:
+        chosen = choose_ranks(words, [1, 2, 3])
+    except InputError:
+        return
+    assert set(chosen) <= {1, 2, 3}

@@ -1,0 +1,100 @@
+"""`gpuenergy powercap` on the emulated GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.cli import main
+
+H200 = ["--gpu-device", "emulated:h200"]
+
+
+def in_a_process(*words: str) -> None:
+    """The saved limit belongs to a process until that has ended."""
+    root = Path(__file__).parents[2]
+    subprocess.run(
+        [sys.executable, "-m", "pytest_gpuenergy.cli", "powercap", *words, *H200],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+
+
+def state(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    capsys.readouterr()
+    assert main(["powercap", "show", "--json", *H200]) == 0
+    shown: dict[str, object] = json.loads(capsys.readouterr().out)
+    return shown
+
+
+def test_show_tells_limits_and_caps(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = state(capsys)
+    assert (shown["min_w"], shown["max_w"], shown["power_limit_w"]) == (200.0, 700.0, 700.0)
+    assert shown["emulated"] is True
+    assert [cap["power_limit_w"] for cap in shown["caps"]] == [200.0, 325.0, 450.0, 575.0, 700.0]  # type: ignore[attr-defined]
+
+
+def test_show_is_labelled_emulated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["powercap", "show", *H200]) == 0
+    shown = capsys.readouterr().out
+    assert "(emulated)" in shown
+    assert "constraints 200 W to 700 W" in shown
+    assert "3    450 W" in shown
+
+
+def test_show_says_which_caps_the_card_cannot_take(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["powercap", "show", "--gpu-device", "emulated:a100"]) == 0
+    assert "450 W lies outside this card's constraints" in capsys.readouterr().out
+
+
+def test_a_limit_outlives_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["powercap", "set", "300W", *H200]) == 0
+    assert "power limit 300W, enforced 300 W" in capsys.readouterr().out
+    assert state(capsys)["power_limit_w"] == 300.0
+
+
+def test_restore_puts_back_what_was_before(capsys: pytest.CaptureFixture[str]) -> None:
+    in_a_process("set", "300")
+    in_a_process("set", "250.5")
+    assert state(capsys)["restore_to_w"] == 700.0
+    assert main(["powercap", "show", *H200]) == 0
+    assert "before it was set: 700 W" in capsys.readouterr().out
+    assert main(["powercap", "restore", *H200]) == 0
+    assert state(capsys)["power_limit_w"] == 700.0
+
+
+def test_nothing_to_restore_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["powercap", "restore", *H200]) == 0
+    assert "nothing to restore" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["set", "5000", *H200], "200 W to 700 W"),
+        (["set", "lots", *H200], "is not a number of watts"),
+        (["set"], "required: W"),
+        (["show", "--gpu-device", "emulated:nothing"], "nothing"),
+        (["show", "--gpu-device", "toaster"], "is not understood"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["powercap", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_card_that_refuses_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"power_limit": "no_permission"}')
+    assert main(["powercap", "set", "300", *H200]) == 1
+    assert "run as root" in capsys.readouterr().err

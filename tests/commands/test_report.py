@@ -1,0 +1,137 @@
+"""`gpuenergy report`: merging runs and writing views."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.report import Measurement, RunFolder, RunInfo, WorkloadInfo, load_report
+from pytest_gpuenergy.report.measurement import KernelInfo
+
+RUN = RunInfo(
+    run_id="20260101-000000",
+    started="2026-01-01T00:00:00",
+    host="host",
+    gpu_name="NVIDIA H200",
+    gpu_uuid="GPU-0",
+    architecture="sm_90",
+    emulated=True,
+    power_limits_w={},
+    software={},
+    options={},
+)
+K01 = Measurement(
+    node_id="bench.py::test[case1-k01-300W]",
+    workload=WorkloadInfo("case1", {}, 100, 10),
+    kernel=KernelInfo("k01", "0" * 64, "file", rank=1),
+    outcome="correct",
+    cap="300W",
+    cap_index=3,
+    power_limit_w=300.0,
+    time_ms=0.5,
+    energy_mj=100.0,
+    edp_mj_ms=50.0,
+    power_w=200.0,
+    gflops=20.0,
+    gflops_per_w=0.1,
+)
+K02 = replace(
+    K01, node_id="bench.py::test[case1-k02-300W]", kernel=KernelInfo("k02", "1" * 64, "file", 2)
+)
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make_run(project: Path, name: str, *measurements: Measurement, **changes: object) -> Path:
+    run = replace(RUN, run_id=name, started=name, **changes)  # type: ignore[arg-type]
+    folder = RunFolder.create(project, run)
+    for measurement in measurements:
+        folder.append(measurement)
+    return folder.path
+
+
+def test_the_latest_run_is_summed_up(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(project, "a", K01)
+    make_run(project, "b", K02)
+    assert main(["report"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("NVIDIA H200 (emulated), run b\ncase1 at 300W (emulated)\n")
+    assert "k02" in shown
+    assert "k01" not in shown
+
+
+def test_runs_are_merged_into_one_report(project: Path) -> None:
+    first = make_run(project, "a", K01, K02)
+    second = make_run(project, "b", replace(K02, time_ms=0.25))
+    assert main(["report", str(first), str(second), "--json", "all.json"]) == 0
+    merged = load_report(project / "all.json")
+    assert [m.kernel.label for m in merged.measurements] == ["k01", "k02"]
+    assert merged.measurements[1].time_ms == 0.25
+
+
+def test_a_run_of_this_project_can_be_named_by_its_id(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(project, "a", K01)
+    make_run(project, "b")
+    assert main(["report", "a"]) == 0
+    assert "k01" in capsys.readouterr().out
+
+
+def test_json_can_go_to_the_terminal(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(project, "a", K01)
+    assert main(["report", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    assert [m["node_id"] for m in document["measurements"]] == [K01.node_id]
+
+
+def test_markdown_can_go_to_the_terminal(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(project, "a", K01)
+    assert main(["report", "--md", "-"]) == 0
+    assert capsys.readouterr().out.startswith("# NVIDIA H200 (emulated), run a\n")
+
+
+def test_views_are_written_from_a_json_report(project: Path) -> None:
+    make_run(project, "a", K01)
+    assert main(["report", "a", "--json", "a.json"]) == 0
+    assert main(["report", "a.json", "--csv", "csv", "--md", "a.md"]) == 0
+    assert (project / "csv/case1/powercap3/results.csv").read_text() == (
+        "id,perf(GFLOP/s),energy(mJ),EDP(ms*mJ)\n1,20.0,100.0,50.0\n"
+    )
+    assert "k01" in (project / "a.md").read_text()
+
+
+def test_a_run_without_measurements_says_so(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(project, "a")
+    assert main(["report"]) == 0
+    assert capsys.readouterr().out.endswith("nothing was measured\n")
+
+
+def test_without_any_run_there_is_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report"]) == 2
+    assert "run pytest first" in capsys.readouterr().err
+
+
+def test_runs_of_a_real_and_an_emulated_gpu_do_not_mix(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(project, "a", K01)
+    make_run(project, "b", K01, emulated=False)
+    assert main(["report", "a", "b"]) == 1
+    assert "cannot be merged" in capsys.readouterr().err
+
+
+def test_a_missing_run_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "no-such-run"]) == 1
+    assert capsys.readouterr().err == "gpuenergy: error: no-such-run does not exist.\n"

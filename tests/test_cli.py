@@ -1,0 +1,124 @@
+"""The command line: help, exit codes, and how errors and interrupts end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy import __version__, cli
+from pytest_gpuenergy.commands import clean
+from pytest_gpuenergy.errors import DeviceError, InputError
+
+ACTIONS = [
+    *([name] for name in cli.COMMANDS),
+    *(["kernels", action] for action in ("list", "show", "export")),
+    *(["powercap", action] for action in ("show", "set", "restore")),
+]
+
+
+def raising(error: BaseException) -> Callable[[Namespace], int]:
+    def run(_: Namespace) -> int:
+        raise error
+
+    return run
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in cli.COMMANDS:
+        assert f"\n    {name} " in shown
+
+
+@pytest.mark.parametrize("words", ACTIONS, ids=" ".join)
+def test_every_command_has_help_with_an_example(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    _, separator, example = shown.partition("example:\n")
+    assert separator
+    assert f"gpuenergy {' '.join(words)}" in example
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"gpuenergy {__version__}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["no-such-command"], ["clean", "--no-such-option"]])
+def test_wrong_usage_ends_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(InputError("No such file."), 2), (DeviceError("No such GPU."), 1)]
+)
+def test_an_error_is_one_sentence_on_stderr(
+    error: Exception,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(clean, "run", raising(error))
+    assert cli.main(["clean"]) == code
+    captured = capsys.readouterr()
+    assert captured.err == f"gpuenergy: error: {error}\n"
+    assert captured.out == ""
+
+
+def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clean, "run", raising(KeyboardInterrupt()))
+    assert cli.main(["clean"]) == 130
+
+
+def test_an_unforeseen_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clean, "run", raising(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.main(["clean"])
+
+
+def in_a_process(*words: str, stdout: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest_gpuenergy.cli", *words],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])},
+    )
+
+
+def test_a_reader_who_leaves_early_gets_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = in_a_process("clean", stdout=writer)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from pytest_gpuenergy import cli; cli.build_parser(); "
+        "print(*sys.modules.keys() & "
+        "{'numpy', 'tvm', 'cupy', 'torch', 'matplotlib', 'pytest', 'pynvml'})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])},
+    )
+    assert done.stdout.strip() == ""
