@@ -1,0 +1,65 @@
+"""The repository's own bench, run: from a record through TVM to a measurement."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.report import load_report
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tvm") is None, reason="kernels are made from records by Apache TVM"
+)
+
+
+def test_shipped_kernels_are_made_verified_and_measured(bench: Bench) -> None:
+    bench.give_case7("mine", good=2)
+    result = bench.run(
+        "--records", "mine", "--powercap", "1,5", "--kernels", "top1", "--gpuenergy-json", "r.json"
+    )
+    result.assert_outcomes(passed=2)
+    report = load_report(bench.path / "r.json")
+    assert report.run.emulated
+    low, high = report.measurements
+    assert (low.workload.name, low.kernel.label, low.cap) == ("case7", "k01", "200W")
+    assert (high.kernel.origin, high.kernel.rank) == ("tvm-metaschedule", 1)
+    assert low.kernel.digest == high.kernel.digest
+    assert low.correctness == high.correctness
+    assert low.correctness is not None
+    assert 0 < low.correctness.normwise_error < low.correctness.normwise_bound
+    assert low.time_ms is not None
+    assert low.gflops == pytest.approx(low.workload.flops / low.time_ms / 1e6)
+    (folder,) = (bench.path / ".gpuenergy" / "runs").iterdir()
+    with (folder / "csv" / "case7" / "all.csv").open() as table:
+        header, row = csv.reader(table)
+    assert (len(header), row[0]) == (7, "1")
+
+
+def test_a_record_that_makes_no_kernel_fails_its_own_item_only(bench: Bench) -> None:
+    bench.give_case7("mine", good=1, bad=1)
+    result = bench.run("--records", "mine", "--powercap", "1")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["ERROR bench/test_conv2d.py::test_conv2d[[]case7-k02-200W] - *"])
+    result.stdout.fnmatch_lines(["case7 kernel 2: *"])
+    assert "conftest.py:" not in result.stdout.str()
+
+
+def test_without_tvm_every_item_says_what_to_install(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
+    monkeypatch.setattr("pytest_gpuenergy.tuning.lowering.installed_tvm", lambda: None)
+    bench.give_case7("mine", good=1)
+    result = bench.run("--records", "mine", "--powercap", "1")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["To make case7 kernel 1 from its record takes Apache TVM, which is not installed: *"]
+    )
+    assert "conftest.py:" not in result.stdout.str()

@@ -1,0 +1,167 @@
+"""Which items the repository's own bench has, and what is said when it cannot have them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.kernels.records import file_name
+from pytest_gpuenergy.workloads import CASES
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+CASE1, CASE7 = CASES["case1"], CASES["case7"]
+
+
+def test_every_kernel_of_every_case_runs_under_every_cap(bench: Bench) -> None:
+    bench.give_records(25)
+    ids = bench.ids()
+    assert len(ids) == len(set(ids)) == 7 * 25 * 5
+    assert {"case1-k01-200W", "case1-k25-450W", "case7-k10-700W"} <= set(ids)
+
+
+def test_the_id_says_current_where_no_cap_is_set(bench: Bench) -> None:
+    bench.give_records(1)
+    assert bench.ids("--powercap", "current") == [f"{case}-k01-current" for case in CASES]
+
+
+@pytest.mark.parametrize(
+    ("expression", "selected"),
+    [
+        ("case1", [f"case1-k{rank:02d}-450W" for rank in range(1, 13)]),
+        ("case1-k01", ["case1-k01-450W"]),
+        ("k01-450W and (case2 or case3)", ["case2-k01-450W", "case3-k01-450W"]),
+    ],
+)
+def test_a_name_selects_no_neighbour(bench: Bench, expression: str, selected: list[str]) -> None:
+    bench.give_records(12)
+    assert bench.ids("--powercap", "450W", "-k", expression) == selected
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks"),
+    [
+        ("all", [1, 2, 3, 4]),
+        ("top1", [1]),
+        ("top2", [1, 2]),
+        ("top9", [1, 2, 3, 4]),
+        ("2,4", [2, 4]),
+        ("4, 2", [2, 4]),
+        ("3", [3]),
+    ],
+)
+def test_kernels_are_chosen_by_rank(bench: Bench, words: str, ranks: list[int]) -> None:
+    bench.give_records(4)
+    assert bench.ids("--powercap", "1", "--kernels", words, "-k", "case1") == [
+        f"case1-k{rank:02d}-200W" for rank in ranks
+    ]
+
+
+def test_quick_takes_the_ends(bench: Bench) -> None:
+    bench.give_records(4)
+    kernels = ["case1-k01", "case1-k02", "case7-k01", "case7-k02"]
+    assert bench.ids("--powercap", "1", "--quick") == [f"{name}-200W" for name in kernels]
+
+
+def test_quick_leaves_the_kernels_to_who_names_them(bench: Bench) -> None:
+    bench.give_records(4)
+    assert bench.ids("--powercap", "1", "--quick", "--kernels", "3") == [
+        "case1-k03-200W",
+        "case7-k03-200W",
+    ]
+
+
+def test_records_may_lie_elsewhere(bench: Bench) -> None:
+    bench.give_records(1, bench.path / "mine")
+    assert len(bench.ids("--powercap", "1", "--records", "mine")) == 7
+    bench.run("--collect-only", "--records", "mine").stdout.fnmatch_lines(
+        [f"bench: kernels from {bench.path / 'mine'}"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            words,
+            f"--kernels {words!r} is not understood: give all, top1, top2, ..., or ranks "
+            "such as 1,5,25.",
+        )
+        for words in ("bad", "top0", "top", "1,,2", "-1", "1-3")
+    ]
+    + [(words, f"--kernels {words}: there is no kernel {words}; *") for words in ("0", "99")],
+)
+def test_kernels_that_there_are_not_are_refused(bench: Bench, words: str, sentence: str) -> None:
+    bench.give_records(4)
+    _assert_refused(bench, bench.run(f"--kernels={words}"), sentence)
+
+
+def test_missing_records_are_told_with_what_to_do(bench: Bench) -> None:
+    result = bench.run("--records", "nowhere")
+    _assert_refused(
+        bench,
+        result,
+        "There are no records of case1 in */nowhere (no file case1_*.json): "
+        "make them with 'gpuenergy tune --case case1 --out */nowhere'.",
+    )
+
+
+def test_shipped_records_must_be_complete(bench: Bench) -> None:
+    bench.give_records(1)
+    (bench.records / file_name(CASES["case4"])).unlink()
+    _assert_refused(bench, bench.run(), "There are no records of case4 in *")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", '{"format": "something else"}', "[]", "\0\1\2", '{"schema_version": 1}'],
+    ids=["empty", "truncated", "foreign", "list", "binary", "report"],
+)
+def test_a_file_that_is_no_record_file_is_refused(bench: Bench, content: str) -> None:
+    bench.give_records(1)
+    (bench.records / file_name(CASE1)).write_text(content)
+    _assert_refused(bench, bench.run(), "The record file */case1_*.json cannot be used, because *")
+
+
+def test_a_record_file_cut_short_is_refused(bench: Bench) -> None:
+    bench.give_records(3)
+    path = bench.records / file_name(CASE7)
+    path.write_text(path.read_text()[:-200])
+    _assert_refused(bench, bench.run(), "The record file */case7_*.json cannot be used, because *")
+
+
+def test_the_records_of_another_case_are_refused(bench: Bench) -> None:
+    bench.give_records(1)
+    path = bench.records / file_name(CASE1)
+    path.write_text((bench.records / file_name(CASE7)).read_text())
+    sentence = "The record file */case1_*.json holds kernels of case7 instead of case1: *"
+    _assert_refused(bench, bench.run(), sentence)
+
+
+def test_collecting_it_all_imports_nothing_heavy(bench: Bench) -> None:
+    bench.give_records(25)
+    code = (
+        "import sys, pytest; code = pytest.main(['--collect-only', '-q', 'bench']);"
+        "heavy = {'tvm', 'tvm_ffi', 'cupy', 'torch', 'triton', 'matplotlib'};"
+        "print(int(code), sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=bench.path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "0 []"
+    assert "875 tests collected" in done.stdout
+
+
+def _assert_refused(bench: Bench, result: pytest.RunResult, sentence: str) -> None:
+    """One sentence, no traceback, and nothing measured."""
+    assert result.ret != pytest.ExitCode.OK
+    result.stdout.fnmatch_lines([sentence.replace("[", "[[]")])
+    assert result.parseoutcomes().get("errors", result.parseoutcomes().get("error")) == 1
+    text = result.stdout.str()
+    assert "Traceback" not in text
+    assert "conftest.py:" not in text
+    assert not (bench.path / ".gpuenergy").exists()
