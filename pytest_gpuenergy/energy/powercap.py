@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.errors import DeviceError, InputError
+from pytest_gpuenergy.project import project_table
 
 CAP_TABLES_W: dict[str, tuple[float, ...]] = {
     "RTX 3090": (100, 200, 300, 420, 450),
@@ -152,27 +151,14 @@ def _from_table(index: int, table: Sequence[float], limits: PowerLimits) -> Powe
 
 
 def project_tables(root: Path) -> dict[str, tuple[float, ...]]:
-    """Cap tables in ``[tool.gpuenergy.powercaps]`` of ``root``'s pyproject.toml, in W.
+    """Cap tables in ``[tool.gpuenergy.powercaps]`` of the pyproject.toml around ``root``, in W.
 
     For example ``"NVIDIA L4" = [40, 50, 60, 65, 72]``.
 
     Raises:
         InputError: the file or a table is malformed.
     """
-    path = root / "pyproject.toml"
-    try:
-        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from None
-    tables: Any = document
-    for key in ("tool", "gpuenergy", "powercaps"):
-        tables = tables.get(key, {})
-        if not isinstance(tables, dict):
-            raise InputError(
-                f"{path}: [tool.gpuenergy.powercaps] must be a table of lists of watts."
-            )
+    path, tables = project_table(root, "powercaps", "lists of watts")
     for name, table in tables.items():
         numbers = isinstance(table, list) and all(
             isinstance(watts, int | float) and not isinstance(watts, bool) and 0 < watts < 1e5

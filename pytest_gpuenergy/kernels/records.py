@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -29,7 +28,7 @@ from pytest_gpuenergy.kernels.json_input import (
 from pytest_gpuenergy.kernels.kernel import RecordedFigures
 from pytest_gpuenergy.kernels.record_form import check_record, is_failed, tensor_of
 from pytest_gpuenergy.workloads.conv2d import Conv2d, Conv2dShape
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
 
 FORMAT = "gpuenergy-records"
 FORMAT_VERSION = 1
@@ -40,8 +39,6 @@ BANDS: tuple[Band, ...] = get_args(Band)
 
 _WHAT = "record file"
 _LARGEST_BYTES = 16 << 20
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_SIZES = tuple(field.name for field in fields(Conv2dShape))
 
 
 @dataclass(frozen=True)
@@ -168,27 +165,52 @@ def file_name(workload: Workload) -> str:
             f"{workload.name} is a {type(workload).__name__}, and only convolutions have record "
             "files: choose a convolution."
         )
-    if not _NAME.fullmatch(workload.name):
+    if not is_plain_name(workload.name):
         raise InputError(
             f"A workload called {workload.name!r} cannot have a record file: use letters, digits, "
             "'_', '-' and '.' in its name."
         )
-    return f"{workload.name}_conv2d_{workload.shape.label}.json"
+    return workload.name + _ending(workload)
 
 
-def find_records(folder: Path, workload: Workload) -> Path:
-    """The record file of ``workload`` in ``folder``.
+def _ending(workload: Conv2d) -> str:
+    return f"_conv2d_{workload.shape.label}.json"
+
+
+def find_records(folder: Path, workload: Conv2d) -> Path:
+    """The record file of ``workload`` in ``folder``, or of another workload of the same shape.
+
+    The workload's own comes first, then the first one by name.
 
     Raises:
         InputError: there is none.
     """
     path = folder / file_name(workload)
-    if not path.is_file():
+    if path.is_file():
+        return path
+    others = sorted(folder.glob(f"*{_ending(workload)}"))
+    if not others:
         raise InputError(
             f"There are no records of {workload.name} in {folder} (no file {path.name}): "
             f"make them with 'gpuenergy tune --case {workload.name} --out {folder}'."
         )
-    return path
+    return others[0]
+
+
+def records_of(folder: Path, workload: Conv2d) -> RecordFile:
+    """The records in ``folder`` that serve ``workload``, under its name; see `find_records`.
+
+    Raises:
+        InputError: there are none, or the file cannot be used or holds those of another shape.
+    """
+    path = find_records(folder, workload)
+    file = load_records(path)
+    if file.workload.shape != workload.shape:
+        raise InputError(
+            f"The {_WHAT} {path} holds kernels of {file.workload.name} instead of "
+            f"{workload.name}: restore it from where it came."
+        )
+    return replace(file, workload=workload)
 
 
 def load_records(path: Path) -> RecordFile:
@@ -221,7 +243,7 @@ def dump_records(file: RecordFile, path: Path) -> None:
         "tvm": file.tvm,
         "date": file.date,
         "trials": {"total": file.trials_total, "valid": file.trials_valid},
-        "workload": {"name": file.workload.name, **asdict(file.workload.shape)},
+        "workload": {"name": file.workload.name, **file.workload.shape.sizes},
         "target": json.loads(file.target),
     }
     # One line per record: they are long, and a change of one should show as one line.
@@ -286,9 +308,14 @@ def _record_file(value: object) -> RecordFile:
 
 def _workload(value: dict[str, Any]) -> Conv2d:
     name = member(value, "name", str)
-    if not _NAME.fullmatch(name):
+    if not is_plain_name(name):
         raise FormError(f"the workload's name is {shown(name)}")
-    return Conv2d.of(name, *(member(value, size, int) for size in _SIZES))
+    sizes = {
+        size.name: member(value, size.name, int)
+        for size in fields(Conv2dShape)
+        if size.default is MISSING or size.name in value
+    }
+    return Conv2d(name, Conv2dShape(**sizes))
 
 
 def _record(value: object, rank: int, workload: Conv2d) -> Record:

@@ -52,7 +52,10 @@ def conv2d_module(workload: Conv2d) -> Any:
     te, topi = tvm.te, tvm.topi
     shape = workload.shape
     data, weight = (te.placeholder(t.shape, t.dtype, t.name) for t in workload.inputs)
-    output = topi.nn.conv2d_nchw(data, weight, shape.strides, shape.padding, 1, "float32")
+    # With one group this is `topi.nn.conv2d_nchw`, to the name of its block.
+    output = topi.nn.group_conv2d_nchw(
+        data, weight, shape.strides, shape.padding, shape.dilation, shape.groups, "float32"
+    )
     return tvm.IRModule({"main": te.create_prim_func([data, weight, output])})
 
 

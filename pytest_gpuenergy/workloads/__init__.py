@@ -2,16 +2,31 @@
 
 from pytest_gpuenergy.workloads.contract import Contract
 from pytest_gpuenergy.workloads.conv2d import Conv2d
-from pytest_gpuenergy.workloads.table import CASES, find_workload
+from pytest_gpuenergy.workloads.shipped import NETWORKS
+from pytest_gpuenergy.workloads.table import (
+    CASES,
+    choose_workloads,
+    distinct_shapes,
+    find_workload,
+    network,
+    parse_shape,
+    project_workloads,
+)
 from pytest_gpuenergy.workloads.workload import ErrorBound, Scalar, Tensor, Workload
 
 __all__ = [
     "CASES",
+    "NETWORKS",
     "Contract",
     "Conv2d",
     "ErrorBound",
     "Scalar",
     "Tensor",
     "Workload",
+    "choose_workloads",
+    "distinct_shapes",
     "find_workload",
+    "network",
+    "parse_shape",
+    "project_workloads",
 ]

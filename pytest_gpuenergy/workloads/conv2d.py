@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +13,18 @@ from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.workloads.workload import Array, ErrorBound, Tensor, Workload
 
 _SCRATCH_BYTES = 1 << 26
+_MOST_ELEMENTS = (1 << 31) - 1
+"""Of one tensor: kernels index with 32-bit integers."""
 
 
 @dataclass(frozen=True)
 class Conv2dShape:
-    """[N, H, W, CO, CI, KH, KW, stride, padding], sizes in elements."""
+    """[N, H, W, CO, CI, KH, KW, stride, padding, dilation, groups], sizes in elements.
+
+    Raises:
+        InputError: a number is out of range, the groups do not divide the channels, the window
+            does not fit the padded input, or a tensor is too large.
+    """
 
     N: int
     H: int
@@ -27,6 +35,8 @@ class Conv2dShape:
     KW: int
     strides: int
     padding: int
+    dilation: int = 1
+    groups: int = 1
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -36,33 +46,85 @@ class Conv2dShape:
                     f"conv2d needs {field.name} to be an integer of at least {least}, "
                     f"not {value!r}."
                 )
-        if self.OH < 1 or self.OW < 1:
+        if self.CO % self.groups or self.CI % self.groups:
             raise InputError(
-                f"conv2d with a {self.KH}x{self.KW} window does not fit the padded input of "
-                f"{self.H + 2 * self.padding}x{self.W + 2 * self.padding}."
+                f"conv2d needs groups to divide CO and CI, and {self.groups} does not divide "
+                f"{self.CO} and {self.CI}."
             )
+        if self.OH < 1 or self.OW < 1:
+            dilated = f" dilated by {self.dilation}" if self.dilation > 1 else ""
+            raise InputError(
+                f"conv2d with a {self.KH}x{self.KW} window{dilated} does not fit the padded input "
+                f"of {self.H + 2 * self.padding}x{self.W + 2 * self.padding}."
+            )
+        largest = max(map(prod, (self.data, self.weight, self.output)))
+        if largest > _MOST_ELEMENTS:
+            raise InputError(
+                f"conv2d has a tensor of {largest:.3g} elements, more than 32-bit indices reach: "
+                "choose smaller sizes."
+            )
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Height and width that a window covers: dilation (KH - 1) + 1, and KW alike."""
+        return self.dilation * (self.KH - 1) + 1, self.dilation * (self.KW - 1) + 1
 
     @property
     def OH(self) -> int:  # noqa: N802 -- the literature's name
         """Output height."""
-        return (self.H + 2 * self.padding - self.KH) // self.strides + 1
+        return (self.H + 2 * self.padding - self.window[0]) // self.strides + 1
 
     @property
     def OW(self) -> int:  # noqa: N802
         """Output width."""
-        return (self.W + 2 * self.padding - self.KW) // self.strides + 1
+        return (self.W + 2 * self.padding - self.window[1]) // self.strides + 1
+
+    @property
+    def data(self) -> tuple[int, int, int, int]:
+        """Shape of the input: (N, CI, H, W)."""
+        return self.N, self.CI, self.H, self.W
+
+    @property
+    def weight(self) -> tuple[int, int, int, int]:
+        """Shape of the weight: (CO, CI/groups, KH, KW)."""
+        return self.CO, self.CI // self.groups, self.KH, self.KW
+
+    @property
+    def output(self) -> tuple[int, int, int, int]:
+        """Shape of the output: (N, CO, OH, OW)."""
+        return self.N, self.CO, self.OH, self.OW
+
+    @property
+    def reduction_length(self) -> int:
+        """Products added up for one output: CI/groups KH KW."""
+        return prod(self.weight[1:])
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The numbers by name, in order; dilation and groups only where they are not 1.
+
+        This is how a shape is written in labels, reports and record files, which were there before
+        dilation and groups.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in ("dilation", "groups") or value != 1
+        }
 
     @property
     def label(self) -> str:
         """File-name form: ``N_1_H_272_..._strides_1_padding_1``."""
-        return "_".join(f"{field.name}_{getattr(self, field.name)}" for field in fields(self))
+        return "_".join(f"{name}_{value}" for name, value in self.sizes.items())
 
 
 @dataclass(frozen=True)
 class Conv2d(Workload):
-    """Cross-correlation of ``data`` (N,CI,H,W) with ``weight`` (CO,CI,KH,KW), zero padded.
+    """Cross-correlation of ``data`` (N,CI,H,W) with ``weight`` (CO,CI/groups,KH,KW), zero padded.
 
-    The output ``output`` is (N,CO,OH,OW) with OH = (H + 2 padding - KH) // stride + 1.
+    The output ``output`` is (N,CO,OH,OW) with
+    OH = (H + 2 padding - dilation (KH - 1) - 1) // stride + 1, and OW alike.
     """
 
     name: str
@@ -70,55 +132,53 @@ class Conv2d(Workload):
 
     @classmethod
     def of(cls, name: str, *sizes: int) -> Conv2d:
-        """From the nine numbers N, H, W, CO, CI, KH, KW, stride, padding.
+        """From the numbers N, H, W, CO, CI, KH, KW, stride, padding and, if any, dilation, groups.
 
         Raises:
             InputError: a number is missing or out of range.
         """
-        if len(sizes) != len(fields(Conv2dShape)):
+        if not 9 <= len(sizes) <= 11:
             raise InputError(
-                f"conv2d takes the nine numbers N,H,W,CO,CI,KH,KW,stride,padding, not {len(sizes)}."
+                "conv2d takes the nine numbers N,H,W,CO,CI,KH,KW,stride,padding, then dilation "
+                f"and groups if they are not 1, not {len(sizes)} numbers."
             )
         return cls(name, Conv2dShape(*sizes))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        s = self.shape
         return (
-            Tensor("data", (s.N, s.CI, s.H, s.W), "float32", "input"),
-            Tensor("weight", (s.CO, s.CI, s.KH, s.KW), "float32", "input"),
-            Tensor("output", (s.N, s.CO, s.OH, s.OW), "float32", "output"),
+            Tensor("data", self.shape.data, "float32", "input"),
+            Tensor("weight", self.shape.weight, "float32", "input"),
+            Tensor("output", self.shape.output, "float32", "output"),
         )
 
     @property
     def parameters(self) -> Mapping[str, int | str]:
-        values = {field.name: getattr(self.shape, field.name) for field in fields(self.shape)}
-        return {"kind": "conv2d", **values, "layout": "NCHW", "dtype": "float32"}
+        return {"kind": "conv2d", **self.shape.sizes, "layout": "NCHW", "dtype": "float32"}
 
     @property
     def flops(self) -> int:
-        """2 N CO OH OW CI KH KW: a multiplication and an addition for each tap."""
-        s = self.shape
-        return 2 * s.N * s.CO * s.OH * s.OW * s.CI * s.KH * s.KW
+        """2 N CO OH OW CI/groups KH KW: a multiplication and an addition for each tap."""
+        return 2 * prod(self.shape.output) * self.shape.reduction_length
 
     @property
     def error_bound(self) -> ErrorBound:
-        return ErrorBound.for_reduction(self.shape.CI * self.shape.KH * self.shape.KW)
+        return ErrorBound.for_reduction(self.shape.reduction_length)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
         """By im2col and a matrix product, a block of output rows at a time to bound the memory."""
         s = self.shape
-        data = inputs["data"].astype(np.float64)
         margin = (s.padding, s.padding)
-        data = np.pad(data, ((0, 0), (0, 0), margin, margin))
-        weight = inputs["weight"].astype(np.float64).reshape(s.CO, -1)
-        taps = np.lib.stride_tricks.sliding_window_view(data, (s.KH, s.KW), axis=(2, 3))
-        taps = taps[:, :, :: s.strides, :: s.strides]
-        output = np.empty((s.N, s.CO, s.OH, s.OW))
-        rows = max(1, _SCRATCH_BYTES // (8 * weight.shape[1] * s.OW))
+        data = np.pad(inputs["data"].astype(np.float64), ((0, 0), (0, 0), margin, margin))
+        weight = inputs["weight"].astype(np.float64).reshape(s.groups, s.CO // s.groups, -1)
+        # Every tap of every output, (N, CI, OH, OW, KH, KW), as a view.
+        taps = np.lib.stride_tricks.sliding_window_view(data, s.window, axis=(2, 3))
+        taps = taps[:, :, :: s.strides, :: s.strides, :: s.dilation, :: s.dilation]
+        output = np.empty(s.output)
+        rows = max(1, _SCRATCH_BYTES // (8 * s.CI * s.KH * s.KW * s.OW))
         for n in range(s.N):
             for top in range(0, s.OH, rows):
                 block = taps[n, :, top : top + rows].transpose(0, 3, 4, 1, 2)
-                columns = block.reshape(weight.shape[1], -1)
+                columns = block.reshape(s.groups, weight.shape[2], -1)
                 output[n, :, top : top + rows] = (weight @ columns).reshape(s.CO, -1, s.OW)
         return {"output": output}

@@ -1,33 +1,200 @@
-"""The workloads this project ships, by name."""
+"""Which workloads are meant: by name, by network, by sizes, a project's own among them."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
 from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.project import project_table
 from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.workloads.shipped import NETWORKS
+from pytest_gpuenergy.workloads.workload import is_plain_name
 
-CASES: dict[str, Conv2d] = {
-    workload.name: workload
-    for workload in (
-        # N, H, W, CO, CI, KH, KW, stride, padding
-        Conv2d.of("case1", 1, 272, 272, 64, 32, 3, 3, 1, 1),
-        Conv2d.of("case2", 1, 68, 68, 256, 128, 3, 3, 1, 1),
-        Conv2d.of("case3", 1, 34, 34, 512, 256, 3, 3, 1, 1),
-        Conv2d.of("case4", 1, 17, 17, 1024, 512, 3, 3, 1, 1),
-        Conv2d.of("case5", 1, 56, 56, 64, 64, 3, 3, 1, 1),
-        Conv2d.of("case6", 1, 28, 28, 128, 128, 3, 3, 1, 1),
-        Conv2d.of("case7", 1, 14, 14, 256, 256, 3, 3, 1, 1),
-    )
-}
+CASES: dict[str, Conv2d] = {workload.name: workload for workload in NETWORKS["cases"]}
+"""The seven workloads of the benches, by name."""
+
+PROJECT = "project"
+"""The network that a project's own workloads form."""
+
+_FORM = "N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]"
+_SHAPE = re.compile(r"(?:([^=]*)=)?([0-9]{1,9}(?:,[0-9]{1,9}){8,10})", re.ASCII)
+_TAKEN = frozenset({"all", "and", "or", "not"})
+"""Words of ``--case`` and of pytest's ``-k``, by which a workload could not be chosen."""
 
 
-def find_workload(name: str) -> Conv2d:
-    """The shipped workload called ``name``.
+def find_workload(name: str, root: Path | None = None) -> Conv2d:
+    """The workload called ``name``.
+
+    Args:
+        name: of a shipped workload, or of one of the project's own.
+        root: the project's folder, or one inside it; None leaves a project's own out.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: there is none of that name, or the project's own are malformed.
     """
-    try:
-        return CASES[name]
-    except KeyError:
-        known = ", ".join(CASES)
-        raise InputError(f"There is no workload {name!r}: choose one of {known}.") from None
+    return _named(name, _by_name(_networks(root)))
+
+
+def network(name: str, root: Path | None = None) -> tuple[Conv2d, ...]:
+    """The workloads of ``cases``, ``resnet``, ``yolo``, or ``project``: those of its own.
+
+    Raises:
+        InputError: there is no such network, or the project's own workloads are malformed.
+    """
+    return _network(name, _networks(root))
+
+
+def choose_workloads(
+    cases: Sequence[str] = (),
+    networks: Sequence[str] = (),
+    shapes: Sequence[str] = (),
+    root: Path | None = None,
+) -> tuple[Conv2d, ...]:
+    """The workloads that a command line names, each once, in that order.
+
+    Args:
+        cases: names, or lists of them with commas; ``all`` is the network ``cases``.
+        networks: names of networks, or lists of them with commas.
+        shapes: what `parse_shape` understands.
+        root: see `find_workload`.
+
+    Raises:
+        InputError: there is no such workload or network, a shape is not understood or has the name
+            of another workload, or nothing is named.
+    """
+    known = _networks(root)
+    by_name = _by_name(known)
+    chosen: dict[str, Conv2d] = {}
+    for word in _words(cases):
+        found = tuple(CASES.values()) if word == "all" else (_named(word, by_name),)
+        chosen.update((workload.name, workload) for workload in found)
+    for word in _words(networks):
+        chosen.update((workload.name, workload) for workload in _network(word, known))
+    for text in shapes:
+        workload = parse_shape(text)
+        other = {**by_name, **chosen}.get(workload.name, workload)
+        if other != workload:
+            raise InputError(
+                f"--shape {text!r} gives the name of another workload, {other.name}, to other "
+                "sizes: choose another name."
+            )
+        chosen[workload.name] = workload
+    if not chosen:
+        raise InputError(
+            "No workload is named: give names such as case1, a network "
+            f"({', '.join(NETWORKS)}), or a shape ({_FORM})."
+        )
+    return tuple(chosen.values())
+
+
+def parse_shape(text: str) -> Conv2d:
+    """The workload that ``[NAME=]N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]`` says.
+
+    Without a name it is called after its sizes: ``conv_1x56x56_64x64_3x3_s1_p1``.
+
+    Raises:
+        InputError: the text has another form, a size is out of range, or the name cannot be used.
+    """
+    match = _SHAPE.fullmatch(re.sub(r"\s*([,=])\s*", r"\1", text.strip()))
+    if match is None:
+        raise InputError(
+            f"--shape {text!r} is not understood: give [NAME=]{_FORM}, "
+            "such as 1,56,56,64,64,3,3,1,1."
+        )
+    name, numbers = match[1], [int(number) for number in match[2].split(",")]
+    workload = Conv2d.of(name or "", *numbers)
+    if name is None:
+        return Conv2d(_name_of(workload), workload.shape)
+    if problem := _name_problem(name):
+        raise InputError(f"--shape {text!r}: {problem}.")
+    return workload
+
+
+def project_workloads(root: Path) -> tuple[Conv2d, ...]:
+    """The workloads in ``[tool.gpuenergy.workloads]`` of the pyproject.toml around ``root``.
+
+    For example ``stem = [1, 224, 224, 64, 3, 7, 7, 2, 3]``: N, H, W, CO, CI, KH, KW, stride,
+    padding and, where they are not 1, dilation and groups.
+
+    Raises:
+        InputError: the file or an entry is malformed, or a name is taken or cannot be used.
+    """
+    path, table = project_table(root, "workloads", "lists of sizes")
+    # pytest's -k and some file systems do not tell upper from lower case.
+    names = {name.casefold(): name for name in _by_name(NETWORKS)}
+    workloads = []
+    for name, sizes in table.items():
+        problem = _name_problem(name)
+        if not problem and (other := names.get(name.casefold())):
+            problem = f"the name {name!r} is taken by {other}: choose another one"
+        if not problem and not (
+            isinstance(sizes, list) and all(type(size) is int for size in sizes)
+        ):
+            problem = f"the workload {name!r} must be a list of integers, {_FORM}"
+        if problem:
+            raise InputError(f"{path}: {problem}.")
+        try:
+            workloads.append(Conv2d.of(name, *sizes))
+        except InputError as error:
+            raise InputError(f"{path}: the workload {name!r} cannot be used: {error}") from None
+        names[name.casefold()] = name
+    return tuple(workloads)
+
+
+def distinct_shapes(workloads: Iterable[Conv2d]) -> dict[Conv2d, tuple[Conv2d, ...]]:
+    """The first workload of each shape, in order, with the others that have its shape.
+
+    What is tuned or recorded for the first one serves the others.
+    """
+    groups: dict[object, dict[Conv2d, None]] = {}
+    for workload in workloads:
+        groups.setdefault(workload.shape, {})[workload] = None
+    return {first: tuple(others) for first, *others in groups.values()}
+
+
+def _networks(root: Path | None) -> dict[str, tuple[Conv2d, ...]]:
+    return NETWORKS if root is None else {**NETWORKS, PROJECT: project_workloads(root)}
+
+
+def _by_name(networks: dict[str, tuple[Conv2d, ...]]) -> dict[str, Conv2d]:
+    return {workload.name: workload for group in networks.values() for workload in group}
+
+
+def _named(name: str, known: dict[str, Conv2d]) -> Conv2d:
+    if name not in known:
+        raise InputError(f"There is no workload {name!r}: choose one of {', '.join(known)}.")
+    return known[name]
+
+
+def _network(name: str, known: dict[str, tuple[Conv2d, ...]]) -> tuple[Conv2d, ...]:
+    if name not in known:
+        raise InputError(f"There is no network {name!r}: choose one of {', '.join(known)}.")
+    if not known[name]:
+        raise InputError(
+            "This project has no workloads of its own: add them to [tool.gpuenergy.workloads] in "
+            "its pyproject.toml."
+        )
+    return known[name]
+
+
+def _words(lists: Sequence[str]) -> list[str]:
+    return [word.strip() for words in lists for word in words.split(",") if word.strip()]
+
+
+def _name_problem(name: str) -> str:
+    """Why a workload of one's own cannot have that name; empty when it can."""
+    if not is_plain_name(name):
+        return f"{name!r} is no name for a workload: use letters, digits, '_', '-' and '.'"
+    if name.casefold() in _TAKEN:
+        return f"{name!r} is a word of the command line and no name for a workload: use another"
+    return ""
+
+
+def _name_of(workload: Conv2d) -> str:
+    s = workload.shape
+    name = f"conv_{s.N}x{s.H}x{s.W}_{s.CO}x{s.CI}_{s.KH}x{s.KW}_s{s.strides}_p{s.padding}"
+    if s.dilation > 1:
+        name += f"_d{s.dilation}"
+    return name + (f"_g{s.groups}" if s.groups > 1 else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.generic]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a workload's name can be part of file names and of ids of items."""
+    return _NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,289 @@
+"""Workloads by name, by network and by sizes; those of a project; equal shapes."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.workloads import (
+    CASES,
+    NETWORKS,
+    Conv2d,
+    choose_workloads,
+    distinct_shapes,
+    find_workload,
+    network,
+    parse_shape,
+    project_workloads,
+)
+
+OWN_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+NINE = "1,8,8,4,4,3,3,1,1"
+TOML = """
+[tool.gpuenergy.workloads]
+stem = [1, 224, 224, 32, 3, 3, 3, 2, 1]
+atrous = [1, 28, 28, 64, 64, 3, 3, 1, 2, 2]
+depthwise = [1, 112, 112, 64, 64, 3, 3, 1, 1, 1, 64]  # a group per channel
+"""
+
+
+def project(folder: Path, text: str = TOML) -> Path:
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def names(workloads: tuple[Conv2d, ...]) -> list[str]:
+    return [workload.name for workload in workloads]
+
+
+def test_networks_have_their_usual_layers() -> None:
+    assert names(network("cases")) == list(CASES) == [f"case{k}" for k in range(1, 8)]
+    assert names(network("resnet")) == [f"resnet{k:02d}" for k in range(1, 14)]
+    layers = ("00", "02", "04", "05", "08", "09", "12", "13", "18", "19")
+    assert names(network("yolo")) == [f"yolo{k}" for k in layers]
+
+
+@pytest.mark.parametrize("name", ["resnet", "yolo"])
+def test_names_of_a_network_select_no_neighbour(name: str) -> None:
+    layers = names(network(name))
+    assert not [one for one in layers for other in layers if one != other and one in other]
+
+
+def test_an_unknown_network_lists_the_choices(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no network 'vgg': choose one of cases, resnet, yolo\.$"):
+        network("vgg")
+    with pytest.raises(InputError, match="choose one of cases, resnet, yolo, project"):
+        network("vgg", project(tmp_path))
+
+
+def test_a_shipped_workload_is_found_by_name() -> None:
+    assert find_workload("resnet09") in NETWORKS["resnet"]
+    assert find_workload("case3") is CASES["case3"]
+
+
+def test_an_unknown_workload_lists_the_choices(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no workload 'case8': choose one of case1, .* yolo19\.$"):
+        find_workload("case8")
+    with pytest.raises(InputError, match=r"yolo19, stem, atrous, depthwise\.$"):
+        find_workload("case8", project(tmp_path))
+
+
+def test_a_project_has_workloads_of_its_own(tmp_path: Path) -> None:
+    assert project_workloads(project(tmp_path)) == network("project", tmp_path)
+    assert find_workload("stem", tmp_path) == Conv2d.of("stem", 1, 224, 224, 32, 3, 3, 3, 2, 1)
+    assert find_workload("atrous", tmp_path).shape.dilation == 2
+    assert find_workload("depthwise", tmp_path).shape.groups == 64
+    assert find_workload("case1", tmp_path) is CASES["case1"]
+
+
+def test_a_project_is_found_from_inside(tmp_path: Path) -> None:
+    inside = project(tmp_path) / "bench" / "conv"
+    inside.mkdir(parents=True)
+    assert project_workloads(inside) == project_workloads(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[tool.gpuenergy.powercaps]\nL4 = [40]\n"])
+def test_a_project_may_have_none(tmp_path: Path, text: str) -> None:
+    assert project_workloads(project(tmp_path, text)) == ()
+    with pytest.raises(InputError, match=r"no workloads of its own: add them to \[tool"):
+        network("project", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("stem = 3", "the workload 'stem' must be a list of integers, N,H,W,CO,CI,KH,KW,stride"),
+        (f'stem = "{NINE}"', "must be a list of integers"),
+        ("stem = [1, 8, 8, 4, 4, 3, 3, 1, 1.0]", "must be a list of integers"),
+        ("stem = [1, 8, 8, 4, 4, 3, 3, 1, true]", "must be a list of integers"),
+        ("stem = [1, 8, 8, 4, 4, 3, 3, 1]", "'stem' cannot be used: conv2d takes the nine numbers"),
+        (f"stem = [{NINE},1,1,1]", "not 12 numbers"),
+        ("stem = [1, 8, 8, 4, 4, 3, 3, 1, -1]", "padding to be an integer of at least 0, not -1"),
+        (f"stem = [{NINE},1,3]", "3 does not divide 4 and 4"),
+        (f"case1 = [{NINE}]", "the name 'case1' is taken by case1: choose another one"),
+        (f"ResNet03 = [{NINE}]", "the name 'ResNet03' is taken by resnet03"),
+        (f"stem = [{NINE}]\nStem = [{NINE}]", "the name 'Stem' is taken by stem"),
+        (f'"../stem" = [{NINE}]', "'../stem' is no name for a workload"),
+        (f'"a b" = [{NINE}]', "is no name for a workload: use letters, digits"),
+        (f'"" = [{NINE}]', "'' is no name for a workload"),
+        (f"all = [{NINE}]", "'all' is a word of the command line"),
+        (f"NOT = [{NINE}]", "'NOT' is a word of the command line"),
+        (f"net.stem = [{NINE}]", "the workload 'net' must be a list of integers"),
+    ],
+)
+def test_an_entry_that_cannot_be_is_told_in_one_sentence(
+    tmp_path: Path, entry: str, message: str
+) -> None:
+    project(tmp_path, f"[tool.gpuenergy.workloads]\n{entry}\n")
+    with pytest.raises(InputError) as error:
+        project_workloads(tmp_path)
+    assert message in str(error.value)
+    assert str(error.value).startswith(str(tmp_path / "pyproject.toml"))
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_may_begin_like_another(tmp_path: Path) -> None:
+    text = f"[tool.gpuenergy.workloads]\ncase = [{NINE}]\ncase10 = [{NINE}]\n"
+    assert names(project_workloads(project(tmp_path, text))) == ["case", "case10"]
+
+
+@OWN_FOLDER
+@given(
+    table=st.dictionaries(
+        st.text("aZ09_-. é/", max_size=6),
+        st.lists(st.integers(-1, 12), min_size=8, max_size=12) | st.integers(),
+        max_size=4,
+    )
+)
+def test_any_table_is_read_whole_or_refused(tmp_path: Path, table: dict[str, object]) -> None:
+    entries = "\n".join(f'"{name}" = {value}' for name, value in table.items())
+    project(tmp_path, f"[tool.gpuenergy.workloads]\n{entries}\n")
+    try:
+        workloads = project_workloads(tmp_path)
+    except InputError as error:
+        assert "pyproject.toml: " in str(error)  # noqa: PT017 -- either is right
+        return
+    given_sizes = {name: (*value, 1, 1)[:11] for name, value in table.items()}  # type: ignore[misc]
+    assert {w.name: tuple(vars(w.shape).values()) for w in workloads} == given_sizes
+
+
+def test_a_shape_names_itself_after_its_sizes() -> None:
+    assert parse_shape("1,56,48,64,32,3,1,2,0").name == "conv_1x56x48_64x32_3x1_s2_p0"
+    assert parse_shape("1,56,56,64,64,3,3,1,2,2,64").name == "conv_1x56x56_64x64_3x3_s1_p2_d2_g64"
+
+
+def test_a_shape_may_have_a_name_and_blanks() -> None:
+    wanted = Conv2d.of("stem", 1, 8, 8, 4, 4, 3, 3, 1, 1)
+    assert parse_shape(" stem = 1, 8, 8, 4, 4, 3, 3, 1, 1 ") == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "--shape '' is not understood: give [NAME=]N,H,W,CO,CI,KH,KW,stride,padding"),
+        ("1,8,8,4,4,3,3,1", "such as 1,56,56,64,64,3,3,1,1"),
+        (NINE + ",1,1,1", "is not understood"),
+        ("1,8,8,4,4,3,3,1,-1", "is not understood"),
+        ("1,8,8,4,4,3,3,1,x", "is not understood"),
+        ("1,8,8,4,4,3,3,1,٣", "is not understood"),
+        ("1,8,8,4,4,3,3,1," + "9" * 5000, "is not understood"),
+        (f"a=b={NINE}", "is not understood"),
+        (f"={NINE}", "'' is no name for a workload"),
+        (f"a/b={NINE}", "'a/b' is no name for a workload"),
+        (f"all={NINE}", "'all' is a word of the command line"),
+        ("0,8,8,4,4,3,3,1,1", "conv2d needs N to be an integer of at least 1, not 0"),
+        (NINE + ",1,3", "3 does not divide 4 and 4"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_told(text: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_shape(text)
+    assert message in str(error.value)
+
+
+@st.composite
+def sizes(draw: st.DrawFn) -> tuple[int, ...]:
+    """Nine to eleven numbers of a convolution that there can be."""
+    n, outs, ins, kh, kw, strides, dilation, groups = (draw(st.integers(1, 3)) for _ in range(8))
+    padding, more = draw(st.integers(0, 3)), draw(st.integers(0, 2))
+    dilation, groups = dilation if more else 1, groups if more == 2 else 1
+    h, w = (draw(st.integers(dilation * (taps - 1) + 1, 12)) for taps in (kh, kw))
+    numbers = (n, h, w, outs * groups, ins * groups, kh, kw, strides, padding, dilation, groups)
+    return numbers[: 9 + more]
+
+
+@given(sizes(), st.none() | st.text(string.ascii_uppercase + string.digits, min_size=4))
+def test_a_shape_is_read_as_it_is_written(numbers: tuple[int, ...], name: str | None) -> None:
+    text = ",".join(map(str, numbers))
+    found = parse_shape(text if name is None else f"{name}={text}")
+    assert found.shape == Conv2d.of("x", *numbers).shape
+    assert name is None or found.name == name
+
+
+@given(sizes(), sizes())
+def test_only_equal_shapes_get_equal_names(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    first, second = (parse_shape(",".join(map(str, numbers))) for numbers in (one, other))
+    assert (first.name == second.name) == (first.shape == second.shape)
+
+
+@given(st.text(st.sampled_from("0123456789,= abx.-/"), max_size=40))
+def test_any_other_text_is_refused_in_one_sentence(text: str) -> None:
+    try:
+        workload = parse_shape(text)
+    except InputError as error:
+        assert "\n" not in str(error)  # noqa: PT017 -- either is right
+    else:
+        assert choose_workloads(shapes=[text]) == (workload,)
+
+
+def test_workloads_are_chosen_by_name_network_and_shape(tmp_path: Path) -> None:
+    chosen = choose_workloads(
+        ["case2,stem", "case1"], ["yolo,project"], [f"mine={NINE}"], project(tmp_path)
+    )
+    assert names(chosen) == [
+        "case2",
+        "stem",
+        "case1",
+        *names(network("yolo")),
+        "atrous",
+        "depthwise",
+        "mine",
+    ]
+
+
+def test_all_are_the_seven_cases() -> None:
+    assert choose_workloads(["all"]) == network("cases")
+
+
+def test_a_shape_may_be_a_known_one_under_its_name() -> None:
+    text = "case7=1,14,14,256,256,3,3,1,1"
+    assert choose_workloads(["case7"], shapes=[text, text]) == (CASES["case7"],)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([f"case1={NINE}"], "the name of another workload, case1, to other sizes"),
+        ([f"a={NINE}", f"a={NINE},2"], "the name of another workload, a, to other sizes"),
+        ([], "No workload is named: give names such as case1, a network"),
+    ],
+)
+def test_a_choice_that_cannot_be_is_told(shapes: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        choose_workloads([","], [""], shapes)
+
+
+def test_equal_shapes_are_one() -> None:
+    shared = {
+        first.name: names(others)
+        for first, others in distinct_shapes(
+            workload for group in NETWORKS.values() for workload in group
+        ).items()
+        if others
+    }
+    assert shared == {
+        "case1": ["yolo02"],
+        "case2": ["yolo08"],
+        "case3": ["yolo12"],
+        "case4": ["yolo18"],
+        "case5": ["resnet03"],
+        "case6": ["resnet06"],
+        "case7": ["resnet09"],
+    }
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3))))
+def test_every_workload_is_the_first_or_shares_with_it(pairs: list[tuple[str, int]]) -> None:
+    workloads = [Conv2d.of(name, n, 8, 8, 4, 4, 3, 3, 1, 1) for name, n in pairs]
+    distinct = distinct_shapes(workloads)
+    assert len({first.shape for first in distinct}) == len(distinct)
+    assert all(other.shape == first.shape for first in distinct for other in distinct[first])
+    found = [w for first, others in distinct.items() for w in (first, *others)]
+    assert set(found) == set(workloads)
+    assert len(found) == len(set(found))
+    assert list(distinct) == sorted(distinct, key=workloads.index)
