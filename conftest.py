@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,24 +13,29 @@ import pytest
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.records import RecordFile, find_records, load_records
+from pytest_gpuenergy.kernels.records import RecordFile, find_records, records_of
 from pytest_gpuenergy.tuning.lowering import KernelStore
-from pytest_gpuenergy.workloads import CASES, Conv2d, find_workload
+from pytest_gpuenergy.workloads import CASES, Conv2d, all_networks, find_workload, network
 
 BENCH = Path(__file__).parent / "bench"
 RECORDS = BENCH / "records"
 VALIDATION = BENCH / "validation"
 QUICK_KERNELS = 2
 TUNED_FOR = pytest.StashKey[list[str]]()
+MISSING = pytest.StashKey[list[str]]()
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One kernel of one case: a rank in its record file."""
+    """One kernel of one workload: a rank in the records of its shape."""
 
-    workload: Conv2d
     file: RecordFile
     rank: int
+
+    @property
+    def workload(self) -> Conv2d:
+        """What the kernel computes, under the name that was asked for."""
+        return self.file.workload
 
     @property
     def label(self) -> str:
@@ -48,14 +54,19 @@ class ShippedKernel:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("bench", "this repository's benches")
     group.addoption(
+        "--network",
+        metavar="LIST",
+        help="Workloads: cases, resnet, yolo, project (default: cases, and those that -k names)",
+    )
+    group.addoption(
         "--kernels",
         metavar="LIST",
-        help="Kernels of each case: all, top1, top2, ..., or ranks such as 1,5,25 (default: all)",
+        help="Kernels of each workload: all, top1, ..., or ranks such as 1,5,25 (default: all)",
     )
     group.addoption(
         "--quick",
         action="store_true",
-        help=f"Only the first and the last case, {QUICK_KERNELS} kernels each",
+        help=f"Only the first and the last workload of a network, {QUICK_KERNELS} kernels each",
     )
     group.addoption(
         "--records",
@@ -97,8 +108,12 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    gpus = config.stash.get(TUNED_FOR, [])
-    return [f"bench: these kernels were tuned for {', '.join(gpus)}"] if gpus else []
+    lines = []
+    if gpus := config.stash.get(TUNED_FOR, []):
+        lines.append(f"bench: these kernels were tuned for {', '.join(gpus)}")
+    if missing := config.stash.get(MISSING, []):
+        lines.append(f"bench: left out, without records: {', '.join(missing)}")
+    return lines
 
 
 @pytest.fixture(scope="session")
@@ -157,42 +172,60 @@ def _records_folder(config: pytest.Config) -> Path:
 
 
 def _candidates(
-    config: pytest.Config, cases: Sequence[str] = tuple(CASES), kernels: str = "all"
+    config: pytest.Config, cases: Sequence[str] = (), kernels: str = "all"
 ) -> list[Candidate]:
-    folder = _records_folder(config)
-    if config.getoption("--quick"):
-        cases, kernels = (cases[0], cases[-1]), f"top{QUICK_KERNELS}"
-    words = config.getoption("--kernels") or kernels
+    given = config.getoption("--network")
+    if cases and not given:
+        groups = [tuple(map(find_workload, cases))]
+    else:
+        names = [word.strip() for word in given.split(",")] if given else _named_networks(config)
+        groups = [network(name, config.rootpath) for name in dict.fromkeys(names)]
+    quick = config.getoption("--quick")
+    words = config.getoption("--kernels") or (f"top{QUICK_KERNELS}" if quick else kernels)
     candidates = []
-    for file in _record_files(folder, cases):
-        workload = file.workload
-        ranks = _choose(words, [record.rank for record in file.records])
-        candidates += [Candidate(workload, file, rank) for rank in ranks]
+    for files in _record_files(config, groups):
+        for file in [*files[:1], *files[1:][-1:]] if quick else files:
+            candidates += [Candidate(file, rank) for rank in _choose(words, file.ranks)]
     return candidates
 
 
-def _record_files(folder: Path, cases: Sequence[str]) -> list[RecordFile]:
-    """The record files of ``cases``; an own folder need not have all of them."""
-    files = []
-    problem: InputError | None = None
-    for workload in map(find_workload, cases):
-        try:
-            path = find_records(folder, workload)
-        except InputError as error:
-            if folder.parent == RECORDS:
-                raise
-            problem = problem or error
-        else:
-            file = load_records(path)
-            if file.workload != workload:
-                raise InputError(
-                    f"The record file {path} holds kernels of {file.workload.name} instead of "
-                    f"{workload.name}: restore it from where it came."
-                )
-            files.append(file)
-    if not files and problem is not None:
-        raise problem
-    return files
+def _named_networks(config: pytest.Config) -> list[str]:
+    """The network ``cases``, and those whose workloads ``-k`` or the id of an item names."""
+    ids = [arg.partition("[")[2] for arg in config.args]
+    text = " ".join([config.getoption("keyword"), *ids]).casefold()
+    words = re.findall(r"[\w.-]+", text)  # of pytest's expressions
+    known = all_networks(config.rootpath)
+    named = [
+        name
+        for name, workloads in known.items()
+        for workload in (one.name.casefold() for one in workloads)
+        if any(word.startswith(workload) or workload.startswith(word) for word in words)
+    ]
+    return ["cases", *named]
+
+
+def _record_files(
+    config: pytest.Config, groups: Sequence[Sequence[Conv2d]]
+) -> list[list[RecordFile]]:
+    """The records of each group; only the shipped ones must have all cases."""
+    folder = _records_folder(config)
+    found: list[list[RecordFile]] = []
+    missing: dict[str, InputError] = {}
+    for group in groups:
+        found.append([])
+        for workload in group:
+            try:
+                find_records(folder, workload)
+            except InputError as error:
+                if folder.parent == RECORDS and workload.name in CASES:
+                    raise
+                missing[workload.name] = error
+            else:
+                found[-1].append(records_of(folder, workload))
+    if missing and not any(found):
+        raise next(iter(missing.values()))
+    config.stash[MISSING] = list(missing)
+    return found
 
 
 def _choose(words: str, ranks: Sequence[int]) -> list[int]:

@@ -5,6 +5,7 @@ from pytest_gpuenergy.workloads.conv2d import Conv2d
 from pytest_gpuenergy.workloads.shipped import NETWORKS
 from pytest_gpuenergy.workloads.table import (
     CASES,
+    all_networks,
     choose_workloads,
     distinct_shapes,
     find_workload,
@@ -23,6 +24,7 @@ __all__ = [
     "Scalar",
     "Tensor",
     "Workload",
+    "all_networks",
     "choose_workloads",
     "distinct_shapes",
     "find_workload",

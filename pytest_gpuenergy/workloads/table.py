@@ -34,7 +34,16 @@ def find_workload(name: str, root: Path | None = None) -> Conv2d:
     Raises:
         InputError: there is none of that name, or the project's own are malformed.
     """
-    return _named(name, _by_name(_networks(root)))
+    return _named(name, _by_name(all_networks(root)))
+
+
+def all_networks(root: Path | None = None) -> dict[str, tuple[Conv2d, ...]]:
+    """All networks by name; ``project``, which may be empty, is there when ``root`` is given.
+
+    Raises:
+        InputError: the project's own workloads are malformed.
+    """
+    return NETWORKS if root is None else {**NETWORKS, PROJECT: project_workloads(root)}
 
 
 def network(name: str, root: Path | None = None) -> tuple[Conv2d, ...]:
@@ -43,7 +52,7 @@ def network(name: str, root: Path | None = None) -> tuple[Conv2d, ...]:
     Raises:
         InputError: there is no such network, or the project's own workloads are malformed.
     """
-    return _network(name, _networks(root))
+    return _network(name, all_networks(root))
 
 
 def choose_workloads(
@@ -64,7 +73,7 @@ def choose_workloads(
         InputError: there is no such workload or network, a shape is not understood or has the name
             of another workload, or nothing is named.
     """
-    known = _networks(root)
+    known = all_networks(root)
     by_name = _by_name(known)
     chosen: dict[str, Conv2d] = {}
     for word in _words(cases):
@@ -154,12 +163,8 @@ def distinct_shapes(workloads: Iterable[Conv2d]) -> dict[Conv2d, tuple[Conv2d, .
     return {first: tuple(others) for first, *others in groups.values()}
 
 
-def _networks(root: Path | None) -> dict[str, tuple[Conv2d, ...]]:
-    return NETWORKS if root is None else {**NETWORKS, PROJECT: project_workloads(root)}
-
-
-def _by_name(networks: dict[str, tuple[Conv2d, ...]]) -> dict[str, Conv2d]:
-    return {workload.name: workload for group in networks.values() for workload in group}
+def _by_name(known: dict[str, tuple[Conv2d, ...]]) -> dict[str, Conv2d]:
+    return {workload.name: workload for group in known.values() for workload in group}
 
 
 def _named(name: str, known: dict[str, Conv2d]) -> Conv2d:

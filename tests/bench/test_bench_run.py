@@ -42,6 +42,15 @@ def test_shipped_kernels_are_made_verified_and_measured(bench: Bench) -> None:
     assert (len(header), row[0]) == (7, "1")
 
 
+def test_a_layer_is_measured_under_its_own_name_with_records_of_its_shape(bench: Bench) -> None:
+    bench.give_case7("mine", good=1)
+    arguments = ["--records", "mine", "--powercap", "1", "--gpuenergy-json", "r.json"]
+    bench.run(*arguments, "-k", "resnet09").assert_outcomes(passed=1, deselected=1)
+    (measured,) = load_report(bench.path / "r.json").measurements
+    assert (measured.workload.name, measured.kernel.label) == ("resnet09", "k01")
+    assert measured.outcome == "correct"
+
+
 def test_a_record_that_makes_no_kernel_fails_its_own_item_only(bench: Bench) -> None:
     bench.give_case7("mine", good=1, bad=1)
     result = bench.run("--records", "mine", "--powercap", "1")

@@ -75,6 +75,79 @@ def test_quick_leaves_the_kernels_to_who_names_them(bench: Bench) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "layers"),
+    [
+        (["-k", "k01"], list(CASES)),
+        (["--network", "resnet"], ["resnet03", "resnet06", "resnet09"]),
+        (["--network", "yolo"], ["yolo02", "yolo08", "yolo12", "yolo18"]),
+        (["--network", "yolo, cases", "-k", "02 or case7"], ["yolo02", "case7"]),
+        (["-k", "resnet"], ["resnet03", "resnet06", "resnet09"]),
+        (["-k", "ResNet03-k01"], ["resnet03"]),
+        (["-k", "yolo02 or case1"], ["case1", "yolo02"]),
+        (["-k", "not resnet"], list(CASES)),
+        (["--network", "cases", "-k", "case2 or resnet03"], ["case2"]),
+    ],
+)
+def test_layers_of_a_network_run_with_the_records_of_their_shape(
+    bench: Bench, arguments: list[str], layers: list[str]
+) -> None:
+    bench.give_records(2)
+    ids = bench.ids("--powercap", "1", "--kernels", "1", *arguments)
+    assert ids == [f"{layer}-k01-200W" for layer in layers]
+
+
+def test_an_item_of_a_network_runs_by_its_id(bench: Bench) -> None:
+    bench.give_records(1)
+    item = "bench/test_conv2d.py::test_conv2d[resnet03-k01-200W]"
+    result = bench.pytester.runpytest_inprocess("--collect-only", "-q", item)
+    assert [line for line in result.stdout.lines if "::" in line] == [item]
+
+
+def test_layers_without_records_are_told(bench: Bench) -> None:
+    bench.give_records(1)
+    result = bench.run("--collect-only", "--network", "yolo")
+    result.stdout.fnmatch_lines(
+        ["bench: left out, without records: yolo00, yolo04, yolo05, yolo09, yolo13, yolo19"]
+    )
+    assert "left out" not in bench.run("--collect-only").stdout.str()
+
+
+def test_a_network_without_any_records_is_refused(bench: Bench) -> None:
+    bench.give_case7("mine", good=1)
+    result = bench.run("--records", "mine", "--network", "yolo")
+    _assert_refused(bench, result, "There are no records of yolo00 in */mine *")
+
+
+def test_an_unknown_network_is_refused(bench: Bench) -> None:
+    bench.give_records(1)
+    sentence = "There is no network 'vgg': choose one of cases, resnet, yolo, project."
+    _assert_refused(bench, bench.run("--network", "cases,vgg"), sentence)
+
+
+def test_quick_takes_the_ends_of_each_network(bench: Bench) -> None:
+    bench.give_records(1)
+    layers = ["case1", "case7", "yolo02", "yolo18"]
+    assert bench.ids("--powercap", "1", "--quick", "--network", "cases,yolo") == [
+        f"{layer}-k01-200W" for layer in layers
+    ]
+
+
+def test_a_projects_own_workloads_run(bench: Bench) -> None:
+    bench.give_records(1)
+    with (bench.path / "pyproject.toml").open("a") as stream:
+        stream.write("[tool.gpuenergy.workloads]\nblock = [1, 14, 14, 256, 256, 3, 3, 1, 1]\n")
+    assert bench.ids("--powercap", "1", "--network", "project") == ["block-k01-200W"]
+    assert bench.ids("--powercap", "1", "-k", "block") == ["block-k01-200W"]
+
+
+def test_a_malformed_workload_of_the_project_is_refused(bench: Bench) -> None:
+    bench.give_records(1)
+    with (bench.path / "pyproject.toml").open("a") as stream:
+        stream.write("[tool.gpuenergy.workloads]\nblock = 3\n")
+    _assert_refused(bench, bench.run(), "*pyproject.toml: the workload 'block' must be a list *")
+
+
 def test_records_may_lie_elsewhere(bench: Bench) -> None:
     bench.give_records(1, bench.path / "mine")
     assert len(bench.ids("--powercap", "1", "--records", "mine")) == 7

@@ -22,9 +22,12 @@ from pytest_gpuenergy.kernels.records import (
     file_name,
     find_records,
     load_records,
+    records_of,
 )
-from pytest_gpuenergy.workloads import CASES, Conv2d
+from pytest_gpuenergy.workloads import CASES, Conv2d, find_workload
 
+SHIPPED = Path(__file__).parents[2] / "bench" / "records" / "nvidia-h200"
+RESNET09 = find_workload("resnet09")  # of the shape of case7
 FIGURES = Measured(time_ms=0.02, power_w=410.0, energy_mj=8.2, power_limit_w=700.0)
 
 JSON = st.recursive(
@@ -71,6 +74,64 @@ def test_every_record_is_one_line_of_the_file(path: Path, record_file: RecordFil
 
 def test_the_records_of_a_workload_are_found(path: Path, record_file: RecordFile) -> None:
     assert find_records(path.parent, record_file.workload) == path
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.name[:5])
+def test_shipped_files_are_written_as_they_are(path: Path, tmp_path: Path) -> None:
+    dump_records(load_records(path), tmp_path / path.name)
+    assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+def with_sizes(file: RecordFile, *sizes: int) -> RecordFile:
+    """Records without a schedule, of another workload."""
+    workload = Conv2d.of("mine", *sizes)
+    tensors = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
+    text = json.dumps([[[], []], [1e-3], {}, tensors], separators=(",", ":"))
+    return replace(file, workload=workload, records=(Record(1, "fastest", text),))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [((2,), {"dilation": 2}), ((1, 4), {"groups": 4}), ((2, 2), {"dilation": 2, "groups": 2})],
+)
+def test_dilation_and_groups_are_kept(
+    tmp_path: Path, record_file: RecordFile, more: tuple[int, ...], said: dict[str, int]
+) -> None:
+    file = with_sizes(record_file, 1, 9, 9, 4, 4, 3, 3, 1, 1, *more)
+    path = tmp_path / file_name(file.workload)
+    dump_records(file, path)
+    assert load_records(path) == file
+    assert path.name.endswith("".join(f"_{name}_{value}" for name, value in said.items()) + ".json")
+    written = json.loads(path.read_text())["workload"]
+    assert {name: written[name] for name in ("dilation", "groups") if name in written} == said
+
+
+def test_records_serve_another_workload_of_their_shape(path: Path) -> None:
+    file = records_of(path.parent, RESNET09)
+    assert file == replace(load_records(path), workload=RESNET09)
+    with pytest.raises(InputError, match="resnet09 has no kernel of rank 9"):
+        file.record(9)
+
+
+def test_a_workloads_own_records_come_first(path: Path, record_file: RecordFile) -> None:
+    own = replace(record_file, workload=RESNET09, gpu="Own GPU")
+    dump_records(own, path.parent / file_name(RESNET09))
+    assert records_of(path.parent, RESNET09) == own
+    assert records_of(path.parent, CASES["case7"]) == record_file
+    third = replace(RESNET09, name="third")
+    assert records_of(path.parent, third) == replace(record_file, workload=third)
+
+
+def test_dilation_makes_another_shape(path: Path) -> None:
+    with pytest.raises(InputError, match="no records of dilated"):
+        records_of(path.parent, Conv2d.of("dilated", 1, 14, 14, 256, 256, 3, 3, 1, 1, 2))
+
+
+def test_a_file_of_another_shape_than_its_name_says_is_refused(path: Path) -> None:
+    case5 = CASES["case5"]
+    path.rename(path.with_name(file_name(case5)))
+    with pytest.raises(InputError, match=r"case5_.* holds kernels of case7 instead of case5"):
+        records_of(path.parent, case5)
 
 
 def test_missing_records_name_the_command_that_makes_them(tmp_path: Path) -> None:
@@ -175,6 +236,9 @@ def test_a_number_that_is_none_is_refused(path: Path, number: str) -> None:
         (lambda d: d["workload"].update(name="../x"), "name is '../x'"),
         (lambda d: d["workload"].update(H=-1), "H to be an integer of at least 1"),
         (lambda d: d["workload"].update(H=15), "tensors other than those of case7"),
+        (lambda d: d["workload"].update(groups=3), "groups to divide CO and CI"),
+        (lambda d: d["workload"].update(groups=2), "tensors other than those of case7"),
+        (lambda d: d["workload"].update(dilation="2"), "'dilation' is '2' instead of an integer"),
         (lambda d: d["records"][1].update(rank=1), "in entry 2 the rank is 1 instead of 2"),
         (lambda d: d["records"][0].update(band="p33"), "in entry 1 the band is 'p33'"),
         (lambda d: d["records"][4].update(record=[]), "in entry 5 the record has 0 parts"),
