@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pytest_gpuenergy.kernels.records import RecordFile, dump_records, file_name
+
 ROOT = Path(__file__).parent.parent
-FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def snippets(page: str) -> list[str]:
-    return FENCE.findall((ROOT / page).read_text(encoding="utf-8"))
+def snippets(page: str, language: str = "python") -> list[str]:
+    fence = re.compile(rf"^```{language}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return fence.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("number", range(len(snippets("docs/own-bench.md"))))
@@ -26,6 +30,23 @@ def test_own_bench_snippet_runs(pytester: pytest.Pytester, number: int) -> None:
 def test_the_first_snippet_measures(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_snippet=snippets("docs/own-bench.md")[0])
     pytester.runpytest("--gpu-device", "emulated", "--powercap", "3").assert_outcomes(passed=1)
+
+
+def test_the_workloads_page_says_what_is_so(pytester: pytest.Pytester) -> None:
+    pytester.makepyprojecttoml(snippets("docs/workloads.md", "toml")[0])
+    pytester.makepyfile(test_snippet=snippets("docs/workloads.md")[0])
+    pytester.runpytest().assert_outcomes(passed=1)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="kernels are made by TVM")
+def test_a_bench_of_tuned_records_runs(pytester: pytest.Pytester, record_file: RecordFile) -> None:
+    pytester.makepyprojecttoml(snippets("docs/workloads.md", "toml")[0])
+    pytester.makepyfile(test_tuned=snippets("docs/workloads.md")[1])
+    records = replace(record_file, records=record_file.records[:2])
+    dump_records(records, pytester.path / "tuned" / file_name(records.workload))
+    result = pytester.runpytest("--gpu-device", "emulated", "--powercap", "3", "-v")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["test_tuned.py::test_tuned[[]block4-k01-450W] PASSED *"])
 
 
 def test_quick_start_has_two_commands_on_their_own() -> None:

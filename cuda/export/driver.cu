@@ -20,14 +20,17 @@
 #include <cuda_runtime.h>
 
 struct Conv2dShape {
-  int n, h, w, co, ci, kh, kw, stride, padding;
-  constexpr int oh() const { return (h + 2 * padding - kh) / stride + 1; }
-  constexpr int ow() const { return (w + 2 * padding - kw) / stride + 1; }
+  int n, h, w, co, ci, kh, kw, stride, padding, dilation, groups;
+  constexpr int oh() const { return (h + 2 * padding - dilation * (kh - 1) - 1) / stride + 1; }
+  constexpr int ow() const { return (w + 2 * padding - dilation * (kw - 1) - 1) / stride + 1; }
+  // Input and output channels of a group.
+  constexpr int group_ci() const { return ci / groups; }
+  constexpr int group_co() const { return co / groups; }
   constexpr size_t data_size() const { return size_t(n) * ci * h * w; }
-  constexpr size_t weight_size() const { return size_t(co) * ci * kh * kw; }
+  constexpr size_t weight_size() const { return size_t(co) * group_ci() * kh * kw; }
   constexpr size_t output_size() const { return size_t(n) * co * oh() * ow(); }
   // A multiplication and an addition for each tap.
-  constexpr double flops() const { return 2.0 * output_size() * ci * kh * kw; }
+  constexpr double flops() const { return 2.0 * output_size() * group_ci() * kh * kw; }
 };
 
 #define CHECK(call) check((call), #call)
@@ -53,16 +56,17 @@ static void reference_planes(const std::vector<float>& data, const std::vector<f
   for (int plane = first; plane < s.n * s.co; plane += step) {
     const int n = plane / s.co, co = plane % s.co;
     double* out = output.data() + size_t(plane) * s.oh() * s.ow();
-    for (int ci = 0; ci < s.ci; ++ci) {
-      const float* image = data.data() + (size_t(n) * s.ci + ci) * s.h * s.w;
+    const int first_ci = co / s.group_co() * s.group_ci();
+    for (int ci = 0; ci < s.group_ci(); ++ci) {
+      const float* image = data.data() + (size_t(n) * s.ci + first_ci + ci) * s.h * s.w;
       for (int kh = 0; kh < s.kh; ++kh) {
         for (int kw = 0; kw < s.kw; ++kw) {
-          const double tap = weight[((size_t(co) * s.ci + ci) * s.kh + kh) * s.kw + kw];
+          const double tap = weight[((size_t(co) * s.group_ci() + ci) * s.kh + kh) * s.kw + kw];
           for (int oh = 0; oh < s.oh(); ++oh) {
-            const int y = oh * s.stride + kh - s.padding;
+            const int y = oh * s.stride + kh * s.dilation - s.padding;
             if (y < 0 || y >= s.h) continue;
             for (int ow = 0; ow < s.ow(); ++ow) {
-              const int x = ow * s.stride + kw - s.padding;
+              const int x = ow * s.stride + kw * s.dilation - s.padding;
               if (x >= 0 && x < s.w) out[size_t(oh) * s.ow() + ow] += tap * image[size_t(y) * s.w + x];
             }
           }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,17 +123,35 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
 def choose_cases(files: Sequence[RecordFile], words: str | None) -> list[RecordFile]:
     """The files of the workloads that ``--case`` names; all of them without it.
 
+    A workload without records of its own takes those of its shape, under its name.
+
     Raises:
         InputError: there are no records of one of them.
     """
     if words is None or words == "all":
         return list(files)
-    names = [word.strip() for word in words.split(",")]
-    known = list(dict.fromkeys(file.workload.name for file in files))
-    for name in names:
-        if name not in known:
-            raise InputError(f"There are no records of {name!r}: there are {', '.join(known)}.")
-    return [file for file in files if file.workload.name in names]
+    chosen: list[RecordFile] = []
+    for name in dict.fromkeys(word.strip() for word in words.split(",")):
+        own = [file for file in files if file.workload.name == name]
+        found = own or _of_its_shape(files, name)
+        if not found:
+            known = ", ".join(dict.fromkeys(file.workload.name for file in files))
+            raise InputError(f"There are no records of {name!r}: there are {known}.")
+        chosen += found
+    return chosen
+
+
+def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
+    """The records of the shape that is called ``name``, one file for each GPU."""
+    from pytest_gpuenergy.workloads import all_networks
+
+    known = {w.name: w for network in all_networks(Path.cwd()).values() for w in network}
+    workload = known.get(name)
+    by_gpu: dict[str, RecordFile] = {}
+    for file in files:
+        if workload is not None and file.workload.shape == workload.shape:
+            by_gpu.setdefault(file.gpu, replace(file, workload=workload))
+    return list(by_gpu.values())
 
 
 def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:

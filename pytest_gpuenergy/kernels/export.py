@@ -10,7 +10,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pytest_gpuenergy.cuda_sources import cuda_dir
@@ -94,7 +94,7 @@ def launch_header(item: RankedKernel) -> str:
             f"{item.workload.name} {item.stem} is {kernel.language} text: only CUDA can be "
             "exported."
         )
-    sizes = (shape.N, shape.H, shape.W, shape.CO, shape.CI, shape.KH, shape.KW)
+    sizes = ", ".join(str(getattr(shape, field.name)) for field in fields(shape))
     bound = item.workload.error_bound
     spaces = [str(space.nbytes) for space in kernel.workspaces] or ["0"]
     calls = "\n".join(_call(item, launch) for launch in kernel.launches)
@@ -104,8 +104,8 @@ def launch_header(item: RankedKernel) -> str:
 #include "{item.stem}.cu"
 
 constexpr char LABEL[] = "{item.workload.name} {item.stem}";
-// N, H, W, CO, CI, KH, KW, stride, padding
-constexpr Conv2dShape SHAPE = {{{", ".join(map(str, sizes))}, {shape.strides}, {shape.padding}}};
+// N, H, W, CO, CI, KH, KW, stride, padding, dilation, groups
+constexpr Conv2dShape SHAPE = {{{sizes}}};
 // Largest errors of a correct kernel: of the worst element against the largest output, of the norm.
 constexpr double MAX_RELATIVE_BOUND = {bound.max_relative!r};
 constexpr double NORMWISE_BOUND = {bound.normwise!r};

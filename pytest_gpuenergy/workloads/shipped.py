@@ -43,4 +43,4 @@ NETWORKS: dict[str, tuple[Conv2d, ...]] = {
         Conv2d.of("yolo19", 1, 17, 17, 512, 1024, 1, 1, 1, 0),
     ),
 }
-"""The convolutions of ResNet-50 and of a YOLO at 544x544, and the seven that the benches take."""
+"""Convolutions of ResNet at 224x224 and of YOLO at 544x544, and the seven cases of both."""

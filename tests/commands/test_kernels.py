@@ -95,6 +95,24 @@ def test_list_of_one_case_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert second["search_time_ms"] == pytest.approx(0.03)
 
 
+def test_a_workload_takes_the_records_of_its_shape(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = "[tool.gpuenergy.workloads]\ntwin = [1, 6, 6, 4, 3, 3, 3, 1, 1]\n"
+    (project / "pyproject.toml").write_text(sizes)
+    assert main(["kernels", "list", "--case", "other,twin", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [entry["workload"] for entry in listed] == ["other", "other", "twin", "twin"]
+    assert listed[2]["parameters"]["H"] == 6
+    assert main(["kernels", "show", "twin", "2"]) == 0
+    assert capsys.readouterr().out.startswith("// twin kernel 2, tuned for NVIDIA H200")
+
+
+def test_a_workload_of_another_shape_has_no_records(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", "list", "--case", "resnet03"]) == 2
+    assert "no records of 'resnet03': there are other, tiny." in capsys.readouterr().err
+
+
 def test_records_can_be_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_records(tmp_path, TINY, gpu="NVIDIA L4")
     assert main(["kernels", "list", "--records", str(path), "--json"]) == 0

@@ -92,6 +92,13 @@ def test_the_launch_keeps_the_kernels_own_argument_order() -> None:
     )
 
 
+def test_the_header_has_every_size() -> None:
+    grouped = Conv2d.of("tiny", 1, 6, 6, 4, 4, 3, 3, 1, 2, 2, 4)
+    assert "SHAPE = {1, 6, 6, 4, 3, 3, 3, 1, 1, 1, 1};" in launch_header(ITEM)
+    header = launch_header(replace(ITEM, workload=grouped))
+    assert "SHAPE = {1, 6, 6, 4, 4, 3, 3, 1, 2, 2, 4};" in header
+
+
 def test_large_dynamic_shared_memory_is_asked_for() -> None:
     assert "cudaFuncSetAttribute" not in launch_header(with_launch(shared_bytes=48 << 10))
     assert "MaxDynamicSharedMemorySize, 65536)" in launch_header(with_launch(shared_bytes=65536))

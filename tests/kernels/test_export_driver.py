@@ -40,14 +40,8 @@ inline cudaError_t cudaEventElapsedTime(float* ms, void*, void*) { *ms = 64; ret
 
 # A convolution of stride 2 with a window that is not square, gathered tap by tap: another loop
 # order and another padding logic than the driver's own reference.
-HEADER = """
-constexpr char LABEL[] = "tiny kernel01";
-constexpr Conv2dShape SHAPE = {2, 7, 9, 3, 2, 3, 2, 2, 1};
-constexpr double MAX_RELATIVE_BOUND = 1e-5, NORMWISE_BOUND = 1e-5;
-constexpr int WORKSPACES = 0;
-constexpr size_t WORKSPACE_BYTES[] = {0};
-inline cudaError_t prepare() { return cudaSuccess; }
-inline void launch(float* data, float* weight, float* output, void* const*, cudaStream_t) {
+SIZES = "2, 7, 9, 3, 2, 3, 2, 2, 1, 1, 1"
+GATHER = """
   for (int i = 0; i < 2 * 3 * 4 * 5; ++i) {
     const int x = i % 5, y = i / 5 % 4, co = i / 20 % 3, n = i / 60;
     double sum = 0;
@@ -58,13 +52,39 @@ inline void launch(float* data, float* weight, float* output, void* const*, cuda
     }
     BODY
   }
-}
+"""
+# Dilated by 2, in two groups of two input and three output channels.
+DILATED_SIZES = "1, 7, 9, 6, 4, 3, 2, 1, 2, 2, 2"
+DILATED = """
+  for (int i = 0; i < 6 * 7 * 11; ++i) {
+    const int x = i % 11, y = i / 11 % 7, co = i / 77;
+    double sum = 0;
+    for (int t = 0; t < 12; ++t) {
+      const int ci = t / 6 + (co < 3 ? 0 : 2);
+      const int row = y + t / 2 % 3 * 2 - 2, column = x + t % 2 * 2 - 2;
+      if (row < 0 || row > 6 || column < 0 || column > 8) continue;
+      sum += data[(ci * 7 + row) * 9 + column] * weight[co * 12 + t];
+    }
+    BODY
+  }
+"""
+HEADER = """
+constexpr char LABEL[] = "tiny kernel01";
+constexpr Conv2dShape SHAPE = {SIZES};
+constexpr double MAX_RELATIVE_BOUND = 1e-5, NORMWISE_BOUND = 1e-5;
+constexpr int WORKSPACES = 0;
+constexpr size_t WORKSPACE_BYTES[] = {0};
+inline cudaError_t prepare() { return cudaSuccess; }
+inline void launch(float* data, float* weight, float* output, void* const*, cudaStream_t) {GATHER}
 """
 
 
-def run_driver(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
+def run_driver(
+    folder: Path, body: str, sizes: str = SIZES, gather: str = GATHER
+) -> subprocess.CompletedProcess[str]:
     (folder / "cuda_runtime.h").write_text(RUNTIME)
-    (folder / "launch.h").write_text(HEADER.replace("BODY", body))
+    header = HEADER.replace("SIZES", sizes).replace("GATHER", gather.replace("BODY", body))
+    (folder / "launch.h").write_text(header)
     driver = (cuda_dir() / "export" / "driver.cu").read_text(encoding="utf-8")
     (folder / "driver.cpp").write_text(driver)
     subprocess.run(
@@ -85,6 +105,12 @@ def test_a_right_kernel_is_timed_and_exits_with_0(tmp_path: Path) -> None:
     assert ": correct" in done.stdout
     # 16 launches took 64 ms, so that a replay of 50 ms holds 12; 12 of them take 64 / 12 ms each.
     assert "time 5.333333 ms, 0.0 GFLOP/s (median of 11 replays of 12 launches)" in done.stdout
+
+
+def test_dilation_and_groups_are_computed(tmp_path: Path) -> None:
+    done = run_driver(tmp_path, "output[i] = float(sum);", DILATED_SIZES, DILATED)
+    assert done.returncode == 0
+    assert ": correct" in done.stdout
 
 
 @pytest.mark.parametrize(
