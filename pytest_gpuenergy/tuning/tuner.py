@@ -23,11 +23,11 @@ from pytest_gpuenergy.kernels.records import (
     dump_records,
     file_name,
 )
+from pytest_gpuenergy.kernels.representatives import Trial, representatives
 from pytest_gpuenergy.tuning.journal import JOURNAL_FILE, Journal
 from pytest_gpuenergy.tuning.lower import conv2d_module, cuda_target, lower_record, to_kernel
 from pytest_gpuenergy.tuning.metaschedule import SearchSettings, search
 from pytest_gpuenergy.tuning.raw import gpu_name, open_raw
-from pytest_gpuenergy.tuning.representatives import Trial, representatives
 from pytest_gpuenergy.tuning.requirements import installed_tvm
 from pytest_gpuenergy.tuning.workbench import Workbench
 from pytest_gpuenergy.verification import arenas_for

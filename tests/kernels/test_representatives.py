@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.kernels.records import BANDS
-from pytest_gpuenergy.tuning.representatives import Representative, Trial, representatives
+from pytest_gpuenergy.kernels.representatives import Representative, Trial, representatives
 
 TIMES = st.floats(min_value=1e-3, max_value=1e3)
 
