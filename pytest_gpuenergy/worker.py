@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from queue import LifoQueue
 from typing import Any
 
 from pytest_gpuenergy.errors import DeviceError
@@ -32,7 +33,8 @@ class WorkerTimeoutError(DeviceError):
 class Worker:
     """Owns an object in a child process and calls its methods.
 
-    The child is started at the first call, and again at the first call after it died.
+    The child is started at the first call, and again at the first call after it died. It ends when
+    the thread that made that call ends: call from threads that last.
 
     Args:
         factory: ``package.module:Class``; called in the child with ``args`` to make the object.
@@ -139,6 +141,35 @@ class Worker:
         if self._log is not None:
             self._log.close()
         self._process = self._connection = self._log = None
+
+
+class WorkerPool:
+    """Several children with objects of the same kind, for calls from several threads.
+
+    Args:
+        factory: as of `Worker`.
+        args: as of `Worker`.
+        size: how many children there may be; each is started when it is first needed.
+    """
+
+    def __init__(self, factory: str, *args: object, size: int) -> None:
+        self._workers = [Worker(factory, *args) for _ in range(size)]
+        self._idle: LifoQueue[Worker] = LifoQueue()  # first the one that has started already
+        for worker in reversed(self._workers):
+            self._idle.put(worker)
+
+    def call(self, method: str, *args: object, timeout_s: float | None = None) -> Any:
+        """As `Worker.call`, on a child that is idle; waits for one."""
+        worker = self._idle.get()
+        try:
+            return worker.call(method, *args, timeout_s=timeout_s)
+        finally:
+            self._idle.put(worker)
+
+    def close(self) -> None:
+        """End the children at once. Idempotent."""
+        for worker in self._workers:
+            worker.kill()
 
 
 def _python_path() -> str:

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
 from pytest_gpuenergy.errors import InputError, KernelFault
+from pytest_gpuenergy.kernels.records import OBJECTIVES
+from pytest_gpuenergy.tuning.searcher import STRATEGIES
+from pytest_gpuenergy.tuning.spaces import SPACES
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices.device import Device
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 _LOCK_WAIT_S = 2.0
 _MOST_KEPT = 25
 _MOST_TRIALS = 100_000
+_TRIALS = 1000
+_QUICK_TRIALS = 100
+_QUICK_KEPT = 2
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -33,95 +39,215 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "tune",
         run,
-        summary="Search fast kernels of a workload with TVM and keep representatives of them",
-        description="A folder that holds an earlier search of the same workload on the same GPU "
-        "is continued; with --trials 0 the representatives are only chosen again.",
+        summary="Search fast or thrifty kernels of workloads with TVM and keep the best and others",
+        description="Workloads are tuned one after the other; of equal shapes only the first. "
+        "What was tried is on disk at once: a search that was ended goes on with --resume.",
         example="""
-gpuenergy tune --case case5 --trials 64 --out tuned
+gpuenergy tune --quick --out tuned
 gpuenergy tune --case case1,case2 --trials 200 --no-energy --out tuned --gpu-device 0
+gpuenergy tune --network resnet --objective edp --powercap 3 --out tuned
+gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
 """,
     )
-    parser.add_argument(
+    which = parser.add_argument_group("workloads (default: all seven cases)")
+    which.add_argument(
         "--case",
         action="append",
-        required=True,
+        default=[],
         metavar="NAME[,NAME...]",
-        help="Workloads to tune, or all; may be repeated",
+        help="Names, your project's own among them, or all for the cases; may be repeated",
     )
-    parser.add_argument(
+    which.add_argument(
+        "--network",
+        action="append",
+        default=[],
+        metavar="NAME[,NAME...]",
+        help="cases, resnet, yolo, or project for your own; may be repeated",
+    )
+    which.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="[NAME=]N,H,W,CO,CI,KH,KW,STRIDE,PADDING[,DILATION[,GROUPS]]",
+        help="A convolution by its sizes; may be repeated",
+    )
+    which.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"Only the first and the last of them, {_QUICK_TRIALS} trials, {_QUICK_KEPT} kernels",
+    )
+    how = parser.add_argument_group("search")
+    how.add_argument(
         "--trials",
         type=_between(0, _MOST_TRIALS),
-        default=64,
         metavar="N",
-        help="Candidates to time for each workload (default: 64)",
+        help=f"Candidates to time for each workload (default: {_TRIALS})",
     )
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="Where record files are written"
+    how.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        default="time",
+        help="What to make small; of energy and edp, the power of promising trials is measured too "
+        "(default: time)",
     )
-    parser.add_argument(
-        "--gpu-device",
-        metavar="DEVICE",
-        default="auto",
-        help="auto, an index, a UUID, or emulated[:PROFILE][xN] (default: auto)",
+    how.add_argument(
+        "--space",
+        choices=SPACES,
+        default="all",
+        help="Schedules to look at: TVM's own, those as a matrix product, or all (default: all)",
     )
-    parser.add_argument(
+    how.add_argument(
+        "--strategy",
+        choices=STRATEGIES,
+        default="evolutionary",
+        help="evolutionary learns from the times; replay-trace draws at random (default: "
+        "evolutionary)",
+    )
+    how.add_argument(
         "--seed",
         type=_between(0, 2**30),
         default=0,
         metavar="N",
         help="Seed of the search (default: 0)",
     )
-    parser.add_argument(
+    how.add_argument(
+        "--threads",
+        type=_between(1, 1024),
+        metavar="N",
+        help="Processor cores for the search (default: all)",
+    )
+    how.add_argument(
+        "--resume",
+        action="store_true",
+        help="Go on with the searches in --out; --trials counts what they have tried",
+    )
+    where = parser.add_argument_group("device and results")
+    where.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="Where record files are written"
+    )
+    where.add_argument(
+        "--gpu-device",
+        metavar="DEVICE",
+        default="auto",
+        help="auto, an index, a UUID, or emulated[:PROFILE][xN] (default: auto)",
+    )
+    where.add_argument(
+        "--powercap",
+        metavar="CAP",
+        default="current",
+        help="One power limit to tune under: 1 to 5, watts such as 300W, or current, which leaves "
+        "the card as it is (default: current)",
+    )
+    where.add_argument(
         "--keep",
         type=_between(1, _MOST_KEPT),
-        default=_MOST_KEPT,
         metavar="N",
-        help="Kernels to keep for each workload (default: 25)",
+        help=f"Kernels to keep for each workload (default: {_MOST_KEPT})",
     )
-    parser.add_argument(
+    where.add_argument(
         "--no-energy",
         action="store_true",
         help="Do not measure power and energy of the kernels that are kept",
     )
-    parser.add_argument("--json", action="store_true", help="Print the outcome as JSON")
+    where.add_argument("--json", action="store_true", help="Print the outcome as JSON")
 
 
 def run(arguments: Namespace) -> int:
-    """Tune all the cases asked for, one after the other."""
+    """Tune all the workloads asked for, one after the other."""
     import os
 
     from pytest_gpuenergy.devices.lock import gpu_lock
     from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.tuning.metaschedule import SearchSettings
+    from pytest_gpuenergy.tuning.lowering import KernelStore
+    from pytest_gpuenergy.tuning.outcome import append_outcome
+    from pytest_gpuenergy.tuning.progress import live_stream
     from pytest_gpuenergy.tuning.requirements import check_tvm
+    from pytest_gpuenergy.tuning.searcher import SearchSettings
     from pytest_gpuenergy.tuning.tuner import Tuner
     from pytest_gpuenergy.verification import verify
 
-    workloads = _workloads(arguments.case)
+    workloads = _workloads(arguments)
     check_tvm()
-    threads = len(os.sched_getaffinity(0))
-    settings = SearchSettings(arguments.trials, arguments.seed, threads)
+    quick = arguments.quick
+    trials = _given(arguments.trials, _QUICK_TRIALS if quick else _TRIALS)
+    threads = _given(arguments.threads, len(os.sched_getaffinity(0)))
+    settings = SearchSettings(
+        trials, arguments.seed, threads, arguments.strategy, arguments.space
+    ).for_trials()
     results: list[TuneResult] = []
     with ExitStack() as stack:
         device = stack.enter_context(open_device(arguments.gpu_device))
         stack.enter_context(gpu_lock(device, wait_s=_LOCK_WAIT_S))
         stop = stack.enter_context(_stop_on_interrupt())
-        measure = None if arguments.no_energy else _measure_with(device)
-        tuner = Tuner(device, arguments.out, arguments.keep, verify, measure, _tell, stop)
-        results.extend(tuner.tune(workload, settings) for workload in workloads)
+        stack.enter_context(_power_limit(device, arguments.powercap))
+        store = stack.enter_context(KernelStore(threads))
+        tuner = Tuner(
+            device=device,
+            store=store,
+            folder=arguments.out,
+            keep=_given(arguments.keep, _QUICK_KEPT if quick else _MOST_KEPT),
+            objective=arguments.objective,
+            resume=arguments.resume,
+            verify=verify,
+            measure=None if arguments.no_energy else _measure_with(device),
+            tell=_tell,
+            live=live_stream(),
+            stop=stop,
+        )
+        for workload in workloads:
+            results.append(tuner.tune(workload, settings))
+            append_outcome(arguments.out, results[-1])
     _report(results, as_json=arguments.json)
     return 0
 
 
-def _workloads(names: list[str]) -> list[Conv2d]:
-    from pytest_gpuenergy.workloads.table import CASES, find_workload
+def _given(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
 
-    wanted = [name.strip() for words in names for name in words.split(",") if name.strip()]
-    if not wanted:
-        raise InputError(f"--case names no workload: choose one of {', '.join(CASES)}, or all.")
-    if "all" in wanted:
-        wanted = list(CASES)
-    return [find_workload(name) for name in dict.fromkeys(wanted)]
+
+def _workloads(arguments: Namespace) -> list[Conv2d]:
+    from pytest_gpuenergy.workloads.table import choose_workloads, distinct_shapes
+
+    named = arguments.case or arguments.network or arguments.shape
+    chosen = choose_workloads(
+        arguments.case if named else ["all"], arguments.network, arguments.shape, Path.cwd()
+    )
+    distinct = distinct_shapes(chosen)
+    for first, others in distinct.items():
+        for other in others:
+            _tell(f"{other.name}: has the shape of {first.name}, whose records serve it")
+    workloads = list(distinct)
+    if arguments.quick:
+        workloads = list(dict.fromkeys((workloads[0], workloads[-1])))
+    return workloads
+
+
+@contextmanager
+def _power_limit(device: Device, text: str) -> Iterator[None]:
+    """The card under the one cap that ``--powercap`` asks for; the prior one again afterwards."""
+    from pytest_gpuenergy.energy.lease import PowerCapLease
+    from pytest_gpuenergy.energy.powercap import (
+        cap_table,
+        project_tables,
+        read_limits,
+        resolve_caps,
+    )
+
+    if text == "current":
+        yield
+        return
+    limits = read_limits(device)
+    caps = resolve_caps(text, cap_table(device.name, limits, project_tables(Path.cwd())), limits)
+    if len(caps) != 1:
+        raise InputError(
+            f"--powercap {text}: a search takes one power limit: give one, or current."
+        )
+    lease = PowerCapLease(device)
+    try:
+        lease.set(caps[0])
+        yield
+    finally:
+        lease.restore()
 
 
 def _measure_with(device: Device) -> Measure:
@@ -172,7 +298,18 @@ def _report(results: list[TuneResult], *, as_json: bool) -> None:
     if as_json:
         print_json([{**vars(result), "path": str(result.path)} for result in results])
         return
-    header = ("workload", "trials", "valid", "kept", "replaced", "best ms", "s", "file")
+    header = (
+        "workload",
+        "trials",
+        "valid",
+        "kept",
+        "replaced",
+        "best ms",
+        "GFLOP/s",
+        "s",
+        "J",
+        "file",
+    )
     rows = [
         (
             result.workload,
@@ -181,7 +318,9 @@ def _report(results: list[TuneResult], *, as_json: bool) -> None:
             str(result.kept),
             str(len(result.rejected)),
             f"{result.best_ms:.4g}",
+            f"{result.best_gflops:.0f}",
             f"{result.elapsed_s:.0f}",
+            "" if result.energy_j is None else f"{result.energy_j:.0f}",
             str(result.path),
         )
         for result in results

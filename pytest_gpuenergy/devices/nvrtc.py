@@ -14,13 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Lock
 from typing import Any
 
 from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.worker import Worker, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.worker import WorkerDiedError, WorkerPool, WorkerTimeoutError
 
 _OPTIONS = ("-std=c++17", "-default-device")
 _COMPILE_TIMEOUT_S = 300.0
@@ -84,10 +83,7 @@ class CompilerPool:
         self._cache = cache
         size = processes or min(16, len(os.sched_getaffinity(0)))
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="nvrtc")
-        self._idle: SimpleQueue[Worker] = SimpleQueue()
-        self._workers = [Worker(f"{__name__}:Compiler") for _ in range(size)]
-        for worker in self._workers:
-            self._idle.put(worker)
+        self._workers = WorkerPool(f"{__name__}:Compiler", size=size)
         self._pending: dict[str, Future[Binary]] = {}
         self._lock = Lock()
 
@@ -108,8 +104,7 @@ class CompilerPool:
     def close(self) -> None:
         """End the child processes. Idempotent."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for worker in self._workers:
-            worker.kill()
+        self._workers.close()
 
     def _compile(self, kernel: Kernel) -> Binary:
         entries = list(dict.fromkeys(launch.entry for launch in kernel.launches))
@@ -127,13 +122,10 @@ class CompilerPool:
         return Binary(binary, symbols)
 
     def _call(self, method: str, *arguments: object) -> object:
-        worker = self._idle.get()
         try:
-            return worker.call(method, *arguments, timeout_s=_COMPILE_TIMEOUT_S)
+            return self._workers.call(method, *arguments, timeout_s=_COMPILE_TIMEOUT_S)
         except (WorkerDiedError, WorkerTimeoutError) as error:
             raise KernelFault("compile", str(error)) from None
-        finally:
-            self._idle.put(worker)
 
 
 def _read_symbols(table: Path, entries: Sequence[str]) -> dict[str, str] | None:

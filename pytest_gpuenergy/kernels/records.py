@@ -34,8 +34,12 @@ FORMAT = "gpuenergy-records"
 FORMAT_VERSION = 1
 MOST_RECORDS = 25
 
-Band = Literal["fastest", "p10", "p25", "p50", "p75"]
-BANDS: tuple[Band, ...] = get_args(Band)
+Band = Literal["fastest", "best", "p10", "p25", "p50", "p75"]
+BANDS: tuple[Band, ...] = ("fastest", "p10", "p25", "p50", "p75")
+"""Where the objective is time; otherwise ``best`` takes the place of ``fastest``."""
+
+Objective = Literal["time", "energy", "edp"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 _WHAT = "record file"
 _LARGEST_BYTES = 16 << 20
@@ -56,9 +60,9 @@ class Record:
     """One tuned kernel.
 
     Attributes:
-        rank: its place in the file, 1 = fastest.
-        band: the part of the search it represents: the fastest trials, or those nearest to a
-            percentile of time.
+        rank: its place in the file, 1 = the best by the file's objective.
+        band: the part of the search it represents: the fastest trials (the best ones, where the
+            objective is not time), or those nearest to a percentile of time.
         text: the MetaSchedule record ``[trace, run_secs, target, args_info]`` as JSON text.
         measured: figures of its own measurement; None before that.
     """
@@ -93,6 +97,7 @@ class RecordFile:
         date: day of the search, ``2026-11-21``.
         trials_total: candidates the search tried; ``trials_valid`` of them ran.
         records: sorted by rank, 1, 2, ...
+        objective: what the search made small: ``time``, ``energy`` or ``edp``.
     """
 
     workload: Conv2d
@@ -104,6 +109,7 @@ class RecordFile:
     trials_total: int
     trials_valid: int
     records: tuple[Record, ...]
+    objective: Objective = "time"
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -235,7 +241,7 @@ def dump_records(file: RecordFile, path: Path) -> None:
     Raises:
         InputError: the file is inconsistent or cannot be written.
     """
-    header = {
+    header: dict[str, Any] = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "gpu": file.gpu,
@@ -246,6 +252,8 @@ def dump_records(file: RecordFile, path: Path) -> None:
         "workload": {"name": file.workload.name, **file.workload.shape.sizes},
         "target": json.loads(file.target),
     }
+    if file.objective != "time":
+        header["objective"] = file.objective
     # One line per record: they are long, and a change of one should show as one line.
     lines = ",\n".join(f"    {_entry_text(record)}" for record in file.records)
     head = json.dumps(header, indent=2).removesuffix("\n}")
@@ -303,7 +311,15 @@ def _record_file(value: object) -> RecordFile:
         trials_total=total,
         trials_valid=valid,
         records=tuple(records),
+        objective=_objective(top.get("objective", "time")),
     )
+
+
+def _objective(value: object) -> Objective:
+    for objective in OBJECTIVES:
+        if value == objective:
+            return objective
+    raise FormError(f"the objective is {shown(value)} instead of one of {', '.join(OBJECTIVES)}")
 
 
 def _workload(value: dict[str, Any]) -> Conv2d:
@@ -322,9 +338,9 @@ def _record(value: object, rank: int, workload: Conv2d) -> Record:
     entry = typed(value, dict, "the entry")
     if member(entry, "rank", int) != rank:
         raise FormError(f"the rank is {shown(entry['rank'])} instead of {rank}")
-    band = member(entry, "band", str)
-    if band not in BANDS:
-        raise FormError(f"the band is {shown(band)} instead of one of {', '.join(BANDS)}")
+    band: Any = member(entry, "band", str)
+    if band not in get_args(Band):
+        raise FormError(f"the band is {shown(band)} instead of one of {', '.join(get_args(Band))}")
     content = check_record(member(entry, "record", list))
     if is_failed(content[1]):
         raise FormError("the record is of a failed trial")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.kernels.records import BANDS, Band
+from pytest_gpuenergy.kernels.records import Band
 
 _POSITIONS: dict[Band, float] = {"fastest": 0.0, "p10": 0.10, "p25": 0.25, "p50": 0.50, "p75": 0.75}
 
@@ -17,10 +17,17 @@ class Trial:
     Attributes:
         time_ms: time of one launch.
         identities: what makes it the same as another trial: hashes of its trace, of its kernel.
+        cost: what the best have least of; None is their time.
     """
 
     time_ms: float
     identities: tuple[str, ...]
+    cost: float | None = None
+
+    @property
+    def rank(self) -> float:
+        """By which the best are chosen."""
+        return self.time_ms if self.cost is None else self.cost
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,8 @@ def representatives(
 
     Of trials that share an identity only the fastest is looked at. The others are sorted by time.
     The band of a percentile q takes those nearest to the place q (n - 1) among all n, the faster
-    of two equally near; ``fastest`` takes the first places. Bands choose in their order, and none
-    takes what another has taken. The same trials always give the same choice.
+    of two equally near; ``fastest`` takes those of the least cost. Bands choose in their order, and
+    none takes what another has taken. The same trials always give the same choice.
 
     Args:
         trials: those that ran, in any order.
@@ -47,19 +54,24 @@ def representatives(
         rejected: indices that must not be chosen, although they count for the percentiles.
 
     Returns:
-        The chosen ones, the fastest first.
+        The chosen ones: those of the first band by their cost, then the others by their time.
     """
     places = _distinct(trials)
     free = [place for place, index in enumerate(places) if index not in set(rejected)]
     chosen: dict[int, Band] = {}
-    for number, band in enumerate(BANDS):
-        wanted = count // len(BANDS) + (number < count % len(BANDS))
-        position = _POSITIONS[band] * (len(places) - 1)
-        nearest = sorted(free, key=lambda place, at=position: (abs(place - at), place))  # type: ignore[misc]
-        for place in nearest[:wanted]:
+    for number, (band, position) in enumerate(_POSITIONS.items()):
+        wanted = count // len(_POSITIONS) + (number < count % len(_POSITIONS))
+        at = position * (len(places) - 1)
+        order: list[tuple[float, int]] = [
+            (trials[places[place]].rank if band == "fastest" else abs(place - at), place)
+            for place in free
+        ]
+        for _, place in sorted(order)[:wanted]:
             chosen[place] = band
             free.remove(place)
-    return [Representative(places[place], chosen[place]) for place in sorted(chosen)]
+    best = [place for place, band in chosen.items() if band == "fastest"]
+    others = sorted(place for place, band in chosen.items() if band != "fastest")
+    return [Representative(places[place], chosen[place]) for place in best + others]
 
 
 def _distinct(trials: Sequence[Trial]) -> list[int]:

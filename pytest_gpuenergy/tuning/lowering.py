@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
 
@@ -14,22 +15,31 @@ from pytest_gpuenergy.kernels.records import RecordFile
 from pytest_gpuenergy.paths import cache_dir
 from pytest_gpuenergy.tuning.lowered_cache import LoweredCache
 from pytest_gpuenergy.tuning.requirements import INSTALL, crash_hint, installed_tvm
-from pytest_gpuenergy.worker import Worker, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.worker import WorkerDiedError, WorkerPool, WorkerTimeoutError
 from pytest_gpuenergy.workloads.workload import Workload
 
 _TIMEOUT_S = 120.0
 
 
+class TvmCrashError(InputError):
+    """TVM ended its process: the record, or the installed pair of TVM and its FFI, is bad."""
+
+
 class KernelStore:
     """Gives the kernels of record files and databases; a context manager.
 
-    A kernel that was lowered before comes from the disk and needs neither TVM nor a process.
+    A kernel that was lowered before comes from the disk and needs neither TVM nor a process. May be
+    used from several threads.
+
+    Args:
+        processes: how many kernels may be lowered at the same time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, processes: int = 1) -> None:
         self._tvm = installed_tvm()
         self._cache = LoweredCache(cache_dir("lowered"), self._tvm)
-        self._worker = Worker("pytest_gpuenergy.tuning.lower:Lowerer")
+        self._threads = ThreadPoolExecutor(processes, thread_name_prefix="lower")
+        self._workers = WorkerPool("pytest_gpuenergy.tuning.lower:Lowerer", size=processes)
 
     def kernels(self, file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:
         """The kernels of ``ranks``, in that order; see `kernel`."""
@@ -55,6 +65,20 @@ class KernelStore:
             origin=Origin("tvm-metaschedule", rank, details),
             recorded=file.recorded(rank),
         )
+
+    def lower(self, workload: Workload, record: str) -> Future[Kernel]:
+        """Begin to lower a MetaSchedule record (JSON text) of a search; it is not kept on disk.
+
+        The future holds the kernel, or a KernelFault when the record cannot be lowered or TVM does
+        not survive it.
+        """
+        return self._threads.submit(self._lower_proposed, workload, record)
+
+    def _lower_proposed(self, workload: Workload, record: str) -> Kernel:
+        try:
+            return self._lower("The schedule", "lower", workload, record)
+        except TvmCrashError as error:
+            raise KernelFault("compile", str(error)) from None
 
     def database_kernel(
         self, database: Database, record: DatabaseRecord, workload: Workload | None = None
@@ -93,8 +117,9 @@ class KernelStore:
         return replace(kernel, origin=Origin("tvm-metaschedule", None, details))
 
     def close(self) -> None:
-        """End the child process. Idempotent."""
-        self._worker.close()
+        """End the child processes. Idempotent."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
 
     def __enter__(self) -> KernelStore:
         return self
@@ -114,7 +139,7 @@ class KernelStore:
                 f"{INSTALL}"
             )
         try:
-            kernel: Kernel = self._worker.call(method, *arguments, timeout_s=_TIMEOUT_S)
+            kernel: Kernel = self._workers.call(method, *arguments, timeout_s=_TIMEOUT_S)
         except KernelFault as fault:
             raise KernelFault(fault.outcome, f"{name}: {fault}") from None
         except WorkerTimeoutError:
@@ -122,7 +147,7 @@ class KernelStore:
                 "compile", f"{name}: TVM did not lower the record within {_TIMEOUT_S:g} s."
             ) from None
         except WorkerDiedError as error:
-            raise InputError(
+            raise TvmCrashError(
                 f"TVM ended its process while it made {name} ({str(error).rstrip('.')}); there is "
                 f"{crash_hint()}"
             ) from None

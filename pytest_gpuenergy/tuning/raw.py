@@ -1,20 +1,155 @@
-"""The folder of a search's raw results: whose search it is, and that it can be continued."""
+"""The raw results of a search, on disk: every trial, written as soon as it has ended.
+
+A folder holds MetaSchedule's own database (a line for every trial, failed ones too), and
+``trials.jsonl``, which tells how each ended. Both are only ever added to, line by line, so that a
+search that is killed loses at most the trial in flight, and can be continued.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Literal
 
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.errors import InputError
-from pytest_gpuenergy.kernels.database import RECORD_FILE
+from pytest_gpuenergy.errors import InputError, Outcome
+from pytest_gpuenergy.kernels.database import RECORD_FILE, WORKLOAD_FILE, load_database
 from pytest_gpuenergy.kernels.json_input import FormError, parse, read_bytes
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
 IDENTITY_FILE = "search.json"
+TRIALS_FILE = "trials.jsonl"
+
 _LARGEST_BYTES = 1 << 20
+_LARGEST_TRIALS_BYTES = 256 << 20
+_FAILED_S = 1e10
+
+TrialOutcome = Outcome | Literal["timed"]
+"""How a trial ended: ``timed``, which says nothing yet of its results, or a kernel's fault."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate of a search.
+
+    Attributes:
+        index: its place in the search, from 0.
+        outcome: how it ended.
+        time_ms: of one launch; None when it failed.
+        message: why it failed.
+        digest: of its kernel; None when there is none.
+        elapsed_s: since the search it is of began.
+        power_w: mean while it ran, if that was measured.
+        energy_mj: of one launch, if that was measured.
+    """
+
+    index: int
+    outcome: TrialOutcome
+    time_ms: float | None = None
+    message: str | None = None
+    digest: str | None = None
+    elapsed_s: float | None = None
+    power_w: float | None = None
+    energy_mj: float | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether it ran and nothing is known against it."""
+        return self.outcome == "timed"
+
+
+_NAMES = {field.name for field in fields(Trial)}
+
+
+class RawLog:
+    """A folder of raw results, open for more; a context manager.
+
+    Args:
+        folder: created, or continued if it holds a search of the same.
+        workload: what is searched.
+        device: where.
+
+    Raises:
+        InputError: the folder holds a search of something else or on another GPU, is damaged, or
+            cannot be written.
+    """
+
+    def __init__(self, folder: Path, workload: Conv2d, device: Device) -> None:
+        self.folder = folder
+        identity = {
+            "workload": {"name": workload.name, **workload.shape.sizes},
+            "gpu": gpu_name(device),
+            "architecture": device.architecture,
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _identify(folder / IDENTITY_FILE, identity)
+            self.trials = _read_trials(folder / TRIALS_FILE)
+            self.records = _read_records(folder)
+            self._agree()
+            # Not buffered beyond a line, so that what is known survives a kill.
+            self._database, self._events = (
+                (folder / name).open("a", buffering=1, encoding="utf-8")
+                for name in (RECORD_FILE, TRIALS_FILE)
+            )
+        except OSError as error:
+            raise InputError(f"{error.filename} cannot be written: {error.strerror}.") from None
+
+    def keep_workload(self, stored: str) -> None:
+        """Write ``stored``, the line of ``database_workload.json``, if there is none yet."""
+        path = self.folder / WORKLOAD_FILE
+        if not path.exists():
+            draft = path.with_suffix(".tmp")
+            draft.write_text(stored + "\n", encoding="utf-8")
+            draft.replace(path)
+
+    def add(self, record: str, trial: Trial) -> Trial:
+        """Write down how the trial of ``record`` ended; its ``index`` is set here."""
+        trial = replace(trial, index=len(self.trials))
+        content = json.loads(record)
+        content[1] = [_FAILED_S if trial.time_ms is None else trial.time_ms / 1e3]
+        text = json.dumps(content, separators=(",", ":"))
+        self._database.write(f"[0,{text}]\n")
+        self._write(trial)
+        self.trials.append(trial)
+        self.records.append(text)
+        return trial
+
+    def amend(self, trial: Trial) -> None:
+        """Write down what has become known of a trial since."""
+        self._write(trial)
+        self.trials[trial.index] = trial
+
+    def __enter__(self) -> RawLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._database.close()
+        self._events.close()
+
+    def _write(self, trial: Trial) -> None:
+        known = {name: value for name, value in asdict(trial).items() if value is not None}
+        self._events.write(json.dumps(known) + "\n")
+
+    def _agree(self) -> None:
+        """Drop what a killed search wrote in one of the files only."""
+        count = min(len(self.trials), len(self.records))
+        if len(self.records) > count:
+            _truncate(self.folder / RECORD_FILE, count)
+        if len(self.trials) > count:
+            raise InputError(
+                f"{self.folder / RECORD_FILE} has {len(self.records)} trials and "
+                f"{TRIALS_FILE} {len(self.trials)}: restore them, or name another folder with "
+                "--out."
+            )
+        del self.records[count:]
 
 
 def gpu_name(device: Device) -> str:
@@ -22,32 +157,15 @@ def gpu_name(device: Device) -> str:
     return f"{device.name} (emulated)" if device.emulated else device.name
 
 
-def open_raw(folder: Path, workload: Conv2d, device: Device) -> Path:
-    """Create ``folder`` for a search, or get ready to continue the one it holds.
-
-    Raises:
-        InputError: the folder holds a search of something else or on another GPU, or cannot be
-            written.
-    """
-    identity = {
-        "workload": {"name": workload.name, **asdict(workload.shape)},
-        "gpu": gpu_name(device),
-        "architecture": device.architecture,
-    }
-    path = folder / IDENTITY_FILE
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            _check(path, identity)
-            _drop_torn_line(folder / RECORD_FILE)
-        else:
-            path.write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{error.filename} cannot be written: {error.strerror}.") from None
-    return folder
+def trace_of(record: str) -> str:
+    """What makes a schedule the same as another one."""
+    return json.dumps(json.loads(record)[0], separators=(",", ":"))
 
 
-def _check(path: Path, identity: dict[str, Any]) -> None:
+def _identify(path: Path, identity: dict[str, Any]) -> None:
+    if not path.exists():
+        path.write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
+        return
     try:
         found = parse(read_bytes(path, "description of a search", _LARGEST_BYTES))
     except FormError as error:
@@ -61,12 +179,48 @@ def _check(path: Path, identity: dict[str, Any]) -> None:
         )
 
 
-def _drop_torn_line(path: Path) -> None:
-    # A search that was killed may have left half a line, which TVM would not read.
+def _read_trials(path: Path) -> list[Trial]:
+    """Every trial by the last line about it."""
     if not path.exists():
-        return
+        return []
+    _drop_torn_line(path)
+    trials: list[Trial] = []
+    lines = read_bytes(path, "list of trials", _LARGEST_TRIALS_BYTES).splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            value = parse(line)
+            if type(value) is not dict or not set(value) <= _NAMES:
+                raise FormError("it is no trial")
+            trial = Trial(**value)
+            if type(trial.index) is not int or not 0 <= trial.index <= len(trials):
+                raise FormError("its index is out of order")
+        except (FormError, TypeError) as error:
+            raise InputError(
+                f"Line {number} of {path} cannot be used, because {error}: restore the file, or "
+                "name another folder with --out."
+            ) from None
+        trials[trial.index : trial.index + 1] = [trial]
+    return trials
+
+
+def _read_records(folder: Path) -> list[str]:
+    path = folder / RECORD_FILE
+    if not path.exists():
+        return []
+    _drop_torn_line(path)
+    return [record.text for record in load_database(path).records]
+
+
+def _drop_torn_line(path: Path) -> None:
     with path.open("rb+") as stream:
         content = stream.read()
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
             stream.truncate(whole)
+
+
+def _truncate(path: Path, lines: int) -> None:
+    kept = path.read_bytes().splitlines(keepends=True)[:lines]
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(b"".join(kept))
+    draft.replace(path)

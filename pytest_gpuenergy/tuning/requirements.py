@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from importlib import metadata
+from types import ModuleType
 from typing import Any
 
 from pytest_gpuenergy.errors import InputError
@@ -11,6 +14,7 @@ from pytest_gpuenergy.worker import Worker, WorkerDiedError, WorkerTimeoutError
 
 INSTALL = "pip install 'pytest-gpuenergy[tvm]'"
 _SERIES = "0.27"
+_INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 
 def installed_tvm() -> str | None:
@@ -42,6 +46,21 @@ def import_tvm() -> Any:
     finally:
         sys.excepthook = hook  # TVM replaces it
     return tvm
+
+
+@contextlib.contextmanager
+def without_tensor_intrinsics() -> Iterator[None]:
+    """TVM's `TuneContext` imports all tensor intrinsics, which takes seconds; we use none."""
+    if _INTRINSICS in sys.modules:
+        yield
+        return
+    parent = sys.modules["tvm.s_tir"]
+    sys.modules[_INTRINSICS] = ModuleType(_INTRINSICS)
+    try:
+        yield
+    finally:
+        del sys.modules[_INTRINSICS]
+        vars(parent).pop("tensor_intrin", None)
 
 
 def crash_hint() -> str:

@@ -1,18 +1,21 @@
-"""The time of one launch, quickly: good enough to rank the candidates of a search."""
+"""Time and power of a kernel, quickly: good enough to rank the candidates of a search."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena, Device, Timeline, Work
+from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Timeline, Work
+from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings
 from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.workloads.workload import Workload
 
 DURATION_S = 0.03
 TIMEOUT_S = 20.0
+_QUICK = MeterSettings(warmup_s=0.6, warmup_max_s=0.6, trial_s=0.2, min_trials=2, max_measure_s=0.4)
 
 
 def measure_time_ms(
@@ -37,13 +40,49 @@ def measure_time_ms(
     Raises:
         KernelFault: the kernel did not compile, crashed or hung.
     """
-    scalars = {scalar.name: scalar for scalar in workload.scalars}
-    work = Work(workload.flops, workload.bytes_moved)
-    with device.repeat(kernel, arenas, scalars, work=work, timeout_s=timeout_s) as repeater:
+    with _repeat(device, kernel, workload, arenas, timeout_s) as repeater:
         repeater.start()
         device.clock.sleep_s(duration_s)
         timeline = repeater.stop()
     return median_time_ms(timeline)
+
+
+def measure_power_w(
+    device: Device,
+    kernel: Kernel,
+    workload: Workload,
+    arenas: Mapping[str, Arena],
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> float | None:
+    """Mean power while ``kernel`` runs back to back, in W, after a short heat-up.
+
+    None where the card does not tell its energy.
+
+    Raises:
+        KernelFault: the kernel did not compile, crashed or hung.
+    """
+    with _repeat(device, kernel, workload, arenas, timeout_s) as repeater:
+        try:
+            return EnergyMeter(device, _QUICK).measure(repeater).power_w
+        except CounterError:
+            return None
+
+
+def _repeat(
+    device: Device,
+    kernel: Kernel,
+    workload: Workload,
+    arenas: Mapping[str, Arena],
+    timeout_s: float,
+) -> AbstractContextManager[Repeater]:
+    return device.repeat(
+        kernel,
+        arenas,
+        {scalar.name: scalar for scalar in workload.scalars},
+        work=Work(workload.flops, workload.bytes_moved),
+        timeout_s=timeout_s,
+    )
 
 
 def median_time_ms(timeline: Timeline) -> float:

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import TextIO
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.errors import InputError, KernelFault
-from pytest_gpuenergy.kernels.database import Database, DatabaseRecord, load_database
+from pytest_gpuenergy.kernels import representatives as choice
 from pytest_gpuenergy.kernels.kernel import Kernel, Origin
 from pytest_gpuenergy.kernels.records import (
     Band,
     Measured,
+    Objective,
     Record,
     RecordFile,
     dump_records,
     file_name,
 )
-from pytest_gpuenergy.kernels.representatives import Trial, representatives
-from pytest_gpuenergy.tuning.journal import JOURNAL_FILE, Journal
-from pytest_gpuenergy.tuning.lower import conv2d_module, cuda_target, lower_record, to_kernel
-from pytest_gpuenergy.tuning.metaschedule import SearchSettings, search
-from pytest_gpuenergy.tuning.raw import gpu_name, open_raw
+from pytest_gpuenergy.tuning.lowering import KernelStore
+from pytest_gpuenergy.tuning.objective import equivalent_ms, typical_power_w
+from pytest_gpuenergy.tuning.progress import Progress
+from pytest_gpuenergy.tuning.raw import TRIALS_FILE, RawLog, gpu_name, trace_of
 from pytest_gpuenergy.tuning.requirements import installed_tvm
-from pytest_gpuenergy.tuning.workbench import Workbench
+from pytest_gpuenergy.tuning.search import Bench, Proposals, known, search
+from pytest_gpuenergy.tuning.searcher import SearchSettings
 from pytest_gpuenergy.verification import arenas_for
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 from pytest_gpuenergy.workloads.workload import Workload
@@ -45,31 +46,38 @@ Measure = Callable[[Device, Kernel, Workload], Measured | None]
 class TuneResult:
     """What became of one workload's tuning.
 
-    ``tried`` and ``valid`` count the trials of the database, ``rejected`` says why chosen kernels
-    were replaced, and ``elapsed_s`` is the wall time of the search and of all that followed.
+    Attributes:
+        workload: its name.
+        path: the record file.
+        started: when it began, in ISO 8601.
+        tried: trials in the folder, of which ``valid`` ran.
+        kept: kernels in the record file.
+        best_ms: time of the best kernel's launch in the search.
+        best_gflops: the same as a rate.
+        rejected: why chosen kernels were replaced.
+        search_s: wall time of this search.
+        elapsed_s: wall time of the search and of all that followed.
+        energy_j: what the card took meanwhile; None where it does not tell.
     """
 
     workload: str
     path: Path
+    started: str
     tried: int
     valid: int
     kept: int
     best_ms: float
+    best_gflops: float
     rejected: tuple[str, ...]
     search_s: float
     elapsed_s: float
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    record: DatabaseRecord
-    kernel: Kernel
+    energy_j: float | None
 
 
 @dataclass(frozen=True)
 class _Chosen:
+    index: int
     band: Band
-    record: DatabaseRecord
     measured: Measured | None
 
 
@@ -79,117 +87,146 @@ class Tuner:
 
     Attributes:
         device: where candidates run.
-        folder: where record files go; raw databases go into ``<workload>/raw`` in it.
+        store: lowers them.
+        folder: where record files go; raw results go into ``<workload>/raw`` in it.
         keep: how many kernels a record file gets.
+        objective: what the search makes small.
+        resume: whether a folder that holds a search is continued, rather than refused.
         verify: proves a chosen kernel right.
         measure: measures power and energy of a chosen kernel; None leaves the figures out.
         tell: called with lines of progress.
+        live: a terminal to draw the progress on; None for lines only.
         stop: set by someone else to end early.
     """
 
     device: Device
+    store: KernelStore
     folder: Path
     keep: int
+    objective: Objective
+    resume: bool
     verify: Verify
     measure: Measure | None
     tell: Callable[[str], None]
+    live: TextIO | None
     stop: Event
 
     def tune(self, workload: Conv2d, settings: SearchSettings) -> TuneResult:
         """Search, and write the record file.
 
         Raises:
-            InputError: the folder holds another search, or no candidate runs.
-            KeyboardInterrupt: told to stop; what was tried is in the raw database.
+            InputError: the folder holds another search, or one although it is not to be resumed;
+                or no candidate runs.
+            KeyboardInterrupt: told to stop; what was tried is in the raw results.
         """
-        raw = open_raw(self.folder / workload.name / "raw", workload, self.device)
-        # The device's processes start here, so that no trial pays for it.
-        driver = self.device.describe().get("driver", "unknown")
-        with Journal(raw, workload.name, settings.trials, self.tell) as journal:
-            if settings.trials:
-                self._search(workload, settings, raw, journal)
-            search_s = journal.elapsed_s
-            if self.stop.is_set():
-                self.tell(f"{workload.name}: stopped; what was tried is kept in {raw}")
-                raise KeyboardInterrupt
-            database = load_database(raw)
-            candidates = self._lower_all(workload, database, settings.threads)
-            if not candidates:
+        started = datetime.now(UTC)
+        folder = self.folder / workload.name / "raw"
+        before_j = _energy_j(self.device)
+        with RawLog(folder, workload, self.device) as raw:
+            if raw.trials and not self.resume:
                 raise InputError(
-                    f"None of the {len(database.records)} trials of {workload.name} ran: see why "
-                    f"in {raw / JOURNAL_FILE}, or try more with --trials."
+                    f"{folder} holds {len(raw.trials)} trials already: continue them with --resume "
+                    "(--trials counts those too), or name another folder with --out."
                 )
-            chosen, rejected = self._choose(workload, candidates)
-            path = self._write(workload, database, chosen, driver)
+            with Progress(
+                workload.name, settings.trials, len(raw.trials), self.tell, self.live
+            ) as progress:
+                self._search(workload, settings, raw, progress)
+                search_s = progress.elapsed_s
+            if self.stop.is_set():
+                self.tell(f"{workload.name}: stopped; what was tried is kept in {folder}")
+                raise KeyboardInterrupt
+            chosen, rejected = self._choose(workload, raw)
+            path = self._write(workload, raw, chosen)
+            best = min(raw.trials[one.index].time_ms or 0.0 for one in chosen)
             return TuneResult(
                 workload=workload.name,
                 path=path,
-                tried=len(database.records),
-                valid=len(database.valid),
+                started=started.isoformat(timespec="seconds"),
+                tried=len(raw.trials),
+                valid=sum(trial.good for trial in raw.trials),
                 kept=len(chosen),
-                best_ms=min(c.record.time_ms for c in chosen),
+                best_ms=best,
+                best_gflops=workload.flops / best / 1e6,
                 rejected=rejected,
                 search_s=search_s,
-                elapsed_s=journal.elapsed_s,
+                elapsed_s=progress.elapsed_s,
+                energy_j=_since(before_j, _energy_j(self.device)),
             )
 
     def _search(
-        self, workload: Conv2d, settings: SearchSettings, raw: Path, journal: Journal
+        self, workload: Conv2d, settings: SearchSettings, raw: RawLog, progress: Progress
     ) -> None:
+        if len(raw.trials) >= settings.trials:
+            return
         self.tell(
             f"{workload.name}: searching on {gpu_name(self.device)} with {settings.threads} "
-            f"threads, {settings.batch} trials a batch"
+            f"threads, {settings.batch} schedules a batch"
         )
-        module, target = conv2d_module(workload), cuda_target(self.device.architecture)
-        names = [tensor.name for tensor in workload.tensors]
+        with (
+            arenas_for(workload, seed=0) as arenas,
+            Proposals(
+                workload,
+                self.device.architecture,
+                settings,
+                self.store,
+                lambda kernel: self.device.prepare([kernel]),
+                lambda: known(self.objective, raw),
+            ) as proposals,
+        ):
+            bench = Bench(self.device, workload, arenas, self.objective, raw, progress, self.stop)
+            search(proposals, bench, settings.trials)
+        if len(raw.trials) < settings.trials and not self.stop.is_set():
+            self.tell(f"{workload.name}: the search found no more than {len(raw.trials)} schedules")
 
-        def lower(scheduled: Any) -> Kernel:
-            return to_kernel(scheduled, target, names)
+    def _choose(self, workload: Conv2d, raw: RawLog) -> tuple[list[_Chosen], tuple[str, ...]]:
+        """Representatives that are right; a wrong one is replaced by the next nearest.
 
-        with arenas_for(workload, seed=0) as arenas:
-            bench = Workbench(
-                self.device, workload, arenas, journal, lower, settings.threads, self.stop
+        Twice as many as are wanted contend for the best: each that is measured is judged by that.
+        """
+        good = [trial for trial in raw.trials if trial.good]
+        if not good:
+            raise InputError(
+                f"None of the {len(raw.trials)} trials of {workload.name} ran: see why in "
+                f"{raw.folder / TRIALS_FILE}, or try more with --trials."
             )
-            search(module, target, raw, bench, settings, self.stop)
-        journal.tell()
-
-    def _lower_all(self, workload: Conv2d, database: Database, threads: int) -> list[_Candidate]:
-        module = conv2d_module(workload)
-
-        def lower(record: DatabaseRecord) -> _Candidate | None:
-            try:
-                return _Candidate(record, lower_record(module, record.text, workload))
-            except KernelFault:
-                return None  # from another version of TVM
-
-        with ThreadPoolExecutor(threads, thread_name_prefix="lower") as pool:
-            return [c for c in pool.map(lower, database.valid) if c is not None]
-
-    def _choose(
-        self, workload: Conv2d, candidates: Sequence[_Candidate]
-    ) -> tuple[list[_Chosen], tuple[str, ...]]:
-        """Representatives that are right; a wrong one is replaced by the next nearest."""
-        trials = [
-            Trial(c.record.time_ms, (c.record.trace_text, c.kernel.digest)) for c in candidates
-        ]
-        good: dict[int, Measured | None] = {}
+        typical_w = typical_power_w(good)
+        estimates = {t.index: equivalent_ms(self.objective, t, typical_w) for t in good}
+        contending = sorted(estimates, key=lambda index: (estimates[index], index))
+        costs = {index: estimates[index] for index in contending[: 2 * -(-self.keep // 5)]}
+        proven: dict[int, Measured | None] = {}
         wrong: dict[int, str] = {}
         while True:
-            picks = representatives(trials, self.keep, wrong)
-            fresh = [pick for pick in picks if pick.index not in good]
+            trials = [
+                choice.Trial(
+                    trial.time_ms or math.inf,
+                    (trace_of(raw.records[trial.index]), trial.digest or str(trial.index)),
+                    costs.get(trial.index, math.inf),
+                )
+                for trial in good
+            ]
+            rejected = [place for place, trial in enumerate(good) if trial.index in wrong]
+            picks = choice.representatives(trials, self.keep, rejected)
+            fresh = [t for t in (good[pick.index] for pick in picks) if t.index not in proven]
             if not fresh:
                 break
-            self.device.prepare([candidates[pick.index].kernel for pick in fresh])
             self.tell(f"{workload.name}: checking {len(fresh)} chosen kernels")
-            for pick in fresh:
+            for trial in fresh:
                 if self.stop.is_set():
                     raise KeyboardInterrupt
-                kernel = candidates[pick.index].kernel
                 try:
-                    good[pick.index] = self._prove(workload, kernel)
+                    kernel = self.store.lower(workload, raw.records[trial.index]).result()
+                    measured = self._prove(workload, kernel)
                 except KernelFault as fault:
-                    wrong[pick.index] = f"{kernel.short_digest}: {fault.outcome}: {fault}"
-                    self.tell(f"{workload.name}: replacing {wrong[pick.index]}")
+                    wrong[trial.index] = f"{(trial.digest or '')[:12]}: {fault.outcome}: {fault}"
+                    self.tell(f"{workload.name}: replacing {wrong[trial.index]}")
+                    raw.amend(replace(trial, outcome=fault.outcome, message=str(fault)))
+                    continue
+                proven[trial.index] = measured
+                if measured is not None:
+                    typical_w = typical_w or measured.power_w
+                    precise = replace(trial, time_ms=measured.time_ms, power_w=measured.power_w)
+                    costs[trial.index] = equivalent_ms(self.objective, precise, typical_w)
         if not picks:
             raise InputError(
                 f"No kernel of {workload.name} is right ({len(wrong)} checked), the first because "
@@ -198,7 +235,8 @@ class Tuner:
         if len(picks) < self.keep:
             self.tell(f"{workload.name}: only {len(picks)} of {self.keep} kernels to keep")
         chosen = [
-            _Chosen(pick.band, candidates[pick.index].record, good[pick.index]) for pick in picks
+            _Chosen(good[pick.index].index, pick.band, proven[good[pick.index].index])
+            for pick in picks
         ]
         return chosen, tuple(wrong.values())
 
@@ -207,24 +245,41 @@ class Tuner:
         self.verify(self.device, named, workload)
         return None if self.measure is None else self.measure(self.device, named, workload)
 
-    def _write(
-        self, workload: Conv2d, database: Database, chosen: Sequence[_Chosen], driver: str
-    ) -> Path:
+    def _write(self, workload: Conv2d, raw: RawLog, chosen: Sequence[_Chosen]) -> Path:
+        best: Band = "fastest" if self.objective == "time" else "best"
         records = [
-            Record(rank, c.band, c.record.text, c.measured)
-            for rank, c in enumerate(chosen, start=1)
+            Record(
+                rank,
+                best if one.band == "fastest" else one.band,
+                raw.records[one.index],
+                one.measured,
+            )
+            for rank, one in enumerate(chosen, start=1)
         ]
         file = RecordFile(
             workload=workload,
             gpu=gpu_name(self.device),
-            driver=driver,
+            driver=self.device.describe().get("driver", "unknown"),
             tvm=installed_tvm() or "unknown",
             target=json.dumps(records[0].content[2]),
             date=datetime.now(UTC).date().isoformat(),
-            trials_total=len(database.records),
-            trials_valid=len(database.valid),
+            trials_total=len(raw.trials),
+            trials_valid=sum(trial.good for trial in raw.trials),
             records=tuple(records),
+            objective=self.objective,
         )
         path = self.folder / file_name(workload)
         dump_records(file, path)
         return path
+
+
+def _energy_j(device: Device) -> float | None:
+    """What the card has taken since its driver was loaded; None where it does not tell."""
+    try:
+        return float(device.nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle)) / 1e3
+    except device.nvml.NVMLError:
+        return None
+
+
+def _since(before_j: float | None, after_j: float | None) -> float | None:
+    return None if before_j is None or after_j is None else after_j - before_j

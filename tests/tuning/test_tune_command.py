@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.kernels.database import load_database
 from pytest_gpuenergy.kernels.records import find_records, load_records
-from pytest_gpuenergy.workloads import CASES
+from pytest_gpuenergy.tuning.searcher import SearchSettings
+from pytest_gpuenergy.tuning.tuner import Tuner, TuneResult
+from pytest_gpuenergy.workloads import CASES, Conv2d
 
+EMULATED = ["--gpu-device", "emulated"]
 COMMAND = [sys.executable, "-m", "pytest_gpuenergy.cli", "tune", "--gpu-device", "emulated"]
 
 
@@ -39,11 +46,73 @@ def test_it_tunes_on_the_emulated_gpu_and_measures_later(tmp_path: Path) -> None
     assert load_records(path).gpu.endswith("(emulated)")
     assert load_records(path).recorded(1) == ()
 
-    header, row = tune(tmp_path, "--trials", "0").stdout.splitlines()
+    header, row = tune(tmp_path, "--trials", "3", "--resume").stdout.splitlines()
     assert header.split()[:4] == ["workload", "trials", "valid", "kept"]
     assert row.split()[:4] == ["case7", "3", "3", "1"]
     (figures,) = load_records(path).recorded(1)
     assert figures.energy_mj == pytest.approx(figures.time_ms * figures.power_w, rel=0.05)
+
+
+def test_what_tunings_came_to_is_a_table(tmp_path: Path) -> None:
+    tune(tmp_path, "--trials", "2", "--no-energy")
+    (row,) = csv.DictReader((tmp_path / "tuning.csv").open())
+    assert datetime.fromisoformat(row["started"]) <= datetime.now(UTC)
+    assert (row["workload"], row["tried"], row["kept"]) == ("case7", "2", "1")
+    (rate,) = (tmp_path / "performance").glob("case7_conv2d_*.json")
+    assert int(rate.read_text()) == pytest.approx(float(row["best_gflops"]), abs=1)
+
+
+def test_equal_shapes_are_tuned_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = tuned_names(monkeypatch)
+    arguments = ["--case", "case7,resnet09", "--network", "cases", "--out", str(tmp_path)]
+    assert main(["tune", *EMULATED, *arguments]) == 0
+    assert tuned == ["case7", *(f"case{k}" for k in range(1, 7))]
+    assert "resnet09: has the shape of case7, whose records serve it" in capsys.readouterr().err
+
+
+def test_quick_takes_the_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = tuned_names(monkeypatch)
+    assert main(["tune", *EMULATED, "--quick", "--out", str(tmp_path)]) == 0
+    assert tuned == ["case1", "case7"]
+
+
+def test_a_search_runs_under_its_power_cap_and_leaves_the_prior_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+
+    def look(tuner: Tuner, workload: Conv2d, _: SearchSettings) -> TuneResult:
+        limits.append(enforced_limit_w(tuner.device))
+        return result_of(workload)
+
+    monkeypatch.setattr(Tuner, "tune", look)
+    monkeypatch.delenv("GPUENERGY_CAP_WRITES")
+    arguments = ["--case", "case7", "--powercap", "300W", "--out", str(tmp_path)]
+    assert main(["tune", *EMULATED, *arguments]) == 0
+    assert limits == [300.0]
+    with open_device("emulated") as device:
+        assert enforced_limit_w(device) == 700.0
+
+
+def tuned_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the workloads that the command tunes, instead of tuning them."""
+    names: list[str] = []
+
+    def note(_: Tuner, workload: Conv2d, __: SearchSettings) -> TuneResult:
+        names.append(workload.name)
+        return result_of(workload)
+
+    monkeypatch.setattr(Tuner, "tune", note)
+    return names
+
+
+def result_of(workload: Conv2d) -> TuneResult:
+    path = Path(f"{workload.name}_conv2d.json")
+    return TuneResult(
+        workload.name, path, "2026-11-21T00:00:00+00:00", 1, 1, 1, 1.0, 1.0, (1.0,), (), 1, 1, None
+    )
 
 
 def test_an_interrupt_keeps_what_was_tried(tmp_path: Path) -> None:
@@ -70,12 +139,16 @@ def test_an_interrupt_keeps_what_was_tried(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--case", "case99"], "no workload 'case99'"),
-        (["--case", ","], "names no workload"),
+        (["--case", ","], "No workload is named"),
+        (["--network", "alexnet"], "no network 'alexnet'"),
+        (["--shape", "1,2,3"], "--shape '1,2,3' is not understood"),
+        (["--case", "case1", "--objective", "speed"], "--objective"),
+        (["--case", "case1", "--powercap", "9", *EMULATED], "--powercap 9: this GPU's table has"),
+        (["--case", "case1", "--powercap", "all", *EMULATED], "takes one power limit"),
         (["--case", "case1", "--trials", "many"], "'many' is not a number from 0 to 100000"),
         (["--case", "case1", "--keep", "0"], "'0' is not a number from 1 to 25"),
         (["--case", "case1", "--keep", "26"], "'26' is not a number from 1 to 25"),
         (["--case", "case1", "--seed", "-1"], "--seed"),
-        ([], "--case"),
     ],
 )
 def test_wrong_usage_is_told(

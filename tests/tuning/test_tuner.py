@@ -1,52 +1,54 @@
+# ruff: noqa: ARG005 -- verify and measure are told more than is needed here
 """A whole search with TVM on a device without hardware, failures and interruptions included."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
-from tuning_child import Log, Plan
+from tuning_fakes import FakeDevice, time_by_digest
 
-from pytest_gpuenergy.errors import DeviceError, InputError
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.errors import DeviceError, InputError, KernelFault
 from pytest_gpuenergy.kernels.database import load_database
-from pytest_gpuenergy.kernels.records import RecordFile, load_records
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.records import Measured, RecordFile, load_records
 from pytest_gpuenergy.tuning.lowering import KernelStore
-from pytest_gpuenergy.tuning.tuner import TuneResult
+from pytest_gpuenergy.tuning.searcher import SearchSettings
+from pytest_gpuenergy.tuning.tuner import Tuner, TuneResult
 from pytest_gpuenergy.worker import Worker
+from pytest_gpuenergy.workloads import CASES, Workload
 
 Tune = Callable[..., "Search"]
 
 
-@pytest.fixture(scope="module")
-def child() -> Iterator[Worker]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        worker = Worker("tuning_child:Child")
-        yield worker
-        worker.close()
-
-
-@dataclass(frozen=True)
+@dataclass
 class Search:
+    """What was seen of a search."""
+
     folder: Path
-    log: Log
+    told: list[str] = field(default_factory=list)
+    timed: list[str] = field(default_factory=list)
+    verified: list[str] = field(default_factory=list)
+    result_or_none: TuneResult | None = None
 
     @property
     def result(self) -> TuneResult:
-        assert self.log.result is not None
-        return self.log.result
+        assert self.result_or_none is not None
+        return self.result_or_none
 
     @property
     def raw(self) -> Path:
         return self.folder / "case7" / "raw"
 
     @property
-    def journal(self) -> list[dict[str, object]]:
+    def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.raw / "trials.jsonl").read_text().splitlines()]
 
     @property
@@ -55,12 +57,66 @@ class Search:
 
 
 @pytest.fixture(scope="module")
-def tune(child: Worker) -> Tune:
-    def call(folder: Path, trials: int, **changes: object) -> Search:
-        plan = Plan(folder, trials, **changes)  # type: ignore[arg-type]
-        return Search(folder, child.call("tune", plan, timeout_s=240))
+def tune(lowering: KernelStore) -> Tune:
+    """tune(folder, trials, ...): search case7; numbers count timings or verifications from 0."""
 
-    return call
+    def go(
+        folder: Path,
+        trials: int,
+        *,
+        keep: int = 4,
+        objective: Any = "time",
+        resume: bool = True,
+        failing: Sequence[int] = (),
+        wrong: Sequence[int] = (),
+        lost_at: int | None = None,
+        stop_at: int | None = None,
+        measure: Callable[[Kernel], Measured] | None = None,
+        gpu: str = "NVIDIA H200",
+    ) -> Search:
+        search, stop = Search(folder), Event()
+
+        def time_ms(kernel: Kernel) -> float:
+            number = len(device.timed) - 1
+            if number == stop_at:
+                stop.set()
+            if number == lost_at:
+                raise DeviceError("The GPU is lost.")
+            if number in failing:
+                raise KernelFault("timeout", "The kernel did not finish within 20 s.")
+            return time_by_digest(kernel)
+
+        def verify(device: Device, kernel: Kernel, workload: Workload) -> None:
+            search.verified.append(kernel.digest)
+            if len(search.verified) - 1 in wrong:
+                raise KernelFault("correctness", "1 of 100 elements of output is wrong.")
+
+        device = FakeDevice(time_ms)
+        device.name = gpu
+        search.timed = device.timed
+        tuner = Tuner(
+            device=device,
+            store=lowering,
+            folder=folder,
+            keep=keep,
+            objective=objective,
+            resume=resume,
+            verify=verify,
+            measure=None if measure is None else lambda device, kernel, workload: measure(kernel),
+            tell=search.told.append,
+            live=None,
+            stop=stop,
+        )
+        settings = SearchSettings(trials, 0, 1, "replay-trace", "direct", batch=4)
+        search.result_or_none = tuner.tune(CASES["case7"], settings)
+        return search
+
+    return go
+
+
+def measured(kernel: Kernel, power_w: float = 300.0) -> Measured:
+    time_ms = time_by_digest(kernel)
+    return Measured(time_ms, power_w, power_w * time_ms, 700.0)
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +134,9 @@ def copy(searched: Search, tmp_path: Path) -> Path:
 
 def test_every_trial_is_kept_with_its_outcome(searched: Search) -> None:
     assert (searched.result.tried, searched.result.valid) == (6, 5)
-    assert [line["outcome"] for line in searched.journal].count("timed") == 5
-    third = searched.journal[2]
-    assert (third["outcome"], third["time_ms"]) == ("timeout", None)
+    assert [event["outcome"] for event in searched.events].count("timed") == 5
+    third = searched.events[2]
+    assert third["outcome"] == "timeout"
     assert third["message"] == "The kernel did not finish within 20 s."
     failed = [record.failed for record in load_database(searched.raw).records]
     assert failed == [False, False, True, False, False, False]
@@ -92,84 +148,100 @@ def test_the_records_are_ranked_by_time(searched: Search) -> None:
     assert times == sorted(times)
     assert (len(times), file.trials_total, file.trials_valid) == (4, 6, 5)
     assert 1e3 * times[0] == pytest.approx(searched.result.best_ms)
+    flops_per_ms = CASES["case7"].flops / searched.result.best_ms
+    assert searched.result.best_gflops == pytest.approx(flops_per_ms / 1e6)
 
 
-def test_a_record_gives_the_very_kernel_that_was_timed(searched: Search) -> None:
-    timed = {line["digest"]: line["time_ms"] for line in searched.journal}
+def test_a_record_gives_the_very_kernel_that_was_timed(
+    searched: Search, lowering: KernelStore
+) -> None:
+    timed = {event["digest"]: event.get("time_ms") for event in searched.events}
     file = searched.records
-    with KernelStore() as store:
-        for record in file.records:
-            digest = store.kernel(file, record.rank).digest
-            assert timed[digest] == pytest.approx(1e3 * record.run_secs[0])
+    for record in file.records:
+        digest = lowering.kernel(file, record.rank).digest
+        assert timed[digest] == pytest.approx(1e3 * record.run_secs[0])
 
 
 def test_progress_is_told_in_plain_lines(searched: Search) -> None:
-    told = searched.log.told
-    assert any(line.startswith("case7: 6 of 6 trials, best 0.") for line in told)
-    assert any("failed: 1 timeout" in line for line in told)
-    assert all("\r" not in line and "\n" not in line for line in told)
+    assert any(line.startswith("case7: 6 of 6 trials, best 0.") for line in searched.told)
+    assert any("failed: 1 timeout" in line for line in searched.told)
+    assert all("\r" not in line and "\n" not in line for line in searched.told)
 
 
-@pytest.mark.usefixtures("searched")
-def test_tensor_intrinsics_are_not_imported(child: Worker) -> None:
-    assert child.call("imported_intrinsics", timeout_s=60) == []
+def test_a_folder_that_holds_a_search_is_only_continued_when_told(tune: Tune, copy: Path) -> None:
+    with pytest.raises(InputError, match=r"holds 6 trials already: continue them with --resume"):
+        tune(copy, 8, resume=False)
+
+
+def test_a_search_goes_on_without_repeating_a_trial(tune: Tune, copy: Path) -> None:
+    search = tune(copy, 8)
+    assert search.result.tried == 8
+    assert len(search.timed) == 2
+    digests = [record.trace_text for record in load_database(search.raw).records]
+    assert len(set(digests)) == 8
 
 
 def test_representatives_can_be_chosen_again_without_a_trial(
     tune: Tune, copy: Path, searched: Search
 ) -> None:
-    again = tune(copy, 0)
-    assert again.log.timed == []
+    again = tune(copy, 6)
+    assert again.timed == []
     assert again.records == searched.records
 
 
-def test_a_wrong_kernel_is_replaced(tune: Tune, copy: Path) -> None:
-    search = tune(copy, 0, keep=2, wrong=[0])
-    assert len(search.log.verified) == 3
+def test_the_same_seed_finds_the_same(tune: Tune, tmp_path: Path, searched: Search) -> None:
+    again = tune(tmp_path, 6, failing=[2])
+    assert again.timed == searched.timed
+    assert again.records.records == searched.records.records
+
+
+def test_a_wrong_kernel_is_replaced_and_never_chosen_again(tune: Tune, copy: Path) -> None:
+    search = tune(copy, 6, keep=2, wrong=[0])
+    assert len(search.verified) == 3
     assert search.result.kept == 2
     (rejected,) = search.result.rejected
-    assert rejected.startswith(search.log.verified[0][:12])
+    assert rejected.startswith(search.verified[0][:12])
     assert "correctness: 1 of 100 elements" in rejected
-    file = search.records
-    with KernelStore() as store:
-        kept = {store.kernel(file, rank).digest for rank in file.ranks}
-    assert kept == set(search.log.verified[1:])
+    again = tune(copy, 6, keep=2)
+    assert search.verified[0] not in again.verified
+    assert again.result.valid == 4
 
 
 def test_too_few_kernels_are_told(tune: Tune, copy: Path) -> None:
-    search = tune(copy, 0, keep=25)
+    search = tune(copy, 6, keep=25)
     assert search.result.kept == 5
-    assert "case7: only 5 of 25 kernels to keep" in search.log.told
+    assert "case7: only 5 of 25 kernels to keep" in search.told
 
 
 def test_no_right_kernel_is_an_error(tune: Tune, copy: Path) -> None:
     with pytest.raises(InputError, match=r"No kernel of case7 is right \(5 checked\)"):
-        tune(copy, 0, wrong=range(5))
+        tune(copy, 6, wrong=range(5))
 
 
 def test_figures_are_written_with_the_records(tune: Tune, copy: Path) -> None:
-    (figures,) = tune(copy, 0, keep=1, figures=True).records.recorded(1)
+    (figures,) = tune(copy, 6, keep=1, measure=measured).records.recorded(1)
     assert figures.energy_mj == pytest.approx(300.0 * figures.time_ms)
     assert figures.gpu == "NVIDIA H200 (emulated)"
 
 
+def test_the_best_are_those_that_measure_best(tune: Tune, copy: Path) -> None:
+    """With five times the power for the fastest, the next one takes the least energy."""
+    plain = tune(copy, 6, keep=1, measure=measured)
+    fastest = plain.verified[0]
+
+    def thirsty(kernel: Kernel) -> Measured:
+        return measured(kernel, 1e6 if kernel.digest == fastest else 300.0)
+
+    search = tune(copy, 6, keep=1, objective="energy", measure=thirsty)
+    assert search.records.objective == "energy"
+    assert [record.band for record in search.records.records] == ["best"]
+    assert search.verified == [fastest, search.verified[1]]
+    assert search.records.recorded(1)[0].power_w == 300.0
+
+
 def test_a_folder_of_another_gpu_is_refused(tune: Tune, copy: Path) -> None:
     with pytest.raises(InputError, match="holds another search"):
-        tune(copy, 0, gpu="NVIDIA A100")
-
-
-def test_a_damaged_description_of_the_search_is_refused(tune: Tune, copy: Path) -> None:
-    (copy / "case7" / "raw" / "search.json").write_text("{")
-    with pytest.raises(InputError, match="name another folder"):
-        tune(copy, 0)
-
-
-def test_a_killed_search_goes_on_after_the_last_whole_line(tune: Tune, copy: Path) -> None:
-    with (copy / "case7" / "raw" / "database_tuning_record.json").open("a") as stream:
-        stream.write("[0, [[[")
-    search = tune(copy, 2)
-    assert search.result.tried == 8
-    assert [line["index"] for line in search.journal] == list(range(8))
+        tune(copy, 6, gpu="NVIDIA A100")
 
 
 def test_nothing_that_runs_is_an_error(tune: Tune, tmp_path: Path) -> None:
@@ -178,12 +250,10 @@ def test_nothing_that_runs_is_an_error(tune: Tune, tmp_path: Path) -> None:
 
 
 def test_a_stopped_search_keeps_what_it_tried(tune: Tune, tmp_path: Path) -> None:
-    search = tune(tmp_path, 4, stop_at=1)
-    assert search.log.interrupted
-    assert len(search.log.timed) == 2
-    assert len(search.journal) == 2
-    assert len(load_database(search.raw).records) == 2
-    assert any("what was tried is kept" in line for line in search.log.told)
+    with pytest.raises(KeyboardInterrupt):
+        tune(tmp_path, 4, stop_at=1)
+    assert len(load_database(tmp_path / "case7" / "raw").records) == 2
+    assert len((tmp_path / "case7" / "raw" / "trials.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_lost_device_is_not_taken_for_a_bad_kernel(tune: Tune, tmp_path: Path) -> None:

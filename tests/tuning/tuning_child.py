@@ -1,95 +1,20 @@
-# ruff: noqa: ARG001 -- verify and measure are told more than is needed here
-"""What the tests of the search do in a child process, so that TVM stays out of pytest's own."""
+"""What tests do with TVM in a child process, so that it stays out of pytest's own."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from threading import Event
 from typing import Any
 
-from tuning_fakes import FakeDevice, time_by_digest
-
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.errors import DeviceError, KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.records import Measured
-from pytest_gpuenergy.tuning.metaschedule import SearchSettings
-from pytest_gpuenergy.tuning.tuner import Tuner, TuneResult
-from pytest_gpuenergy.workloads import CASES, Workload
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to search and what goes wrong; numbers count timings or verifications from 0."""
-
-    folder: Path
-    trials: int
-    keep: int = 4
-    failing: Sequence[int] = ()
-    wrong: Sequence[int] = ()
-    lost_at: int | None = None
-    stop_at: int | None = None
-    figures: bool = False
-    gpu: str = "NVIDIA H200"
-
-
-@dataclass
-class Log:
-    """What was seen of a search."""
-
-    result: TuneResult | None = None
-    interrupted: bool = False
-    told: list[str] = field(default_factory=list)
-    timed: list[str] = field(default_factory=list)
-    verified: list[str] = field(default_factory=list)
+from pytest_gpuenergy.tuning.lower import conv2d_module, cuda_target, to_kernel
+from pytest_gpuenergy.tuning.requirements import without_tensor_intrinsics
+from pytest_gpuenergy.tuning.spaces import GemmForm, Space, as_gemm, space_generator
+from pytest_gpuenergy.workloads import Conv2d
 
 
 class Child:
     """Made in the child by `pytest_gpuenergy.worker.Worker`."""
-
-    def tune(self, plan: Plan) -> Log:
-        """Search case7 with a small population."""
-        log, stop = Log(), Event()
-
-        def time_ms(kernel: Kernel) -> float:
-            number = len(device.timed) - 1
-            if number == plan.stop_at:
-                stop.set()
-            if number == plan.lost_at:
-                raise DeviceError("The GPU is lost.")
-            if number in plan.failing:
-                raise KernelFault("timeout", "The kernel did not finish within 20 s.")
-            return time_by_digest(kernel)
-
-        def verify(device: Device, kernel: Kernel, workload: Workload) -> None:
-            log.verified.append(kernel.digest)
-            if len(log.verified) - 1 in plan.wrong:
-                raise KernelFault("correctness", "1 of 100 elements of output is wrong.")
-
-        def measure(device: Device, kernel: Kernel, workload: Workload) -> Measured:
-            time = time_by_digest(kernel)
-            return Measured(time, 300.0, 300.0 * time, 700.0)
-
-        device = FakeDevice(time_ms)
-        device.name = plan.gpu
-        tuner = Tuner(
-            device,
-            plan.folder,
-            plan.keep,
-            verify,
-            measure if plan.figures else None,
-            log.told.append,
-            stop,
-        )
-        settings = SearchSettings(plan.trials, 0, 2, largest_population=8, generations=1)
-        try:
-            log.result = tuner.tune(CASES["case7"], settings)
-        except KeyboardInterrupt:
-            log.interrupted = True
-        log.timed = device.timed
-        return log
 
     def lower_two_stages(self) -> Kernel:
         """The kernel of B = 2 A, C = B + 1, where B is in memory between two launches."""
@@ -99,16 +24,46 @@ class Child:
         """The kernel of C = 2 A + 1 through dynamic shared memory."""
         return _lowered(_scheduled(shared=True))
 
-    def imported_intrinsics(self) -> list[str]:
-        """Modules of tensor intrinsics that this process has imported."""
-        import sys
+    def lower_form(self, workload: Conv2d, form: GemmForm) -> Kernel:
+        """The kernel of a convolution as a matrix product, with tiles drawn at random."""
+        import tvm
+        from tvm.s_tir import meta_schedule as ms
 
-        return [name for name in sys.modules if name.startswith("tvm.s_tir.tensor_intrin")]
+        target = cuda_target("sm_90")
+        schedule = tvm.s_tir.Schedule(conv2d_module(workload), seed=1)
+        as_gemm(schedule, workload.shape, form)
+        with without_tensor_intrinsics():
+            context = ms.TuneContext(
+                schedule.mod, target=target, space_generator="cuda", num_threads=1
+            )
+        for rule in ms.postproc.Postproc.create("cuda"):
+            rule._initialize_with_tune_context(context)
+            if not rule.apply(schedule):
+                raise ValueError(type(rule).__name__)
+        return to_kernel(schedule.mod, target, [tensor.name for tensor in workload.tensors])
+
+    def traces(self, workload: Conv2d, space: Space) -> Sequence[str]:
+        """The schedules of a space, before their tiles are drawn."""
+        from tvm.s_tir import meta_schedule as ms
+
+        with without_tensor_intrinsics():
+            context = ms.TuneContext(
+                conv2d_module(workload),
+                target=cuda_target("sm_90"),
+                space_generator=space_generator(workload.shape, space),
+                num_threads=1,
+            )
+        return [str(schedule.trace) for schedule in context.generate_design_space()]
+
+
+class Dying:
+    """Cannot be made without ending its process."""
+
+    def __init__(self, *_: object) -> None:
+        os.abort()
 
 
 def _lowered(module: Any) -> Kernel:
-    from pytest_gpuenergy.tuning.lower import cuda_target, to_kernel
-
     return to_kernel(module, cuda_target("sm_90"), ["input", "result"])
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -24,12 +25,22 @@ class VirtualClock:
         self.now += duration_s
 
 
+class FakeNvml:
+    """A card that does not tell its energy."""
+
+    class NVMLError(Exception):  # noqa: N818 -- pynvml's name
+        pass
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:  # noqa: N802
+        raise self.NVMLError
+
+
 class FakeDevice(Device):
     name = "NVIDIA H200"
     uuid = "GPU-00000000-0000-0000-0000-000000000000"
     architecture = "sm_90"
     emulated = True
-    nvml = None
+    nvml = FakeNvml()
     handle = None
 
     def __init__(self, time_ms: Callable[[Kernel], float]) -> None:
@@ -92,3 +103,9 @@ class FakeRepeater:
 def time_by_digest(kernel: Kernel) -> float:
     """From 0.1 to 1.1 ms, evenly by the kernel's hash."""
     return 0.1 + int(kernel.digest[:8], 16) / 2**32
+
+
+def record_of(word: str) -> str:
+    """A MetaSchedule record without a time, of a made-up schedule that is known by ``word``."""
+    trace = [[["GetSBlock", [], [word, "main"], ["b0"]]], []]
+    return json.dumps([trace, [1.0], {"kind": "cuda"}, [["TENSOR", "float32", [1]]]])

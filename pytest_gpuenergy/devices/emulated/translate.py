@@ -55,6 +55,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_LINKAGE = re.compile(r'\s*"C(?:\+\+)?"')
 _INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")')
 _ELEMENT_BYTES = {
     **dict.fromkeys(("char", "bool", "uchar", "int8_t", "uint8_t"), 1),
@@ -173,7 +174,15 @@ class _Outline:
         return end
 
     def _extern(self, start: int, end: int) -> int:
-        """Turn ``extern __shared__ T name[];`` into a pointer to the dynamic shared memory."""
+        """Turn ``extern __shared__ T name[];`` into a pointer to the dynamic shared memory.
+
+        ``extern "C"`` is taken away: a function that has it and is declared before it is defined
+        would be seen outside the text, which is compiled twice.
+        """
+        if linkage := _LINKAGE.match(self.source, end):
+            block = self.source[linkage.end() :].lstrip().startswith("{")
+            self.edits.append((start, linkage.end(), "namespace" if block else ""))
+            return linkage.end()
         words: list[_Token] = []
         for token, depth in _nested(self.source, end):
             if token.text in ";{=" and depth == 0:

@@ -501,3 +501,22 @@ def test_text_that_cannot_be_linked_is_a_compile_fault(run):
             f"{source} __global__ void k(int* y) {{ y[0] = ::nowhere(); }}",
             outputs={"y": (1, "int32")},
         )
+
+
+DECLARED = """
+extern "C" __global__ void k(float* x);
+extern "C" __global__ void k(float* x) { x[threadIdx.x] = 2.f; }
+"""
+IN_A_BLOCK = """
+extern "C" {
+__device__ float two();
+__global__ void k(float* x) { x[threadIdx.x] = two(); }
+__device__ float two() { return 2.f; }
+}
+"""
+
+
+@pytest.mark.parametrize("source", [DECLARED, IN_A_BLOCK], ids=["declared", "block"])
+def test_c_linkage_is_no_obstacle(run, source):
+    outputs = run(source, outputs={"x": (32, "float32")}, block=32)
+    assert (outputs["x"] == 2).all()

@@ -1,0 +1,192 @@
+"""The search's own process: MetaSchedule proposes schedules and learns from their scores.
+
+It neither lowers nor runs anything. TVM may end its process, which is why it has one of its own;
+`Proposals` is the parent's side. TVM is imported inside the functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any, Literal, get_args
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.tuning.lower import conv2d_module, cuda_target, first_line
+from pytest_gpuenergy.tuning.requirements import import_tvm, without_tensor_intrinsics
+from pytest_gpuenergy.tuning.spaces import Space, space_generator
+from pytest_gpuenergy.workloads.conv2d import Conv2d
+
+Strategy = Literal["evolutionary", "replay-trace"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+_NO_END = 1 << 30
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How to search.
+
+    Attributes:
+        trials: candidates to time, all searches of the folder together.
+        seed: of the search; with the strategy replay-trace and one thread it decides everything.
+        threads: processor cores for the search.
+        strategy: evolutionary learns from scores, replay-trace draws at random.
+        space: see `spaces`.
+        batch: schedules proposed at a time, between two updates of the cost model.
+        population: schedules of one generation.
+        generations: between two proposals.
+    """
+
+    trials: int
+    seed: int
+    threads: int
+    strategy: Strategy = "evolutionary"
+    space: Space = "all"
+    batch: int = 64
+    population: int = 256
+    generations: int = 3
+
+    def for_trials(self) -> SearchSettings:
+        """The same with batches that are no larger than half the trials, but at least 16."""
+        batch = max(1, min(self.batch, max(16, self.trials // 2), self.trials))
+        return replace(self, batch=batch, population=min(self.population, max(8, 4 * batch)))
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A schedule and what it is worth to the search: seconds, or None when it failed."""
+
+    record: str
+    score_s: float | None
+
+
+class Searcher:
+    """Proposes schedules of one workload; the child's side.
+
+    Args:
+        workload: what they compute.
+        architecture: of the GPU, such as ``sm_90``.
+        settings: how to search.
+
+    Raises:
+        InputError: TVM is missing, or its search cannot work on this.
+    """
+
+    def __init__(self, workload: Conv2d, architecture: str, settings: SearchSettings) -> None:
+        import_tvm()
+        from tvm.s_tir import meta_schedule as ms
+
+        logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
+        self._ms = ms
+        self._settings = settings
+        self._target = cuda_target(architecture)
+        module = conv2d_module(workload)
+        self._database = ms.database.MemoryDatabase()
+        self._workload = self._database.commit_workload(module)
+        with _told(), without_tensor_intrinsics():
+            self._context = ms.TuneContext(
+                module,
+                target=self._target,
+                space_generator=space_generator(workload.shape, settings.space),
+                search_strategy=self._strategy(),
+                rand_state=settings.seed + 1,
+                num_threads=settings.threads,
+                logger=logging.getLogger("tvm.s_tir.meta_schedule"),
+            )
+            spaces = self._context.generate_design_space()
+        kind: Any = "xgb" if find_spec("xgboost") else "random"
+        self._model = ms.cost_model.CostModel.create(kind, num_tuning_cores=settings.threads)
+        self._proposed: dict[str, Any] = {}
+        with _told():
+            self._context.search_strategy.pre_tuning(
+                _NO_END, settings.batch, spaces, self._database, self._model
+            )
+
+    def stored_workload(self) -> str:
+        """The line of the computation in ``database_workload.json``."""
+        return _json(self._ms._ffi_api.WorkloadAsJSON(self._workload))
+
+    def propose(self) -> list[str]:
+        """The next schedules as MetaSchedule records without a time, as JSON text.
+
+        There are none when the search finds no more.
+        """
+        with _told():
+            found = self._context.search_strategy.generate_measure_candidates() or ()
+            texts = [
+                _json(self._ms._ffi_api.TuningRecordAsJSON(self._record(c, 1.0))) for c in found
+            ]
+            self._proposed.update(zip(texts, found, strict=True))
+        return texts
+
+    def learn(self, trials: Sequence[Scored]) -> None:
+        """Learn what schedules are worth: those proposed here, or by an earlier search."""
+        read = self._ms.database.TuningRecord.from_json
+        candidates, results = [], []
+        with _told():
+            for trial in trials:
+                candidate = self._proposed.pop(trial.record, None)
+                if trial.score_s is None:
+                    continue  # a failed one says nothing of how fast its like are
+                if candidate is None:
+                    record = read(json.loads(trial.record), self._workload)
+                    candidate = record.as_measure_candidate()
+                self._database.commit_tuning_record(self._record(candidate, trial.score_s))
+                candidates.append(candidate)
+                results.append(self._ms.runner.RunnerResult([trial.score_s], None))
+            if candidates:
+                self._model.update(self._context, candidates, results)
+
+    def _record(self, candidate: Any, score_s: float) -> Any:
+        return self._ms.database.TuningRecord(
+            candidate.sch.trace, self._workload, [score_s], self._target, candidate.args_info
+        )
+
+    def _strategy(self) -> Any:
+        settings, strategies = self._settings, self._ms.search_strategy
+        if settings.strategy == "replay-trace":
+            return strategies.ReplayTrace()
+        return strategies.EvolutionarySearch(
+            population_size=settings.population,
+            init_min_unmeasured=min(settings.population, settings.batch),
+            # With a small population the search else ends without a word.
+            max_fail_count=50,
+            genetic_num_iters=settings.generations,
+        )
+
+
+def _json(value: Any) -> str:
+    """``value``, a nested container of TVM's, as JSON text; its objects as TVM writes them."""
+    return json.dumps(_plain(value), separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    import tvm
+    from tvm_ffi import Array, Map
+
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, tvm.tirx.IntImm | tvm.tirx.FloatImm):
+        return value.value
+    if isinstance(value, Array | list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Map | dict):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    return json.dumps(json.loads(tvm.ir.save_json(value)), separators=(",", ":"))
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """TVM's errors as one sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"TVM's search ended with an error: {first_line(error)}") from None

@@ -1,0 +1,111 @@
+"""The search's own process, with TVM: what it proposes, learns and survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.tuning.lowering import KernelStore
+from pytest_gpuenergy.tuning.search import Candidate, Proposals
+from pytest_gpuenergy.tuning.searcher import Scored, SearchSettings
+from pytest_gpuenergy.workloads import Conv2d
+
+WORKLOAD = Conv2d.of("small", 1, 7, 9, 8, 6, 3, 3, 1, 1)
+RANDOM = SearchSettings(8, 3, 1, "replay-trace", "all", batch=4)
+EVOLVING = SearchSettings(8, 3, 1, "evolutionary", "all", batch=4, population=8, generations=1)
+
+Start = Callable[..., Proposals]
+
+
+@pytest.fixture
+def start(lowering: KernelStore) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def go(settings: SearchSettings, known: Sequence[Scored] = ()) -> Proposals:
+            proposals = Proposals(
+                WORKLOAD, "sm_90", settings, lowering, prepared.append, lambda: known
+            )
+            return stack.enter_context(proposals)
+
+        prepared: list[Kernel] = []
+        yield go
+
+
+def take(proposals: Proposals) -> list[Candidate]:
+    return proposals.request().result(timeout=240)
+
+
+def texts(candidates: Sequence[Candidate]) -> list[str]:
+    return [candidate.record for candidate in candidates]
+
+
+def pid_of(proposals: Proposals) -> int:
+    worker: Any = proposals._worker
+    assert worker.pid is not None
+    return int(worker.pid)
+
+
+def test_a_batch_is_lowered(start: Start) -> None:
+    batch = take(start(RANDOM))
+    assert len(batch) == 4
+    assert all(isinstance(candidate.kernel, Kernel) for candidate in batch)
+
+
+def test_replay_trace_with_a_seed_is_the_same_every_time(start: Start) -> None:
+    first, second = start(RANDOM), start(RANDOM)
+    assert [texts(take(first)) for _ in range(2)] == [texts(take(second)) for _ in range(2)]
+
+
+def test_another_seed_is_another_search(start: Start) -> None:
+    other = SearchSettings(8, 4, 1, "replay-trace", "all", batch=4)
+    assert texts(take(start(RANDOM))) != texts(take(start(other)))
+
+
+def test_scores_are_learned(start: Start) -> None:
+    proposals = start(EVOLVING)
+    batch = take(proposals)
+    scores = [1e-3, 2e-3, None, 3e-3]
+    proposals.learn([Scored(r, s) for r, s in zip(texts(batch), scores, strict=True)])
+    assert take(proposals)
+
+
+def test_an_earlier_search_is_learned(start: Start) -> None:
+    known = [Scored(record, 1e-3) for record in texts(take(start(EVOLVING)))]
+    again = start(EVOLVING, known)
+    assert take(again)
+    assert json.loads(again.stored_workload())
+
+
+def test_a_search_survives_the_death_of_its_process(start: Start) -> None:
+    proposals = start(RANDOM)
+    take(proposals)
+    os.kill(pid_of(proposals), signal.SIGKILL)
+    assert len(take(proposals)) == 4
+
+
+def test_a_search_whose_process_keeps_dying_is_told(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    proposals = start(RANDOM)
+    worker: Any = proposals._worker
+    worker._factory = "tuning_child:Dying"
+    with pytest.raises(InputError, match=r"TVM's search of small keeps ending its process"):
+        take(proposals)
+
+
+def test_what_goes_wrong_while_learning_is_told(start: Start) -> None:
+    proposals = start(EVOLVING)
+    take(proposals)
+    proposals.learn([Scored("[[[], []], [1.0], {}, []]", 1e-3)])
+    with pytest.raises(InputError, match="TVM's search ended with an error"):
+        take(proposals)

@@ -1,0 +1,105 @@
+"""Convolutions as matrix products: which forms there are, and that every one is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.tuning.spaces import GemmForm, gemm_forms
+from pytest_gpuenergy.verification import verify
+from pytest_gpuenergy.worker import Worker
+from pytest_gpuenergy.workloads import CASES, Conv2d
+
+SMALL = Conv2d.of("small", 1, 7, 9, 8, 6, 3, 3, 1, 1)
+WORKLOADS = [
+    Conv2d.of("batch", 2, 6, 5, 8, 4, 3, 3, 1, 1),
+    Conv2d.of("strided", 1, 12, 12, 8, 3, 5, 5, 2, 2),
+    Conv2d.of("pointwise", 1, 7, 7, 16, 8, 1, 1, 1, 0),
+    Conv2d.of("dilated", 1, 9, 9, 8, 4, 3, 3, 1, 2, 2),
+]
+
+
+@pytest.fixture
+def device() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as device:
+        yield device
+
+
+@pytest.mark.parametrize("pipelined", [False, True], ids=["", "pipelined"])
+@pytest.mark.parametrize("weight_rows", [False, True], ids=["columns", "rows"])
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("padding", [1, 16])
+def test_every_form_is_right(
+    child: Worker,
+    device: EmulatedDevice,
+    padding: int,
+    parts: int,
+    weight_rows: bool,
+    pipelined: bool,
+) -> None:
+    form = GemmForm(padding, parts, weight_rows, pipelined)
+    kernel = child.call("lower_form", SMALL, form, timeout_s=120)
+    assert len(kernel.launches) == (1 if parts == 1 else 2)
+    verify(device, kernel, SMALL)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_other_convolutions_are_right(
+    child: Worker, device: EmulatedDevice, workload: Conv2d
+) -> None:
+    form = GemmForm(16, 2, weight_rows=False, pipelined=True)
+    verify(device, child.call("lower_form", workload, form, timeout_s=120), workload)
+
+
+sizes = st.integers(1, 64)
+convolutions = st.builds(
+    lambda n, h, w, co, ci, k, stride: Conv2d.of("x", n, h, w, co, ci, k, k, stride, k // 2),
+    *(st.integers(1, 4), sizes, sizes, sizes, sizes),
+    st.sampled_from([1, 3, 5]),
+    st.integers(1, 2),
+)
+
+
+@given(convolutions)
+def test_forms_waste_little_and_split_evenly(workload: Conv2d) -> None:
+    shape = workload.shape
+    columns = shape.N * shape.OH * shape.OW
+    depth = shape.CI * shape.KH * shape.KW
+    forms = gemm_forms(shape)
+    assert forms
+    assert len(set(forms)) == len(forms)
+    for form in forms:
+        added = -columns % form.padding
+        assert added <= max(0.15 * columns, -columns % 16)
+        assert form.padding == 1 or added
+        assert depth % form.parts == 0
+        assert form.parts == 1 or depth // form.parts >= 64
+
+
+def test_sums_are_split_only_where_tiles_are_few() -> None:
+    parts = {name: {form.parts for form in gemm_forms(case.shape)} for name, case in CASES.items()}
+    assert parts["case1"] == {1}
+    assert all(count > 1 for count in parts["case7"])
+
+
+def test_a_grouped_convolution_is_no_single_product() -> None:
+    assert gemm_forms(Conv2d.of("x", 1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 8).shape) == ()
+
+
+def test_the_spaces_are_tvms_own_ours_and_both(child: Worker) -> None:
+    direct, gemm, both = (
+        child.call("traces", SMALL, space, timeout_s=120) for space in ("direct", "gemm", "all")
+    )
+    assert not any("transform_layout" in trace for trace in direct)
+    assert all("transform_layout" in trace for trace in gemm)
+    assert len(gemm) == len(gemm_forms(SMALL.shape))
+    assert len(both) == len(direct) + len(gemm)
+
+
+def test_a_grouped_convolution_has_tvms_own_space(child: Worker) -> None:
+    grouped = Conv2d.of("grouped", 1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 2)
+    assert child.call("traces", grouped, "all", timeout_s=120)
