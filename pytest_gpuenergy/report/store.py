@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.report.measurement import (
     SCHEMA_VERSION,
     Measurement,
@@ -170,17 +171,6 @@ def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
 def dump(document: object) -> str:
     """JSON as we write it: indented, without NaN."""
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write ``path`` whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def read_text(path: Path) -> str:
