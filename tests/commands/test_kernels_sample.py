@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.kernels.records import BANDS
 
-RAW = Path(__file__).parent.parent / "data/case7_raw"
+ROOT = Path(__file__).parent.parent.parent
+RAW = ROOT / "tests/data/case7_raw"
 SIZES = (1, 272, 272, 64, 32, 3, 3, 1, 1)
 FLOPS = 2 * 64 * 272 * 272 * 32 * 3 * 3
 NAME = (
@@ -222,6 +224,18 @@ def test_a_metaschedule_database_is_sampled_by_the_same_rule() -> None:
     assert len(times_ms) == 7
     assert times_ms == sorted(times_ms)
     assert sample(RAW / "database_tuning_record.json.xz", "--json").document == document
+
+
+def test_the_sample_that_the_documentation_shows_is_what_is_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = (ROOT / "docs/legacy.md").read_text(encoding="utf-8")
+    command, shown = re.findall(r"\$ gpuenergy kernels sample (.*)\n(line (?:.*\n)*?)```", page)[0]
+    monkeypatch.chdir(ROOT)
+    printed = sample(*command.split()).out
+    begin, _, end = shown.partition("...\n")
+    assert printed.startswith(begin)
+    assert printed.endswith(f"\n{end}")
 
 
 def test_a_shape_other_than_that_of_a_database_is_refused() -> None:
