@@ -1,4 +1,4 @@
-"""``gpuenergy kernels``: lists, shows and exports the kernels of record files."""
+"""``gpuenergy kernels``: lists, shows and exports the kernels of record files, samples logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
+from pytest_gpuenergy.commands import (
+    Subparsers,
+    add_command,
+    kernels_sample,
+    print_json,
+    print_table,
+)
 from pytest_gpuenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,12 +28,12 @@ _PATTERN = "*_conv2d_*.json"
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add ``kernels`` with ``list``, ``show`` and ``export``."""
+    """Add ``kernels`` with ``list``, ``show``, ``export`` and ``sample``."""
     parser = add_command(
         subparsers,
         "kernels",
         None,
-        summary="List, show or export the tuned kernels",
+        summary="List, show or export the tuned kernels, or sample a search's log",
         description="Kernels come from record files: those of this project's bench/records, or "
         "those that --records names. Showing and exporting need TVM.",
         example="""
@@ -77,6 +83,7 @@ ctest --test-dir exported/build --verbose
     export.add_argument(
         "--out", metavar="DIR", type=Path, required=True, help="New or empty folder to write to"
     )
+    kernels_sample.add_parser(actions)
     for action in (show_all, show, export):
         action.add_argument(
             "--records",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -27,13 +28,18 @@ def add_parser(subparsers: Subparsers) -> None:
 gpuenergy report
 gpuenergy report .gpuenergy/runs/* --json sweep.json --csv results --md sweep.md
 gpuenergy report nightly.json --json -
+gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
 """,
     )
     parser.add_argument(
         "runs",
         metavar="RUN",
         nargs="*",
-        help="Run folder, run id of this project, or JSON report (default: this project's latest)",
+        help="Run folder, run id of this project, JSON report, or folder of an older tool's text "
+        "outputs (default: this project's latest run)",
+    )
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="GPU that an older tool's outputs are of (default: unknown)"
     )
     parser.add_argument("--json", metavar="PATH", help="Write the JSON report; - for the terminal")
     parser.add_argument("--csv", metavar="DIR", type=Path, help="Write the classic CSV tree")
@@ -42,7 +48,7 @@ gpuenergy report nightly.json --json -
 
 def run(arguments: Namespace) -> int:
     """Merge, write, print; 1 when a run cannot be read or a view cannot be written."""
-    from pytest_gpuenergy.report.store import load_report, merge
+    from pytest_gpuenergy.report.store import merge
     from pytest_gpuenergy.report.tables import summary
     from pytest_gpuenergy.report.views import (
         json_document,
@@ -52,7 +58,7 @@ def run(arguments: Namespace) -> int:
         write_markdown,
     )
 
-    report = merge([load_report(path) for path in _paths(arguments.runs)])
+    report = merge(_load(_paths(arguments.runs), arguments.gpu))
     _write(report, arguments.json, json_document, write_json)
     _write(report, arguments.md, lambda found: markdown(found) + "\n", write_markdown)
     if arguments.csv is not None:
@@ -65,6 +71,23 @@ def run(arguments: Namespace) -> int:
         if not report.measurements:
             print("nothing was measured")
     return 0
+
+
+def _load(paths: list[Path], gpu: str | None) -> list[Report]:
+    from pytest_gpuenergy.report.legacy import is_legacy, load_legacy
+    from pytest_gpuenergy.report.store import load_report
+
+    reports = [load_legacy(path, gpu) if is_legacy(path) else load_report(path) for path in paths]
+    if gpu is not None and not all(report.run.gpu_name == gpu for report in reports):
+        raise InputError(
+            "--gpu names the GPU of an older tool's outputs, and the runs tell their own: "
+            "leave it out."
+        )
+    for report in reports:
+        if report.run.legacy and (errors := [m.error for m in report.measurements if m.error]):
+            total = len(report.measurements)
+            print(f"{len(errors)} of {total} outputs have no figures: {errors[0]}", file=sys.stderr)
+    return reports
 
 
 def _write(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
-import lzma
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_gpuenergy.errors import InputError
-from pytest_gpuenergy.kernels.json_input import FormError, parse, read_bytes, shown, typed
+from pytest_gpuenergy.kernels.json_input import FormError, parse, read_unpacked, shown, typed
 from pytest_gpuenergy.kernels.record_form import check_record, is_failed
 
 WORKLOAD_FILE = "database_workload.json"
@@ -112,37 +109,18 @@ def _beside(path: Path) -> Path | None:
 
 def _lines(path: Path, read: Callable[[int, Any], _T]) -> Iterator[_T]:
     """What ``read`` makes of each line's number and JSON value."""
-    for line, content in enumerate(io.BytesIO(_content(path)), start=1):
-        if not content.strip():
+    content = read_unpacked(path, "database", _LARGEST_BYTES)
+    for line, text in enumerate(io.BytesIO(content), start=1):
+        if not text.strip():
             continue
         try:
-            yield read(line, parse(content))
+            yield read(line, parse(text))
         except FormError as error:
             raise InputError(
                 f"Line {line} of the database {path} cannot be used, because {error}: remove that "
                 "line if a search was interrupted there, or else name a database that MetaSchedule "
                 "wrote."
             ) from None
-
-
-def _content(path: Path) -> bytes:
-    content = read_bytes(path, "database", _LARGEST_BYTES)
-    if path.suffix not in (".gz", ".xz"):
-        return content
-    opener: Any = gzip.open if path.suffix == ".gz" else lzma.open
-    try:
-        with opener(io.BytesIO(content)) as stream:
-            plain: bytes = stream.read(_LARGEST_BYTES + 1)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError):
-        raise InputError(
-            f"The database {path} cannot be decompressed: fetch or write it again."
-        ) from None
-    if len(plain) > _LARGEST_BYTES:
-        raise InputError(
-            f"The database {path} is larger than {_LARGEST_BYTES >> 20} MiB once decompressed: "
-            "name another file."
-        )
-    return plain
 
 
 def _workload(_: int, value: object) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import lzma
 import math
 import stat
+import zlib
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -37,6 +41,32 @@ def read_bytes(path: Path, what: str, largest_bytes: int) -> bytes:
             "name another file."
         )
     return content
+
+
+def read_unpacked(path: Path, what: str, largest_bytes: int) -> bytes:
+    """As `read_bytes`, decompressed when the name ends in ``.gz`` or ``.xz``.
+
+    Raises:
+        InputError: as for `read_bytes`, or it cannot be decompressed, or is larger than
+            ``largest_bytes`` once it is.
+    """
+    content = read_bytes(path, what, largest_bytes)
+    if path.suffix not in (".gz", ".xz"):
+        return content
+    opener: Any = gzip.open if path.suffix == ".gz" else lzma.open
+    try:
+        with opener(io.BytesIO(content)) as stream:
+            plain: bytes = stream.read(largest_bytes + 1)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError):
+        raise InputError(
+            f"The {what} {path} cannot be decompressed: fetch or write it again."
+        ) from None
+    if len(plain) > largest_bytes:
+        raise InputError(
+            f"The {what} {path} is larger than {largest_bytes >> 20} MiB once decompressed: "
+            "name another file."
+        )
+    return plain
 
 
 def parse(content: str | bytes) -> Any:

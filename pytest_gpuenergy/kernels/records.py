@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.kernels.ansor import refuse_ansor
 from pytest_gpuenergy.kernels.json_input import (
     FormError,
     member,
@@ -226,6 +227,7 @@ def load_records(path: Path) -> RecordFile:
         InputError: the file is missing, damaged, of another format or inconsistent.
     """
     content = read_bytes(path, _WHAT, _LARGEST_BYTES)
+    refuse_ansor(path, content)  # logs have had the names of record files
     try:
         return _record_file(parse(content))
     except (FormError, InputError) as error:

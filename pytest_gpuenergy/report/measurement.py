@@ -103,7 +103,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The identity of a run: where, on what, with which software and options."""
+    """The identity of a run: where, on what, with which software and options.
+
+    ``legacy`` tells that the figures were read from outputs of an older tool.
+    """
 
     run_id: str
     started: str
@@ -116,6 +119,7 @@ class RunInfo:
     software: dict[str, str]
     options: dict[str, str]
     git_revision: str | None = None
+    legacy: bool = False
 
 
 def to_json(record: Measurement | RunInfo) -> dict[str, Any]:

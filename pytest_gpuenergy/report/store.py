@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.report.measurement import (
     SCHEMA_VERSION,
     Measurement,
@@ -22,6 +23,7 @@ from pytest_gpuenergy.report.measurement import (
 
 HOME = ".gpuenergy"
 MAX_BYTES = 1 << 30
+UNKNOWN_GPU = "unknown GPU"
 _RUN, _LINES, _LATEST = "run.json", "measurements.jsonl", "latest"
 _WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
 
@@ -107,12 +109,17 @@ class RunFolder:
                 raise ReportError(f"{path}, line {number}: {error}") from None
 
 
+def is_run(folder: Path) -> bool:
+    """Whether ``folder`` is the folder of a run."""
+    return (folder / _RUN).exists()
+
+
 def latest_run(root: Path) -> RunFolder | None:
     """The run begun last under ``root``, if there is any."""
     with contextlib.suppress(OSError, ReportError):
         name = read_text(root / HOME / _LATEST).strip()
         folder = root / HOME / "runs" / Path(name).name
-        if name and (folder / _RUN).exists():
+        if name and is_run(folder):
             return RunFolder(folder)
     return None
 
@@ -147,18 +154,24 @@ def merge(reports: Sequence[Report]) -> Report:
     """One report of several runs on the same GPU; of an item measured twice, the later one.
 
     Raises:
-        ReportError: the runs are of different GPUs, or real ones and emulated ones.
+        ReportError: the runs are of different GPUs or of unknown ones, or real and emulated ones,
+            or measured and legacy ones.
     """
     ordered = sorted(reports, key=lambda report: report.run.started)
     last = ordered[-1]
     for report in ordered:
-        for name in ("gpu_name", "emulated"):
+        for name in ("gpu_name", "emulated", "legacy"):
             ours, theirs = getattr(last.run, name), getattr(report.run, name)
             if ours != theirs:
                 raise ReportError(
                     f"Runs {last.run.run_id} and {report.run.run_id} cannot be merged: "
                     f"{name} is {ours!r} in one and {theirs!r} in the other."
                 )
+    if len(ordered) > 1 and last.run.gpu_name == UNKNOWN_GPU:
+        raise ReportError(
+            f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged, because it is "
+            "not known that they are of the same GPU: name it with --gpu."
+        )
     return Report(last.run, latest_only(m for report in ordered for m in report.measurements))
 
 
@@ -170,17 +183,6 @@ def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
 def dump(document: object) -> str:
     """JSON as we write it: indented, without NaN."""
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write ``path`` whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def read_text(path: Path) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.report.measurement import SCHEMA_VERSION, Measurement, to_json
-from pytest_gpuenergy.report.store import Report, dump, write_atomically
+from pytest_gpuenergy.report.store import Report, dump
 from pytest_gpuenergy.report.tables import group, pareto
 
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")

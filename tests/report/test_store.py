@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.report import (
     Measurement,
     Report,
@@ -28,7 +29,7 @@ from pytest_gpuenergy.report import (
     store,
 )
 from pytest_gpuenergy.report.measurement import KernelInfo, to_json
-from pytest_gpuenergy.report.store import latest_only, latest_run, merge, write_atomically
+from pytest_gpuenergy.report.store import latest_only, latest_run, merge
 from pytest_gpuenergy.report.views import json_document, write_json
 
 Make = Callable[..., Any]

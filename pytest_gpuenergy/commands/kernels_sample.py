@@ -1,0 +1,124 @@
+"""``gpuenergy kernels sample``: the trials that stand for a search, from its log."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError, Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
+from pytest_gpuenergy.errors import InputError
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.kernels.sampling import Sampled, Search
+    from pytest_gpuenergy.workloads.conv2d import Conv2d
+
+
+def add_parser(actions: Subparsers) -> None:
+    """Add ``sample``."""
+    parser = add_command(
+        actions,
+        "sample",
+        run,
+        summary="Choose the trials that stand for a whole search",
+        description="Reads a database of TVM's MetaSchedule or a log of its former auto-scheduler "
+        "(Ansor), plain or compressed (.gz, .xz). A fifth of the trials are the fastest, the "
+        "others those nearest to the 10th, 25th, 50th and 75th percentile of time.",
+        example="""
+gpuenergy kernels sample tuned/case5/raw --performance performance/case5.json
+gpuenergy kernels sample cuda_resnet_testCase_3_conv2d.json --shape 1,56,56,64,64,3,3,1,1
+""",
+    )
+    parser.add_argument(
+        "log", metavar="LOG", type=Path, help="Log, or folder of a MetaSchedule database"
+    )
+    parser.add_argument(
+        "--keep", metavar="N", type=_count, default=25, help="Trials to choose (default: 25)"
+    )
+    parser.add_argument(
+        "--shape",
+        metavar="N,H,W,CO,CI,KH,KW,S,P",
+        help="Sizes of the convolution with stride and padding, where the log does not tell",
+    )
+    parser.add_argument(
+        "--performance",
+        metavar="PATH",
+        type=Path,
+        help="Write their GFLOP/s as one integer a line, the fastest first",
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON")
+
+
+def run(arguments: Namespace) -> int:
+    """Choose, write, print."""
+    from pytest_gpuenergy.kernels.sampling import load_search, sample, write_performance
+
+    shape = None if arguments.shape is None else _shape(arguments.shape)
+    search = load_search(arguments.log, shape)
+    chosen = sample(search, arguments.keep)
+    if arguments.performance is not None:
+        figures = [pick.gflops for pick in chosen if pick.gflops is not None]
+        if len(figures) < len(chosen):
+            raise InputError(
+                f"{search.path} does not tell the sizes of its workload, without which there are "
+                "no GFLOP/s: give them with --shape."
+            )
+        write_performance(arguments.performance, figures)
+    if arguments.json:
+        print_json(_document(search, chosen, arguments.keep))
+    else:
+        _print(search, chosen, arguments.keep)
+    return 0
+
+
+def _print(search: Search, chosen: list[Sampled], keep: int) -> None:
+    from pytest_gpuenergy.report.tables import time
+
+    print_table(
+        ("line", "band", "time", "GFLOP/s"),
+        [
+            (
+                str(pick.line),
+                pick.band,
+                time(pick.time_ms),
+                "-" if pick.gflops is None else f"{pick.gflops:.0f}",
+            )
+            for pick in chosen
+        ],
+    )
+    ran = len(search.trials)
+    print(f"{len(chosen)} of {ran} trials that ran; {search.total - ran} of {search.total} failed")
+    if len(chosen) < keep:
+        print(f"fewer than the {keep} asked for: there are no other schedules that ran")
+    if search.flops is None:
+        print("no GFLOP/s: the log does not tell the workload's sizes, give them with --shape")
+
+
+def _document(search: Search, chosen: list[Sampled], keep: int) -> dict[str, object]:
+    return {
+        "log": str(search.path),
+        "tuner": search.tuner,
+        "flops": search.flops,
+        "trials": {"total": search.total, "failed": search.total - len(search.trials)},
+        "asked": keep,
+        "representatives": [asdict(pick) for pick in chosen],
+    }
+
+
+def _count(word: str) -> int:
+    if not (word.isascii() and word.isdecimal() and 0 < len(word) < 10 and int(word)):
+        raise ArgumentTypeError(f"{word!r} is no positive whole number")
+    return int(word)
+
+
+def _shape(words: str) -> Conv2d:
+    from pytest_gpuenergy.workloads.conv2d import Conv2d
+
+    parts = [part.strip() for part in words.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
+        raise InputError(
+            f"--shape {words!r} is not understood: give the nine numbers "
+            "N,H,W,CO,CI,KH,KW,stride,padding, such as 1,56,56,64,64,3,3,1,1."
+        )
+    return Conv2d.of("conv2d", *map(int, parts))

@@ -1,0 +1,205 @@
+"""Text outputs of older tools, one per kernel and power cap, as a report.
+
+``kernel_outputs/case1/powercap3/output_kernel7.txt`` tells GFLOP/s, energy and time of one launch.
+How they were measured, and whether the kernel was right, is unknown: each figure is flagged
+``legacy``, and such a report is never merged with a measured one.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.kernels.json_input import read_bytes
+from pytest_gpuenergy.report.measurement import KernelInfo, Measurement, RunInfo, WorkloadInfo
+from pytest_gpuenergy.report.store import UNKNOWN_GPU, Report, is_run
+
+FLAG = "legacy"
+"""In `Measurement.validity`: the protocol of the measurement is unknown."""
+
+_FILES = "powercap*/output_kernel*.txt"
+_PATTERNS = (f"kernel_outputs/*/{_FILES}", f"*/{_FILES}", _FILES)
+_NAME = re.compile(r"output_kernel(.*)\.txt", re.DOTALL)
+_RANK = re.compile("[0-9]{1,9}")
+_LARGEST_BYTES = 1 << 20
+
+# Digits are bounded so that no text takes long; a longer label ("Peak GFLOP/s:") is another one.
+_NUMBER = r"([0-9]{1,40}(?:\.[0-9]{0,40})?(?:[eE][+-]?[0-9]{1,4})?)"
+_FIGURES = {
+    name: re.compile(rf"(?<!\w)(?<![A-Za-z][ \t]){label}:[ \t]*{_NUMBER}{unit}", re.ASCII)
+    for name, label, unit in (
+        ("GFLOP/s", "GFLOP/s", r"(?![\w.%]|,[0-9])"),
+        ("energy", "Mean energy per iteration", r"[ \t]*mJ\b"),
+        ("time", "Mean time per iteration", r"[ \t]*ms\b"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one output tells of one launch.
+
+    Raises:
+        ValueError, ArithmeticError: a figure that follows from them is zero or infinite.
+    """
+
+    gflops: float
+    energy_mj: float
+    time_ms: float
+
+    def __post_init__(self) -> None:
+        derived = (self.flops, self.edp_mj_ms, self.power_w, self.gflops_per_w)
+        if not all(0 < figure < math.inf for figure in derived):
+            raise ValueError("figures out of range")
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations."""
+        return self.gflops * self.time_ms * 1e6
+
+    @property
+    def edp_mj_ms(self) -> float:
+        """Energy-delay product."""
+        return self.energy_mj * self.time_ms
+
+    @property
+    def power_w(self) -> float:
+        """Mean power."""
+        return self.energy_mj / self.time_ms
+
+    @property
+    def gflops_per_w(self) -> float:
+        """Energy efficiency."""
+        return self.gflops / self.power_w
+
+
+def is_legacy(folder: Path) -> bool:
+    """Whether ``folder`` is a tree of text outputs and no run of this package."""
+    return folder.is_dir() and not is_run(folder) and bool(_outputs(folder))
+
+
+def load_legacy(folder: Path, gpu: str | None = None) -> Report:
+    """Read a tree of text outputs.
+
+    An output that lacks a figure becomes a measurement without any, whose error says so.
+
+    Args:
+        folder: ``kernel_outputs``, the folder above it, or that of one workload in it.
+        gpu: the GPU it is from; nothing in it is relied on for that.
+
+    Raises:
+        InputError: there are no outputs in it.
+    """
+    paths = _outputs(folder)
+    if not paths:
+        raise InputError(
+            f"There are no text outputs in {folder}: name a folder with files such as "
+            "case1/powercap3/output_kernel1.txt."
+        )
+    run = RunInfo(
+        run_id=f"{FLAG}-{_text(folder.resolve().name)}",
+        started="",
+        host="unknown",
+        gpu_name=gpu or UNKNOWN_GPU,
+        gpu_uuid="unknown",
+        architecture="unknown",
+        emulated=False,
+        power_limits_w={},
+        software={},
+        options={},
+        legacy=True,
+    )
+    return Report(run, tuple(map(_measurement, paths)))
+
+
+def parse_figures(text: str) -> Figures | str:
+    """The figures of one output, or what is wrong with it, as a clause."""
+    found = {name: set(map(float, figure.findall(text))) for name, figure in _FIGURES.items()}
+    # NVML's failures were printed as 0 mJ, which no launch takes.
+    if missing := [name for name, values in found.items() if not values - {0.0, math.inf}]:
+        return f"it has no {_listed(missing)}"
+    if several := [name for name, values in found.items() if len(values) > 1]:
+        return f"it has different values for {_listed(several)}"
+    try:
+        return Figures(*(values.pop() for values in found.values()))
+    except (ValueError, ArithmeticError):
+        return "its figures are out of range"
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _outputs(folder: Path) -> list[Path]:
+    """The outputs, by workload, power cap and kernel, numbers in names counting as numbers."""
+    found = (list(folder.resolve().glob(pattern)) for pattern in _PATTERNS)
+    paths = next(filter(None, found), [])
+    return sorted(paths, key=lambda path: [_natural(part) for part in path.parts[-3:]])
+
+
+def _text(name: str) -> str:
+    """A file's name without bytes that are no text, which no view could be written with."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    # As in "case10" after "case2"; a number sorts by its length first.
+    return [
+        (len(part.lstrip("0")) if part[:1].isdigit() else 0, part)
+        for part in re.split("([0-9]+)", name)
+    ]
+
+
+def _measurement(path: Path) -> Measurement:
+    names = [_text(part) for part in path.parts[-3:]]
+    workload, powercap, file_name = names
+    words = powercap.removeprefix("powercap")
+    index = int(words) if _RANK.fullmatch(words) else 0
+    figures = _figures(path, "/".join(names))
+    draft = Measurement(
+        node_id="/".join(names),
+        workload=WorkloadInfo(workload, {}, 0, 0),
+        kernel=_kernel(file_name),
+        outcome="runtime",
+        cap=powercap if index else words.lstrip("_") or powercap,
+        cap_index=index or None,
+        cache="unknown",
+        validity=(FLAG,),
+    )
+    if isinstance(figures, str):
+        return replace(draft, error=figures)
+    return replace(
+        draft,
+        workload=WorkloadInfo(workload, {}, round(figures.flops), 0),
+        outcome="correct",
+        time_ms=figures.time_ms,
+        energy_mj=figures.energy_mj,
+        edp_mj_ms=figures.edp_mj_ms,
+        power_w=figures.power_w,
+        gflops=figures.gflops,
+        gflops_per_w=figures.gflops_per_w,
+    )
+
+
+def _figures(path: Path, name: str) -> Figures | str:
+    """The figures of the output ``path``, which is called ``name``, or why there are none."""
+    try:
+        content = read_bytes(path, "output", _LARGEST_BYTES)
+    except InputError as error:
+        return str(error)
+    figures = parse_figures(content.decode("utf-8", "replace"))
+    if isinstance(figures, str):
+        return f"The output {name} cannot be used: {figures}."
+    return figures
+
+
+def _kernel(file_name: str) -> KernelInfo:
+    match = _NAME.fullmatch(file_name)
+    number = match.group(1) if match else file_name
+    if _RANK.fullmatch(number):
+        return KernelInfo(f"k{int(number):02d}", "", FLAG, int(number))
+    return KernelInfo(number or "kernel", "", FLAG)

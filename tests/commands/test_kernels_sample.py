@@ -1,0 +1,397 @@
+"""`gpuenergy kernels sample`: Ansor's logs and MetaSchedule's databases."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import lzma
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.kernels.records import BANDS
+
+ROOT = Path(__file__).parent.parent.parent
+RAW = ROOT / "tests/data/case7_raw"
+SIZES = (1, 272, 272, 64, 32, 3, 3, 1, 1)
+FLOPS = 2 * 64 * 272 * 272 * 32 * 3 * 3
+NAME = (
+    "cuda_resnet_testCase_3_conv2d_N_1_H_272_W_272_CO_64_CI_32_KH_3_KW_3_strides_1_padding_1.json"
+)
+PAIRS = NAME.replace("strides_1_padding_1", "strides_(1, 1)_padding_(1, 1)")
+each_example = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
+)
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+def sample(*words: object) -> Outcome:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(["kernels", "sample", *map(str, words)])
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def trial(
+    *costs: float,
+    step: int = 0,
+    error_no: int = 0,
+    key: object = ("conv2d", *SIZES),
+) -> str:
+    """A line of a log; equal ``step``: equal schedules."""
+    task = [json.dumps(key), "cuda -keys=cuda,gpu -arch=sm_80", [-1, 16, 64, 49152], "", 1, []]
+    state = [[], [["CHW", 2, "local"], ["SP", 2, 0, 512, [1, step, 8], 1], ["AN", 2, 9, 2]]]
+    result = [list(costs), error_no, 0.9, 1626295478]
+    return json.dumps({"i": [task, state], "r": result, "v": "v0.6"})
+
+
+def write(path: Path, lines: Sequence[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def failures(step: int) -> str:
+    return trial(1e10, step=step, error_no=6)
+
+
+def hundred() -> list[str]:
+    """101 different trials of 1, 2, .. 101 ms, the slowest first."""
+    return [trial(place * 1e-3, step=place) for place in range(101, 0, -1)]
+
+
+def test_the_sample_is_the_fastest_and_those_around_each_percentile(tmp_path: Path) -> None:
+    log = write(tmp_path / NAME, [failures(0), *hundred(), failures(1)])
+    document = sample(log, "--json").document
+    assert document["trials"] == {"total": 103, "failed": 2}
+    times_ms = {
+        band: [
+            round(pick["time_ms"]) for pick in document["representatives"] if pick["band"] == band
+        ]
+        for band in BANDS
+    }
+    assert times_ms == {
+        "fastest": [1, 2, 3, 4, 5],
+        "p10": [9, 10, 11, 12, 13],
+        "p25": [24, 25, 26, 27, 28],
+        "p50": [49, 50, 51, 52, 53],
+        "p75": [74, 75, 76, 77, 78],
+    }
+    assert document["representatives"][0]["line"] == 102
+
+
+def test_a_table_says_how_many_failed(tmp_path: Path) -> None:
+    log = write(tmp_path / NAME, [*hundred(), failures(0)])
+    header, fastest, *_, told = sample(log, "--keep", "5").out.splitlines()
+    assert header.split() == ["line", "band", "time", "GFLOP/s"]
+    assert fastest.split() == ["101", "fastest", "1", "ms", f"{FLOPS / 1e6:.0f}"]
+    assert told == "5 of 101 trials that ran; 1 of 102 failed"
+
+
+def test_fewer_than_asked_for_is_said(tmp_path: Path) -> None:
+    log = write(tmp_path / NAME, hundred()[:7])
+    assert "fewer than the 25 asked for" in sample(log).out
+    assert "fewer" not in sample(log, "--keep", "7").out
+
+
+def test_equal_schedules_count_once(tmp_path: Path) -> None:
+    log = write(tmp_path / NAME, [trial(2e-3), trial(1e-3), trial(3e-3, step=1)])
+    assert [pick["line"] for pick in sample(log, "--json").document["representatives"]] == [2, 3]
+
+
+def test_the_time_is_the_mean_of_the_costs(tmp_path: Path) -> None:
+    log = write(tmp_path / NAME, [trial(1e-3, 3e-3)])
+    (pick,) = sample(log, "--json").document["representatives"]
+    assert pick["time_ms"] == pytest.approx(2.0)
+    assert pick["gflops"] == pytest.approx(FLOPS / 2e-3 / 1e9)
+
+
+@pytest.mark.parametrize("failed", [trial(1e10), trial(1e9), trial(1e-3, error_no=4)])
+def test_a_failed_trial_is_never_chosen(tmp_path: Path, failed: str) -> None:
+    log = write(tmp_path / NAME, [failed, trial(5e-3, step=1)])
+    document = sample(log, "--json").document
+    assert document["trials"] == {"total": 2, "failed": 1}
+    assert [pick["line"] for pick in document["representatives"]] == [2]
+
+
+def test_comments_are_passed_over_as_tvm_does(tmp_path: Path) -> None:
+    log = write(tmp_path / NAME, ["# of June", " indented", "", trial(1e-3)])
+    assert sample(log, "--json").document["representatives"][0]["line"] == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        (NAME, "d7b65649a4dd54becea0a52aabbc5af5"),
+        (NAME.replace(".json", "_json"), ["d7b65649a4dd54becea0a52aabbc5af5"]),
+        (PAIRS, ["mine", 1, 2, 3]),
+        ("log.json", ["conv2d", *SIZES]),
+        ("log.json", ["conv2d_layer", *SIZES[:7], [1, 1], [1, 1]]),
+        (NAME, ["conv2d", *SIZES]),
+    ],
+)
+def test_the_name_or_the_workload_key_tell_the_flops(
+    tmp_path: Path, name: str, key: object
+) -> None:
+    assert (
+        sample(write(tmp_path / name, [trial(1e-3, key=key)]), "--json").document["flops"] == FLOPS
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("log.json", ["d7b65649a4dd54becea0a52aabbc5af5", *SIZES]),
+        ("log.json", ["conv2d_transpose", *SIZES]),
+        ("log.json", ["conv2d", *SIZES, 1]),
+        ("log.json", ["conv2d", *SIZES[:7], [1, 2], [1, 1]]),
+        ("log.json", ["conv2d", *SIZES[:8], 10**400]),
+        ("log.json", ["conv2d", 0, *SIZES[1:]]),
+        ("log.json", []),
+        (PAIRS.replace("(1, 1)_p", "(1, 2)_p"), []),
+        (NAME.replace("272", "27200000000"), []),
+    ],
+)
+def test_sizes_that_are_not_told_are_not_guessed(tmp_path: Path, name: str, key: object) -> None:
+    log = write(tmp_path / name, [trial(1e-3, key=key)])
+    assert sample(log, "--json").document["flops"] is None
+    assert "give them with --shape" in sample(log).out
+    given_shape = sample(log, "--json", "--shape", ",".join(map(str, SIZES))).document
+    assert given_shape["flops"] == FLOPS
+
+
+def test_sizes_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    log = write(tmp_path / NAME, [trial(1e-3, key=["conv2d", *SIZES[:8], 0])])
+    outcome = sample(log)
+    assert outcome.code == 2
+    assert "tell different sizes" in outcome.err
+    assert sample(log, "--shape", ",".join(map(str, SIZES))).code == 0
+
+
+def test_performance_is_one_integer_a_line_in_the_order_of_the_sample(tmp_path: Path) -> None:
+    log = write(tmp_path / NAME, hundred())
+    target = tmp_path / "performance" / NAME
+    picks = sample(log, "--json", "--performance", target).document["representatives"]
+    lines = target.read_text().splitlines()
+    assert len(lines) == 25
+    assert [int(line) for line in lines] == [round(pick["gflops"]) for pick in picks]
+    assert [path.name for path in target.parent.iterdir()] == [NAME]  # no drafts are left
+
+
+def test_performance_needs_the_sizes(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.json", [trial(1e-3, key=["hash"])])
+    outcome = sample(log, "--performance", tmp_path / "p.json")
+    assert outcome.code == 2
+    assert "give them with --shape" in outcome.err
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_performance_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    log = write(tmp_path / NAME, [trial(1e-3)])
+    outcome = sample(log, "--performance", tmp_path)
+    assert outcome.code == 2
+    assert "cannot be written" in outcome.err
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+def test_a_log_may_be_compressed(tmp_path: Path, suffix: str, compress: Any) -> None:
+    log = tmp_path / (NAME + suffix)
+    log.write_bytes(compress("\n".join(hundred()).encode()))
+    assert sample(log, "--json").document["trials"] == {"total": 101, "failed": 0}
+
+
+def test_a_metaschedule_database_is_sampled_by_the_same_rule() -> None:
+    document = sample(RAW, "--json").document
+    assert (document["tuner"], document["flops"]) == ("metaschedule", 2 * 256 * 14 * 14 * 256 * 9)
+    assert document["trials"] == {"total": 8, "failed": 1}
+    times_ms = [pick["time_ms"] for pick in document["representatives"]]
+    assert len(times_ms) == 7
+    assert times_ms == sorted(times_ms)
+    assert sample(RAW / "database_tuning_record.json.xz", "--json").document == document
+
+
+def test_the_sample_that_the_documentation_shows_is_what_is_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = (ROOT / "docs/legacy.md").read_text(encoding="utf-8")
+    command, shown = re.findall(r"\$ gpuenergy kernels sample (.*)\n(line (?:.*\n)*?)```", page)[0]
+    monkeypatch.chdir(ROOT)
+    printed = sample(*command.split()).out
+    begin, _, end = shown.partition("...\n")
+    assert printed.startswith(begin)
+    assert printed.endswith(f"\n{end}")
+
+
+def test_a_shape_other_than_that_of_a_database_is_refused() -> None:
+    outcome = sample(RAW, "--shape", ",".join(map(str, SIZES)))
+    assert outcome.code == 2
+    assert "leave --shape out" in outcome.err
+
+
+def test_trials_of_several_workloads_are_refused(tmp_path: Path) -> None:
+    outcome = sample(write(tmp_path / NAME, [trial(1e-3), trial(1e-3, key=["other"])]))
+    assert outcome.code == 2
+    assert "trials of 2 workloads" in outcome.err
+
+
+@pytest.mark.parametrize("lines", [[], ["# nothing"], [failures(0), failures(1)]])
+def test_a_log_in_which_nothing_ran_is_refused(tmp_path: Path, lines: list[str]) -> None:
+    outcome = sample(write(tmp_path / NAME, lines))
+    assert outcome.code == 2
+    assert outcome.out == ""
+
+
+def test_times_too_short_for_gflops_are_refused(tmp_path: Path) -> None:
+    outcome = sample(write(tmp_path / NAME, [trial(5e-324)]))
+    assert outcome.code == 2
+    assert "too short a time" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"i": 1}', "'i' is 1 instead of a list"),
+        ('{"r": []}', "'i' is missing"),
+        ('{"i": [[], []], "r": [[1], 0, 0, 0]}', "the task is empty"),
+        ('{"i": [["k", "t"], {}], "r": [[1], 0, 0, 0]}', "the state is {}"),
+        ('{"i": [["k", "t"], []], "r": [[], 0, 0, 0]}', "no costs"),
+        ('{"i": [["k", "t"], []], "r": [[-1], 0, 0, 0]}', "a cost is -1"),
+        ('{"i": [["k", "t"], []], "r": [[NaN], 0, 0, 0]}', "NaN"),
+        ('{"i": [["k", "t"], []], "r": [[1], true, 0, 0]}', "the error number is True"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[0, [1]]", "it is [0, [1]] instead of an object"),
+    ],
+)
+def test_a_foreign_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    outcome = sample(write(tmp_path / NAME, [trial(1e-3), line]))
+    assert outcome.code == 2
+    assert outcome.err.startswith("gpuenergy: error: Line 2 of the log ")
+    assert message in outcome.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["no/such/log.json"],
+        [str(RAW), "--shape", "1,2,3"],
+        [str(RAW), "--shape", "1,2,3,4,5,6,7,8,x"],
+        [str(RAW), "--shape", "²,1,1,1,1,1,1,1,1"],
+        [str(RAW), "--keep", "0"],
+        [str(RAW), "--keep", "-1"],
+        [str(RAW.parent)],
+        [],
+    ],
+)
+def test_what_cannot_be_is_refused(words: list[str]) -> None:
+    outcome = sample(*words)
+    assert outcome.code == 2
+    assert outcome.err.splitlines()[-1].startswith("gpuenergy")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["list"], ["show", "case1", "1"], ["export", "--out", "exported"]],
+)
+@pytest.mark.parametrize("folder", [False, True])
+def test_commands_that_need_kernels_say_that_ansor_has_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], folder: bool
+) -> None:
+    log = write(tmp_path / NAME, hundred())
+    assert main(["kernels", *words, "--records", str(tmp_path if folder else log)]) == 2
+    said = capsys.readouterr().err
+    assert (
+        f"{NAME} is a log of TVM's auto-scheduler (Ansor), whose kernels cannot be rebuilt" in said
+    )
+    assert said.count("\n") == 1
+
+
+costs = st.lists(st.floats(min_value=1e-9, max_value=1e8), min_size=1, max_size=3)
+outcomes = st.one_of(st.tuples(costs, st.just(0)), st.tuples(st.just([1e10]), st.integers(0, 8)))
+
+
+@each_example
+@given(st.lists(outcomes, min_size=1, max_size=30))
+def test_every_trial_that_ran_is_found_again(
+    tmp_path: Path, trials: list[tuple[list[float], int]]
+) -> None:
+    lines = [trial(*costs, step=n, error_no=no) for n, (costs, no) in enumerate(trials)]
+    outcome = sample(write(tmp_path / NAME, lines), "--json", "--keep", 1000)
+    ran = {n: sum(costs) / len(costs) for n, (costs, no) in enumerate(trials, 1) if costs != [1e10]}
+    if not ran:
+        assert outcome.code == 2
+        return
+    found = {pick["line"]: pick["time_ms"] for pick in outcome.document["representatives"]}
+    assert found == pytest.approx({line: 1e3 * cost for line, cost in ran.items()})
+    failed = outcome.document["trials"]["failed"]
+    assert failed == len(trials) - len(ran)
+
+
+@each_example
+@given(st.data())
+def test_a_truncated_log_is_read_to_its_last_whole_line_or_refused(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    whole = hundred()[:3]
+    content = "".join(f"{line}\n" for line in whole)
+    cut = content[: data.draw(st.integers(0, len(content)))]
+    log = tmp_path / NAME
+    log.write_text(cut)
+    outcome = sample(log, "--json")
+    lines = cut.splitlines()
+    if lines and lines[-1] in whole:
+        assert outcome.document["trials"]["total"] == len(lines)
+    else:
+        assert outcome.code == 2
+        assert outcome.err.count("\n") == 1
+
+
+@each_example
+@given(st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(lambda rest: b"{" + rest)))
+def test_any_bytes_are_refused_in_one_sentence(tmp_path: Path, content: bytes) -> None:
+    log = tmp_path / NAME
+    log.write_bytes(content)
+    outcome = sample(log)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.count("\n") == 1
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=8,
+)
+
+
+@each_example
+@given(json_values, st.sampled_from(["i", "r", "task", "state", "costs", "error_no"]))
+def test_any_value_anywhere_is_read_or_refused(tmp_path: Path, value: object, place: str) -> None:
+    entry = json.loads(trial(1e-3))
+    if place in entry:
+        entry[place] = value
+    else:
+        key, index = {
+            "task": ("i", 0),
+            "state": ("i", 1),
+            "costs": ("r", 0),
+            "error_no": ("r", 1),
+        }[place]
+        entry[key][index] = value
+    outcome = sample(write(tmp_path / NAME, [json.dumps(entry)]))
+    assert outcome.code in (0, 2)
+    assert outcome.err.count("\n") == (outcome.code == 2)

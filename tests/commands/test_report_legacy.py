@@ -1,0 +1,317 @@
+"""`gpuenergy report` on the text outputs of an older tool."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.report import RunFolder, RunInfo, load_report
+
+TEXT = """=== GPU Configuration ===
+  Power Cap: 300.00 W
+=========================
+
+[Per-Iteration Performance] (single kernel execution)
+  Mean time per iteration: 0.500000000 ms (0.000500000000 s)
+  GFLOP/s: 2000.250
+
+[Large Round Statistics] (100000 executions per lround)
+  Mean energy per lround: 10000000.0 mJ (10000.0 J)
+[Per-Iteration Energy] (single kernel execution)
+  Mean energy per iteration: 100.000000000 mJ (0.100000000000 J)
+"""
+FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
+each_example = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
+)
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def only(self) -> Any:
+        (measurement,) = self.document["measurements"]
+        return measurement
+
+
+def report(*words: object) -> Outcome:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(["report", *map(str, words)])
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def write(
+    folder: Path, text: str = TEXT, *, case: int = 1, cap: object = 3, kernel: int = 1
+) -> Path:
+    """One output below ``folder``, which is returned."""
+    path = folder / f"case{case}" / f"powercap{cap}" / f"output_kernel{kernel}.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return folder
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Two workloads, two power caps, two kernels."""
+    folder = tmp_path / "kernel_outputs"
+    for case in (10, 2):
+        for cap in (3, 1):
+            for kernel in (11, 9):
+                write(folder, case=case, cap=cap, kernel=kernel)
+    return folder
+
+
+def test_an_output_becomes_a_measurement(tmp_path: Path) -> None:
+    found = report(write(tmp_path), "--json", "-").only
+    assert found["node_id"] == "case1/powercap3/output_kernel1.txt"
+    assert (found["workload"]["name"], found["kernel"]["label"]) == ("case1", "k01")
+    assert (found["kernel"]["rank"], found["cap"], found["cap_index"]) == (1, "powercap3", 3)
+    assert {name: found[name] for name in FIGURES} == pytest.approx(
+        {
+            "time_ms": 0.5,
+            "energy_mj": 100.0,
+            "edp_mj_ms": 50.0,
+            "power_w": 200.0,
+            "gflops": 2000.25,
+            "gflops_per_w": 10.00125,
+        }
+    )
+
+
+def test_nothing_is_claimed_that_is_not_known(tmp_path: Path) -> None:
+    outcome = report(write(tmp_path), "--json", "-")
+    run, found = outcome.document["run"], outcome.only
+    assert (run["gpu_name"], run["legacy"], run["emulated"]) == ("unknown GPU", True, False)
+    assert found["validity"] == ["legacy"]
+    assert found["cache"] == "unknown"
+    unknown = ("correctness", "power_limit_w", "enforced_power_limit_w", "cap_binding", "begin")
+    intervals = ("time_ms_ci95", "energy_mj_ci95", "edp_mj_ms_ci95")
+    assert {found[name] for name in (*unknown, *intervals)} == {None}
+    assert found["trials"] == []
+
+
+def test_the_user_names_the_gpu(tree: Path) -> None:
+    outcome = report(tree, "--gpu", "NVIDIA A100", "--md", "-")
+    assert outcome.out.startswith("# NVIDIA A100, run legacy-kernel_outputs\n")
+    assert outcome.out.count("| legacy |") == 8
+
+
+def test_the_summary_flags_every_row(tree: Path) -> None:
+    lines = report(tree).out.splitlines()
+    assert lines[:2] == ["unknown GPU, run legacy-kernel_outputs", "case2 at powercap1"]
+    assert sum(line.endswith("  legacy") for line in lines) == 8
+
+
+def test_names_are_sorted_by_their_numbers(tree: Path) -> None:
+    found = report(tree, "--json", "-").document["measurements"]
+    places = [(m["workload"]["name"], m["cap_index"], m["kernel"]["rank"]) for m in found]
+    assert places == [
+        (case, cap, k) for case in ("case2", "case10") for cap in (1, 3) for k in (9, 11)
+    ]
+
+
+@pytest.mark.parametrize("named", [".", "kernel_outputs", "kernel_outputs/case2"])
+def test_the_folder_above_and_below_can_be_named_too(tree: Path, named: str) -> None:
+    found = report(tree.parent / named, "--json", "-").document["measurements"]
+    assert found[0]["node_id"] == "case2/powercap1/output_kernel9.txt"
+
+
+def test_the_classic_tables_have_the_figures(tmp_path: Path) -> None:
+    tree = tmp_path / "old"
+    for cap in range(1, 6):
+        write(tree, TEXT.replace("100.0000", f"10{cap}.0000"), cap=cap)
+    assert report(tree, "--csv", tmp_path / "csv").code == 0
+    assert (tmp_path / "csv/case1/powercap3/results.csv").read_text() == (
+        "id,perf(GFLOP/s),energy(mJ),EDP(ms*mJ)\n1,2000.25,103.0,51.5\n"
+    )
+    header, row = csv.reader((tmp_path / "csv/case1/all.csv").read_text().splitlines())
+    assert len(header) == 16
+    assert row[2::3] == ["101.0", "102.0", "103.0", "104.0", "105.0"]
+
+
+@pytest.mark.parametrize(("cap", "folder"), [("_350W", "powercap_350W"), ("07", "powercap7")])
+def test_other_power_caps_keep_their_names(tmp_path: Path, cap: str, folder: str) -> None:
+    report(write(tmp_path / "old", cap=cap), "--csv", tmp_path / "csv")
+    assert (tmp_path / "csv/case1" / folder / "results.csv").is_file()
+
+
+def test_the_json_report_is_read_again(tree: Path, tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    assert report(tree, "--json", path).code == 0
+    assert load_report(path).run.legacy
+    assert report(path, "--json", "-").document == report(tree, "--json", "-").document
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "missing"),
+    [
+        ("  Mean energy per iteration: 100.000000000 mJ (0.100000000000 J)\n", "", "energy"),
+        ("  GFLOP/s: 2000.250\n", "", "GFLOP/s"),
+        ("  Mean time per iteration: 0.500000000 ms", "", "time"),
+        ("100.000000000 mJ", "0.000000000 mJ", "energy"),
+        ("100.000000000 mJ", "-nan mJ", "energy"),
+        ("100.000000000 mJ", "100.000000000 J", "energy"),
+        ("2000.250", "inf", "GFLOP/s"),
+        ("2000.250", "2,000.250", "GFLOP/s"),
+        ("2000.250", "9" * 100_000, "GFLOP/s"),
+        ("  GFLOP/s:", "  Peak GFLOP/s:", "GFLOP/s"),
+        (TEXT, "", "GFLOP/s, energy and time"),
+    ],
+)
+def test_a_missing_figure_gives_no_energy(tmp_path: Path, old: str, new: str, missing: str) -> None:
+    outcome = report(write(tmp_path, TEXT.replace(old, new)), "--json", "-")
+    found = outcome.only
+    assert {found[name] for name in FIGURES} == {None}
+    assert found["outcome"] == "runtime"
+    said = f"The output case1/powercap3/output_kernel1.txt cannot be used: it has no {missing}."
+    assert found["error"] == said
+    assert outcome.err == f"1 of 1 outputs have no figures: {said}\n"
+
+
+def test_a_failed_output_has_no_row_in_the_classic_tables(tmp_path: Path) -> None:
+    write(tmp_path / "old", kernel=1)
+    write(tmp_path / "old", "killed", kernel=2)
+    report(tmp_path / "old", "--csv", tmp_path / "csv")
+    assert len((tmp_path / "csv/case1/powercap3/results.csv").read_text().splitlines()) == 2
+
+
+def test_two_runs_in_one_output_are_not_mixed(tmp_path: Path) -> None:
+    found = report(write(tmp_path, TEXT + TEXT.replace("0.500", "0.600")), "--json", "-").only
+    assert "it has different values for time" in found["error"]
+    assert report(write(tmp_path, TEXT + TEXT), "--json", "-").only["error"] is None
+
+
+def test_figures_that_multiply_to_nothing_are_refused(tmp_path: Path) -> None:
+    text = (
+        "GFLOP/s: 1e-200\nMean energy per iteration: 1e-200 mJ\nMean time per iteration: 1e-200 ms"
+    )
+    assert "out of range" in report(write(tmp_path, text), "--json", "-").only["error"]
+
+
+def test_an_output_that_is_huge_or_no_file_harms_no_other(tmp_path: Path) -> None:
+    write(tmp_path, kernel=1)
+    write(tmp_path, " " * (1 << 20) + TEXT, kernel=2)
+    (tmp_path / "case1/powercap3/output_kernel3.txt").mkdir()
+    os.mkfifo(tmp_path / "case1/powercap3/output_kernel4.txt")
+    found = report(tmp_path, "--json", "-").document["measurements"]
+    errors = [m["error"] for m in found]
+    assert errors[0] is None
+    assert "larger than 1 MiB" in errors[1]
+    assert all("is not a file" in error for error in errors[2:])
+
+
+def test_names_that_are_no_text_can_be_written(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    write(folder)
+    target = tmp_path / "old.md"
+    (folder / "case1").rename(folder / os.fsdecode(b"case\xff"))
+    assert report(folder, "--md", target).code == 0
+    assert "case\N{REPLACEMENT CHARACTER}, powercap3" in target.read_text(encoding="utf-8")
+
+
+def test_old_and_measured_runs_do_not_mix(tmp_path: Path, tree: Path) -> None:
+    run = RunInfo("new", "2026", "host", "NVIDIA A100", "GPU-0", "sm_80", False, {}, {}, {})
+    measured = RunFolder.create(tmp_path, run).path
+    outcome = report(tree, measured, "--gpu", "NVIDIA A100")
+    assert outcome.code == 1
+    assert "cannot be merged: legacy is" in outcome.err
+    assert report(RunFolder.create(tmp_path, replace(run, run_id="b")).path, measured).code == 0
+
+
+def test_trees_are_merged_when_the_gpu_is_named(tree: Path) -> None:
+    both = [tree / "case2", tree / "case10"]
+    outcome = report(*both)
+    assert outcome.code == 1
+    assert "not known that they are of the same GPU" in outcome.err
+    named = report(*both, "--gpu", "NVIDIA A100", "--json", "-")
+    assert len(named.document["measurements"]) == 8
+
+
+def test_a_gpu_named_for_a_measured_run_is_refused(tmp_path: Path) -> None:
+    run = RunInfo("new", "2026", "host", "NVIDIA A100", "GPU-0", "sm_80", False, {}, {}, {})
+    outcome = report(RunFolder.create(tmp_path, run).path, "--gpu", "NVIDIA H200")
+    assert outcome.code == 2
+    assert "leave it out" in outcome.err
+
+
+def test_a_folder_without_outputs_is_no_run(tmp_path: Path) -> None:
+    outcome = report(tmp_path)
+    assert outcome.code == 1
+    assert outcome.err.endswith("run.json does not exist.\n")
+
+
+figures = st.floats(min_value=1e-6, max_value=1e9)
+noise = st.lists(
+    st.sampled_from(["", "=====", "Total time: 12.0 ms (0.012 s)", "Mean energy per lround: 7 mJ"])
+    | st.text(st.characters(blacklist_characters="GM", codec="utf-8"), max_size=30),
+    max_size=3,
+)
+
+
+@each_example
+@given(gflops=figures, energy_mj=figures, time_ms=figures, around=noise, data=st.data())
+def test_figures_are_found_in_any_order_and_company(
+    tmp_path: Path,
+    gflops: float,
+    energy_mj: float,
+    time_ms: float,
+    around: list[str],
+    data: st.DataObject,
+) -> None:
+    lines = [
+        f"  GFLOP/s: {gflops!r}",
+        f"  Mean energy per iteration: {energy_mj!r} mJ (x J)",
+        f"Mean time per iteration: {time_ms!r} ms",
+        *around,
+    ]
+    text = "\n".join(data.draw(st.permutations(lines)))
+    found = report(write(tmp_path, text), "--json", "-").only
+    assert [found[name] for name in ("gflops", "energy_mj", "time_ms")] == [
+        gflops,
+        energy_mj,
+        time_ms,
+    ]
+
+
+@each_example
+@given(st.data())
+def test_a_truncated_output_has_all_figures_or_none(tmp_path: Path, data: st.DataObject) -> None:
+    end = data.draw(st.integers(0, len(TEXT)))
+    found = report(write(tmp_path, TEXT[:end]), "--json", "-").only
+    if TEXT.index(" mJ (0.1") + len(" mJ") <= end:
+        assert found["energy_mj"] == 100.0
+    else:
+        assert {found[name] for name in FIGURES} == {None}
+
+
+@each_example
+@given(content=st.binary(max_size=200), seed=st.integers())
+def test_garbage_has_no_figures(tmp_path: Path, content: bytes, seed: int) -> None:
+    pieces = [content, b"GFLOP/s: ", b"12.5 ", b"Mean energy per iteration:", b" 1 mJ"]
+    random.Random(seed).shuffle(pieces)
+    write(tmp_path)
+    (tmp_path / "case1/powercap3/output_kernel1.txt").write_bytes(b"".join(pieces))
+    assume(b"Mean time" not in content)
+    found = report(tmp_path, "--json", "-").only
+    assert {found[name] for name in FIGURES} == {None}
+    assert found["error"].count("\n") == 0
