@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+import re
+from dataclasses import asdict, fields, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.device import Work
+from pytest_gpuenergy.devices.emulated.coefficients import COEFFICIENTS
 from pytest_gpuenergy.devices.emulated.model import Traffic, demand_of, resident_blocks
 from pytest_gpuenergy.devices.emulated.noise import noise
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE as H200
@@ -229,6 +232,12 @@ def test_a_block_that_fits_nowhere_is_a_fault() -> None:
     with pytest.raises(KernelFault, match=r"No block of 'f'.*fits") as fault:
         resident_blocks(kernel(shared=200_000).launches[0], 100_000, H200)
     assert fault.value.outcome == "constraints"
+
+
+def test_the_coefficients_are_those_of_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs/emulated.md").read_text(encoding="utf-8")
+    values = asdict(COEFFICIENTS).items()
+    assert not [name for name, v in values if not re.search(rf"\b{v:g}\b", page)]
 
 
 def test_noise_is_standard_and_repeats() -> None:
