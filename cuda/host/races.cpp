@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime.h"
+#include "warps.h"
 
 namespace cuhost {
 namespace {
@@ -24,24 +25,29 @@ struct Shadow {
   size_t bytes = 0;
   int shift = 2;
   Cell* cells = nullptr;
+  uint32_t* read_by = nullptr;  // the last block that read a sector of global memory
   bool global = false, read_only = false;
 
-  static Cell* allocate(size_t count) {
-    void* memory = mmap(nullptr, count * sizeof(Cell) + 1, PROT_READ | PROT_WRITE,
+  template <class T>
+  static T* allocate(size_t count) {
+    void* memory = mmap(nullptr, count * sizeof(T) + 1, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) fault("runtime", "no memory for the race detector");
-    return (Cell*)memory;
+    return (T*)memory;
   }
+  size_t sectors() const { return (bytes >> 5) + 2; }
   void cover(uintptr_t start, size_t length, bool is_global) {
     if (cells) munmap(cells, ((bytes >> shift) + 2) * sizeof(Cell) + 1);
+    if (read_by) munmap(read_by, sectors() * sizeof(uint32_t) + 1);
     low = start;
     bytes = length;
     shift = 2;
     global = is_global;
-    cells = allocate((length >> shift) + 2);
+    cells = allocate<Cell>((length >> shift) + 2);
+    read_by = is_global ? allocate<uint32_t>(sectors()) : nullptr;
   }
   void refine() {
-    Cell* finer = allocate(bytes + 2);
+    Cell* finer = allocate<Cell>(bytes + 2);
     for (size_t k = 0; k < (bytes >> 2) + 1; ++k) {
       const Cell& cell = cells[k];
       if (!(cell.write | cell.read)) continue;
@@ -207,12 +213,18 @@ inline void touch(const Shadow& shadow, uintptr_t at, unsigned bytes) {
 extern "C" char __executable_start, end;
 
 template <bool write>
-void global_access(uintptr_t at, unsigned bytes) {
+void global_access(uintptr_t at, unsigned bytes, const void* site) {
   for (Shadow& shadow : tensors) {
     size_t offset = at - shadow.low;
     if (offset >= shadow.bytes) continue;
     if (offset + bytes > shadow.bytes) outside(at + bytes - 1, write);
     (write ? traffic.global_written : traffic.global_read) += bytes;
+    warps_access(write ? global_store : global_load, at, bytes, site);
+    if (!write) {
+      uint32_t& reader = shadow.read_by[offset >> 5];
+      traffic.distinct_sectors += reader != block_first;
+      reader = block_first;
+    }
     if (shadow.read_only && !write) return;  // nothing can race with it
     if (shadow.read_only) outside(at, true);
     if (shadow.shift && ((at | bytes) & 3)) shadow.refine();
@@ -229,7 +241,7 @@ void global_access(uintptr_t at, unsigned bytes) {
 }
 
 template <bool write>
-inline void access(const void* address, unsigned bytes) {
+inline void access(const void* address, unsigned bytes, const void* site) {
   if (__builtin_expect(overwrite.open, 0)) settle();
   ++traffic.accesses;
   uintptr_t at = (uintptr_t)address;
@@ -237,12 +249,13 @@ inline void access(const void* address, unsigned bytes) {
   if (at - statics.low >= statics.bytes) {
     shadow = &dynamics;
     if (at - dynamics.low >= dynamics.bytes) {
-      if (at - fiber_low >= fiber_bytes) global_access<write>(at, bytes);
+      if (at - fiber_low >= fiber_bytes) global_access<write>(at, bytes, site);
       return;
     }
     if (at - dynamics.low + bytes > dynamics.bytes) outside(at + bytes - 1, write);
   }
   (write ? traffic.shared_written : traffic.shared_read) += bytes;
+  warps_access(write ? shared_store : shared_load, at, bytes, site);
   if (__builtin_expect(shadow->shift && ((at | bytes) & 3), 0)) shadow->refine();
   touch<write>(*shadow, at, bytes);
 }
@@ -255,6 +268,7 @@ void launch_begins(const Launch& now, const SharedVariable* shared, int count) {
   traffic = {};
   fenced = false;
   begins.clear();
+  warps_launch_begins((int)(now.block.x * now.block.y * now.block.z + 31) / 32);
   uintptr_t low = ~(uintptr_t)0, high = 0;
   for (int k = 0; k < count; ++k) {
     if (shared[k].begin == shared[k].end) continue;
@@ -273,6 +287,7 @@ void launch_begins(const Launch& now, const SharedVariable* shared, int count) {
 void block_begins() {
   block_first = barrier_interval;
   begins.push_back({barrier_interval, cuhost_where.block});
+  warps_block_begins();
 }
 
 void block_ends() {
@@ -282,12 +297,14 @@ void block_ends() {
 
 Traffic traffic_now() { return traffic; }
 
+const WarpTally* warps_now() { return warps_tally(); }
+
 }  // namespace
 
 extern "C" {
 
 extern const Hooks cuhost_hooks;
-const Hooks cuhost_hooks = {launch_begins, block_begins, block_ends, traffic_now};
+const Hooks cuhost_hooks = {launch_begins, block_begins, block_ends, traffic_now, warps_now};
 
 void cuhost_fence() { fenced = true; }
 
@@ -311,36 +328,39 @@ void cuhost_atomic(const void* address, unsigned bytes) {
     traffic.global_written += bytes;
     return;
   }
-  if (at - fiber_low >= fiber_bytes) global_access<true>(at, bytes);
+  if (at - fiber_low >= fiber_bytes) global_access<true>(at, bytes, __builtin_return_address(0));
 }
 
 void cuhost_range(const void* address, size_t bytes, bool write) {
   const char* at = (const char*)address;
+  const void* site = __builtin_return_address(0);
   while (bytes) {
     unsigned step = bytes >= 4 && !((uintptr_t)at & 3) ? 4 : 1;
-    write ? access<true>(at, step) : access<false>(at, step);
+    write ? access<true>(at, step, site) : access<false>(at, step, site);
     at += step;
     bytes -= step;
   }
 }
 
+#define SITE __builtin_return_address(0)
 #define HOOKS(n)                                                                       \
-  void __tsan_read##n(void* p) { access<false>(p, n); }                                \
-  void __tsan_write##n(void* p) { access<true>(p, n); }                                \
-  void __tsan_unaligned_read##n(void* p) { access<false>(p, n); }                      \
-  void __tsan_unaligned_write##n(void* p) { access<true>(p, n); }                      \
-  void __tsan_volatile_read##n(void* p) { access<false>(p, n); }                       \
-  void __tsan_volatile_write##n(void* p) { access<true>(p, n); }                       \
-  void __tsan_unaligned_volatile_read##n(void* p) { access<false>(p, n); }             \
-  void __tsan_unaligned_volatile_write##n(void* p) { access<true>(p, n); }             \
-  void __tsan_read_write##n(void* p) { access<false>(p, n), access<true>(p, n); }      \
-  void __tsan_unaligned_read_write##n(void* p) { access<false>(p, n), access<true>(p, n); }
+  void __tsan_read##n(void* p) { access<false>(p, n, SITE); }                                \
+  void __tsan_write##n(void* p) { access<true>(p, n, SITE); }                                \
+  void __tsan_unaligned_read##n(void* p) { access<false>(p, n, SITE); }                      \
+  void __tsan_unaligned_write##n(void* p) { access<true>(p, n, SITE); }                      \
+  void __tsan_volatile_read##n(void* p) { access<false>(p, n, SITE); }                       \
+  void __tsan_volatile_write##n(void* p) { access<true>(p, n, SITE); }                       \
+  void __tsan_unaligned_volatile_read##n(void* p) { access<false>(p, n, SITE); }             \
+  void __tsan_unaligned_volatile_write##n(void* p) { access<true>(p, n, SITE); }             \
+  void __tsan_read_write##n(void* p) { access<false>(p, n, SITE), access<true>(p, n, SITE); }      \
+  void __tsan_unaligned_read_write##n(void* p) { access<false>(p, n, SITE), access<true>(p, n, SITE); }
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)
 HOOKS(8)
 HOOKS(16)
 #undef HOOKS
+#undef SITE
 
 void __tsan_read_range(void* p, size_t bytes) { cuhost_range(p, bytes, false); }
 void __tsan_write_range(void* p, size_t bytes) { cuhost_range(p, bytes, true); }

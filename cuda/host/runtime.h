@@ -80,12 +80,23 @@ extern uint64_t barriers_passed;
 // races.cpp, linked only into the checked program
 struct Traffic {
   uint64_t global_read, global_written, shared_read, shared_written, accesses;
+  uint64_t distinct_sectors;  // sectors of 32 bytes that a block reads, each counted once
+};
+
+// warps.cpp, likewise
+enum Access { global_load, global_store, shared_load, shared_store, access_kinds };
+
+// Sums over the warp-wide accesses that were looked at. A part is a sector of 32 bytes of global
+// memory, or a wavefront of shared memory: lanes that no bank conflict keeps apart.
+struct WarpTally {
+  uint64_t bytes, requests, parts;
 };
 struct Hooks {
   void (*launch_begins)(const Launch&, const SharedVariable*, int count);
   void (*block_begins)();
   void (*block_ends)();
   Traffic (*traffic)();
+  const WarpTally* (*warps)();  // one for each kind of access
 };
 
 extern "C" {

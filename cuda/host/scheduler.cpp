@@ -22,7 +22,7 @@ uintptr_t fiber_low = 0, fiber_bytes = 0;
 namespace {
 
 constexpr size_t page = 65536;         // the largest page of the supported hosts
-constexpr size_t stack_bytes = 4 * page;
+constexpr size_t stack_bytes = 8 * page;  // as much as the local memory of a CUDA thread
 // Stacks start at different cache sets: equal offsets of 1024 stacks would share one.
 constexpr size_t stride = page + stack_bytes + page;
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices.device import Work
+from pytest_gpuenergy.devices.emulated.coefficients import COEFFICIENTS, Coefficients
 from pytest_gpuenergy.devices.emulated.governor import Demand
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 from pytest_gpuenergy.errors import KernelFault
@@ -15,33 +16,40 @@ from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 _WARP = 32
 _LAUNCH_S = 2e-6  # between dependent launches of a CUDA graph
 
-# Guesses, except where a source is named.
-_PEAK_SHARE = 0.75  # of the peak that well-fed multiprocessors reach
-_HALF_OCCUPANCY = 0.06  # half of the attainable rate is reached at this occupancy
+_SCHEDULERS = 4  # of a multiprocessor, each one instruction a cycle (architecture whitepapers)
+_SECTOR_BYTES = 32
+_L1_SECTORS_PER_CYCLE = 4  # 128 bytes (CUDA programming guide)
+_REGISTERS_PER_SM = 65536
+_REGISTERS_PER_THREAD = 255
+
+# Guesses; what is fitted instead is in `Coefficients`.
 _BARRIER_CYCLES = 40
-_SHARED_BYTES_PER_CYCLE = 128  # per multiprocessor: 32 banks of 4 bytes (CUDA programming guide)
+_LOADS_IN_FLIGHT = 8  # of one thread
 _L2_BYTES_PER_CYCLE = 64  # per multiprocessor
 _DRAM_SHARE = 0.9  # of the datasheet's bandwidth
 _FLOPS_PER_READ = 2 / 4  # one multiply-add for each 4 bytes read, if the workload says nothing
-
-# Activity is a weighted sum of utilisations; the dynamic power saturates as
-# 1 - exp(-4 activity). The slope goes through two convolutions measured on an H200 (11.9 TFLOP/s
-# at 419 W, 7.0 TFLOP/s at 288 W) to within 10 %, if their shared memory is taken to be 1.7 times
-# as busy as their arithmetic units, which nobody measured. The weights are guesses.
-_SLOPE = 4.0
-_FP32, _SHARED, _L2, _DRAM = 0.8, 0.15, 0.15, 0.3
+_POWER_DRAM = 0.3  # activity of the device memory at its peak
+_SLOPE = 4.0  # the dynamic power saturates as 1 - exp(-_SLOPE activity)
+_RECORDED_FP32 = 0.8  # likewise of arithmetic, where a recorded power is split
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Averages per block of one launch, as the host run counts them."""
+    """Averages per block of one launch, as the host run counts them: see `LaunchProfile`."""
 
-    global_read_bytes: float
-    global_write_bytes: float
-    shared_read_bytes: float
-    shared_write_bytes: float
-    barriers: float
-    static_shared_bytes: float
+    global_read_bytes: float = 0.0
+    global_write_bytes: float = 0.0
+    shared_read_bytes: float = 0.0
+    shared_write_bytes: float = 0.0
+    barriers: float = 0.0
+    static_shared_bytes: float = 0.0
+    global_loads: float = 0.0
+    global_stores: float = 0.0
+    global_sectors: float = 0.0
+    l2_sectors: float = 0.0
+    shared_accesses: float = 0.0
+    shared_wavefronts: float = 0.0
+    private_words: float = 0.0
 
 
 def demand_of(
@@ -51,10 +59,11 @@ def demand_of(
     profile: GpuProfile,
     *,
     footprint_bytes: int = 0,
+    coefficients: Coefficients = COEFFICIENTS,
 ) -> Demand:
     """What one run of ``kernel`` takes at the profile's default limit, in seconds and watts.
 
-    Recorded figures of this GPU win; otherwise a roofline of every launch.
+    Recorded figures of this GPU win; otherwise every launch is modelled.
 
     Args:
         kernel: all its launches are one run.
@@ -62,6 +71,7 @@ def demand_of(
         traffic: of each launch; needed unless the kernel has recorded figures of this GPU.
         profile: the GPU.
         footprint_bytes: size of all buffers, which stands for the bytes moved without ``work``.
+        coefficients: of the model.
 
     Raises:
         KernelFault: no block fits on a multiprocessor.
@@ -74,7 +84,7 @@ def demand_of(
     flops = _shares(kernel, work, traffic)
     bytes_moved = work.bytes_moved if work else footprint_bytes
     parts = [
-        _launch(launch, entry, count, bytes_moved / len(kernel.launches), profile)
+        _launch(launch, entry, count, bytes_moved / len(kernel.launches), profile, coefficients)
         for launch, entry, count in zip(kernel.launches, traffic, flops, strict=True)
     ]
     time_s = sum(part.time_s for part in parts)
@@ -96,17 +106,27 @@ def recorded_on(kernel: Kernel, profile: GpuProfile) -> RecordedFigures | None:
     return max(figures, key=lambda figure: figure.power_limit_w, default=None)
 
 
-def resident_blocks(launch: Launch, static_shared_bytes: float, profile: GpuProfile) -> int:
-    """Blocks of ``launch`` that a multiprocessor holds at once (registers are not known).
+def resident_blocks(
+    launch: Launch, static_shared_bytes: float, profile: GpuProfile, registers: int = 0
+) -> int:
+    """Blocks of ``launch`` that a multiprocessor holds at once.
+
+    Args:
+        launch: its threads and dynamic shared memory count.
+        static_shared_bytes: of a block.
+        profile: the GPU.
+        registers: of a thread; no limit without.
 
     Raises:
         KernelFault: none fits.
     """
-    warps = -(-launch.threads // _WARP)
+    threads = -(-launch.threads // _WARP) * _WARP
     shared = launch.shared_bytes + math.ceil(static_shared_bytes)
-    blocks = min(profile.blocks_per_sm, profile.threads_per_sm // (warps * _WARP))
+    blocks = min(profile.blocks_per_sm, profile.threads_per_sm // threads)
     if shared:
         blocks = min(blocks, profile.shared_per_sm // shared)
+    if registers:
+        blocks = min(blocks, _REGISTERS_PER_SM // (registers * threads))
     if blocks < 1:
         raise KernelFault(
             "constraints",
@@ -126,49 +146,75 @@ class _Part:
     dram_activity_s: float
 
 
-def _launch(
-    launch: Launch, traffic: Traffic, flops: float, bytes_moved: float, profile: GpuProfile
-) -> _Part:
-    fit = resident_blocks(launch, traffic.static_shared_bytes, profile)
-    resident = min(fit, -(-launch.blocks // profile.sm_count))
-    waves = -(-launch.blocks // (resident * profile.sm_count))
-    filled = launch.blocks / (waves * resident * profile.sm_count)
-    warps = -(-launch.threads // _WARP)
-    occupancy = min(1.0, resident * warps * _WARP / profile.threads_per_sm)
-    issue = occupancy / (occupancy + _HALF_OCCUPANCY)
-    lanes = launch.threads / (warps * _WARP)
+def _registers(launch: Launch, private_words: float, own: float) -> tuple[int, float]:
+    """Registers of a thread, and the share of its private arrays that they do not hold."""
+    threads = -(-launch.threads // _WARP) * _WARP
+    most = min(_REGISTERS_PER_THREAD, _REGISTERS_PER_SM // threads)
+    needed = own + private_words
+    spilled = min(1.0, max(0.0, needed - most) / private_words) if private_words else 0.0
+    return max(1, math.floor(min(needed, most))), spilled
 
+
+def _launch(
+    launch: Launch,
+    traffic: Traffic,
+    flops: float,
+    bytes_moved: float,
+    profile: GpuProfile,
+    c: Coefficients,
+) -> _Part:
+    registers, spilled = _registers(launch, traffic.private_words, c.registers)
+    fit = resident_blocks(launch, traffic.static_shared_bytes, profile, registers)
+    blocks = -(-launch.blocks // profile.sm_count)  # on the multiprocessor with the most of them
+    waves = -(-blocks // min(fit, blocks))
+    warps = -(-launch.threads // _WARP)
+
+    # Of one block: instructions of its warps, then cycles that each unit needs for it.
+    fma = flops / 2 / launch.blocks / launch.threads * warps
+    instructions = (
+        fma * (c.instructions_per_fma + c.instructions_per_spill * spilled)
+        + c.instructions_per_global * (traffic.global_loads + traffic.global_stores)
+        + c.instructions_per_shared * traffic.shared_accesses
+    )
     cycles_per_s = profile.max_clock_mhz * 1e6
-    rate = filled * issue * profile.sm_count * cycles_per_s
+    sm_rate = profile.sm_count * cycles_per_s
     fp32_peak = profile.fp32_tflops * 1e12
-    fp32_s = flops / (fp32_peak * _PEAK_SHARE * filled * issue * lanes)
-    shared = launch.blocks * (traffic.shared_read_bytes + traffic.shared_write_bytes)
-    shared_s = shared / (rate * _SHARED_BYTES_PER_CYCLE)
-    l2 = _global(traffic, launch.blocks)
-    l2_s = l2 / (rate * _L2_BYTES_PER_CYCLE)
+    conflicts = max(0.0, traffic.shared_wavefronts - traffic.shared_accesses)
+    shared_cycles = c.shared_cycles * traffic.shared_accesses + c.conflict_cycles * conflicts
+    l2_bytes = traffic.l2_sectors * _SECTOR_BYTES
+    unit_cycles = max(
+        instructions / _SCHEDULERS,
+        fma * 2 * _WARP * sm_rate / fp32_peak,
+        shared_cycles + traffic.global_sectors / _L1_SECTORS_PER_CYCLE,
+        l2_bytes / _L2_BYTES_PER_CYCLE,
+    )
+    # What a warp waits for, while the units have nothing else to do: its instructions one after
+    # another, and the latency of its loads.
+    intervals = traffic.barriers + 1 if traffic.global_loads else 0.0
+    rounds = max(intervals, traffic.global_loads / warps / _LOADS_IN_FLIGHT)
+    wait_cycles = (
+        instructions / warps + rounds * c.latency_cycles + traffic.barriers * _BARRIER_CYCLES
+    )
+    core_s = (blocks * unit_cycles + waves * wait_cycles) / cycles_per_s
+
+    l2 = launch.blocks * l2_bytes
     # What fits in the L2 stays there from run to run.
     dram = min(bytes_moved, l2) * max(0.0, 1 - profile.l2_bytes / max(bytes_moved, 1))
     dram_peak = profile.bandwidth_gb_s * 1e9
     dram_s = dram / (dram_peak * _DRAM_SHARE)
-    barrier_s = waves * traffic.barriers * _BARRIER_CYCLES / cycles_per_s
-
-    core_s = max(fp32_s, shared_s, l2_s) + barrier_s
-    busy_s = max(core_s, dram_s)
-    dram_activity_s = _DRAM * dram / dram_peak
-    sm_rate = profile.sm_count * cycles_per_s
+    time_s = max(core_s, dram_s) + _LAUNCH_S
+    dram_activity_s = _POWER_DRAM * dram / dram_peak
     activity_s = (
-        _FP32 * flops / fp32_peak
-        + _SHARED * shared / (sm_rate * _SHARED_BYTES_PER_CYCLE)
-        + _L2 * l2 / (sm_rate * _L2_BYTES_PER_CYCLE)
+        c.power_base * time_s
+        + c.power_fp32 * flops / fp32_peak
+        + c.power_issue * launch.blocks * instructions / (sm_rate * _SCHEDULERS)
+        + c.power_spill * launch.blocks * fma * spilled / sm_rate
+        + c.power_l2 * l2 / (sm_rate * _L2_BYTES_PER_CYCLE)
         + dram_activity_s
     )
     # Where the memory binds, a lower clock costs nothing until the cores would bind.
     memory_s = _LAUNCH_S + max(0.0, dram_s - core_s)
-    return _Part(busy_s + _LAUNCH_S, memory_s, activity_s, dram_activity_s)
-
-
-def _global(traffic: Traffic, blocks: int) -> float:
-    return blocks * (traffic.global_read_bytes + traffic.global_write_bytes)
+    return _Part(time_s, memory_s, activity_s, dram_activity_s)
 
 
 def _shares(kernel: Kernel, work: Work | None, traffic: Sequence[Traffic]) -> list[float]:
@@ -197,6 +243,6 @@ def _from_record(
     dram_s = max(0, bytes_moved - profile.l2_bytes) / (profile.bandwidth_gb_s * 1e9)
     memory_time = min(0.9, (len(kernel.launches) * _LAUNCH_S + dram_s) / time_s)
     flops = work.flops if work else 0
-    core = _FP32 * flops / (profile.fp32_tflops * 1e12)
-    memory_power = _DRAM * dram_s / (core + _DRAM * dram_s) if dram_s else 0.0
+    core = _RECORDED_FP32 * flops / (profile.fp32_tflops * 1e12)
+    memory_power = _POWER_DRAM * dram_s / (core + _POWER_DRAM * dram_s) if dram_s else 0.0
     return Demand(time_s, recorded.power_w, memory_time, min(0.9, memory_power))

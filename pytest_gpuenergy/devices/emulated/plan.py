@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.emulated.private_arrays import private_words
 from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.workloads.workload import Scalar, Tensor
@@ -34,6 +35,14 @@ class LaunchProfile:
         shared_write_bytes: bytes written to shared memory by one block.
         barriers: block-wide barriers one block passes.
         static_shared_bytes: static shared memory of a block.
+        global_loads: warp-wide loads of tensors by one block. A word that a thread loaded a short
+            while ago, with no barrier since, is taken to be in a register and loaded once.
+        global_stores: warp-wide stores to tensors by one block.
+        global_sectors: sectors of 32 bytes that those loads and stores touch, each by itself.
+        l2_sectors: the same, but what the block reads again comes from its L1.
+        shared_accesses: warp-wide accesses to shared memory by one block, loads as above.
+        shared_wavefronts: the same, with a bank conflict counted as a further one.
+        private_words: 4-byte words of the arrays that a thread has of its own, by the text.
     """
 
     entry: str
@@ -45,6 +54,13 @@ class LaunchProfile:
     shared_write_bytes: float
     barriers: float
     static_shared_bytes: int
+    global_loads: float
+    global_stores: float
+    global_sectors: float
+    l2_sectors: float
+    shared_accesses: float
+    shared_wavefronts: float
+    private_words: int
 
 
 @dataclass(frozen=True)
@@ -169,22 +185,39 @@ def _argument(
 
 def read_profile(kernel: Kernel, answers: Sequence[str]) -> AccessProfile:
     """The profile from the program's ``profile`` lines, one per launch."""
-    profiles = []
     lines = [line.split()[1:] for line in answers if line.startswith("profile ")]
-    for launch, line in zip(kernel.launches, lines, strict=True):
-        run, *sums, static = (int(number) for number in line)
-        global_read, global_write, shared_read, shared_write, barriers = (n / run for n in sums)
-        profiles.append(
-            LaunchProfile(
-                entry=launch.entry,
-                blocks=launch.blocks,
-                blocks_run=run,
-                global_read_bytes=global_read,
-                global_write_bytes=global_write,
-                shared_read_bytes=shared_read,
-                shared_write_bytes=shared_write,
-                barriers=barriers,
-                static_shared_bytes=static,
-            )
-        )
-    return AccessProfile(tuple(profiles))
+    profiles = zip(kernel.launches, lines, strict=True)
+    return AccessProfile(tuple(_launch_profile(kernel, *profile) for profile in profiles))
+
+
+def _launch_profile(kernel: Kernel, launch: Launch, line: Sequence[str]) -> LaunchProfile:
+    run, *sums = (int(number) for number in line[:6])
+    static, distinct, *tallies = (int(number) for number in line[6:])
+    global_read, global_write, shared_read, shared_write, barriers = (n / run for n in sums)
+    moved = (global_read, global_write, shared_read, shared_write)
+    # Warps were sampled: bytes, warp-wide accesses and their parts, of each of four kinds.
+    warps = [_scaled(b, *tallies[3 * k : 3 * k + 3]) for k, b in enumerate(moved)]
+    (loads, read), (stores, written), (fetches, fetched), (puts, put) = warps
+    return LaunchProfile(
+        entry=launch.entry,
+        blocks=launch.blocks,
+        blocks_run=run,
+        global_read_bytes=global_read,
+        global_write_bytes=global_write,
+        shared_read_bytes=shared_read,
+        shared_write_bytes=shared_write,
+        barriers=barriers,
+        static_shared_bytes=static,
+        global_loads=loads,
+        global_stores=stores,
+        global_sectors=read + written,
+        l2_sectors=min(read, distinct / run) + written,
+        shared_accesses=fetches + puts,
+        shared_wavefronts=fetched + put,
+        private_words=private_words(kernel.source, launch.entry),
+    )
+
+
+def _scaled(block_bytes: float, seen_bytes: int, accesses: int, parts: int) -> tuple[float, float]:
+    share = block_bytes / seen_bytes if seen_bytes else 0.0
+    return accesses * share, parts * share

@@ -64,7 +64,8 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
     # Only the compiler's half of the thread sanitizer: races.cpp is what it calls.
     "checked": ("-fsanitize=thread", "-DCUHOST_CHECKED"),
 }
-_RUNTIME = ("main", "memory", "report", "scheduler", "races")
+_RUNTIME = ("main", "memory", "report", "scheduler")
+_CHECKED_RUNTIME = ("races", "warps")
 _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$")
 _PLACE = re.compile(r"^\S*kernel\.cu:(\d+):")
 _REFUSED = re.compile(r"attribute error: (.*)$|#error (cannot run on the emulated GPU.*)$")
@@ -125,9 +126,8 @@ class Toolchain:
         Raises:
             KernelFault: ``compile``, with the first error and its line.
         """
-        runtime = [f"{self.folder / name}.o" for name in _RUNTIME[:-1]]
-        if "checked" in variants:
-            runtime.append(f"{self.folder / 'races.o'}")
+        units = _RUNTIME + (_CHECKED_RUNTIME if "checked" in variants else ())
+        runtime = [f"{self.folder / name}.o" for name in units]
         with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as name:
             folder = Path(name)
             source = folder / "kernel.cpp"
@@ -195,7 +195,7 @@ class Toolchain:
                         *("-x", "c++-header", str(header), "-o", f"{header}.{made}"),
                     ]
                 )
-            for unit in _RUNTIME:
+            for unit in _RUNTIME + _CHECKED_RUNTIME:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
                 commands.append([*_RUNTIME_FLAGS, "-c", source, "-o", f"{folder / unit}.o"])
             with ThreadPoolExecutor(jobs) as pool:

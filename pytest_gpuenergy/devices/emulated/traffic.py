@@ -11,6 +11,8 @@ from typing import Any
 from pytest_gpuenergy.devices.emulated.model import Traffic
 from pytest_gpuenergy.kernels.kernel import Kernel
 
+_NAMES = tuple(field.name for field in fields(Traffic))
+
 
 class TrafficCache:
     """A folder with one JSON file per kernel. A damaged file counts as none."""
@@ -22,16 +24,15 @@ class TrafficCache:
         """One entry per launch, if the kernel's traffic is known."""
         try:
             entries = json.loads(self._path(kernel).read_bytes())
-            known = tuple(Traffic(**{k: float(v) for k, v in e.items()}) for e in entries)
-        except (OSError, ValueError, TypeError, AttributeError):
+            known = tuple(Traffic(**{name: float(e[name]) for name in _NAMES}) for e in entries)
+        except (OSError, ValueError, TypeError, LookupError):
             return None
         return known if len(known) == len(kernel.launches) else None
 
     def put(self, kernel: Kernel, profile: Any) -> tuple[Traffic, ...]:
         """Remember an `AccessProfile`, or anything with such ``launches``."""
-        names = [field.name for field in fields(Traffic)]
         traffic = tuple(
-            Traffic(**{name: float(getattr(launch, name)) for name in names})
+            Traffic(**{name: float(getattr(launch, name)) for name in _NAMES})
             for launch in profile.launches
         )
         path = self._path(kernel)

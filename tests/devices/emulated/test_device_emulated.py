@@ -30,6 +30,13 @@ COUNTS = SimpleNamespace(
     shared_write_bytes=20_000,
     barriers=16,
     static_shared_bytes=8_192,
+    global_loads=160,
+    global_stores=32,
+    global_sectors=768,
+    l2_sectors=512,
+    shared_accesses=3_200,
+    shared_wavefronts=3_300,
+    private_words=16,
 )
 
 

@@ -1,0 +1,106 @@
+"""Statistics of a ranking: modelled figures beside measured ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import kendalltau, spearmanr
+
+from pytest_gpuenergy.errors import InputError
+
+TOP = 5
+CLOSE = (1.02, 2.0)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How modelled figures go with measured ones.
+
+    Attributes:
+        spearman: rank correlation; None when one side is constant.
+        kendall: tau-b; None likewise.
+        ratio: geometric mean of modelled / measured.
+        spread: exp of the standard deviation of log(modelled / measured): 1 is none.
+    """
+
+    kernels: int
+    spearman: float | None
+    kendall: float | None
+    ratio: float
+    spread: float
+
+
+def agreement(modelled: Sequence[float], measured: Sequence[float]) -> Agreement:
+    """Of two sequences of positive figures of the same length.
+
+    Raises:
+        InputError: there are fewer than two, or one is not positive.
+    """
+    model, truth = np.asarray(modelled, float), np.asarray(measured, float)
+    if len(model) != len(truth) or len(model) < 2 or min(model.min(), truth.min()) <= 0:
+        raise InputError("A correlation needs two or more kernels with positive figures.")
+    logs = np.log(model / truth)
+    varied = np.ptp(model) > 0 and np.ptp(truth) > 0
+    return Agreement(
+        len(model),
+        float(spearmanr(model, truth).statistic) if varied else None,
+        float(kendalltau(model, truth).statistic) if varied else None,
+        float(np.exp(logs.mean())),
+        float(np.exp(logs.std())),
+    )
+
+
+def regret(modelled: Sequence[float], measured: Sequence[float], top: int) -> float:
+    """Best measured figure among the ``top`` that the model likes best, over the best of all."""
+    chosen = np.argsort(np.asarray(modelled, float), kind="stable")[:top]
+    truth = np.asarray(measured, float)
+    return float(truth[chosen].min() / truth.min())
+
+
+def close_pairs(modelled: Sequence[float], measured: Sequence[float]) -> float | None:
+    """Share of the pairs that the model puts in the right order, of those that are hard.
+
+    These are pairs whose measured figures differ by 2 % at least and by a factor of 2 at most;
+    None when there are none. A model that knows nothing has 0.5.
+    """
+    model, truth = np.asarray(modelled, float), np.asarray(measured, float)
+    first, second = np.triu_indices(len(truth), 1)
+    factor = np.maximum(truth[first], truth[second]) / np.minimum(truth[first], truth[second])
+    hard = (factor >= CLOSE[0]) & (factor <= CLOSE[1])
+    if not hard.any():
+        return None
+    right = (model[first] - model[second]) * (truth[first] - truth[second]) > 0
+    return float(right[hard].mean())
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case, or all of them; what compares kernels of one workload is None for all."""
+
+    case: str
+    time: Agreement
+    power: Agreement
+    close_pairs: float | None
+    top1_regret: float | None
+    top5_regret: float | None
+
+
+def table(rows: Sequence[Row], marked: Iterable[str] = ()) -> str:
+    """As Markdown; ``marked`` cases were fitted on."""
+    heads = (
+        "case, kernels, time: Spearman, Kendall, close pairs, model / measured, spread, "
+        f"regret of the first, of {TOP}, power: Spearman, model / measured, spread"
+    ).split(", ")
+    lines = [" | ".join(["", *heads, ""]).strip(), "|" + "---|" * len(heads)]
+    for row in rows:
+        time, power = row.time, row.power
+        figures = (
+            *(time.spearman, time.kendall, row.close_pairs, time.ratio, time.spread),
+            *(row.top1_regret, row.top5_regret, power.spearman, power.ratio, power.spread),
+        )
+        name = row.case + (" (fitted)" if row.case in marked else "")
+        cells = [name, str(time.kernels), *("" if f is None else f"{f:.2f}" for f in figures)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)

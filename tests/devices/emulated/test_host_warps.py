@@ -1,0 +1,180 @@
+"""How warps access memory, counted while the host runs a kernel, and what the model makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_gpuenergy.devices.device import Arena, Work
+from pytest_gpuenergy.devices.emulated.host import HostRunner, LaunchProfile
+from pytest_gpuenergy.devices.emulated.model import Traffic, demand_of
+from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE as H200
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.workloads import Tensor
+
+Count = Callable[..., LaunchProfile]
+ELEMENTS = 1 << 15
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostRunner]:
+    # One folder for all modules of a session: the runtime is built once.
+    host = HostRunner(tmp_path_factory.getbasetemp() / "host-cache", jobs=2)
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def count(runner: HostRunner, tmp_path: Path) -> Count:
+    """count(body of k(const float* x, float* y), block, grid): ``t`` is the thread of a block."""
+
+    def go(body: str, block: int = 32, grid: int = 1) -> LaunchProfile:
+        size = (ELEMENTS,)
+        x, y = (Tensor(n, size, "float32", r) for n, r in (("x", "input"), ("y", "output")))
+        arenas = {
+            "x": Arena.create(tmp_path / "x", x, np.ones(size, np.float32)),
+            "y": Arena.create(tmp_path / "y", y),
+        }
+        launch = Launch("k", (grid, 1, 1), (block, 1, 1), ("x", "y"))
+        source = (
+            "__global__ void k(const float* x, float* y) {\n"
+            f"int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;\n{body}\n}}"
+        )
+        kernel = Kernel(source, (launch,))
+        return runner.check_races(kernel, arenas, {}, timeout_s=20.0).launches[0]
+
+    return go
+
+
+@pytest.mark.parametrize(
+    ("index", "sectors"),
+    [("t", 4), ("31 - t", 4), ("t + 1", 5), ("2 * t", 8), ("8 * t", 32), ("100 * t", 32), ("7", 1)],
+)
+def test_the_sectors_of_a_load_are_counted(count: Count, index: str, sectors: int) -> None:
+    launch = count(f"y[t] = x[{index}];")
+    assert (launch.global_loads, launch.global_stores) == (1, 1)
+    assert launch.global_sectors == sectors + 4
+
+
+@pytest.mark.parametrize(
+    ("index", "wavefronts"), [("t", 1), ("0", 1), ("2 * t", 2), ("32 * t", 32), ("33 * t", 1)]
+)
+def test_bank_conflicts_are_counted(count: Count, index: str, wavefronts: int) -> None:
+    launch = count(
+        "__shared__ float s[1056];\nfor (int k = t; k < 1056; k += 32) s[k] = 0;\n"
+        f"__syncthreads();\ny[t] = s[{index}];"
+    )
+    assert launch.shared_accesses == 33 + 1
+    assert launch.shared_wavefronts == 33 + wavefronts
+
+
+def test_wide_loads_are_few(count: Count) -> None:
+    launch = count("((float4*)y)[t] = ((const float4*)x)[t];")
+    assert (launch.global_loads, launch.global_stores, launch.global_sectors) == (1, 1, 32)
+
+
+def test_every_warp_counts(count: Count) -> None:
+    launch = count("y[i] = x[i];", block=256, grid=64)
+    assert (launch.global_loads, launch.global_sectors) == (8, 64)
+
+
+def test_lanes_that_skip_a_load_do_not_shift_the_others(count: Count) -> None:
+    launch = count("float a = 0;\nif (t % 2) a = x[t];\ny[t] = a + x[64 + t];")
+    assert launch.global_loads == 2
+    assert launch.global_sectors == 12
+
+
+def test_a_word_loaded_again_stays_in_its_register(count: Count) -> None:
+    launch = count(
+        "__shared__ float s[64];\ns[t] = x[t];\n__syncthreads();\n"
+        "for (int k = 0; k < 10; ++k) y[32 * k + t] = s[t] + k;"
+    )
+    assert launch.shared_accesses == 2
+
+
+def test_a_barrier_makes_the_word_be_loaded_again(count: Count) -> None:
+    launch = count(
+        "__shared__ float s[64];\ns[t] = x[t];\n"
+        "for (int k = 0; k < 10; ++k) {\n__syncthreads();\ny[32 * k + t] = s[t] + k;\n}"
+    )
+    assert launch.shared_accesses == 11
+
+
+def test_what_a_block_reads_again_comes_from_its_l1(count: Count) -> None:
+    launch = count("for (int k = 0; k < 8; ++k) {\n__syncthreads();\ny[32 * k + t] = x[8 * t];\n}")
+    assert launch.global_sectors == 8 * (32 + 4)
+    assert launch.l2_sectors == 32 + 8 * 4
+
+
+def test_a_long_loop_is_scaled_from_its_beginning(count: Count) -> None:
+    launch = count("for (int k = 0; k < 30000; k += 2) y[i] += x[(k + t) % 8192];")
+    assert launch.global_loads == pytest.approx(15000, rel=0.05)
+    read = launch.global_sectors - 4 * launch.global_stores
+    assert read / launch.global_loads == pytest.approx(4.75, abs=0.5)
+
+
+def test_arrays_of_a_thread_are_counted(count: Count) -> None:
+    launch = count("float sum[5];\nfor (int k = 0; k < 5; ++k) sum[k] = x[k];\ny[t] = sum[t % 5];")
+    assert launch.private_words == 5
+
+
+def modelled_s(launch: LaunchProfile, flops: int, blocks: int, block: int) -> float:
+    kernel = Kernel("k", (Launch("k", (blocks, 1, 1), (block, 1, 1), ()),))
+    known = asdict(launch)
+    traffic = Traffic(**{field.name: known[field.name] for field in fields(Traffic)})
+    work = Work(flops, 8 * blocks * block)
+    return demand_of(kernel, work, [traffic], H200).time_s
+
+
+def test_an_uncoalesced_copy_is_slower(count: Count) -> None:
+    along, across = (
+        count(f"y[i] = x[{index} % {ELEMENTS}];", block=256, grid=64)
+        for index in ("i", "(i * 32 + i / 1024)")
+    )
+    times = [modelled_s(launch, 0, 640_000, 256) for launch in (along, across)]
+    assert times[1] > 1.5 * times[0]
+
+
+def test_a_copy_of_much_memory_comes_near_its_bandwidth(count: Count) -> None:
+    copy = count("y[i] = x[i];", block=256, grid=64)
+    blocks = 4_000_000_000 // (8 * 256)
+    assert 4e9 / modelled_s(copy, 0, blocks, 256) > 0.5 * H200.bandwidth_gb_s * 1e9
+
+
+def test_a_matrix_product_gains_from_tiles(count: Count) -> None:
+    n = 128
+    naive = count(
+        f"""
+        int row = i / {n}, column = i % {n};
+        float sum = 0;
+        for (int k = 0; k < {n}; ++k) sum += x[row * {n} + k] * x[k * {n} + column];
+        y[i] = sum;""",
+        block=256,
+        grid=n * n // 256,
+    )
+    tiled = count(
+        f"""
+        __shared__ float a[32][32], b[32][32];
+        int row = blockIdx.x / 4 * 32, column = blockIdx.x % 4 * 32, tx = t % 32, ty = t / 32;
+        float sum[4] = {{}};
+        for (int k0 = 0; k0 < {n}; k0 += 32) {{
+          for (int r = ty; r < 32; r += 8) {{
+            a[r][tx] = x[(row + r) * {n} + k0 + tx];
+            b[r][tx] = x[(k0 + r) * {n} + column + tx];
+          }}
+          __syncthreads();
+          for (int k = 0; k < 32; ++k)
+            for (int r = 0; r < 4; ++r) sum[r] += a[ty + 8 * r][k] * b[k][tx];
+          __syncthreads();
+        }}
+        for (int r = 0; r < 4; ++r) y[(row + ty + 8 * r) * {n} + column + tx] = sum[r];""",
+        block=256,
+        grid=n * n // 1024,
+    )
+    # As many blocks of each as a large matrix has: 256 elements of a naive block, 1024 of a tile.
+    flops = 2 * n * 256 * 40_000
+    assert modelled_s(tiled, flops, 10_000, 256) < 0.7 * modelled_s(naive, flops, 40_000, 256)
