@@ -182,7 +182,8 @@ class Tuner:
     def _choose(self, workload: Conv2d, raw: RawLog) -> tuple[list[_Chosen], tuple[str, ...]]:
         """Representatives that are right; a wrong one is replaced by the next nearest.
 
-        Twice as many as are wanted contend for the best: each that is measured is judged by that.
+        Twice as many as are wanted contend for the best; one that is measured is judged by that.
+        For another objective than time all that contend are measured.
         """
         good = [trial for trial in raw.trials if trial.good]
         if not good:
@@ -194,6 +195,7 @@ class Tuner:
         estimates = {t.index: equivalent_ms(self.objective, t, typical_w) for t in good}
         contending = sorted(estimates, key=lambda index: (estimates[index], index))
         costs = {index: estimates[index] for index in contending[: 2 * -(-self.keep // 5)]}
+        always = [] if self.objective == "time" or self.measure is None else list(costs)
         proven: dict[int, Measured | None] = {}
         wrong: dict[int, str] = {}
         while True:
@@ -207,7 +209,8 @@ class Tuner:
             ]
             rejected = [place for place, trial in enumerate(good) if trial.index in wrong]
             picks = choice.representatives(trials, self.keep, rejected)
-            fresh = [t for t in (good[pick.index] for pick in picks) if t.index not in proven]
+            wanted = dict.fromkeys([*always, *(good[pick.index].index for pick in picks)])
+            fresh = [raw.trials[i] for i in wanted if i not in proven and i not in wrong]
             if not fresh:
                 break
             self.tell(f"{workload.name}: checking {len(fresh)} chosen kernels")
