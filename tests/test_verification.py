@@ -196,6 +196,27 @@ def test_small_errors_everywhere_are_too_much_together() -> None:
         compare(outputs, reference, ErrorBound(0.01, 0.01), 0)
 
 
+@pytest.mark.parametrize("size", [1, 8191, 8192, 8193, 20_000])
+def test_errors_are_those_of_the_whole_array(size: int) -> None:
+    draw = np.random.default_rng(size).standard_normal
+    reference = draw(size)
+    output = (reference + 1e-3 * draw(size)).astype(np.float32)
+    error = np.abs(output - reference)
+    found = compare({"y": output}, {"y": reference}, ErrorBound(1.0, 1.0), 0)
+    assert found.max_relative == error.max() / np.abs(reference).max()
+    assert found.normwise == pytest.approx(np.linalg.norm(error) / np.linalg.norm(reference))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 9.0])
+@pytest.mark.parametrize("place", [0, 8191, 8192, 19_999])
+def test_one_wrong_element_of_many_is_found(value: float, place: int) -> None:
+    reference = np.ones((4, 5000))
+    output = reference.copy()
+    output.reshape(-1)[place] = value
+    with pytest.raises(KernelFault, match=rf"1 of 20000 .* y\[{place // 5000}, {place % 5000}\]"):
+        compare({"y": output}, {"y": reference}, ErrorBound(0.1, 1.0), 0)
+
+
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
 def test_an_infinite_element_is_wrong(value: float) -> None:
     def edit(output: Array) -> None:

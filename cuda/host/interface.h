@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "vectors.h"
+
 namespace cuhost {
 
-struct Index {
-  unsigned x, y, z;
-};
+using Index = cuda_device::uint3;
 
 // Where the running CUDA thread is. Written by the scheduler at every switch.
 struct Where {
@@ -47,7 +47,6 @@ struct Table {
 enum WarpOperation { warp_sync, warp_exchange, warp_ballot };
 
 extern "C" {
-extern Where cuhost_where;
 extern void* cuhost_dynamic_shared;
 
 void cuhost_barrier();

@@ -100,6 +100,7 @@ struct Hooks {
 };
 
 extern "C" {
+extern Where cuhost_where;
 extern const Table cuhost_table __attribute__((weak));          // the kernel as it is
 extern const Table cuhost_checked_table __attribute__((weak));  // with every access reported
 extern const Hooks cuhost_hooks __attribute__((weak));

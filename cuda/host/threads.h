@@ -6,26 +6,10 @@
 
 namespace cuhost {
 
-// The race detector instruments every load; a load by assembler text escapes it, and the place of
-// a thread is not memory that can race.
-inline __attribute__((always_inline)) unsigned place(const unsigned& word) {
-#if defined(CUHOST_CHECKED) && defined(__x86_64__)
-  unsigned value;
-  __asm__("movl %1, %0" : "=r"(value) : "m"(word));
-  return value;
-#elif defined(CUHOST_CHECKED) && defined(__aarch64__)
-  unsigned value;
-  __asm__("ldr %w0, %1" : "=r"(value) : "m"(word));
-  return value;
-#else
-  return word;
-#endif
-}
-
-// By value, so that a kernel that assigns to threadIdx.x does not compile, as in CUDA.
-inline __attribute__((always_inline)) const cuda_device::uint3 place(const Index& index) {
-  return {place(index.x), place(index.y), place(index.z)};
-}
+// The scheduler writes it, but not while a thread of the kernel runs: what a thread reads is the same
+// from its first statement to its last. Constants are cheap to compile, are no memory that can
+// race, and cannot be assigned to, as in CUDA.
+extern "C" const Where cuhost_where;
 
 template <class T>
 inline uint64_t to_slot(T value) {
@@ -62,10 +46,10 @@ CUHOST_UNCHECKED T atomic(T* address, F&& change) {
 
 }  // namespace cuhost
 
-#define threadIdx (::cuhost::place(::cuhost::cuhost_where.thread))
-#define blockIdx (::cuhost::place(::cuhost::cuhost_where.block))
-#define blockDim (::cuhost::place(::cuhost::cuhost_where.block_dim))
-#define gridDim (::cuhost::place(::cuhost::cuhost_where.grid_dim))
+#define threadIdx (::cuhost::cuhost_where.thread)
+#define blockIdx (::cuhost::cuhost_where.block)
+#define blockDim (::cuhost::cuhost_where.block_dim)
+#define gridDim (::cuhost::cuhost_where.grid_dim)
 #define warpSize 32
 
 namespace cuda_device {

@@ -35,16 +35,19 @@ class Arena:
     @classmethod
     def create(cls, path: Path, tensor: Tensor, value: Array | None = None) -> Arena:
         """Write the file; the payload is ``value``, or 0xFF (NaN) everywhere without one."""
-        length = 2 * GUARD_BYTES + -(-tensor.nbytes // 256) * 256
-        image = np.full(length, 0xFF, dtype=np.uint8)
-        arena = cls(tensor, path)
-        if value is not None:
-            if value.shape != tensor.shape or value.dtype != np.dtype(tensor.dtype):
-                raise ValueError(f"{tensor.name}: {value.shape} {value.dtype} is not {tensor}")
-            payload = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-            image[GUARD_BYTES : GUARD_BYTES + tensor.nbytes] = payload
-        image.tofile(path)
-        return arena
+        guard = b"\xff" * GUARD_BYTES
+        payload: Sequence[bytes | memoryview]
+        if value is None:
+            whole, rest = divmod(tensor.nbytes, GUARD_BYTES)
+            payload = [guard] * whole + [guard[:rest]]
+        elif value.shape != tensor.shape or value.dtype != np.dtype(tensor.dtype):
+            raise ValueError(f"{tensor.name}: {value.shape} {value.dtype} is not {tensor}")
+        else:
+            payload = [np.ascontiguousarray(value).reshape(-1).view(np.uint8).data]
+        with path.open("wb") as file:
+            for piece in (guard, *payload, guard[: -tensor.nbytes % 256], guard):
+                file.write(piece)
+        return cls(tensor, path)
 
     def image(self, mode: str = "r") -> Bytes:
         """The whole file, mapped (``r`` read only, ``r+`` writable)."""

@@ -29,7 +29,8 @@ class LaunchProfile:
         entry: the kernel function.
         blocks: blocks of the whole grid.
         blocks_run: how many of them were run.
-        global_read_bytes: bytes read from tensors by one block; a repeated read counts again.
+        global_read_bytes: bytes read from tensors by one block; a repeated read counts again,
+            unless the compiler keeps the value in a register.
         global_write_bytes: bytes written to tensors by one block.
         shared_read_bytes: bytes read from shared memory by one block.
         shared_write_bytes: bytes written to shared memory by one block.

@@ -8,7 +8,6 @@ its own, between fork and exec, because the parent has threads.
 
 import ctypes
 import os
-import platform
 import resource
 import sys
 
@@ -78,7 +77,7 @@ def limit_resources(cpu_s: int, address_bytes: int) -> None:
 
 def filter_system_calls() -> None:
     """Refuse all but the allowed calls with EPERM; does nothing where that is not possible."""
-    machine = platform.machine()
+    machine = os.uname().machine
     if machine not in _ALLOWED or not sys.platform.startswith("linux"):
         return
     allowed = [int(word) for word in _ALLOWED[machine].split()[::2]]
