@@ -1,4 +1,4 @@
-# ruff: noqa: ARG005 -- verify and measure are told more than is needed here
+# ruff: noqa: ARG001, ARG005 -- verify and measure are told more than is needed here
 """A whole search with TVM on a device without hardware, failures and interruptions included."""
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class VirtualClock:
 class FakeNvml:
     """A card that does not tell its energy."""
 
-    class NVMLError(Exception):  # noqa: N818 -- pynvml's name
+    class NVMLError(Exception):
         pass
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:  # noqa: N802
