@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -12,7 +11,8 @@ from time import perf_counter
 from pytest_gpuenergy.devices.device import Device, Repeater, Work
 from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
-from pytest_gpuenergy.energy.sensors import SW_POWER_CAP, foreign_processes
+from pytest_gpuenergy.energy.processes import ProcessWatch
+from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
 from pytest_gpuenergy.energy.statistics import Estimate
 from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -53,7 +53,7 @@ class Harness:
         self._device = device
         self._meter = EnergyMeter(device, settings)
         self._timeout_s = timeout_s
-        self._strangers = foreign_processes(device, {os.getpid()})
+        self._watch = ProcessWatch(device)
 
     def measure_kernel(self, kernel: Kernel, workload: Workload, subject: Subject) -> Measurement:
         """Prove ``kernel`` right on ``workload``, then measure it.
@@ -101,14 +101,14 @@ class Harness:
         self, draft: Measurement, repeat: AbstractContextManager[Repeater]
     ) -> Measurement:
         with repeat as repeater:
-            before = foreign_processes(self._device, {os.getpid()})
+            strangers = self._watch.strangers()
             try:
                 reading = self._meter.measure(repeater)
             except CounterError as error:
                 return replace(draft, error=str(error), validity=(error.flag,))
-            appeared = foreign_processes(self._device, {os.getpid()}) - before
+            strangers |= self._watch.strangers()
         flags = list(reading.flags)
-        if self._strangers or appeared:
+        if strangers:
             flags.append("foreign_process")
         return _with_figures(draft, reading, tuple(flags))
 

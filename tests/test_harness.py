@@ -222,6 +222,13 @@ def test_a_stranger_that_appears_while_measuring_is_flagged(device: EmulatedDevi
     assert harness.measure_kernel(conv(), SMALL, SUBJECT).validity == ("foreign_process",)
 
 
+def test_a_stranger_that_appears_between_two_items_is_flagged(device: EmulatedDevice) -> None:
+    harness = Harness(device)
+    assert harness.measure_kernel(conv(), SMALL, SUBJECT).validity == ()
+    device.inject("foreign_process", {"pid": 4242})
+    assert harness.measure_kernel(conv(), SMALL, SUBJECT).validity == ("foreign_process",)
+
+
 def test_settings_of_the_meter_are_used(device: EmulatedDevice) -> None:
     harness = Harness(device, MeterSettings(min_trials=6, relative_half_width=1.0))
     assert len(harness.measure_kernel(conv(), SMALL, SUBJECT).trials) == 6

@@ -93,6 +93,11 @@ class CudaDevice(Device):
             if self._worker.pid is not None:
                 self._call(timeout_s, "unload")
 
+    @property
+    def processes(self) -> frozenset[int]:
+        worker = self._worker.pid
+        return super().processes | ({worker} if worker is not None else set())
+
     def describe(self) -> dict[str, str]:
         cuda = self.nvml.nvmlSystemGetCudaDriverVersion_v2()
         versions: dict[str, str] = self._call(60.0, "describe")

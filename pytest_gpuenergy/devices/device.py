@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -165,6 +166,11 @@ class Device(ABC):
         Raises:
             KernelFault: the kernel did not compile or could not be launched.
         """
+
+    @property
+    def processes(self) -> frozenset[int]:
+        """Numbers of the processes of ours that may hold a context on the device."""
+        return frozenset({os.getpid()})
 
     @abstractmethod
     def describe(self) -> dict[str, str]:
