@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from time import perf_counter
 
+from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.device import Device, Repeater, Work
 from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
@@ -41,6 +42,7 @@ class Harness:
         device: where to run.
         settings: of the meter.
         timeout_s: for one run of a kernel, and for each step of measuring it.
+        cache: in which state of the L2 cache kernels are measured.
     """
 
     def __init__(
@@ -49,10 +51,12 @@ class Harness:
         settings: MeterSettings | None = None,
         *,
         timeout_s: float = 60.0,
+        cache: CacheState = "hot",
     ) -> None:
         self._device = device
         self._meter = EnergyMeter(device, settings)
         self._timeout_s = timeout_s
+        self._cache = cache
         self._watch = ProcessWatch(device)
 
     def measure_kernel(self, kernel: Kernel, workload: Workload, subject: Subject) -> Measurement:
@@ -64,7 +68,7 @@ class Harness:
             DeviceError: the device itself does not answer.
         """
         began = perf_counter()
-        draft = _draft(subject, _describe_kernel(kernel, subject.label), _describe(workload))
+        draft = self._draft(subject, _describe_kernel(kernel, subject.label), _describe(workload))
         try:
             correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
             draft = replace(draft, correctness=correctness)
@@ -75,6 +79,7 @@ class Harness:
                     {scalar.name: scalar for scalar in workload.scalars},
                     work=Work(workload.flops, workload.bytes_moved),
                     timeout_s=self._timeout_s,
+                    cache=self._cache,
                 )
                 draft = self._measured(draft, repeat)
         except KernelFault as fault:
@@ -90,12 +95,27 @@ class Harness:
     ) -> Measurement:
         """Measure what a callable launches; the caller has compared its result, if it wants to."""
         began = perf_counter()
-        draft = _draft(subject, KernelInfo(subject.label, "", kind), workload)
+        draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
         try:
             draft = self._measured(draft, make_repeater())
         except KernelFault as fault:
             draft = replace(draft, outcome=fault.outcome, error=str(fault))
         return replace(draft, wall_s=perf_counter() - began)
+
+    def _draft(self, subject: Subject, kernel: KernelInfo, workload: WorkloadInfo) -> Measurement:
+        return Measurement(
+            node_id=subject.node_id,
+            workload=workload,
+            kernel=kernel,
+            outcome="correct",
+            cap=subject.cap.label,
+            cap_index=subject.cap.index,
+            power_limit_w=subject.cap.power_limit_w,
+            enforced_power_limit_w=subject.enforced_power_limit_w,
+            cache=self._cache,
+            gpu_uuid=self._device.uuid,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
 
     def _measured(
         self, draft: Measurement, repeat: AbstractContextManager[Repeater]
@@ -111,20 +131,6 @@ class Harness:
         if strangers:
             flags.append("foreign_process")
         return _with_figures(draft, reading, tuple(flags))
-
-
-def _draft(subject: Subject, kernel: KernelInfo, workload: WorkloadInfo) -> Measurement:
-    return Measurement(
-        node_id=subject.node_id,
-        workload=workload,
-        kernel=kernel,
-        outcome="correct",
-        cap=subject.cap.label,
-        cap_index=subject.cap.index,
-        power_limit_w=subject.cap.power_limit_w,
-        enforced_power_limit_w=subject.enforced_power_limit_w,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
 
 
 def _describe(workload: Workload) -> WorkloadInfo:
@@ -161,6 +167,7 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         begin=reading.begin,
         end=reading.end,
         cap_binding=binding,
+        energy_source=reading.energy_source,
         validity=flags,
     )
 

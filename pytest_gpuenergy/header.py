@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuenergy.energy.powercap import PowerCap
+from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.session import Session
 
 
@@ -21,13 +22,15 @@ def _lines(session: Session) -> Iterator[str]:
             f"gpuenergy: EMULATED {device.name}{reason}: results are checked for real, "
             "time and energy are recorded or modelled"
         )
-        source = "modelled energy counter"
+        kind = "modelled"
     else:
         driver = device.nvml.nvmlSystemGetDriverVersion()
         driver = driver.decode() if isinstance(driver, bytes) else driver
         yield f"gpuenergy: {device.name}, driver {driver}, {device.uuid}"
-        source = "NVML energy counter"
-    yield f"gpuenergy: energy from the {source}; power caps: {_listed(session.caps)}"
+        kind = "NVML"
+    name = choose_source(device).name
+    source = "energy counter" if name == "counter" else f"{name} over time (no energy counter)"
+    yield f"gpuenergy: energy from the {kind} {source}; power caps: {_listed(session.caps)}"
 
 
 def _listed(caps: list[PowerCap]) -> str:

@@ -33,10 +33,6 @@ from pytest_gpuenergy.options import Options
 from pytest_gpuenergy.report.measurement import Measurement, RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
 
-LOCK_WAIT_S = 10.0
-SHARED_LOCK_WAIT_S = 24 * 3600.0
-"""Workers of one run that share a GPU take turns, however long that is."""
-
 
 def choose_run_id(options: Options) -> str:
     """The last run's when it is to be resumed, otherwise a new one: sortable by time, unique."""
@@ -104,9 +100,9 @@ class Session:
             from pytest_gpuenergy.devices.emulated.toolchain import find_compiler
 
             find_compiler()  # without one every item would fail alike
-        shared = self.options.worker is not None
+        # Workers of one run that share a GPU take turns, however long that is.
         self._exit.enter_context(
-            gpu_lock(device, wait_s=SHARED_LOCK_WAIT_S if shared else LOCK_WAIT_S)
+            gpu_lock(device, wait_s=self.options.lock_wait_s, group=self.run_id)
         )
         software = device.describe()
         self._lease = PowerCapLease(device)
@@ -128,7 +124,8 @@ class Session:
         if self.options.resume:
             run = self._take_up(run)
         self._folder = RunFolder.create(self.options.root, run)
-        self._harness = Harness(device, timeout_s=self.options.timeout_s)
+        options = self.options
+        self._harness = Harness(device, timeout_s=options.timeout_s, cache=options.cache)
 
     def apply(self, cap: PowerCap) -> float | None:
         """Put the card under ``cap`` and return the limit that it enforces, in W.
@@ -172,6 +169,7 @@ class Session:
             and not known.validity
             and known.kernel.digest == digest
             and known.cap == subject.cap.label
+            and known.cache == self.options.cache
             and known.enforced_power_limit_w == subject.enforced_power_limit_w
         )
 

@@ -207,7 +207,7 @@ def test_a_cap_binds_only_a_kernel_that_needs_more(
 
 
 def test_power_near_the_limit_counts_as_bound(device: EmulatedDevice) -> None:
-    subject = replace(SUBJECT, enforced_power_limit_w=430.0)
+    subject = replace(SUBJECT, enforced_power_limit_w=426.0)
     assert measure(device, recorded(device, 420.0), subject).cap_binding is True
 
 

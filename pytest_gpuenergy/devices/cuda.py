@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.cuda_runner import check_arguments
 from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Timeline, Work
 from pytest_gpuenergy.devices.discovery import FoundGpu
@@ -84,9 +85,10 @@ class CudaDevice(Device):
         *,
         work: Work | None,  # noqa: ARG002 -- a real GPU needs no hint
         timeout_s: float,
+        cache: CacheState = "hot",
     ) -> Iterator[Repeater]:
         binary = self._compiled(kernel, arenas, scalars)
-        self._call(timeout_s, "load", kernel, binary, dict(arenas), dict(scalars))
+        self._call(timeout_s, "load", kernel, binary, dict(arenas), dict(scalars), cache)
         try:
             yield _WorkerRepeater(self, timeout_s)
         finally:

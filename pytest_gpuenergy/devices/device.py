@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.workloads.workload import Array, Scalar, Tensor
 
@@ -160,11 +161,13 @@ class Device(ABC):
         *,
         work: Work | None,
         timeout_s: float,
+        cache: CacheState = "hot",
     ) -> AbstractContextManager[Repeater]:
         """Load ``kernel`` with the arenas' contents as its buffers, ready to run back to back.
 
         Raises:
-            KernelFault: the kernel did not compile or could not be launched.
+            KernelFault: the kernel did not compile or could not be launched, or its buffers are
+                too small to be kept out of the L2 cache.
         """
 
     @property

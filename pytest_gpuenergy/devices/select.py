@@ -48,7 +48,8 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
     Args:
         spec: the value of ``--gpu-device``; ``auto`` takes the first usable NVIDIA GPU, and the
             emulated one where there is none.
-        index: which of the GPUs of ``emulated:...xN``.
+        index: which of the GPUs that CUDA sees (``auto``), or of those of ``emulated:...xN``: a
+            worker of pytest-xdist gives its number. Beyond the last one they come again.
 
     Raises:
         InputError: no such device; nothing else is chosen in its place.
@@ -67,7 +68,7 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
         if gpus:
             from pytest_gpuenergy.devices.cuda import CudaDevice
 
-            return CudaDevice(nvml, _choose(spec, gpus))
+            return CudaDevice(nvml, _choose(spec, gpus, index))
         if spec != "auto":
             raise InputError(f"--gpu-device {spec}: CUDA sees no GPU here; use emulated.")
         emulated = EmulatedSpec("h200", 1)
@@ -77,9 +78,9 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
     return EmulatedDevice(find_profile(emulated.profile), index % emulated.count)
 
 
-def _choose(spec: str, gpus: list[FoundGpu]) -> FoundGpu:
+def _choose(spec: str, gpus: list[FoundGpu], index: int) -> FoundGpu:
     if spec == "auto":
-        return gpus[0]
+        return gpus[index % len(gpus)]
     if spec.isdecimal():
         if int(spec) < len(gpus):
             return gpus[int(spec)]

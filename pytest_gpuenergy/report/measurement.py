@@ -57,8 +57,10 @@ class Measurement:
     A kernel that failed has an ``outcome`` other than ``correct``, an ``error``, and no figures.
     ``power_limit_w`` is what was asked for (None: the card was left as it was),
     ``enforced_power_limit_w`` what the card enforced. ``cap_binding`` tells whether the limit held
-    the kernel back; ``validity`` names what makes the figures doubtful. All figures are of one
-    launch: ms, mJ, W, GFLOP/s, GFLOP/s/W, mJ ms.
+    the kernel back; ``validity`` names what makes the figures doubtful. ``cache`` tells whether the
+    buffers stayed in place from launch to launch (``hot``) or rotated through more than the L2
+    (``cold``); ``gpu_uuid`` is the card, ``energy_source`` where its joules come from. All figures
+    are of one launch: ms, mJ, W, GFLOP/s, GFLOP/s/W, mJ ms.
     """
 
     node_id: str
@@ -70,6 +72,8 @@ class Measurement:
     power_limit_w: float | None = None
     enforced_power_limit_w: float | None = None
     cache: str = "hot"
+    gpu_uuid: str | None = None
+    energy_source: str | None = None
     error: str | None = None
     time_ms: float | None = None
     time_ms_ci95: Interval | None = None

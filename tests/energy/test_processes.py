@@ -33,9 +33,7 @@ class Card:
         def running(_handle: int) -> list[SimpleNamespace]:
             return [SimpleNamespace(pid=pid) for pid in self.listed]
 
-        return SimpleNamespace(
-            nvmlDeviceGetComputeRunningProcesses=running, NVMLError=RuntimeError
-        )
+        return SimpleNamespace(nvmlDeviceGetComputeRunningProcesses=running, NVMLError=RuntimeError)
 
 
 def watch(card: Card, *, same_numbers: bool) -> ProcessWatch:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_gpuenergy.cuda_sources import host_version
+from pytest_gpuenergy.devices.cache import CacheState, sets_needed
 from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Timeline, Work
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, LAUNCH, Fault, parse_faults
@@ -144,15 +145,21 @@ class EmulatedDevice(Device):
         *,
         work: Work | None,
         timeout_s: float,
+        cache: CacheState = "hot",
     ) -> Iterator[Repeater]:
         check_geometry(kernel, self.profile)
         strike(self.state)
         self._runner.compile(kernel)
-        traffic = None
-        if recorded_on(kernel, self.profile) is None:
-            traffic = self._profiled(kernel, arenas, scalars, timeout_s)
         footprint = sum(arena.tensor.nbytes for arena in arenas.values())
-        demand = demand_of(kernel, work, traffic, self.profile, footprint_bytes=footprint)
+        if cache == "cold":
+            spaces = sum(space.nbytes for space in kernel.workspaces)
+            sets_needed(footprint + spaces, self.profile.l2_bytes)  # as a real card would have it
+        traffic = None
+        if recorded_on(kernel, self.profile, cache) is None:
+            traffic = self._profiled(kernel, arenas, scalars, timeout_s)
+        demand = demand_of(
+            kernel, work, traffic, self.profile, footprint_bytes=footprint, cache=cache
+        )
         repeater = _VirtualRepeater(self.state, demand, timeout_s)
         try:
             yield repeater

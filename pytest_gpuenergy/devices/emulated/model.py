@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.coefficients import COEFFICIENTS, Coefficients
 from pytest_gpuenergy.devices.emulated.governor import Demand
@@ -59,11 +60,13 @@ def demand_of(
     profile: GpuProfile,
     *,
     footprint_bytes: int = 0,
+    cache: CacheState = "hot",
     coefficients: Coefficients = COEFFICIENTS,
 ) -> Demand:
     """What one run of ``kernel`` takes at the profile's default limit, in seconds and watts.
 
-    Recorded figures of this GPU win; otherwise every launch is modelled.
+    Recorded figures of this GPU win, which are those of a hot cache; otherwise every launch is
+    modelled.
 
     Args:
         kernel: all its launches are one run.
@@ -71,20 +74,24 @@ def demand_of(
         traffic: of each launch; needed unless the kernel has recorded figures of this GPU.
         profile: the GPU.
         footprint_bytes: size of all buffers, which stands for the bytes moved without ``work``.
+        cache: whether what fits in the L2 stays there from run to run.
         coefficients: of the model.
 
     Raises:
         KernelFault: no block fits on a multiprocessor.
     """
-    recorded = recorded_on(kernel, profile)
+    recorded = recorded_on(kernel, profile, cache)
     if recorded is not None:
         return _from_record(recorded, kernel, work, footprint_bytes, profile)
     if traffic is None:
         raise ValueError("a kernel without recorded figures needs its traffic")
     flops = _shares(kernel, work, traffic)
     bytes_moved = work.bytes_moved if work else footprint_bytes
+    each = bytes_moved / len(kernel.launches)
+    # What fits in the L2 stays there from run to run, unless the buffers rotate.
+    missed = 1.0 if cache == "cold" else max(0.0, 1 - profile.l2_bytes / max(each, 1))
     parts = [
-        _launch(launch, entry, count, bytes_moved / len(kernel.launches), profile, coefficients)
+        _launch(launch, entry, count, each, missed, profile, coefficients)
         for launch, entry, count in zip(kernel.launches, traffic, flops, strict=True)
     ]
     time_s = sum(part.time_s for part in parts)
@@ -100,8 +107,12 @@ def demand_of(
     )
 
 
-def recorded_on(kernel: Kernel, profile: GpuProfile) -> RecordedFigures | None:
+def recorded_on(
+    kernel: Kernel, profile: GpuProfile, cache: CacheState = "hot"
+) -> RecordedFigures | None:
     """The figures recorded on this GPU under the highest limit, if there are any."""
+    if cache == "cold":
+        return None
     figures = [figure for figure in kernel.recorded if figure.gpu == profile.name]
     return max(figures, key=lambda figure: figure.power_limit_w, default=None)
 
@@ -160,6 +171,7 @@ def _launch(
     traffic: Traffic,
     flops: float,
     bytes_moved: float,
+    missed: float,
     profile: GpuProfile,
     c: Coefficients,
 ) -> _Part:
@@ -198,8 +210,7 @@ def _launch(
     core_s = (blocks * unit_cycles + waves * wait_cycles) / cycles_per_s
 
     l2 = launch.blocks * l2_bytes
-    # What fits in the L2 stays there from run to run.
-    dram = min(bytes_moved, l2) * max(0.0, 1 - profile.l2_bytes / max(bytes_moved, 1))
+    dram = min(bytes_moved, l2) * missed
     dram_peak = profile.bandwidth_gb_s * 1e9
     dram_s = dram / (dram_peak * _DRAM_SHARE)
     time_s = max(core_s, dram_s) + _LAUNCH_S
