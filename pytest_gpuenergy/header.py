@@ -6,12 +6,16 @@ from collections.abc import Iterator
 
 from pytest_gpuenergy.energy.powercap import PowerCap
 from pytest_gpuenergy.energy.samples import choose_source
+from pytest_gpuenergy.errors import GpuEnergyError
 from pytest_gpuenergy.session import Session
 
 
 def header_lines(session: Session) -> list[str]:
     """The device, its driver and limits, the energy source; loudly when it is emulated."""
-    return list(_lines(session))
+    try:
+        return list(_lines(session))
+    except (GpuEnergyError, session.device.nvml.NVMLError) as error:
+        return [f"gpuenergy: {session.device.name} does not work: {error}"]
 
 
 def _lines(session: Session) -> Iterator[str]:

@@ -27,11 +27,13 @@ from pytest_gpuenergy.energy.powercap import (
     read_limits,
     resolve_caps,
 )
+from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.errors import DeviceError, InputError
 from pytest_gpuenergy.harness import Harness, Subject
 from pytest_gpuenergy.options import Options
 from pytest_gpuenergy.report.measurement import Measurement, RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
+from pytest_gpuenergy.scratch import remove_leftovers
 
 
 def choose_run_id(options: Options) -> str:
@@ -104,6 +106,8 @@ class Session:
         self._exit.enter_context(
             gpu_lock(device, wait_s=self.options.lock_wait_s, group=self.run_id)
         )
+        remove_leftovers()
+        choose_source(device)  # without one every item would fail alike
         software = device.describe()
         self._lease = PowerCapLease(device)
         self._exit.callback(self._lease.restore)

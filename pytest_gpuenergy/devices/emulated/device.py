@@ -131,6 +131,7 @@ class EmulatedDevice(Device):
     ) -> None:
         """Run ``kernel`` on the host; before its first run ever, look for races."""
         check_geometry(kernel, self.profile)
+        check_memory(kernel, arenas, self.profile)
         with self._lock:  # runs are concurrent, the card's state and the look for races are not
             strike(self.state)
             self._profiled(kernel, arenas, scalars, timeout_s)
@@ -148,6 +149,7 @@ class EmulatedDevice(Device):
         cache: CacheState = "hot",
     ) -> Iterator[Repeater]:
         check_geometry(kernel, self.profile)
+        check_memory(kernel, arenas, self.profile)
         strike(self.state)
         self._runner.compile(kernel)
         footprint = sum(arena.tensor.nbytes for arena in arenas.values())
@@ -279,6 +281,22 @@ def check_geometry(kernel: Kernel, profile: GpuProfile) -> None:
                 f"{launch.entry} asks for {launch.shared_bytes} bytes of dynamic shared memory; a "
                 f"block of an {profile.name} has at most {profile.shared_per_block}.",
             )
+
+
+def check_memory(kernel: Kernel, arenas: Mapping[str, Arena], profile: GpuProfile) -> None:
+    """Refuse buffers that a real GPU of this kind has no memory for.
+
+    Raises:
+        KernelFault: tensors and workspaces together exceed the GPU's memory.
+    """
+    tensors = [*(arena.tensor for arena in arenas.values()), *kernel.workspaces]
+    needed_mib = sum(tensor.nbytes for tensor in tensors) / 2**20
+    if needed_mib > profile.memory_mib:
+        raise KernelFault(
+            "constraints",
+            f"Out of memory: {needed_mib:.0f} MiB of buffers do not fit into the "
+            f"{profile.memory_mib} MiB of an {profile.name}.",
+        )
 
 
 def _host_runner() -> Runner:
