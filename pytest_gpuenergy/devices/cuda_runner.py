@@ -81,12 +81,13 @@ class CudaRunner:
 
         def load() -> None:
             self.unload()
+            images = {name: self._upload(arena.image()) for name, arena in arenas.items()}
             turns = []
             for _ in range(self._sets(kernel, arenas) if cache == "cold" else 1):
-                images = {name: self._upload(arena.image()) for name, arena in arenas.items()}
-                spaces = {space.name: self._workspace(space) for space in kernel.workspaces}
-                turns.append(self._bind(kernel, binary, {**images, **spaces}, arenas, scalars))
-                self._kept += [images, spaces]
+                buffers = {name: image.copy() for name, image in images.items()}
+                buffers |= {space.name: self._workspace(space) for space in kernel.workspaces}
+                turns.append(self._bind(kernel, binary, buffers, arenas, scalars))
+                self._kept.append(buffers)
             self._repeater = GraphRepeater(_in_turn(turns), multiple=len(turns))
 
         self._guarded(load)

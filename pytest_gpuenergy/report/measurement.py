@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import reprlib
 import sys
 import types
@@ -187,8 +188,13 @@ def _decode_union(arguments: tuple[Any, ...], data: object, where: str) -> Any:
     raise problem
 
 
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _decode_fields(kind: type, data: Mapping[str, object], where: str) -> Any:
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     values = {}
     for item in fields(kind):
         if item.name in data:
