@@ -159,7 +159,7 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.devices.lock import gpu_lock
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.tuning.lowering import KernelStore
-    from pytest_gpuenergy.tuning.outcome import append_outcome
+    from pytest_gpuenergy.tuning.outcome import keep_outcome
     from pytest_gpuenergy.tuning.progress import live_stream
     from pytest_gpuenergy.tuning.requirements import check_tvm
     from pytest_gpuenergy.tuning.searcher import SearchSettings
@@ -196,7 +196,7 @@ def run(arguments: Namespace) -> int:
         )
         for workload in workloads:
             results.append(tuner.tune(workload, settings))
-            append_outcome(arguments.out, results[-1])
+            keep_outcome(arguments.out, results[-1])
     _report(results, as_json=arguments.json)
     return 0
 

@@ -47,7 +47,7 @@ class SearchSettings:
     strategy: Strategy = "evolutionary"
     space: Space = "all"
     batch: int = 64
-    population: int = 256
+    population: int = 128
     generations: int = 3
 
     def for_trials(self) -> SearchSettings:
