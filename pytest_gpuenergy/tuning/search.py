@@ -7,7 +7,7 @@ neither the GPU nor the processor waits for the other. Knows records and kernels
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
@@ -105,8 +105,9 @@ class Proposals:
             raise self._broken
         records: list[str] = self._call("propose")
         futures = [self._store.lower(self._workload, record) for record in records]
-        for future in futures:
-            future.add_done_callback(self._compile)
+        for future in as_completed(futures):
+            if isinstance(kernel := _kernel(future), Kernel):
+                self._prepare(kernel)
         return [Candidate(r, _kernel(future)) for r, future in zip(records, futures, strict=True)]
 
     def _learn(self, trials: Sequence[Scored]) -> None:
@@ -114,10 +115,6 @@ class Proposals:
             self._call("learn", trials)
         except GpuEnergyError as error:  # nobody waits for this; the next request tells it
             self._broken = error
-
-    def _compile(self, lowered: Future[Kernel]) -> None:
-        if not lowered.cancelled() and lowered.exception() is None:
-            self._prepare(lowered.result())
 
     def _call(self, method: str, *arguments: object) -> Any:
         """Call the search's process, which is started again if TVM ends it."""
