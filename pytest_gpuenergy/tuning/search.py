@@ -121,7 +121,7 @@ class Proposals:
         while True:
             try:
                 if not self._begun:
-                    self._worker.call("learn", self._known(), timeout_s=_TIMEOUT_S)
+                    self._worker.call("begin", self._known(), timeout_s=_TIMEOUT_S)
                     self._begun = True
                 return self._worker.call(method, *arguments, timeout_s=_TIMEOUT_S)
             except (WorkerDiedError, WorkerTimeoutError) as error:

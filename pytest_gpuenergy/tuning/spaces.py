@@ -49,6 +49,7 @@ class GemmForm:
         parts: into how many parts K is split, each with blocks of its own; 1 is no split.
         weight_rows: whether a tile of weights keeps K, rather than CO, as its fastest dimension:
             loaded well and read badly, or the other way round.
+        pipelined: whether a tile is loaded while the one before it is multiplied.
     """
 
     padding: int

@@ -85,6 +85,12 @@ def test_an_earlier_search_is_learned(start: Start) -> None:
     assert json.loads(again.stored_workload())
 
 
+def test_a_search_that_goes_on_proposes_something_else(start: Start) -> None:
+    first = texts(take(start(RANDOM)))
+    again = texts(take(start(RANDOM, [Scored(record, 1e-3) for record in first])))
+    assert set(first) != set(again)
+
+
 def test_a_search_survives_the_death_of_its_process(start: Start) -> None:
     proposals = start(RANDOM)
     take(proposals)
