@@ -297,14 +297,12 @@ void block_ends() {
 
 Traffic traffic_now() { return traffic; }
 
-const WarpTally* warps_now() { return warps_tally(); }
-
 }  // namespace
 
 extern "C" {
 
 extern const Hooks cuhost_hooks;
-const Hooks cuhost_hooks = {launch_begins, block_begins, block_ends, traffic_now, warps_now};
+const Hooks cuhost_hooks = {launch_begins, block_begins, block_ends, traffic_now, warps_tally};
 
 void cuhost_fence() { fenced = true; }
 
@@ -343,17 +341,23 @@ void cuhost_range(const void* address, size_t bytes, bool write) {
 }
 
 #define SITE __builtin_return_address(0)
-#define HOOKS(n)                                                                       \
-  void __tsan_read##n(void* p) { access<false>(p, n, SITE); }                                \
-  void __tsan_write##n(void* p) { access<true>(p, n, SITE); }                                \
-  void __tsan_unaligned_read##n(void* p) { access<false>(p, n, SITE); }                      \
-  void __tsan_unaligned_write##n(void* p) { access<true>(p, n, SITE); }                      \
-  void __tsan_volatile_read##n(void* p) { access<false>(p, n, SITE); }                       \
-  void __tsan_volatile_write##n(void* p) { access<true>(p, n, SITE); }                       \
-  void __tsan_unaligned_volatile_read##n(void* p) { access<false>(p, n, SITE); }             \
-  void __tsan_unaligned_volatile_write##n(void* p) { access<true>(p, n, SITE); }             \
-  void __tsan_read_write##n(void* p) { access<false>(p, n, SITE), access<true>(p, n, SITE); }      \
-  void __tsan_unaligned_read_write##n(void* p) { access<false>(p, n, SITE), access<true>(p, n, SITE); }
+#define HOOKS(n)                                                                  \
+  void __tsan_read##n(void* p) { access<false>(p, n, SITE); }                     \
+  void __tsan_write##n(void* p) { access<true>(p, n, SITE); }                     \
+  void __tsan_unaligned_read##n(void* p) { access<false>(p, n, SITE); }           \
+  void __tsan_unaligned_write##n(void* p) { access<true>(p, n, SITE); }           \
+  void __tsan_volatile_read##n(void* p) { access<false>(p, n, SITE); }            \
+  void __tsan_volatile_write##n(void* p) { access<true>(p, n, SITE); }            \
+  void __tsan_unaligned_volatile_read##n(void* p) { access<false>(p, n, SITE); }  \
+  void __tsan_unaligned_volatile_write##n(void* p) { access<true>(p, n, SITE); }  \
+  void __tsan_read_write##n(void* p) {                                            \
+    access<false>(p, n, SITE);                                                    \
+    access<true>(p, n, SITE);                                                     \
+  }                                                                               \
+  void __tsan_unaligned_read_write##n(void* p) {                                  \
+    access<false>(p, n, SITE);                                                    \
+    access<true>(p, n, SITE);                                                     \
+  }
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)

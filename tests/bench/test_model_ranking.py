@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.coefficients import COEFFICIENTS, Coefficients
-from pytest_gpuenergy.devices.emulated.model import Traffic
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
+from pytest_gpuenergy.devices.emulated.traffic import Traffic
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.records import Measured, RecordFile, dump_records, file_name

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices.device import Arena, Work
-from pytest_gpuenergy.devices.emulated.host import HostRunner, LaunchProfile
-from pytest_gpuenergy.devices.emulated.model import Traffic, demand_of
+from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.devices.emulated.model import demand_of
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE as H200
+from pytest_gpuenergy.devices.emulated.traffic import Traffic
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.workloads import Tensor
 
-Count = Callable[..., LaunchProfile]
+Count = Callable[..., Traffic]
 ELEMENTS = 1 << 15
 
 
@@ -32,7 +32,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostRunner]:
 def count(runner: HostRunner, tmp_path: Path) -> Count:
     """count(body of k(const float* x, float* y), block, grid): ``t`` is the thread of a block."""
 
-    def go(body: str, block: int = 32, grid: int = 1) -> LaunchProfile:
+    def go(body: str, block: int = 32, grid: int = 1) -> Traffic:
         size = (ELEMENTS,)
         x, y = (Tensor(n, size, "float32", r) for n, r in (("x", "input"), ("y", "output")))
         arenas = {
@@ -45,7 +45,7 @@ def count(runner: HostRunner, tmp_path: Path) -> Count:
             f"int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;\n{body}\n}}"
         )
         kernel = Kernel(source, (launch,))
-        return runner.check_races(kernel, arenas, {}, timeout_s=20.0).launches[0]
+        return runner.check_races(kernel, arenas, {}, timeout_s=20.0).traffic[0]
 
     return go
 
@@ -122,10 +122,8 @@ def test_arrays_of_a_thread_are_counted(count: Count) -> None:
     assert launch.private_words == 5
 
 
-def modelled_s(launch: LaunchProfile, flops: int, blocks: int, block: int) -> float:
+def modelled_s(traffic: Traffic, flops: int, blocks: int, block: int) -> float:
     kernel = Kernel("k", (Launch("k", (blocks, 1, 1), (block, 1, 1), ()),))
-    known = asdict(launch)
-    traffic = Traffic(**{field.name: known[field.name] for field in fields(Traffic)})
     work = Work(flops, 8 * blocks * block)
     return demand_of(kernel, work, [traffic], H200).time_s
 
