@@ -56,6 +56,7 @@ TIME_BOUNDS: Bounds = {
     "instructions_per_shared": (1.5, 1.0, 8.0),
     "instructions_per_spill": (4.0, 1.0, 20.0),
     "latency_cycles": (300.0, 200.0, 800.0),
+    "barrier_cycles": (40.0, 10.0, 400.0),
     "shared_cycles": (0.5, 0.25, 1.0),
     "conflict_cycles": (0.5, 0.1, 1.0),
 }

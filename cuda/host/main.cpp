@@ -122,11 +122,11 @@ void check(const Launch& launch, bool last) {
     if (cuhost_hooks.traffic().accesses > plan.access_budget) break;
   }
   Traffic t = cuhost_hooks.traffic();
-  printf("profile %zu %llu %llu %llu %llu %llu %zu %llu", done.size(),
+  printf("profile %zu %llu %llu %llu %llu %llu %zu %llu %llu", done.size(),
          (unsigned long long)t.global_read, (unsigned long long)t.global_written,
          (unsigned long long)t.shared_read, (unsigned long long)t.shared_written,
          (unsigned long long)(barriers_passed - barriers), fixed,
-         (unsigned long long)t.distinct_sectors);
+         (unsigned long long)t.distinct_sectors, (unsigned long long)t.load_intervals);
   const WarpTally* warps = cuhost_hooks.warps();
   for (const WarpTally* sum = warps; sum != warps + access_kinds; ++sum)
     printf(" %llu %llu %llu", (unsigned long long)sum->bytes, (unsigned long long)sum->requests,

@@ -117,6 +117,7 @@ def invented(case: str, rank: int, truth: Coefficients) -> model_ranking.Sample:
     loads, accesses, sectors = draw.uniform(10, 1e4), draw.uniform(1e2, 1e5), draw.uniform(4, 32)
     traffic = Traffic(
         barriers=draw.uniform(0, 100),
+        load_intervals=draw.uniform(1, 50),
         global_loads=loads,
         global_sectors=loads * sectors,
         l2_sectors=loads * 2,

@@ -24,7 +24,6 @@ _REGISTERS_PER_SM = 65536
 _REGISTERS_PER_THREAD = 255
 
 # Guesses; what is fitted instead is in `Coefficients`.
-_BARRIER_CYCLES = 40
 _LOADS_IN_FLIGHT = 8  # of one thread
 _L2_BYTES_PER_CYCLE = 64  # per multiprocessor
 _DRAM_SHARE = 0.9  # of the datasheet's bandwidth
@@ -189,10 +188,9 @@ def _block(
         l2_bytes / _L2_BYTES_PER_CYCLE,
     )
     # Its instructions one after another, and the latency of its loads.
-    intervals = traffic.barriers + 1 if traffic.global_loads else 0.0
-    rounds = max(intervals, traffic.global_loads / warps / _LOADS_IN_FLIGHT)
+    rounds = max(traffic.load_intervals, traffic.global_loads / warps / _LOADS_IN_FLIGHT)
     wait_cycles = (
-        instructions / warps + rounds * c.latency_cycles + traffic.barriers * _BARRIER_CYCLES
+        instructions / warps + rounds * c.latency_cycles + traffic.barriers * c.barrier_cycles
     )
     resident = resident_blocks(launch, traffic.static_shared_bytes, profile, registers)
     return _Block(resident, instructions, fma * spilled, l2_bytes, busy_cycles, wait_cycles)

@@ -173,7 +173,7 @@ def read_profile(kernel: Kernel, answers: Sequence[str]) -> AccessProfile:
 
 def _launch_profile(kernel: Kernel, launch: Launch, line: Sequence[str]) -> LaunchProfile:
     run, *sums = (int(number) for number in line[:6])
-    static, distinct, *tallies = (int(number) for number in line[6:])
+    static, distinct, load_intervals, *tallies = (int(number) for number in line[6:])
     global_read, global_write, shared_read, shared_write, barriers = (n / run for n in sums)
     moved = (global_read, global_write, shared_read, shared_write)
     # Warps were sampled: bytes, warp-wide accesses and their parts, of each of four kinds.
@@ -185,6 +185,7 @@ def _launch_profile(kernel: Kernel, launch: Launch, line: Sequence[str]) -> Laun
         shared_read_bytes=shared_read,
         shared_write_bytes=shared_write,
         barriers=barriers,
+        load_intervals=load_intervals / run,
         static_shared_bytes=static,
         global_loads=loads,
         global_stores=stores,

@@ -20,10 +20,11 @@ class Traffic:
     Attributes:
         global_read_bytes: bytes read from tensors; a repeated read counts again, unless the host's
             compiler keeps the value in a register.
-        global_write_bytes: bytes written to tensors.
+        global_write_bytes: bytes written to tensors; an atomic update counts as a store.
         shared_read_bytes: bytes read from shared memory, likewise.
         shared_write_bytes: bytes written to shared memory, likewise.
         barriers: block-wide barriers passed.
+        load_intervals: of the intervals between them, those that load from tensors.
         static_shared_bytes: static shared memory.
         global_loads: warp-wide loads of tensors. A word that a thread loaded a short while ago,
             with no barrier since, is taken to be in a register and loaded once.
@@ -40,6 +41,7 @@ class Traffic:
     shared_read_bytes: float = 0.0
     shared_write_bytes: float = 0.0
     barriers: float = 0.0
+    load_intervals: float = 0.0
     static_shared_bytes: float = 0.0
     global_loads: float = 0.0
     global_stores: float = 0.0

@@ -30,6 +30,7 @@ COUNTS = Traffic(
     shared_read_bytes=400_000,
     shared_write_bytes=20_000,
     barriers=16,
+    load_intervals=8,
     static_shared_bytes=8_192,
     global_loads=160,
     global_stores=32,

@@ -117,6 +117,22 @@ def test_a_long_loop_is_scaled_from_its_beginning(count: Count) -> None:
     assert read / launch.global_loads == pytest.approx(4.75, abs=0.5)
 
 
+@pytest.mark.parametrize(
+    ("cell", "before"), [("y", ""), ("s", "__shared__ float s[1];\ny[t] = 0;\n")]
+)
+def test_an_atomic_update_counts_as_a_store(count: Count, cell: str, before: str) -> None:
+    launch = count(f"{before}for (int k = 0; k < 5; ++k) atomicAdd(&{cell}[0], x[t]);")
+    assert launch.global_loads == 1
+    assert launch.global_stores + launch.shared_accesses == 5 + bool(before)
+
+
+def test_intervals_that_load_are_counted(count: Count) -> None:
+    launch = count(
+        "for (int k = 0; k < 6; ++k) {\nif (k % 3 == 0) y[t] = x[t + k];\n__syncthreads();\n}"
+    )
+    assert (launch.barriers, launch.load_intervals) == (6, 2)
+
+
 def test_arrays_of_a_thread_are_counted(count: Count) -> None:
     launch = count("float sum[5];\nfor (int k = 0; k < 5; ++k) sum[k] = x[k];\ny[t] = sum[t % 5];")
     assert launch.private_words == 5

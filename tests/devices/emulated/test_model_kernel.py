@@ -30,6 +30,7 @@ BUSY = Traffic(
     shared_read_bytes=400_000.0,
     shared_write_bytes=20_000.0,
     barriers=16.0,
+    load_intervals=8.0,
     static_shared_bytes=8_192.0,
     global_loads=160.0,
     global_stores=32.0,
@@ -75,7 +76,12 @@ def test_without_figures_traffic_is_needed() -> None:
 
 
 def traffics() -> st.SearchStrategy[Traffic]:
-    largest = {"barriers": 1e4, "static_shared_bytes": 48_000.0, "private_words": 5_000.0}
+    largest = {
+        "barriers": 1e4,
+        "load_intervals": 1e4,
+        "static_shared_bytes": 48_000.0,
+        "private_words": 5_000.0,
+    }
     ranges = {f.name: st.floats(0, largest.get(f.name, 1e7)) for f in fields(Traffic)}
     return st.builds(Traffic, **ranges)
 
