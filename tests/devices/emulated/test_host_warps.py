@@ -192,3 +192,38 @@ def test_a_matrix_product_gains_from_tiles(count: Count) -> None:
     # As many blocks of each as a large matrix has: 256 elements of a naive block, 1024 of a tile.
     flops = 2 * n * 256 * 40_000
     assert modelled_s(tiled, flops, 10_000, 256) < 0.7 * modelled_s(naive, flops, 40_000, 256)
+
+
+def reduction_s(count: Count, each: int, elements: int = 1 << 26) -> float:
+    """Modelled time of a sum: a thread adds ``each`` elements, then a block's are added as a tree.
+
+    Harris, "Optimizing Parallel Reduction in CUDA".
+    """
+    traffic = count(
+        f"""
+        __shared__ float s[256];
+        float sum = 0;
+        for (int k = 0; k < {each}; ++k)
+          sum += x[(blockIdx.x * {each} + k) * 256 % {ELEMENTS} + t];
+        s[t] = sum;
+        for (int step = 128; step > 0; step /= 2) {{
+          __syncthreads();
+          if (t < step) s[t] += s[t + step];
+        }}
+        if (!t) y[blockIdx.x] = s[0];""",
+        block=256,
+        grid=64,
+    )
+    assert (traffic.barriers, traffic.load_intervals, traffic.global_loads) == (8, 1, 8 * each)
+    blocks = elements // (256 * each)
+    kernel = Kernel("k", (Launch("k", (blocks, 1, 1), (256, 1, 1), ()),))
+    return demand_of(kernel, Work(elements, 4 * elements), [traffic], H200).time_s
+
+
+def test_a_reduction_gains_from_what_a_thread_adds_before_it_meets_others(count: Count) -> None:
+    times = [reduction_s(count, each) for each in (1, 4, 16)]
+    assert times[0] > 1.5 * times[1] > 1.5**2 * times[2]
+
+
+def test_a_reduction_comes_near_the_bandwidth(count: Count) -> None:
+    assert 4 * (1 << 26) / reduction_s(count, 16) > 0.3 * H200.bandwidth_gb_s * 1e9
