@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +70,7 @@ gpuenergy powercap restore
 
 
 def _show(arguments: Namespace) -> int:
-    from pytest_gpuenergy.devices.select import open_gpu
-
-    with open_gpu(arguments.gpu_device) as gpu:
+    with _open(arguments.gpu_device) as gpu:
         state = _state(gpu)
     if arguments.json:
         print_json(state)
@@ -130,11 +127,10 @@ def _state(gpu: Gpu) -> dict[str, Any]:
 
 def _set(arguments: Namespace) -> int:
     from pytest_gpuenergy.devices.lock import gpu_lock
-    from pytest_gpuenergy.devices.select import open_gpu
     from pytest_gpuenergy.energy.lease import PowerCapLease
     from pytest_gpuenergy.energy.powercap import cap_table, read_limits, resolve_caps
 
-    with open_gpu(arguments.gpu_device) as gpu, gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
+    with _open(arguments.gpu_device) as gpu, gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
         limits = read_limits(gpu)
         table = cap_table(gpu.name, limits)
         (cap,) = resolve_caps(f"{arguments.watts:.10g}W", table, limits)
@@ -153,62 +149,60 @@ def _set(arguments: Namespace) -> int:
 
 
 def _restore(arguments: Namespace) -> int:
-    from pytest_gpuenergy.devices.lock import gpu_lock
-    from pytest_gpuenergy.energy.lease import restore_kept, restore_leftover
-    from pytest_gpuenergy.energy.powercap import read_limits
+    from pytest_gpuenergy.energy.lease_record import restorable_uuids
     from pytest_gpuenergy.errors import DeviceError
 
-    done, failed = [], []
-    with ExitStack() as stack:
-        for gpu in _to_restore(arguments.gpu_device, stack):
-            # A run was given the limit that set had made: it is undone first.
-            try:
-                with gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
-                    said = [restore(gpu) for restore in (restore_leftover, restore_kept)]
-                limit_w = read_limits(gpu).current_w
-            except DeviceError as error:
-                failed.append(error)
-                continue
-            message = next((text for text in reversed(said) if text), None)
-            done.append(
-                {
-                    "gpu": gpu.name,
-                    "uuid": gpu.uuid,
-                    "emulated": gpu.emulated,
-                    "power_limit_w": limit_w,
-                    "message": message
-                    or f"{_title(gpu)}: nothing to restore, its limit was not set by gpuenergy",
-                }
-            )
+    spec = arguments.gpu_device
+    done, problems = [], []
+    for name in restorable_uuids() if spec is None else [spec]:
+        try:
+            with _open_any(name) if spec is None else _open(name) as gpu:
+                done.append(_restored(gpu))
+        except DeviceError as error:
+            problems.append(str(error))
     if arguments.json:
         print_json(done)
-    elif not done and not failed:
+    elif not done and not problems:
         print("nothing to restore: no power limit was set by gpuenergy")
     else:
         for entry in done:
             print(entry["message"])
-    if failed:
-        raise DeviceError(" ".join(map(str, failed)))
+    if problems:
+        raise DeviceError(" ".join(problems))
     return 0
 
 
-def _to_restore(spec: str | None, stack: ExitStack) -> Iterator[Gpu]:
-    """The GPU that is named, or every one of which there is a record."""
-    from pytest_gpuenergy.devices.nvml import load_nvml
-    from pytest_gpuenergy.devices.select import nvml_gpu, open_emulated, open_gpu
-    from pytest_gpuenergy.energy.lease_record import recorded_uuids
+def _restored(gpu: Gpu) -> dict[str, Any]:
+    from pytest_gpuenergy.devices.lock import gpu_lock
+    from pytest_gpuenergy.energy.lease import restore_kept, restore_leftover
+    from pytest_gpuenergy.energy.powercap import read_limits
 
-    if spec is not None:
-        yield stack.enter_context(open_gpu(spec))
-        return
-    nvml = None
-    for uuid in recorded_uuids():
-        emulated = open_emulated(uuid)
-        if emulated is not None:
-            yield stack.enter_context(emulated)
-        else:
-            nvml = nvml or load_nvml()
-            yield nvml_gpu(nvml, uuid)
+    with gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
+        # A run begins with the limit that set has made: the run is undone first.
+        said = [restore(gpu) for restore in (restore_leftover, restore_kept)]
+        limit_w = read_limits(gpu).current_w
+    nothing = f"{_title(gpu)}: nothing to restore, its limit was not set by gpuenergy"
+    return {
+        "gpu": gpu.name,
+        "uuid": gpu.uuid,
+        "emulated": gpu.emulated,
+        "power_limit_w": limit_w,
+        "message": next((text for text in reversed(said) if text), nothing),
+    }
+
+
+def _open(spec: str) -> AbstractContextManager[Gpu]:
+    from pytest_gpuenergy.devices.select import open_gpu
+
+    return open_gpu(spec)
+
+
+def _open_any(uuid: str) -> AbstractContextManager[Gpu]:
+    """A GPU of which there is a record, be it visible to CUDA or not, real or emulated."""
+    from pytest_gpuenergy.devices.nvml import load_nvml
+    from pytest_gpuenergy.devices.select import nvml_gpu, open_emulated
+
+    return open_emulated(uuid) or nullcontext(nvml_gpu(load_nvml(), uuid))
 
 
 def _title(gpu: Gpu) -> str:

@@ -100,6 +100,18 @@ def recorded_uuids() -> list[str]:
     return sorted({path.name.partition(".")[0] for path in state_dir("leases").glob("*.json")})
 
 
+def restorable_uuids() -> list[str]:
+    """Cards of which there is a record of no living process."""
+    return [uuid for uuid in recorded_uuids() if _restorable(uuid)]
+
+
+def _restorable(uuid: str) -> bool:
+    try:
+        return leftover(uuid) is not None or kept_record(uuid) is not None
+    except PowerCapError:
+        return True  # and whoever restores it is told
+
+
 def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
     path = _path(uuid, kept)
     try:

@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.energy.lease import PowerCapLease
+from pytest_gpuenergy.energy.powercap import PowerCap
+from pytest_gpuenergy.errors import DeviceError
 
 H200 = ["--gpu-device", "emulated:h200"]
 
@@ -120,6 +124,33 @@ def test_one_gpu_that_cannot_be_restored_does_not_hold_the_others(
         a30.state.withdraw(fault)  # type: ignore[attr-defined]
     assert main(["powercap", "restore"]) == 0
     assert "NVIDIA A30 is 165 W again" in capsys.readouterr().out
+
+
+def test_a_gpu_in_the_middle_of_a_run_is_not_among_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with open_device("emulated:a30") as a30, gpu_lock(a30, wait_s=0):
+        lease = PowerCapLease(a30)
+        lease.set(PowerCap(120.0))
+        assert main(["powercap", "restore"]) == 0
+        assert capsys.readouterr().out.startswith("nothing to restore")
+        lease.restore()
+
+
+def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(
+    own_folders: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_driver() -> None:
+        raise DeviceError("NVML does not start.")
+
+    monkeypatch.setattr("pytest_gpuenergy.devices.nvml.load_nvml", no_driver)
+    assert main(["powercap", "set", "300", *H200]) == 0
+    (record,) = (own_folders / "leases").iterdir()
+    (own_folders / "leases" / "GPU-0.kept.json").write_text(record.read_text())
+    assert main(["powercap", "restore"]) == 1
+    shown = capsys.readouterr()
+    assert "is 700 W again" in shown.out
+    assert "NVML does not start" in shown.err
 
 
 def test_restore_undoes_a_killed_run_and_then_what_was_set(
