@@ -232,6 +232,7 @@ def _power_limit(device: Device, text: str) -> Iterator[None]:
         read_limits,
         resolve_caps,
     )
+    from pytest_gpuenergy.signals import termination_as_interrupt
 
     if text == "current":
         yield
@@ -242,12 +243,13 @@ def _power_limit(device: Device, text: str) -> Iterator[None]:
         raise InputError(
             f"--powercap {text}: a search takes one power limit: give one, or current."
         )
-    lease = PowerCapLease(device)
-    try:
-        lease.set(caps[0])
-        yield
-    finally:
-        lease.restore()
+    with termination_as_interrupt():
+        lease = PowerCapLease(device)
+        try:
+            lease.set(caps[0])
+            yield
+        finally:
+            lease.restore()
 
 
 def _measure_with(device: Device) -> Measure:
