@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
 from pytest_gpuenergy.errors import InputError, KernelFault
-from pytest_gpuenergy.kernels.records import OBJECTIVES
-from pytest_gpuenergy.tuning.searcher import STRATEGIES
-from pytest_gpuenergy.tuning.spaces import SPACES
+from pytest_gpuenergy.metrics import METRICS
+from pytest_gpuenergy.tuning.settings import SPACES, STRATEGIES, SearchSettings
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices.device import Device
@@ -85,7 +84,7 @@ gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
     )
     how.add_argument(
         "--objective",
-        choices=OBJECTIVES,
+        choices=METRICS,
         default="time",
         help="What to make small; of energy and edp, the power of promising trials is measured too "
         "(default: time)",
@@ -162,7 +161,6 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.tuning.outcome import keep_outcome
     from pytest_gpuenergy.tuning.progress import live_stream
     from pytest_gpuenergy.tuning.requirements import check_tvm
-    from pytest_gpuenergy.tuning.searcher import SearchSettings
     from pytest_gpuenergy.tuning.tuner import Tuner
     from pytest_gpuenergy.verification import verify
 

@@ -15,7 +15,7 @@ from typing import Any
 from pytest_gpuenergy.devices.device import Arena, Device
 from pytest_gpuenergy.errors import GpuEnergyError, InputError, KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.records import Objective
+from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.tuning.objective import (
     equivalent_ms,
@@ -25,7 +25,8 @@ from pytest_gpuenergy.tuning.objective import (
 from pytest_gpuenergy.tuning.progress import Progress
 from pytest_gpuenergy.tuning.raw import RawLog, Trial, trace_of
 from pytest_gpuenergy.tuning.requirements import crash_hint
-from pytest_gpuenergy.tuning.searcher import Scored, SearchSettings
+from pytest_gpuenergy.tuning.searcher import Scored
+from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.tuning.timing import measure_power_w, measure_time_ms
 from pytest_gpuenergy.worker import Worker, WorkerDiedError, WorkerTimeoutError
 from pytest_gpuenergy.workloads.conv2d import Conv2d
@@ -158,7 +159,7 @@ class Bench:
     device: Device
     workload: Conv2d
     arenas: Mapping[str, Arena]
-    objective: Objective
+    objective: Metric
     raw: RawLog
     progress: Progress
     stop: Event
@@ -238,7 +239,7 @@ def search(proposals: Proposals, bench: Bench, trials: int) -> None:
         proposals.learn([Scored(candidate.record, worth) for candidate, worth in pairs])
 
 
-def known(objective: Objective, raw: RawLog) -> list[Scored]:
+def known(objective: Metric, raw: RawLog) -> list[Scored]:
     """All trials of a folder, and what they are worth to the search."""
     trials = raw.trials.copy()
     worths = worth_s(objective, trials, trials)
@@ -246,7 +247,7 @@ def known(objective: Objective, raw: RawLog) -> list[Scored]:
 
 
 def worth_s(
-    objective: Objective, trials: Sequence[Trial], known: Sequence[Trial]
+    objective: Metric, trials: Sequence[Trial], known: Sequence[Trial]
 ) -> list[float | None]:
     """What the search is told of ``trials``: a time in seconds, or None for a failed one."""
     typical_w = typical_power_w(known)

@@ -10,51 +10,19 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import Any
 
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.tuning.lower import conv2d_module, cuda_target, first_line
 from pytest_gpuenergy.tuning.requirements import import_tvm, without_tensor_intrinsics
-from pytest_gpuenergy.tuning.spaces import Space, space_generator
+from pytest_gpuenergy.tuning.settings import SearchSettings
+from pytest_gpuenergy.tuning.spaces import space_generator
 from pytest_gpuenergy.workloads.conv2d import Conv2d
-
-Strategy = Literal["evolutionary", "replay-trace"]
-STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 _NO_END = 1 << 30
 _LARGEST_SEED = 2**31 - 3  # of TVM's linear congruential generator
-
-
-@dataclass(frozen=True)
-class SearchSettings:
-    """How to search.
-
-    Attributes:
-        trials: candidates to time, all searches of the folder together.
-        seed: of the search; with the strategy replay-trace and one thread it decides everything.
-        threads: processor cores for the search.
-        strategy: evolutionary learns from scores, replay-trace draws at random.
-        space: see `spaces`.
-        batch: schedules proposed at a time, between two updates of the cost model.
-        population: schedules of one generation.
-        generations: between two proposals.
-    """
-
-    trials: int
-    seed: int
-    threads: int
-    strategy: Strategy = "evolutionary"
-    space: Space = "all"
-    batch: int = 64
-    population: int = 128
-    generations: int = 3
-
-    def for_trials(self) -> SearchSettings:
-        """The same with batches that are no larger than half the trials, but at least 16."""
-        batch = max(1, min(self.batch, max(16, self.trials // 2), self.trials))
-        return replace(self, batch=batch, population=min(self.population, max(8, 4 * batch)))
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,19 @@ from pytest_gpuenergy.kernels.kernel import Kernel, Origin
 from pytest_gpuenergy.kernels.records import (
     Band,
     Measured,
-    Objective,
     Record,
     RecordFile,
     dump_records,
     file_name,
 )
+from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.tuning.objective import equivalent_ms, typical_power_w
 from pytest_gpuenergy.tuning.progress import Progress
 from pytest_gpuenergy.tuning.raw import TRIALS_FILE, RawLog, gpu_name, trace_of
 from pytest_gpuenergy.tuning.requirements import installed_tvm
 from pytest_gpuenergy.tuning.search import Bench, Proposals, known, search
-from pytest_gpuenergy.tuning.searcher import SearchSettings
+from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.verification import arenas_for
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 from pytest_gpuenergy.workloads.workload import Workload
@@ -105,7 +105,7 @@ class Tuner:
     store: KernelStore
     folder: Path
     keep: int
-    objective: Objective
+    objective: Metric
     resume: bool
     verify: Verify
     measure: Measure | None

@@ -16,7 +16,8 @@ from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.tuning.search import Candidate, Proposals
-from pytest_gpuenergy.tuning.searcher import Scored, SearchSettings
+from pytest_gpuenergy.tuning.searcher import Scored
+from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.workloads import Conv2d
 
 WORKLOAD = Conv2d.of("small", 1, 7, 9, 8, 6, 3, 3, 1, 1)

@@ -17,7 +17,7 @@ from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.kernels.database import load_database
 from pytest_gpuenergy.kernels.records import find_records, load_records
-from pytest_gpuenergy.tuning.searcher import SearchSettings
+from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.tuning.tuner import Tuner, TuneResult
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
