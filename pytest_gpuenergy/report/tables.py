@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from pytest_gpuenergy.report.measurement import Measurement
 
@@ -82,3 +82,13 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
         unbound = [m for m in rows if m.cap_binding is False and m.power_limit_w is not None]
         if unbound:
             yield f"  the cap changed nothing for {len(unbound)} of these {len(rows)} kernels"
+
+
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, text: Container[int] = (0,)
+) -> str:
+    """The lines of a Markdown table; columns are figures but for those in ``text``, from 0."""
+    rules = ["---" if column in text else "---:" for column in range(len(header))]
+    cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in rows]
+    lines = [header, rules, *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
