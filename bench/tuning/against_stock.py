@@ -150,7 +150,7 @@ def _measure(
     """The contenders of all searches of one workload, by tuner."""
     found = {
         tuner: file.results.get(f"{workload.name}/{tuner}", {}).get("contenders", [])
-        for tuner in arguments.tuners
+        for tuner in file.settings["tuners"]
     }
     return {"kernels": remeasure.measure_all(arguments.device, workload, found)}
 

@@ -160,7 +160,7 @@ def _measure(
 ) -> steps.Result:
     found = {
         objective: file.results.get(f"{workload.name}/{objective}", {}).get("contenders", [])
-        for objective in arguments.objectives
+        for objective in file.settings["objectives"]
     }
     return {"kernels": remeasure.measure_all(arguments.device, workload, found)}
 

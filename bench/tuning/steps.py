@@ -60,7 +60,8 @@ class ResultFile:
     Args:
         path: the file.
         bench: the bench's name.
-        settings: what makes results comparable; a file that is continued must have the same.
+        settings: what makes results comparable; a file that is continued must have the same. Lists,
+            such as of cases, are what has been asked for so far, and grow.
         about: other things worth knowing, such as versions.
         resume: continue the file if there is one, rather than refuse it.
 
@@ -79,14 +80,15 @@ class ResultFile:
         settings = json.loads(json.dumps(settings))
         if path.exists():
             self.content = load_results(path, bench)
-            found = self.content["settings"]
-            differing = [name for name in settings if found.get(name) != settings[name]]
-            if differing:
-                name = differing[0]
-                raise InputError(
-                    f"{path} was made with {name} {found.get(name)!r} instead of "
-                    f"{settings[name]!r}: give it the same settings, or name another file."
-                )
+            found = self.settings
+            for name, value in settings.items():
+                if isinstance(value, list):
+                    found[name] += [word for word in value if word not in found[name]]
+                elif found.get(name) != value:
+                    raise InputError(
+                        f"{path} was made with {name} {found.get(name)!r} instead of {value!r}: "
+                        "give it the same settings, or name another file."
+                    )
         else:
             self.content = {
                 "schema_version": SCHEMA_VERSION,
@@ -95,6 +97,12 @@ class ResultFile:
                 "about": about,
                 "results": {},
             }
+
+    @property
+    def settings(self) -> Result:
+        """Those of all runs of this file."""
+        found: Result = self.content["settings"]
+        return found
 
     @property
     def results(self) -> dict[str, Result]:

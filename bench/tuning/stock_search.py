@@ -13,7 +13,9 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from pytest_gpuenergy.tuning.requirements import import_tvm
 from pytest_gpuenergy.workloads import find_workload
 
 LOCK_WAIT_S = 10.0
+NEEDED = ("cloudpickle", "psutil")
+"""What TVM's builder and runner import and its wheel does not ask for."""
 MESSAGE_CHARACTERS = 300
 
 
@@ -33,7 +37,7 @@ class Journal:
     """``trials.jsonl``: a line for each trial, written as soon as it has ended."""
 
     def __init__(self, path: Path) -> None:
-        self._stream = path.open("w", buffering=1, encoding="utf-8")
+        self._path = path
         self._count = 0
 
     def note(self, stage: str, run_secs: Any, error: Any) -> None:
@@ -48,7 +52,8 @@ class Journal:
             trial = Trial(self._count, outcome, message=text[-MESSAGE_CHARACTERS:])
         self._count += 1
         known = {name: value for name, value in asdict(trial).items() if value is not None}
-        self._stream.write(json.dumps(known) + "\n")
+        with self._path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(known) + "\n")
 
 
 def search(module: Any, target: Any, trials: int, threads: int, seed: int, folder: Path) -> None:
@@ -112,8 +117,8 @@ def search(module: Any, target: Any, trials: int, threads: int, seed: int, folde
     )
 
 
-def main() -> int:
-    """Exit code 2 when there is no NVIDIA GPU, or no TVM."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 2 when there is no NVIDIA GPU, or TVM or what it needs is missing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -123,7 +128,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--gpu-device", default="auto", metavar="DEVICE")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     try:
         workload = find_workload(arguments.case, Path.cwd())
         with open_device(arguments.gpu_device) as device:
@@ -131,6 +136,10 @@ def main() -> int:
                 raise InputError(
                     "TVM's own tuner runs its candidates through CUDA, so that it needs an NVIDIA "
                     "GPU: the emulated one cannot serve it."
+                )
+            if missing := [name for name in NEEDED if find_spec(name) is None]:
+                raise InputError(
+                    f"TVM's builder needs {' and '.join(missing)}: pip install {' '.join(missing)}"
                 )
             os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid  # of TVM's workers
             with gpu_lock(device, wait_s=LOCK_WAIT_S):

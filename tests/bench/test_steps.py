@@ -136,6 +136,12 @@ def test_a_file_with_other_settings_is_not_continued(bench: Bench) -> None:
         bench.file(resume=True, trials=6)
 
 
+def test_more_may_be_asked_for_later(bench: Bench) -> None:
+    bench.run(bench.file(cases=["case1", "case2"]))
+    more = bench.file(resume=True, cases=["case7", "case1"])
+    assert more.settings["cases"] == ["case1", "case2", "case7"]
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "{", "[]", "{}", '{"schema_version": 1, "bench": "another"}', '{"schema_version": 9}'],
