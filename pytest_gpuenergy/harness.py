@@ -64,7 +64,9 @@ class Harness:
             DeviceError: the device itself does not answer.
         """
         began = perf_counter()
-        draft = _draft(subject, _describe_kernel(kernel, subject.label), _describe(workload))
+        draft = _draft(
+            subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
+        )
         try:
             correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
             draft = replace(draft, correctness=correctness)
@@ -127,7 +129,8 @@ def _draft(subject: Subject, kernel: KernelInfo, workload: WorkloadInfo) -> Meas
     )
 
 
-def _describe(workload: Workload) -> WorkloadInfo:
+def describe_workload(workload: Workload) -> WorkloadInfo:
+    """What a report says of a workload."""
     return WorkloadInfo(
         workload.name, dict(workload.parameters), workload.flops, workload.bytes_moved
     )

@@ -32,6 +32,18 @@ from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
 from pytest_gpuenergy.signals import termination_as_interrupt
 
 LOCK_WAIT_S = 10.0
+_RECORDED = (
+    "pytest-gpuenergy",
+    "pytest",
+    "numpy",
+    "nvidia-ml-py",
+    "apache-tvm",
+    "torch",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+)
+"""Packages whose versions a report has."""
+
 SHARED_LOCK_WAIT_S = 24 * 3600.0
 """Workers of one run that share a GPU take turns, however long that is."""
 
@@ -228,7 +240,7 @@ def _limits(device: Device) -> dict[str, float]:
 
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "system": platform.platform()}
-    for name in ("pytest-gpuenergy", "pytest", "numpy", "nvidia-ml-py", "apache-tvm"):
+    for name in _RECORDED:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

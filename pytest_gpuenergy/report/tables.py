@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from pytest_gpuenergy.report.measurement import Measurement
 
@@ -92,3 +92,13 @@ def idle_caps(measurements: Iterable[Measurement]) -> list[str]:
             cap = (m.power_limit_w, m.cap)
             held[cap] = held.get(cap, False) or m.cap_binding
     return [label for (_, label), binding in sorted(held.items()) if not binding]
+
+
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, text: Container[int] = (0,)
+) -> str:
+    """The lines of a Markdown table; columns are figures but for those in ``text``, from 0."""
+    rules = ["---" if column in text else "---:" for column in range(len(header))]
+    cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in rows]
+    lines = [header, rules, *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
