@@ -10,9 +10,9 @@ from pathlib import Path
 
 import against_cudnn
 import pytest
+from bench_folder import INI, ROOT
 from fake_torch import Torch
 
-from conftest import INI, ROOT
 from pytest_gpuenergy.devices.device import Device, Repeater, Timeline, Work
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
