@@ -19,7 +19,7 @@ from pytest_gpuenergy.workloads import CASES, Conv2d, all_networks, find_workloa
 
 BENCH = Path(__file__).parent / "bench"
 RECORDS = BENCH / "records"
-VALIDATION = BENCH / "validation"
+WHEN_NAMED = (BENCH / "validation", BENCH / "peers")
 QUICK_KERNELS = 2
 TUNED_FOR = pytest.StashKey[list[str]]()
 MISSING = pytest.StashKey[list[str]]()
@@ -83,14 +83,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Validation takes minutes, and is run only when its path is named."""
-    if collection_path != VALIDATION:
+    """What takes minutes, and compares, is run only when its path is named."""
+    if collection_path not in WHEN_NAMED:
         return None
     named = [config.invocation_params.dir / arg.partition("::")[0] for arg in config.args]
-    return None if any(path.is_relative_to(VALIDATION) for path in named) else True
+    return None if any(path.is_relative_to(collection_path) for path in named) else True
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "bench_workload" in metafunc.fixturenames:
+        _parametrize_workloads(metafunc)
     if "shipped_kernel" not in metafunc.fixturenames:
         return
     try:
@@ -101,6 +103,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.config.stash[TUNED_FOR] = sorted({c.file.gpu for c in candidates})
     labels = [candidate.label for candidate in candidates]
     metafunc.parametrize("shipped_kernel", candidates, ids=labels, indirect=True)
+
+
+def _parametrize_workloads(metafunc: pytest.Metafunc) -> None:
+    """``bench_workload``: each of those that the command line names, records or not."""
+    try:
+        groups = _groups(metafunc.config)
+    except InputError as error:
+        raise pytest.Collector.CollectError(str(error)) from None
+    if metafunc.config.getoption("--quick"):
+        groups = [(*group[:1], *group[1:][-1:]) for group in groups]
+    workloads = list(dict.fromkeys(workload for group in groups for workload in group))
+    names = [workload.name for workload in workloads]
+    metafunc.parametrize("bench_workload", workloads, ids=names)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -174,12 +189,8 @@ def _records_folder(config: pytest.Config) -> Path:
 def _candidates(
     config: pytest.Config, cases: Sequence[str] = (), kernels: str = "all"
 ) -> list[Candidate]:
-    given = config.getoption("--network")
-    if cases and not given:
-        groups = [tuple(map(find_workload, cases))]
-    else:
-        names = [word.strip() for word in given.split(",")] if given else _named_networks(config)
-        groups = [network(name, config.rootpath) for name in dict.fromkeys(names)]
+    named = cases and not config.getoption("--network")
+    groups = [tuple(map(find_workload, cases))] if named else _groups(config)
     quick = config.getoption("--quick")
     words = config.getoption("--kernels") or (f"top{QUICK_KERNELS}" if quick else kernels)
     candidates = []
@@ -187,6 +198,13 @@ def _candidates(
         for file in [*files[:1], *files[1:][-1:]] if quick else files:
             candidates += [Candidate(file, rank) for rank in _choose(words, file.ranks)]
     return candidates
+
+
+def _groups(config: pytest.Config) -> list[tuple[Conv2d, ...]]:
+    """The networks of ``--network``, or those that are meant without it."""
+    given = config.getoption("--network")
+    names = [word.strip() for word in given.split(",")] if given else _named_networks(config)
+    return [network(name, config.rootpath) for name in dict.fromkeys(names)]
 
 
 def _named_networks(config: pytest.Config) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.stats import kendalltau, spearmanr
 
 from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.report.tables import markdown_table
 
 TOP = 5
 CLOSE = (1.02, 2.0)
@@ -93,7 +94,7 @@ def table(rows: Sequence[Row], marked: Iterable[str] = ()) -> str:
         "case, kernels, time: Spearman, Kendall, close pairs, model / measured, spread, "
         f"regret of the first, of {TOP}, power: Spearman, model / measured, spread"
     ).split(", ")
-    lines = [" | ".join(["", *heads, ""]).strip(), "|" + "---|" * len(heads)]
+    lines = []
     for row in rows:
         time, power = row.time, row.power
         figures = (
@@ -101,6 +102,6 @@ def table(rows: Sequence[Row], marked: Iterable[str] = ()) -> str:
             *(row.top1_regret, row.top5_regret, power.spearman, power.ratio, power.spread),
         )
         name = row.case + (" (fitted)" if row.case in marked else "")
-        cells = [name, str(time.kernels), *("" if f is None else f"{f:.2f}" for f in figures)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        cells = ("" if figure is None else f"{figure:.2f}" for figure in figures)
+        lines.append([name, str(time.kernels), *cells])
+    return markdown_table(heads, lines)

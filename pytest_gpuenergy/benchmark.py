@@ -14,12 +14,12 @@ from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
 from pytest_gpuenergy.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.harness import Subject
+from pytest_gpuenergy.harness import Subject, describe_workload
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.report.measurement import Measurement, WorkloadInfo
 from pytest_gpuenergy.report.tables import words
 from pytest_gpuenergy.session import Session
-from pytest_gpuenergy.verification import compare
+from pytest_gpuenergy.verification import Correctness, compare
 from pytest_gpuenergy.workloads.workload import ErrorBound, Workload
 
 
@@ -37,7 +37,7 @@ class EnergyBenchmark:
         *args: object,
         workload: Workload | None = None,
         reference: object = None,
-        bound: float = 1e-5,
+        bound: float | ErrorBound | None = None,
         label: str | None = None,
         flops: int = 0,
     ) -> Measurement:
@@ -46,12 +46,14 @@ class EnergyBenchmark:
         Args:
             subject: a `Kernel`, or a callable that launches work on the current CUDA stream.
             args: the callable's arguments.
-            workload: what the kernel computes; needed for a kernel.
-            reference: what the callable must return (array-like), within ``bound`` of its norm
-                and largest element; unchecked when None.
-            bound: see ``reference``.
+            workload: what is computed; needed for a kernel. A callable's measurement is named
+                after it, or else after the item.
+            reference: what the callable must return (array-like); unchecked when None.
+            bound: how far the callable may be off, as a fraction of the reference's norm and
+                largest element; default: the workload's bound, or 1e-5 without a workload.
             label: the kernel's name in the report; default ``k01`` from its rank, or its hash.
-            flops: floating-point operations of one call of a callable, for GFLOP/s.
+            flops: floating-point operations of one call of a callable that has no workload, for
+                GFLOP/s.
 
         Returns:
             The measurement, which is on disk by then.
@@ -68,7 +70,15 @@ class EnergyBenchmark:
             if isinstance(subject, Kernel):
                 measurement = self._kernel(subject, workload, named)
             else:
-                measurement = self._callable(subject, args, reference, bound, flops, named)
+                info = WorkloadInfo(self._item.name, {}, flops, 0)
+                if workload is not None:
+                    info = describe_workload(workload)
+                    bound = workload.error_bound if bound is None else bound
+                bound = 1e-5 if bound is None else bound
+                limit = bound if isinstance(bound, ErrorBound) else ErrorBound(bound, bound)
+                measurement = self._callable(subject, args, reference, limit, info, named)
+            if measurement.measured:
+                measurement = _flagged(measurement, *session.judge_cap())
             session.keep(measurement)
         except InputError:
             raise
@@ -92,8 +102,8 @@ class EnergyBenchmark:
         function: Callable[..., Any],
         args: tuple[object, ...],
         reference: object,
-        bound: float,
-        flops: int,
+        bound: ErrorBound,
+        info: WorkloadInfo,
         named: Subject,
     ) -> Measurement:
         device = self._session.device
@@ -103,10 +113,14 @@ class EnergyBenchmark:
             pytest.skip("a callable has its own buffers, which cannot rotate: its cache is hot")
         from pytest_gpuenergy.devices.replay import GraphRepeater
 
+        correctness = None
         if reference is not None:
             result = {"result": _to_numpy(function(*args))}
             expected = {"result": np.asarray(reference, dtype=np.float64)}
-            compare(result, expected, ErrorBound(bound, bound), seed=0)
+            errors = compare(result, expected, bound, seed=0)
+            correctness = Correctness(
+                errors.max_relative, errors.normwise, bound.max_relative, bound.normwise, ()
+            )
         captured = []
 
         @contextmanager
@@ -115,8 +129,8 @@ class EnergyBenchmark:
             captured.append(replayed.captured)
             yield replayed
 
-        info = WorkloadInfo(self._item.name, {}, flops, 0)
         measurement = self._session.harness.measure_callable(repeater, info, named, "callable")
+        measurement = replace(measurement, correctness=correctness)
         return measurement if all(captured) else _flagged(measurement, "host_gaps")
 
     def _tell(self, m: Measurement) -> None:
@@ -139,8 +153,8 @@ def _label(subject: Kernel | Callable[..., Any]) -> str:
     return subject.short_digest if rank is None else f"k{rank:02d}"
 
 
-def _flagged(measurement: Measurement, flag: str) -> Measurement:
-    return replace(measurement, validity=tuple({*measurement.validity, flag}))
+def _flagged(measurement: Measurement, *flags: str) -> Measurement:
+    return replace(measurement, validity=tuple(dict.fromkeys((*measurement.validity, *flags))))
 
 
 def _to_numpy(value: Any) -> Any:

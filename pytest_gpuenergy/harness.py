@@ -68,7 +68,9 @@ class Harness:
             DeviceError: the device itself does not answer.
         """
         began = perf_counter()
-        draft = self._draft(subject, _describe_kernel(kernel, subject.label), _describe(workload))
+        draft = self._draft(
+            subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
+        )
         try:
             correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
             draft = replace(draft, correctness=correctness)
@@ -133,7 +135,8 @@ class Harness:
         return _with_figures(draft, reading, tuple(flags))
 
 
-def _describe(workload: Workload) -> WorkloadInfo:
+def describe_workload(workload: Workload) -> WorkloadInfo:
+    """What a report says of a workload."""
     return WorkloadInfo(
         workload.name, dict(workload.parameters), workload.flops, workload.bytes_moved
     )

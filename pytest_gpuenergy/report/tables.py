@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from math import inf
 
 from pytest_gpuenergy.report.measurement import Measurement
@@ -99,3 +99,23 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
         unbound = [m for m in rows if m.cap_binding is False and m.power_limit_w is not None]
         if unbound:
             yield f"  the cap changed nothing for {len(unbound)} of these {len(rows)} kernels"
+
+
+def idle_caps(measurements: Iterable[Measurement]) -> list[str]:
+    """The power caps that held no measured kernel back, by label, lowest first."""
+    held: dict[tuple[float, str], bool] = {}
+    for m in measurements:
+        if m.power_limit_w is not None and m.cap_binding is not None:
+            cap = (m.power_limit_w, m.cap)
+            held[cap] = held.get(cap, False) or m.cap_binding
+    return [label for (_, label), binding in sorted(held.items()) if not binding]
+
+
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, text: Container[int] = (0,)
+) -> str:
+    """The lines of a Markdown table; columns are figures but for those in ``text``, from 0."""
+    rules = ["---" if column in text else "---:" for column in range(len(header))]
+    cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in rows]
+    lines = [header, rules, *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -13,9 +13,18 @@ from pytest_gpuenergy.errors import ReportError
 from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.report.measurement import SCHEMA_VERSION, Measurement, to_json
 from pytest_gpuenergy.report.store import Report, dump
-from pytest_gpuenergy.report.tables import group, pareto
+from pytest_gpuenergy.report.tables import group, markdown_table, pareto
 
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
+MARKDOWN_HEADER = (
+    "kernel",
+    "time (µs)",
+    "power (W)",
+    "energy (mJ)",
+    "EDP (mJ·ms)",
+    "GFLOP/s/W",
+    "notes",
+)
 Table = list[Sequence[str | int | float | None]]
 
 
@@ -73,13 +82,16 @@ def markdown(report: Report) -> str:
         lines += [
             f"## {workload}, {cap}",
             "",
-            "| kernel | time (µs) | power (W) | energy (mJ) | EDP (mJ·ms) | GFLOP/s/W | notes |",
-            "|---|---:|---:|---:|---:|---:|---|",
+            markdown_table(
+                MARKDOWN_HEADER,
+                [
+                    [f"**{m.kernel.label}**" if m in best else m.kernel.label, *_markdown_cells(m)]
+                    for m in rows
+                ],
+                text=(0, len(MARKDOWN_HEADER) - 1),
+            ),
+            "",
         ]
-        for m in rows:
-            label = f"**{m.kernel.label}**" if m in best else m.kernel.label
-            lines.append(f"| {label} | {_markdown_cells(m)} |")
-        lines.append("")
     return "\n".join(lines)
 
 
@@ -108,13 +120,17 @@ def check_writable(path: Path, *, folder: bool) -> None:
             raise ReportError(f"{path} cannot be written: it is a folder.")
 
 
-def _markdown_cells(m: Measurement) -> str:
+def _markdown_cells(m: Measurement) -> list[str]:
     if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
-        return f"| | | | | {m.outcome}: {(m.error or '').replace('|', '/')}"
-    return (
-        f"{m.time_ms * 1e3:.2f} | {m.power_w:.1f} | {m.energy_mj:.4g} | {m.edp_mj_ms:.4g} | "
-        f"{m.gflops_per_w:.2f} | {', '.join(m.validity)}"
-    )
+        return ["", "", "", "", "", f"{m.outcome}: {m.error or ''}"]
+    return [
+        f"{m.time_ms * 1e3:.2f}",
+        f"{m.power_w:.1f}",
+        f"{m.energy_mj:.4g}",
+        f"{m.edp_mj_ms:.4g}",
+        f"{m.gflops_per_w:.2f}",
+        ", ".join(m.validity),
+    ]
 
 
 def _by(

@@ -13,19 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from bench_folder import INI, ROOT
 
 # Imported here they stay imported: pytester forgets what a run in this process imports.
 from pytest_gpuenergy.kernels.database import load_database
 from pytest_gpuenergy.kernels.records import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import CASES, Conv2d
-
-ROOT = Path(__file__).parents[2]
-INI = """
-[tool.pytest.ini_options]
-addopts = ["--strict-markers", "-p", "no:hypothesispytest"]
-filterwarnings = ["error"]
-gpu_device = "emulated"
-"""
 
 
 @dataclass(frozen=True)

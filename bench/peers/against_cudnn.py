@@ -1,0 +1,191 @@
+"""Our kernels against TVM's own tuner and cuDNN: time, energy and EDP of each workload.
+
+    pytest bench --powercap current --gpuenergy-json ours.json
+    pytest bench/peers --powercap current --tf32 --gpuenergy-json cudnn.json
+    python bench/peers/against_cudnn.py ours.json cudnn.json --stock stock.json
+
+Nothing is run. Reports, or run folders, are of one GPU; ``stock.json`` is what
+`bench/tuning/against_stock.py` wrote. A figure is the smallest among a side's kernels, or cuDNN's
+memory formats: those of one workload may come from different kernels. ``*`` marks a flagged one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from pytest_gpuenergy.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.report.measurement import Measurement, from_json
+from pytest_gpuenergy.report.store import load_report, merge
+from pytest_gpuenergy.report.tables import markdown_table
+
+OURS, STOCK, CUDNN, TF32 = "ours", "TVM's tuner", "cuDNN", "cuDNN TF32"
+SIDES = (OURS, STOCK, CUDNN, TF32)
+STOCK_BENCH = "tuning/against_stock"
+METRICS = {
+    "time_ms": ("Time (µs)", 1e3, ".2f"),
+    "energy_mj": ("Energy (mJ)", 1.0, ".3f"),
+    "edp_mj_ms": ("Energy-delay product (mJ·ms)", 1.0, ".4g"),
+}
+AIM_MEAN, AIM_LEAST = 1.2, 0.9
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The smallest figure of a side, and the doubts about it."""
+
+    value: float
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One workload by one metric: the figure of each side that has one."""
+
+    workload: str
+    figures: dict[str, Figure]
+
+    @property
+    def advantage(self) -> float | None:
+        """How many times as much cuDNN takes as we do."""
+        if OURS in self.figures and CUDNN in self.figures:
+            return self.figures[CUDNN].value / self.figures[OURS].value
+        return None
+
+
+def side_of(measurement: Measurement) -> str | None:
+    """Whose kernel it is; None when it is neither ours nor cuDNN's."""
+    kernel = measurement.kernel
+    if kernel.origin != "callable":
+        return OURS
+    if not kernel.label.startswith("cudnn-"):
+        return None
+    return TF32 if kernel.label.endswith("-tf32") else CUDNN
+
+
+def rows_of(sides: dict[str, Sequence[Measurement]], metric: str) -> list[Row]:
+    """By workload, in the order in which they first appear."""
+    best: dict[str, dict[str, Figure]] = {}
+    for side in SIDES:
+        for m in sides.get(side, ()):
+            value = getattr(m, metric)
+            if value is None:
+                continue
+            figures = best.setdefault(m.workload.name, {})
+            if side not in figures or value < figures[side].value:
+                figures[side] = Figure(value, m.validity)
+    return [Row(name, figures) for name, figures in best.items()]
+
+
+def table(rows: Sequence[Row], metric: str) -> str:
+    """As Markdown, with the geometric mean of our advantage."""
+    heading, scale, form = METRICS[metric]
+    shown = [side for side in SIDES if any(side in row.figures for row in rows)]
+    lines = []
+    for row in rows:
+        cells = []
+        for side in shown:
+            figure = row.figures.get(side)
+            doubt = "*" if figure and figure.flags else ""
+            cells.append("" if figure is None else f"{figure.value * scale:{form}}{doubt}")
+        lines.append([row.workload, *cells, _times(row.advantage)])
+    advantages = advantages_of(rows)
+    if advantages:
+        mean = geometric_mean(advantages.values())
+        lines.append(["geometric mean", *[""] * len(shown), _times(mean)])
+    flags = sorted({flag for row in rows for f in row.figures.values() for flag in f.flags})
+    notes = f"\n\n\\* flagged: {', '.join(flags)}." if flags else ""
+    header = ["case", *shown, f"{CUDNN} / {OURS}"]
+    return f"{heading}\n\n{markdown_table(header, lines)}{notes}"
+
+
+def advantages_of(rows: Sequence[Row]) -> dict[str, float]:
+    """By workload, where both sides have a figure."""
+    return {row.workload: row.advantage for row in rows if row.advantage is not None}
+
+
+def verdict(advantages: dict[str, float], workloads: int) -> str:
+    """Whether the aim is reached, in one line."""
+    aim = f"a geometric mean of {AIM_MEAN}x cuDNN's speed and no workload under {AIM_LEAST}x"
+    if not advantages:
+        return f"The aim, {aim}, cannot be judged: no workload has figures of both."
+    mean = geometric_mean(advantages.values())
+    least = min(advantages, key=lambda name: advantages[name])
+    reached = mean >= AIM_MEAN and advantages[least] >= AIM_LEAST
+    missing = workloads - len(advantages)
+    left_out = f", {missing} left out for want of figures" if missing else ""
+    return (
+        f"The aim, {aim}, is {'reached' if reached else 'not reached'}: {mean:.3f}x over "
+        f"{len(advantages)} workloads{left_out}, the least {advantages[least]:.3f}x ({least})."
+    )
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.3f}x"
+
+
+def load_stock(path: Path, gpu: str) -> list[Measurement]:
+    """The right kernels of TVM's own tuner in a result file of `against_stock.py`.
+
+    Raises:
+        InputError: it is none, or of another GPU than ``gpu``.
+    """
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}): name another file.") from None
+    if not isinstance(content, dict) or content.get("bench") != STOCK_BENCH:
+        raise InputError(f"{path} is no result of {STOCK_BENCH}: name another file.")
+    if content["about"]["gpu"] != gpu:
+        raise InputError(f"{path} is of {content['about']['gpu']}, and the reports of {gpu}.")
+    return [
+        from_json(Measurement, one)
+        for result in content["results"].values()
+        for one in result.get("kernels", {}).get("stock", ())
+        if one.get("energy_mj") is not None
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 2 when a file is not fit for it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("report", nargs="+", type=Path, help="Reports or run folders of pytest")
+    parser.add_argument("--stock", type=Path, metavar="PATH", help="Results of against_stock.py")
+    parser.add_argument(
+        "--cap", default="current", metavar="CAP", help="As in ids of items (default: current)"
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        report = merge([load_report(path) for path in arguments.report])
+        sides: dict[str, list[Measurement]] = {side: [] for side in SIDES}
+        for m in report.measurements:
+            side = side_of(m)
+            if side is not None and m.cap == arguments.cap:
+                sides[side].append(m)
+        if arguments.stock:
+            sides[STOCK] = load_stock(arguments.stock, report.run.gpu_name)
+        if not any(sides.values()):
+            raise InputError(f"Nothing was measured at the cap {arguments.cap!r}: see --cap.")
+    except GpuEnergyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    run = report.run
+    print(f"{run.gpu_name}{' (emulated)' if run.emulated else ''}, {arguments.cap}, ", end="")
+    print(", ".join(f"{name} {run.software[name]}" for name in sorted(run.software)) + ".\n")
+    for metric in METRICS:
+        print(table(rows_of(sides, metric), metric) + "\n")
+    rows = rows_of(sides, "time_ms")
+    print(verdict(advantages_of(rows), len(rows)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""The command line that the benches of tuning have in common, and their course."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import steps
+
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.errors import GpuEnergyError
+from pytest_gpuenergy.report.measurement import Measurement
+from pytest_gpuenergy.tuning.requirements import installed_tvm
+from pytest_gpuenergy.workloads.table import choose_workloads
+
+OURS = (sys.executable, "-m", "pytest_gpuenergy.cli", "tune")
+RESERVE_S = 60.0
+"""Of the budget, what a search leaves for the measurements after it."""
+
+Number = TypeVar("Number", int, float)
+StepsOf = Callable[[argparse.Namespace, steps.ResultFile, steps.Budget], Iterable[steps.Step]]
+
+
+def make_parser(description: str, *, trials: int) -> argparse.ArgumentParser:
+    """A parser with what all these benches take."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--json", type=Path, required=True, metavar="PATH", help="The results")
+    add("--table", action="store_true", help="Run nothing; print what is there as Markdown")
+    add("--resume", action="store_true", help="Go on with what --json does not have yet")
+    add("--budget-s", type=positive(float), metavar="S", help="Be done after this many seconds")
+    add(
+        "--cases",
+        default="case1,case4,case5",
+        metavar="LIST",
+        help="Workloads (default: case1,case4,case5)",
+    )
+    add(
+        "--trials",
+        type=positive(int),
+        default=trials,
+        metavar="N",
+        help=f"In a search (default: {trials})",
+    )
+    add(
+        "--threads",
+        type=positive(int),
+        default=len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="Processor cores for a tuner (default: all)",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="Of the searches (default: 0)")
+    add("--device", default="auto", metavar="DEVICE", help="As --gpu-device (default: auto)")
+    add("--work", type=Path, metavar="DIR", help="For the tuners' files (default: beside --json)")
+    return parser
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    bench: str,
+    settings: Sequence[str],
+    steps_of: StepsOf,
+    table: Callable[[dict[str, Any]], str],
+) -> int:
+    """Do what the command line says.
+
+    Args:
+        parser: from `make_parser`, with the bench's own options.
+        argv: the command line.
+        bench: its name in the file.
+        settings: names of options that must be the same when a file is continued.
+        steps_of: what there is to do; the options' ``workloads`` are those of ``--cases``.
+        table: the content of a result file as Markdown.
+
+    Returns:
+        The exit code: 0 when all is done, 1 when something is left or failed, 2 for wrong usage.
+    """
+    arguments = parser.parse_args(argv)
+    try:
+        if arguments.table:
+            print(table(steps.load_results(arguments.json, bench)))
+            return 0
+        budget = steps.Budget(arguments.budget_s)
+        arguments.workloads = choose_workloads([arguments.cases], root=Path.cwd())
+        arguments.cases = [workload.name for workload in arguments.workloads]
+        arguments.work = arguments.work or arguments.json.with_suffix(".work")
+        found = _about(arguments.device)
+        chosen = {name: getattr(arguments, name) for name in ("cases", *settings)}
+        chosen |= {name: found[name] for name in ("gpu", "emulated")}
+        file = steps.ResultFile(arguments.json, bench, chosen, found, resume=arguments.resume)
+        complete = steps.do_steps(steps_of(arguments, file, budget), file, budget)
+    except GpuEnergyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(table(file.content))
+    return 0 if complete else 1
+
+
+def search_options(arguments: argparse.Namespace, case: str, folder: Path) -> list[str]:
+    """Options that `gpuenergy tune` and `stock_search.py` both have."""
+    return [
+        *("--case", case, "--out", str(folder), "--gpu-device", arguments.device),
+        *("--trials", str(arguments.trials), "--threads", str(arguments.threads)),
+        *("--seed", str(arguments.seed)),
+    ]
+
+
+def positive(kind: type[Number]) -> Callable[[str], Number]:
+    """A type of options: a number above zero."""
+
+    def number(text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(0)
+        if not 0 < value < 1e9:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
+        return value
+
+    return number
+
+
+def words(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """A type of options: a list, with commas, of known words."""
+
+    def chosen(text: str) -> list[str]:
+        found = [word.strip() for word in text.split(",")]
+        if unknown := [word for word in found if word not in known]:
+            raise argparse.ArgumentTypeError(
+                f"{unknown[0]!r} is not known: give some of {', '.join(known)}"
+            )
+        return list(dict.fromkeys(found))
+
+    return chosen
+
+
+def title(content: dict[str, Any]) -> str:
+    """What a file's results are of, in one line."""
+    about = content["about"]
+    emulated = " (emulated)" if about["emulated"] else ""
+    return (
+        f"{about['gpu']}{emulated}, driver {about.get('driver', 'unknown')}, TVM {about['tvm']}, "
+        f"{content['settings']['threads']} threads, {about['started'][:10]}."
+    )
+
+
+def figure(value: float | None, form: str, *, scale: float = 1.0) -> str:
+    """A number for a table; empty when it is not known."""
+    return "" if value is None else format(value * scale, form)
+
+
+def measured_cells(measured: Measurement | None) -> list[str]:
+    """Time in µs, energy in mJ and EDP in mJ ms; ``*`` marks what is flagged."""
+    if measured is None:
+        return ["", "", ""]
+    doubt = "*" if measured.validity else ""
+    return [
+        figure(measured.time_ms, ".2f", scale=1e3) + doubt,
+        figure(measured.energy_mj, ".3f") + doubt,
+        figure(measured.edp_mj_ms, ".4g") + doubt,
+    ]
+
+
+def _about(device: str) -> dict[str, Any]:
+    """What the results are of: the GPU, and versions."""
+    with open_device(device) as card:
+        return {
+            "gpu": card.name,
+            "uuid": card.uuid,
+            "emulated": card.emulated,
+            "tvm": installed_tvm(),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            **card.describe(),
+        }

@@ -1,0 +1,61 @@
+"""The kernels that tuners found, proven and measured as in a bench: the same way for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_gpuenergy.devices.lock import gpu_lock
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.energy.lease import enforced_limit_w
+from pytest_gpuenergy.errors import InputError, KernelFault
+from pytest_gpuenergy.harness import Harness, Subject
+from pytest_gpuenergy.report.measurement import Measurement, from_json, to_json
+from pytest_gpuenergy.tuning.lowering import KernelStore
+from pytest_gpuenergy.workloads.conv2d import Conv2d
+
+LOCK_WAIT_S = 10.0
+
+
+def measure_all(
+    device: str, workload: Conv2d, contenders: Mapping[str, Sequence[dict[str, Any]]]
+) -> dict[str, list[dict[str, Any]]]:
+    """Measure what `tuner_process.contenders` gave, by tuner.
+
+    The tuners take turns, so that a card that warms up treats them alike. A kernel that is wrong
+    or cannot be made has its ``outcome`` and ``error`` and no figures.
+
+    Raises:
+        InputError: there is no contender at all.
+        DeviceError: the GPU does not answer.
+    """
+    if not any(contenders.values()):
+        raise InputError(f"No tuner has found a kernel of {workload.name} to be measured.")
+    measured: dict[str, list[dict[str, Any]]] = {tuner: [] for tuner in contenders}
+    with (
+        KernelStore() as store,
+        open_device(device) as card,
+        gpu_lock(card, wait_s=LOCK_WAIT_S),
+    ):
+        harness = Harness(card)
+        for place in range(max(map(len, contenders.values()))):
+            for tuner, found in contenders.items():
+                if place >= len(found):
+                    continue
+                label = f"{tuner}-{place + 1}"
+                subject = Subject(
+                    f"{workload.name}-{label}", label, enforced_power_limit_w=enforced_limit_w(card)
+                )
+                try:
+                    kernel = store.lower(workload, found[place]["record"]).result()
+                except KernelFault as fault:
+                    measured[tuner].append({"outcome": fault.outcome, "error": str(fault)})
+                    continue
+                measured[tuner].append(to_json(harness.measure_kernel(kernel, workload, subject)))
+    return measured
+
+
+def best_of(measured: Sequence[dict[str, Any]], figure: str) -> Measurement | None:
+    """The right kernel with the smallest ``figure``, such as ``time_ms``."""
+    known = [from_json(Measurement, one) for one in measured if one.get("energy_mj") is not None]
+    return min(known, key=lambda m: float(getattr(m, figure)), default=None)

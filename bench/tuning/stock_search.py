@@ -1,0 +1,162 @@
+"""TVM's own tuner on one workload, as TVM sets it up, noting when each trial ended.
+
+    python bench/tuning/stock_search.py --case case5 --trials 64 --out stock-case5
+
+`against_stock.py` runs this in a process of its own. The folder gets MetaSchedule's own database,
+and ``trials.jsonl`` in the form of ``gpuenergy tune``. Every candidate that TVM measures, or tries
+to, is a trial. Those that do not build are noted when their batch ends, the others as they end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuenergy.devices.lock import gpu_lock
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.tuning.lower import conv2d_module, cuda_target
+from pytest_gpuenergy.tuning.raw import TRIALS_FILE, Trial
+from pytest_gpuenergy.tuning.requirements import import_tvm
+from pytest_gpuenergy.workloads import find_workload
+
+LOCK_WAIT_S = 10.0
+NEEDED = ("cloudpickle", "psutil")
+"""What TVM's builder and runner import and its wheel does not ask for."""
+MESSAGE_CHARACTERS = 300
+
+
+class Journal:
+    """``trials.jsonl``: a line for each trial, written as soon as it has ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._count = 0
+
+    def note(self, stage: str, run_secs: Any, error: Any) -> None:
+        """Note a trial that ended in ``stage``: ``compile`` or ``runtime``."""
+        if error is None:
+            seconds = [float(value) for value in run_secs]
+            trial = Trial(self._count, "timed", 1e3 * sum(seconds) / len(seconds))
+        else:
+            text = " ".join(str(error).split())
+            outcome: Any = "timeout" if "Timeout, killed" in text else stage
+            # The end of a backtrace says what was wrong.
+            trial = Trial(self._count, outcome, message=text[-MESSAGE_CHARACTERS:])
+        self._count += 1
+        known = {name: value for name, value in asdict(trial).items() if value is not None}
+        with self._path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(known) + "\n")
+
+
+def search(module: Any, target: Any, trials: int, threads: int, seed: int, folder: Path) -> None:
+    """``ms.tune_tir`` with its defaults: xgb, its own space, local builder and local runner.
+
+    Args:
+        module: what to tune, an IRModule with one function.
+        target: TVM's target.
+        trials: candidates to build and run.
+        threads: processor cores, for the search and the builder.
+        seed: of the search.
+        folder: TVM's working folder.
+    """
+    import_tvm()
+    from tvm.ir.utils import derived_object
+    from tvm.s_tir import meta_schedule as ms
+
+    journal = Journal(folder / TRIALS_FILE)
+
+    @derived_object
+    class NotingRunner(ms.runner.PyRunner):  # type: ignore[misc]
+        """TVM's local runner, which runs one after the other, told one at a time."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.local = ms.runner.LocalRunner()
+
+        def run(self, runner_inputs: Any) -> Any:
+            futures = []
+            for one in runner_inputs:
+                futures += self.local.run([one])
+                result = futures[-1].result()
+                journal.note("runtime", result.run_secs, result.error_msg)
+            return futures
+
+    @derived_object
+    class NoteBuilds(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
+        """Candidates that do not build never get to the runner."""
+
+        def apply(
+            self,
+            task_scheduler: Any,  # noqa: ARG002 -- TVM gives it all
+            task_id: int,  # noqa: ARG002
+            measure_candidates: Any,  # noqa: ARG002
+            builder_results: Any,
+            runner_results: Any,  # noqa: ARG002
+        ) -> None:
+            for result in builder_results:
+                if result.error_msg is not None:
+                    journal.note("compile", None, result.error_msg)
+
+    ms.tune_tir(
+        module,
+        target,
+        str(folder),
+        trials,
+        runner=NotingRunner(),
+        num_tuning_cores=threads,
+        seed=seed,
+        measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), NoteBuilds()],
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 2 when there is no NVIDIA GPU, or TVM or what it needs is missing."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--case", required=True, metavar="NAME", help="The workload")
+    parser.add_argument("--trials", type=int, required=True, metavar="N")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--gpu-device", default="auto", metavar="DEVICE")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    arguments = parser.parse_args(argv)
+    try:
+        workload = find_workload(arguments.case, Path.cwd())
+        with open_device(arguments.gpu_device) as device:
+            if device.emulated:
+                raise InputError(
+                    "TVM's own tuner runs its candidates through CUDA, so that it needs an NVIDIA "
+                    "GPU: the emulated one cannot serve it."
+                )
+            if missing := [name for name in NEEDED if find_spec(name) is None]:
+                raise InputError(
+                    f"TVM's builder needs {' and '.join(missing)}: pip install {' '.join(missing)}"
+                )
+            os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid  # of TVM's workers
+            with gpu_lock(device, wait_s=LOCK_WAIT_S):
+                arguments.out.mkdir(parents=True, exist_ok=True)
+                search(
+                    conv2d_module(workload),
+                    cuda_target(device.architecture),
+                    arguments.trials,
+                    arguments.threads,
+                    arguments.seed,
+                    arguments.out,
+                )
+    except GpuEnergyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

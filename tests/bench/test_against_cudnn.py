@@ -1,0 +1,150 @@
+"""The table of our kernels against cuDNN and TVM's tuner, and whether the aim is reached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import against_cudnn
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.report import Measurement, Report, RunInfo
+from pytest_gpuenergy.report.measurement import KernelInfo, WorkloadInfo, to_json
+from pytest_gpuenergy.report.views import write_json
+
+RUN = RunInfo("r", "2026-11-21T00:00:00+00:00", "h", "Test GPU", "u", "sm_90", False, {}, {}, {})
+Show = Callable[..., str]
+
+
+def measured(case: str, label: str, time_us: float, power_w: float = 400.0) -> Measurement:
+    """One of ours, or of cuDNN's when its label says so; the figures are invented."""
+    time_ms = time_us / 1e3
+    return Measurement(
+        node_id=f"{case}-{label}",
+        workload=WorkloadInfo(case, {}, 10**9, 10**6),
+        kernel=KernelInfo(label, "", "callable" if "-" in label else "tvm-metaschedule"),
+        outcome="correct",
+        cap="current",
+        time_ms=time_ms,
+        energy_mj=power_w * time_ms,
+        edp_mj_ms=power_w * time_ms**2,
+        power_w=power_w,
+        gflops=1.0,
+        gflops_per_w=1.0,
+    )
+
+
+@pytest.fixture
+def show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Show:
+    """What the command prints of some measurements; ``stock`` are those of TVM's own tuner."""
+
+    def run(*rows: Measurement, stock: tuple[Measurement, ...] = (), code: int = 0) -> str:
+        write_json(Report(RUN, rows), tmp_path / "r.json")
+        arguments = [str(tmp_path / "r.json")]
+        if stock:
+            kernels = {"stock": [{"outcome": "compile"}, *map(to_json, stock)]}
+            content = {
+                "bench": "tuning/against_stock",
+                "about": {"gpu": "Test GPU"},
+                "results": {"case1/stock": {"trials": 3}, "case1/measured": {"kernels": kernels}},
+            }
+            (tmp_path / "stock.json").write_text(json.dumps(content))
+            arguments += ["--stock", str(tmp_path / "stock.json")]
+        assert against_cudnn.main(arguments) == code
+        streams = capsys.readouterr()
+        return streams.out + streams.err
+
+    return run
+
+
+def test_the_best_of_kernels_and_of_formats_count(show: Show) -> None:
+    shown = show(
+        measured("case1", "k01", 90),
+        measured("case1", "k02", 80),
+        measured("case1", "cudnn-contiguous", 120),
+        measured("case1", "cudnn-channels_last", 100),
+        measured("case1", "cudnn-contiguous-tf32", 20),
+    )
+    assert "| case1 | 80.00 | 100.00 | 20.00 | 1.250x |" in shown
+    assert "| geometric mean |  |  |  | 1.250x |" in shown
+    assert "is reached: 1.250x over 1 workloads, the least 1.250x (case1)." in shown
+
+
+def test_each_metric_has_a_best_of_its_own(show: Show) -> None:
+    thrifty = measured("case1", "k02", 90, power_w=300)
+    shown = show(measured("case1", "k01", 80), thrifty, measured("case1", "cudnn-contiguous", 100))
+    assert "| case1 | 80.00 | 100.00 | 1.250x |" in shown
+    assert "| case1 | 27.000 | 40.000 | 1.481x |" in shown
+
+
+def test_tvms_tuner_has_a_column(show: Show) -> None:
+    stock = (measured("case1", "stock-1", 130), measured("case1", "stock-2", 125))
+    shown = show(
+        measured("case1", "k01", 80),
+        measured("case2", "k01", 80),
+        measured("case1", "cudnn-contiguous", 100),
+        stock=stock,
+    )
+    assert "| case1 | 80.00 | 125.00 | 100.00 | 1.250x |" in shown
+    assert "| case2 | 80.00 |  |  |  |" in shown
+    assert "over 1 workloads, 1 left out for want of figures" in shown
+
+
+@pytest.mark.parametrize(
+    ("times_us", "reached"), [((80, 80), True), ((80, 100), False), ((50, 115), False)]
+)
+def test_the_aim_is_a_mean_and_a_least(
+    show: Show, times_us: tuple[float, float], reached: bool
+) -> None:
+    rows = [measured(f"case{k}", "k01", time_us) for k, time_us in enumerate(times_us)]
+    rows += [measured(f"case{k}", "cudnn-contiguous", 100) for k in range(len(times_us))]
+    assert (" is reached: " if reached else " is not reached: ") in show(*rows)
+
+
+def test_flagged_figures_are_marked(show: Show) -> None:
+    flagged = replace(measured("case1", "k01", 80), validity=("temperature_drift",))
+    shown = show(flagged, measured("case1", "cudnn-contiguous", 100))
+    assert "| case1 | 80.00* | 100.00 | 1.250x |" in shown
+    assert "\\* flagged: temperature_drift." in shown
+
+
+def test_another_cap_is_left_out(show: Show) -> None:
+    capped = replace(measured("case1", "k01", 80), cap="300W")
+    assert "cannot be judged" in show(capped, measured("case1", "cudnn-contiguous", 100))
+    assert "error: Nothing was measured at the cap 'current'" in show(capped, code=2)
+
+
+def test_other_callables_are_left_out(show: Show) -> None:
+    other = measured("case1", "cutlass-best", 10)
+    assert "10.00" not in show(other, measured("case1", "cudnn-contiguous", 100))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "is no result of tuning/against_stock"),
+        ("{", "cannot be read"),
+        ('{"bench": "tuning/against_stock", "about": {"gpu": "Other"}}', "is of Other"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
+) -> None:
+    write_json(Report(RUN, (measured("case1", "k01", 80),)), tmp_path / "r.json")
+    (tmp_path / "stock.json").write_text(content)
+    arguments = [str(tmp_path / "r.json"), "--stock", str(tmp_path / "stock.json")]
+    assert against_cudnn.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+@given(st.dictionaries(st.text(min_size=1), st.floats(0.1, 10), min_size=1))
+def test_the_verdict_agrees_with_its_figures(advantages: dict[str, float]) -> None:
+    text = against_cudnn.verdict(advantages, len(advantages))
+    if min(advantages.values()) >= 1.2:
+        assert " is reached" in text
+    if min(advantages.values()) < 0.9 or max(advantages.values()) < 1.2 - 1e-9:
+        assert " is not reached" in text

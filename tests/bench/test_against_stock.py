@@ -1,0 +1,218 @@
+"""TVM's own tuner against ours: the course of the bench, with a stand-in for TVM's own tuner."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import against_stock
+import pytest
+import tuner_process
+
+from pytest_gpuenergy.tuning.raw import Trial
+
+FAKE = (sys.executable, str(Path(__file__).with_name("fake_tuner.py")))
+needs_tvm = pytest.mark.skipif(
+    importlib.util.find_spec("tvm") is None, reason="kernels are made from records by Apache TVM"
+)
+
+
+class Bench:
+    """The bench on the emulated GPU, with case7 only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "stock.json"
+
+    def run(self, *arguments: str, stock: tuple[str, ...] = FAKE, trials: int = 8) -> int:
+        options = ["--device", "emulated", "--cases", "case7", "--threads", "1"]
+        return against_stock.main(
+            ["--json", str(self.path), *options, "--trials", str(trials), *arguments], stock
+        )
+
+    @property
+    def results(self) -> dict[str, Any]:
+        results: dict[str, Any] = json.loads(self.path.read_text())["results"]
+        return results
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def row(output: str, tuner: str) -> list[str]:
+    """The cells of a tuner's row in the table."""
+    (line,) = [line for line in output.splitlines() if line.startswith(f"| case7 | {tuner} |")]
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+@needs_tvm
+def test_both_tuners_are_watched_and_measured_alike(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.run("--tuners", "stock,direct", "--kernels", "1", trials=3) == 0
+    stock, ours = bench.results["case7/stock"], bench.results["case7/direct"]
+    assert (stock["trials"], stock["failed"]) == (3, {"compile": 1})
+    assert ours["trials"] == 3
+    for found in (stock, ours):
+        times = [elapsed_s for elapsed_s, _ in found["curve"]]
+        assert times == sorted(times)
+        assert 0 < found["first_trial_s"] <= found["last_trial_s"] <= found["wall_s"]
+        assert found["trials_per_min"] == pytest.approx(60 * 3 / found["last_trial_s"])
+        assert found["energy_j"] >= 0
+    kernels = bench.results["case7/measured"]["kernels"]
+    for tuner in ("stock", "direct"):
+        (measured,) = kernels[tuner]
+        assert (measured["outcome"], measured["kernel"]["label"]) == ("correct", f"{tuner}-1")
+        assert measured["correctness"]["normwise_error"] > 0
+        assert measured["energy_mj"] > 0
+    assert bench.run("--table") == 0
+    ran, shown = capsys.readouterr().out.split("NVIDIA H200 (emulated)")[1:]
+    assert ran == shown
+    time_us = 1e3 * kernels["direct"][0]["time_ms"]
+    assert float(row(shown, "direct")[9].rstrip("*")) == pytest.approx(time_us, abs=0.01)
+
+
+@needs_tvm
+def test_the_fastest_of_other_schedules_are_measured(bench: Bench) -> None:
+    assert bench.run("--tuners", "stock", "--kernels", "2") == 0
+    first, second = bench.results["case7/stock"]["contenders"]
+    assert first["search_ms"] == pytest.approx(0.2129007)
+    assert second["search_ms"] == pytest.approx(0.2140504)
+    assert bench.results["case7/stock"]["best_ms"] == pytest.approx(0.2129007)
+    one, other = bench.results["case7/measured"]["kernels"]["stock"]
+    assert one["kernel"]["digest"] != other["kernel"]["digest"]
+
+
+def test_no_search_is_begun_without_time_for_it(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.run("--budget-s", "100") == 1
+    streams = capsys.readouterr()
+    assert "case7/stock: the time is up; go on with --resume" in streams.err
+    assert row(streams.out, "stock")[-1] == "not run"
+    assert not bench.path.exists()
+
+
+def test_the_curve_is_the_best_so_far() -> None:
+    trials = [
+        (1.0, Trial(0, "compile")),
+        (2.0, Trial(1, "timed", 0.5)),
+        (3.0, Trial(2, "timed", 0.7)),
+    ]
+    search = tuner_process.Search(tuple(trials), 4.0, 0, None, "", None)
+    assert search.summary()["curve"] == [(1.0, None), (2.0, 0.5), (3.0, 0.5)]
+    assert search.summary()["steady_trials_per_min"] == pytest.approx(60)
+
+
+def test_a_search_without_trials_has_no_rate() -> None:
+    summary = tuner_process.Search((), 1.0, 1, "exit code 1", "", None).summary()
+    assert (summary["trials"], summary["trials_per_min"], summary["best_ms"]) == (0, None, None)
+
+
+@needs_tvm
+def test_a_tuner_that_dies_is_told_and_its_kernels_are_measured(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAKE_TUNER", "die")
+    assert bench.run("--tuners", "stock", "--kernels", "1") == 1
+    found = bench.results["case7/stock"]
+    assert (found["trials"], found["exit_code"], found["complete"]) == (2, -9, False)
+    notes = row(capsys.readouterr().out, "stock")[-1]
+    assert notes.startswith("failed: ended by signal 9 / Segmentation fault")
+    assert bench.results["case7/measured"]["kernels"]["stock"][0]["outcome"] == "correct"
+
+    monkeypatch.delenv("FAKE_TUNER")
+    assert bench.run("--tuners", "stock", "--kernels", "1", "--resume") == 0
+    assert bench.results["case7/stock"]["trials"] == 8
+
+
+@needs_tvm
+def test_a_search_ends_at_its_limit_and_counts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAKE_TUNER", "hang")
+    limit = ["--tuners", "stock", "--kernels", "1", "--search-limit-s", "2"]
+    assert bench.run(*limit) == 0
+    found = bench.results["case7/stock"]
+    assert (found["trials"], found["exit_code"], found["complete"]) == (2, None, True)
+    assert row(capsys.readouterr().out, "stock")[-1].startswith("ended after 2 s")
+
+
+def test_a_search_that_the_budget_cuts_short_is_repeated(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(against_stock, "RESERVE_S", 1.0)
+    monkeypatch.setenv("FAKE_TUNER", "hang")
+    assert bench.run("--tuners", "stock", "--kernels", "1", "--budget-s", "2.5") == 1
+    found = bench.results["case7/stock"]
+    assert (found["exit_code"], found["complete"]) == (None, False)
+    assert 1 < found["wall_s"] < 2.5
+    assert row(capsys.readouterr().out, "stock")[-1].startswith("ended after 1 s")
+
+
+def test_an_emulated_gpu_is_nothing_for_tvms_own_tuner(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.run("--tuners", "stock", stock=against_stock.STOCK) == 1
+    assert "needs an NVIDIA GPU" in bench.results["case7/stock"]["error"]
+    assert bench.results["case7/measured"]["error"].startswith("No tuner has found a kernel")
+    assert "needs an NVIDIA GPU" in row(capsys.readouterr().out, "stock")[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--cases", "case99"], "no workload 'case99'"),
+        (["--device", "nonsense"], "--gpu-device 'nonsense' is not understood"),
+        (["--table"], "does not exist: run the bench first"),
+    ],
+)
+def test_wrong_usage_is_told(
+    bench: Bench, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert bench.run(*arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not bench.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tuners", "ansor"], "'ansor' is not known: give some of stock, direct, all"),
+        (["--trials", "0"], "'0' is not a number above zero"),
+        (["--budget-s", "soon"], "'soon' is not a number above zero"),
+    ],
+)
+def test_a_bad_value_is_told(
+    bench: Bench, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench.run(*arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    watch = tuner_process.Watch(path)
+    watch.look(0.5)
+    first = '{"index": 0, "outcome": "timed", "time_ms": 0.5}\n'
+    path.write_text(first + '{"index": 1, "outc')
+    watch.look(1.0)
+    assert list(watch.seen) == [0]
+    path.write_text(first + '{"index": 1, "outcome": "compile"}\n')
+    watch.look(2.0)
+    assert watch.seen[1] == (2.0, Trial(1, "compile"))
+
+
+def test_what_becomes_known_later_does_not_move_a_trial(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    watch = tuner_process.Watch(path)
+    for elapsed_s, outcome in ((1.0, "timed"), (5.0, "correctness")):
+        with path.open("a") as stream:
+            stream.write(json.dumps({"index": 0, "outcome": outcome, "time_ms": 0.5}) + "\n")
+        watch.look(elapsed_s)
+    assert watch.seen == {0: (1.0, Trial(0, "correctness", 0.5))}

@@ -1,0 +1,121 @@
+"""Tuning for time, energy and EDP beside each other, with a stand-in for the tuner and without."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import objectives
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tvm") is None, reason="kernels are made from records by Apache TVM"
+)
+FAKE = (sys.executable, str(Path(__file__).with_name("fake_tuner.py")))
+
+
+class Bench:
+    """The bench on the emulated GPU, with case7 only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "objectives.json"
+
+    def run(self, *arguments: str, tune: tuple[str, ...] = FAKE, trials: int = 8) -> int:
+        options = ["--device", "emulated", "--cases", "case7", "--threads", "1"]
+        return objectives.main(
+            ["--json", str(self.path), *options, "--trials", str(trials), *arguments], tune
+        )
+
+    @property
+    def results(self) -> dict[str, Any]:
+        results: dict[str, Any] = json.loads(self.path.read_text())["results"]
+        return results
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def rows(output: str) -> dict[tuple[str, str], list[str]]:
+    """The cells of the table, by case and objective."""
+    lines = [line for line in output.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
+    return {(line[0], line[1]): line for line in cells}
+
+
+def test_the_real_tuner_is_told_its_objective(bench: Bench) -> None:
+    assert (
+        bench.run("--objectives", "edp", "--space", "direct", tune=objectives.OURS, trials=2) == 0
+    )
+    found = bench.results["case7/edp"]
+    assert found["trials"] == found["outcome"]["tried"] == 2
+    assert found["energy_j"] > 0
+    (record,) = (bench.path.with_suffix(".work") / "case7" / "edp").glob("case7_*.json")
+    assert json.loads(record.read_text())["objective"] == "edp"
+    (measured,) = bench.results["case7/measured"]["kernels"]["edp"]
+    assert measured["outcome"] == "correct"
+
+
+def test_the_best_of_each_objective_are_compared(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.run() == 0
+    kernels = bench.results["case7/measured"]["kernels"]
+    assert set(kernels) == {"time", "energy", "edp"}
+    digests = {name: found[0]["kernel"]["digest"] for name, found in kernels.items()}
+    assert digests["energy"] == digests["edp"] != digests["time"]
+    shown = rows(capsys.readouterr().out)
+    assert shown["case7", "time"][8:11] == ["1.000", "1.000", "1.000"]
+    saved = kernels["edp"][0]["edp_mj_ms"] / kernels["time"][0]["edp_mj_ms"]
+    assert float(shown["case7", "edp"][10]) == pytest.approx(saved, abs=1e-3)
+    assert float(shown["geometric mean", "edp"][10]) == pytest.approx(saved, abs=1e-3)
+    assert shown["geometric mean", "edp"][-1] == "of 1 cases"
+
+
+def test_a_search_that_fails_leaves_the_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAKE_TUNER", "die:energy")
+    assert bench.run() == 1
+    assert bench.results["case7/energy"]["complete"] is False
+    assert bench.results["case7/measured"]["kernels"]["energy"] == []
+    shown = rows(capsys.readouterr().out)
+    assert shown["case7", "energy"][-1].startswith("failed: ended by signal 9")
+    assert shown["case7", "edp"][8]
+
+    monkeypatch.delenv("FAKE_TUNER")
+    before = bench.results["case7/time"]
+    assert bench.run("--resume") == 0
+    assert bench.results["case7/time"] == before
+    assert len(bench.results["case7/measured"]["kernels"]["energy"]) == 1
+
+
+def test_a_search_that_the_budget_cuts_short_has_no_best_kernel(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(objectives, "RESERVE_S", 1.0)
+    monkeypatch.setenv("FAKE_TUNER", "hang")
+    assert bench.run("--objectives", "time", "--budget-s", "2.5") == 1
+    assert bench.results["case7/time"]["contenders"] == []
+    assert rows(capsys.readouterr().out)["case7", "time"][-1] == "cut short by the budget"
+
+
+def test_the_table_is_printed_from_the_file(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.run("--objectives", "time")
+    first = capsys.readouterr().out
+    assert bench.run("--table", tune=("nothing",)) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_an_objective_that_there_is_not_is_refused(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench.run("--objectives", "speed")
+    assert "'speed' is not known: give some of time, energy, edp" in capsys.readouterr().err
