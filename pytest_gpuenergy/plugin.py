@@ -80,12 +80,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
 
     def place(item: pytest.Item) -> Place | None:
-        parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
-        if "powercap" not in parameters:
+        # Parameters are told apart by identity: their values may be large, or not comparable.
+        values = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+        if "powercap" not in values:
             return None
-        cap = getattr(parameters.pop("powercap"), "label", None)
+        cap = id(values.pop("powercap"))
         function = getattr(item, "originalname", item.name)
-        return Place((item.parent, function), repr(parameters), cap)
+        return Place((item.parent, function), tuple(map(id, values.values())), cap)
 
     items[:] = interleave(items, place)
 
