@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from time import perf_counter
 
+from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.device import Device, Repeater, Work
 from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
-from pytest_gpuenergy.energy.sensors import SW_POWER_CAP, foreign_processes
+from pytest_gpuenergy.energy.processes import ProcessWatch
+from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
 from pytest_gpuenergy.energy.statistics import Estimate
 from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -41,6 +42,7 @@ class Harness:
         device: where to run.
         settings: of the meter.
         timeout_s: for one run of a kernel, and for each step of measuring it.
+        cache: in which state of the L2 cache kernels are measured.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class Harness:
         settings: MeterSettings | None = None,
         *,
         timeout_s: float = 60.0,
+        cache: CacheState = "hot",
     ) -> None:
         self._device = device
         self._meter = EnergyMeter(device, settings)
         self._timeout_s = timeout_s
-        self._strangers = foreign_processes(device, {os.getpid()})
+        self._cache = cache
+        self._watch = ProcessWatch(device)
 
     def measure_kernel(self, kernel: Kernel, workload: Workload, subject: Subject) -> Measurement:
         """Prove ``kernel`` right on ``workload``, then measure it.
@@ -64,7 +68,7 @@ class Harness:
             DeviceError: the device itself does not answer.
         """
         began = perf_counter()
-        draft = _draft(
+        draft = self._draft(
             subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
         )
         try:
@@ -77,6 +81,7 @@ class Harness:
                     {scalar.name: scalar for scalar in workload.scalars},
                     work=Work(workload.flops, workload.bytes_moved),
                     timeout_s=self._timeout_s,
+                    cache=self._cache,
                 )
                 draft = self._measured(draft, repeat)
         except KernelFault as fault:
@@ -92,41 +97,42 @@ class Harness:
     ) -> Measurement:
         """Measure what a callable launches; the caller has compared its result, if it wants to."""
         began = perf_counter()
-        draft = _draft(subject, KernelInfo(subject.label, "", kind), workload)
+        draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
         try:
             draft = self._measured(draft, make_repeater())
         except KernelFault as fault:
             draft = replace(draft, outcome=fault.outcome, error=str(fault))
         return replace(draft, wall_s=perf_counter() - began)
 
+    def _draft(self, subject: Subject, kernel: KernelInfo, workload: WorkloadInfo) -> Measurement:
+        return Measurement(
+            node_id=subject.node_id,
+            workload=workload,
+            kernel=kernel,
+            outcome="correct",
+            cap=subject.cap.label,
+            cap_index=subject.cap.index,
+            power_limit_w=subject.cap.power_limit_w,
+            enforced_power_limit_w=subject.enforced_power_limit_w,
+            cache=self._cache,
+            gpu_uuid=self._device.uuid,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
     def _measured(
         self, draft: Measurement, repeat: AbstractContextManager[Repeater]
     ) -> Measurement:
         with repeat as repeater:
-            before = foreign_processes(self._device, {os.getpid()})
+            strangers = self._watch.strangers()
             try:
                 reading = self._meter.measure(repeater)
             except CounterError as error:
                 return replace(draft, error=str(error), validity=(error.flag,))
-            appeared = foreign_processes(self._device, {os.getpid()}) - before
+            strangers |= self._watch.strangers()
         flags = list(reading.flags)
-        if self._strangers or appeared:
+        if strangers:
             flags.append("foreign_process")
         return _with_figures(draft, reading, tuple(flags))
-
-
-def _draft(subject: Subject, kernel: KernelInfo, workload: WorkloadInfo) -> Measurement:
-    return Measurement(
-        node_id=subject.node_id,
-        workload=workload,
-        kernel=kernel,
-        outcome="correct",
-        cap=subject.cap.label,
-        cap_index=subject.cap.index,
-        power_limit_w=subject.cap.power_limit_w,
-        enforced_power_limit_w=subject.enforced_power_limit_w,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
 
 
 def describe_workload(workload: Workload) -> WorkloadInfo:
@@ -164,6 +170,7 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         begin=reading.begin,
         end=reading.end,
         cap_binding=binding,
+        energy_source=reading.energy_source,
         validity=flags,
     )
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
-from pytest_gpuenergy.errors import PowerCapError
+from pytest_gpuenergy.energy.samples import choose_source
+from pytest_gpuenergy.errors import GpuEnergyError, PowerCapError
 from pytest_gpuenergy.session import Session
 
 
 def header_lines(session: Session) -> list[str]:
     """The device, its driver and limits, the energy source; loudly when it is emulated."""
-    return list(_lines(session))
+    try:
+        return list(_lines(session))
+    except (GpuEnergyError, session.device.nvml.NVMLError) as error:
+        return [f"gpuenergy: {session.device.name} does not work: {error}"]
 
 
 def _lines(session: Session) -> Iterator[str]:
@@ -22,13 +26,15 @@ def _lines(session: Session) -> Iterator[str]:
             f"gpuenergy: EMULATED {device.name}{reason}: results are checked for real, "
             "time and energy are recorded or modelled"
         )
-        source = "modelled energy counter"
+        kind = "modelled"
     else:
         driver = device.nvml.nvmlSystemGetDriverVersion()
         driver = driver.decode() if isinstance(driver, bytes) else driver
         yield f"gpuenergy: {device.name}, driver {driver}, {device.uuid}"
-        source = "NVML energy counter"
-    yield f"gpuenergy: energy from the {source}; power caps: {_listed(session.caps)}"
+        kind = "NVML"
+    name = choose_source(device).name
+    source = "energy counter" if name == "counter" else f"{name} over time (no energy counter)"
+    yield f"gpuenergy: energy from the {kind} {source}; power caps: {_listed(session.caps)}"
     if not device.emulated and any(cap != CURRENT for cap in session.caps):
         yield from _cap_lines(session)
 

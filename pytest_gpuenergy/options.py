@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from pytest_gpuenergy.devices.cache import STATES, CacheState
 from pytest_gpuenergy.devices.select import check_spec
 from pytest_gpuenergy.errors import InputError
 
 TIMEOUT_S = 60.0
+LOCK_WAIT_S = 10.0
+ORDERS = ("interleaved", "file")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,9 @@ class Options:
     csv_folder: Path | None
     resume: bool
     timeout_s: float
+    lock_wait_s: float
+    cache: CacheState
+    order: str
     root: Path
     worker: str | None
     worker_index: int
@@ -47,7 +55,10 @@ class Options:
             json_path=_path(config, "gpuenergy_json"),
             csv_folder=_path(config, "gpuenergy_csv"),
             resume=bool(_either(config, "gpuenergy_resume")),
-            timeout_s=_seconds(_either(config, "gpuenergy_timeout")),
+            timeout_s=_seconds(config, "gpuenergy_timeout"),
+            lock_wait_s=_seconds(config, "gpuenergy_lock_wait", zero=True),
+            cache=_choice(config, "gpuenergy_cache", STATES),
+            order=_choice(config, "gpuenergy_order", ORDERS),
             root=config.rootpath,
             worker=worker,
             worker_index=int("".join(filter(str.isdigit, worker)) or 0) if worker else 0,
@@ -59,6 +70,8 @@ class Options:
             "gpu-device": self.device,
             "powercap": self.powercap or "default",
             "gpuenergy-timeout": f"{self.timeout_s:g}",
+            "gpuenergy-cache": self.cache,
+            "gpuenergy-order": self.order,
         }
 
 
@@ -105,6 +118,27 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="S",
         ini_default=f"{TIMEOUT_S:g}",
     )
+    add(
+        "--gpuenergy-lock-wait",
+        "Seconds to wait for a GPU that another run uses, before giving up (default: "
+        f"{LOCK_WAIT_S:g})",
+        metavar="S",
+        ini_default=f"{LOCK_WAIT_S:g}",
+    )
+    add(
+        "--gpuenergy-cache",
+        "State of the L2 cache when a launch begins: hot (buffers stay where they are; the "
+        "default) or cold (buffers rotate through more than the L2)",
+        metavar="STATE",
+        ini_default="hot",
+    )
+    add(
+        "--gpuenergy-order",
+        "Order of items with several power caps or kernels: interleaved (so that the card's "
+        "warming up is spread evenly over both; the default) or file (as they are written)",
+        metavar="ORDER",
+        ini_default="interleaved",
+    )
 
 
 def _either(config: pytest.Config, name: str) -> Any:
@@ -121,11 +155,28 @@ def _path(config: pytest.Config, name: str) -> Path | None:
     return folder / stated if stated else None
 
 
-def _seconds(text: str) -> float:
+def _seconds(config: pytest.Config, name: str, *, zero: bool = False) -> float:
+    text = _either(config, name)
     try:
         seconds = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e6:
-        raise InputError(f"--gpuenergy-timeout {text!r} is not a number of seconds above zero.")
+        seconds = -1.0
+    if not (0 < seconds < 1e6 or (zero and seconds == 0)):
+        least = "that is not negative" if zero else "above zero"
+        raise InputError(f"{_option(name)} {text!r} is not a number of seconds {least}.")
     return seconds
+
+
+def _choice(config: pytest.Config, name: str, choices: Sequence[_T]) -> _T:
+    text = _either(config, name)
+    if text not in choices:
+        raise InputError(f"{_option(name)} {text!r} is not understood: give {_or(choices)}.")
+    return choices[choices.index(text)]
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _or(choices: Sequence[object]) -> str:
+    return " or ".join(map(str, choices))

@@ -71,6 +71,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("powercap", caps, ids=[cap.label for cap in caps], indirect=True)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mix the items of each test that runs under several power caps or with several kernels."""
+    from pytest_gpuenergy.order import Place, interleave
+
+    if config.stash[OPTIONS].order == "file":
+        return
+
+    def place(item: pytest.Item) -> Place | None:
+        parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+        if "powercap" not in parameters:
+            return None
+        cap = getattr(parameters.pop("powercap"), "label", None)
+        function = getattr(item, "originalname", item.name)
+        return Place((item.parent, function), repr(parameters), cap)
+
+    items[:] = interleave(items, place)
+
+
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:

@@ -23,15 +23,16 @@ from pytest_gpuenergy.energy.powercap import (
     read_limits,
     resolve_caps,
 )
+from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.writers import LimitWriter, choose_writer
 from pytest_gpuenergy.errors import DeviceError, InputError
 from pytest_gpuenergy.harness import Harness, Subject
 from pytest_gpuenergy.options import Options
 from pytest_gpuenergy.report.measurement import Measurement, RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
+from pytest_gpuenergy.scratch import remove_leftovers
 from pytest_gpuenergy.signals import termination_as_interrupt
 
-LOCK_WAIT_S = 10.0
 _RECORDED = (
     "pytest-gpuenergy",
     "pytest",
@@ -43,9 +44,6 @@ _RECORDED = (
     "nvidia-cudnn-cu13",
 )
 """Packages whose versions a report has."""
-
-SHARED_LOCK_WAIT_S = 24 * 3600.0
-"""Workers of one run that share a GPU take turns, however long that is."""
 
 
 def choose_run_id(options: Options) -> str:
@@ -125,10 +123,12 @@ class Session:
             from pytest_gpuenergy.devices.emulated.toolchain import find_compiler
 
             find_compiler()  # without one every item would fail alike
-        shared = self.options.worker is not None
+        # Workers of one run that share a GPU take turns, however long that is.
         self._exit.enter_context(
-            gpu_lock(device, wait_s=SHARED_LOCK_WAIT_S if shared else LOCK_WAIT_S)
+            gpu_lock(device, wait_s=self.options.lock_wait_s, group=self.run_id)
         )
+        remove_leftovers()
+        choose_source(device)  # without one every item would fail alike
         software = device.describe()
         self._exit.enter_context(termination_as_interrupt())
         self._lease = PowerCapLease(device, self._writer)
@@ -149,7 +149,8 @@ class Session:
         if self.options.resume:
             run = self._take_up(run)
         self._folder = RunFolder.create(self.options.root, run)
-        self._harness = Harness(device, timeout_s=self.options.timeout_s)
+        options = self.options
+        self._harness = Harness(device, timeout_s=options.timeout_s, cache=options.cache)
 
     def apply(self, cap: PowerCap) -> float | None:
         """Put the card under ``cap`` and return the limit that it enforces, in W.
@@ -202,6 +203,7 @@ class Session:
             and not known.validity
             and known.kernel.digest == digest
             and known.cap == subject.cap.label
+            and known.cache == self.options.cache
             and known.enforced_power_limit_w == subject.enforced_power_limit_w
         )
 

@@ -7,8 +7,6 @@ import functools
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
@@ -18,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device
-from pytest_gpuenergy.errors import KernelFault
+from pytest_gpuenergy.errors import DeviceError, KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.paths import cache_dir
+from pytest_gpuenergy.scratch import scratch_folder
 from pytest_gpuenergy.workloads.workload import Array, ErrorBound, Workload
 
 SEEDS = (0, 1)
@@ -97,13 +96,19 @@ def arenas_for(workload: Workload, seed: int) -> Iterator[dict[str, Arena]]:
     """A temporary folder of arenas, by tensor name: seeded inputs, outputs full of NaN."""
     inputs = _seeded_inputs(workload, seed)
     size = sum(tensor.nbytes + 3 * GUARD_BYTES for tensor in workload.tensors)
-    shared = Path("/dev/shm")  # noqa: S108 -- memory rather than disk, where there is such a thing
-    where = shared if os.access(shared, os.W_OK) and _free_bytes(shared) > 4 * size else None
-    with tempfile.TemporaryDirectory(prefix="gpuenergy-", dir=where) as folder:
-        yield {
-            tensor.name: Arena.create(Path(folder) / str(index), tensor, inputs.get(tensor.name))
-            for index, tensor in enumerate(workload.tensors)
-        }
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(scratch_folder(size))
+            arenas = {
+                tensor.name: Arena.create(folder / str(index), tensor, inputs.get(tensor.name))
+                for index, tensor in enumerate(workload.tensors)
+            }
+        except OSError as error:
+            raise DeviceError(
+                f"The buffers of {workload.name}, {size} bytes, cannot be written "
+                f"({error.strerror}): make room in /dev/shm or $TMPDIR."
+            ) from None
+        yield arenas
 
 
 @dataclass(frozen=True)
@@ -123,11 +128,6 @@ def _seeded_inputs(workload: Workload, seed: int) -> dict[str, Array]:
     if workload.digest is None:
         return workload.make_inputs(seed)
     return _drawn(_Draw(workload.digest, seed, workload))
-
-
-def _free_bytes(folder: Path) -> int:
-    """A container's /dev/shm is often 64 MiB, and other runs need some of it."""
-    return shutil.disk_usage(folder).free
 
 
 def compare(

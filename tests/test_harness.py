@@ -207,7 +207,7 @@ def test_a_cap_binds_only_a_kernel_that_needs_more(
 
 
 def test_power_near_the_limit_counts_as_bound(device: EmulatedDevice) -> None:
-    subject = replace(SUBJECT, enforced_power_limit_w=430.0)
+    subject = replace(SUBJECT, enforced_power_limit_w=426.0)
     assert measure(device, recorded(device, 420.0), subject).cap_binding is True
 
 
@@ -219,6 +219,13 @@ def test_a_stranger_on_the_card_is_flagged(device: EmulatedDevice) -> None:
 def test_a_stranger_that_appears_while_measuring_is_flagged(device: EmulatedDevice) -> None:
     harness = Harness(device)
     device.inject("foreign_process", {"pid": 4242, "after_s": 1.5})
+    assert harness.measure_kernel(conv(), SMALL, SUBJECT).validity == ("foreign_process",)
+
+
+def test_a_stranger_that_appears_between_two_items_is_flagged(device: EmulatedDevice) -> None:
+    harness = Harness(device)
+    assert harness.measure_kernel(conv(), SMALL, SUBJECT).validity == ()
+    device.inject("foreign_process", {"pid": 4242})
     assert harness.measure_kernel(conv(), SMALL, SUBJECT).validity == ("foreign_process",)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuenergy import verification
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device, Repeater, Work
 from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
@@ -338,7 +338,7 @@ def test_arenas_are_gone_afterwards(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     if space == "full":
-        monkeypatch.setattr(verification, "_free_bytes", lambda _: 0)
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
     if space == "missing":
         monkeypatch.setattr("os.access", lambda *_: False)
     with arenas_for(SMALL, seed=0) as arenas:

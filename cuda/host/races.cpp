@@ -370,6 +370,19 @@ HOOKS(16)
 #undef HOOKS
 #undef SITE
 
+// What -fsanitize=alignment calls: a GPU takes no access to an address that is not a multiple of
+// what its type asks for. The layout is that of GCC's and clang's "type_mismatch_v1".
+struct Misaligned {
+  const char* file;
+  uint32_t line, column;
+  const void* type;
+  unsigned char log_alignment, kind;
+};
+[[noreturn]] void __ubsan_handle_type_mismatch_v1_abort(const Misaligned* what, uintptr_t) {
+  fault("runtime", "misaligned address: %s %s at one that is not a multiple of %d bytes",
+        here().c_str(), what->kind == 1 ? "writes" : "reads", 1 << what->log_alignment);
+}
+
 void __tsan_read_range(void* p, size_t bytes) { cuhost_range(p, bytes, false); }
 void __tsan_write_range(void* p, size_t bytes) { cuhost_range(p, bytes, true); }
 void __tsan_vptr_update(void**, void*) {}

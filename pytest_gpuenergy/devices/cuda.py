@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.cuda_runner import check_arguments
 from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Timeline, Work
 from pytest_gpuenergy.devices.discovery import FoundGpu
@@ -84,14 +85,20 @@ class CudaDevice(Device):
         *,
         work: Work | None,  # noqa: ARG002 -- a real GPU needs no hint
         timeout_s: float,
+        cache: CacheState = "hot",
     ) -> Iterator[Repeater]:
         binary = self._compiled(kernel, arenas, scalars)
-        self._call(timeout_s, "load", kernel, binary, dict(arenas), dict(scalars))
+        self._call(timeout_s, "load", kernel, binary, dict(arenas), dict(scalars), cache)
         try:
             yield _WorkerRepeater(self, timeout_s)
         finally:
             if self._worker.pid is not None:
                 self._call(timeout_s, "unload")
+
+    @property
+    def processes(self) -> frozenset[int]:
+        worker = self._worker.pid
+        return super().processes | ({worker} if worker is not None else set())
 
     def describe(self) -> dict[str, str]:
         cuda = self.nvml.nvmlSystemGetCudaDriverVersion_v2()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.workloads.workload import Array, Scalar, Tensor
 
@@ -159,12 +161,19 @@ class Device(ABC):
         *,
         work: Work | None,
         timeout_s: float,
+        cache: CacheState = "hot",
     ) -> AbstractContextManager[Repeater]:
         """Load ``kernel`` with the arenas' contents as its buffers, ready to run back to back.
 
         Raises:
-            KernelFault: the kernel did not compile or could not be launched.
+            KernelFault: the kernel did not compile or could not be launched, or its buffers are
+                too small to be kept out of the L2 cache.
         """
+
+    @property
+    def processes(self) -> frozenset[int]:
+        """Numbers of the processes of ours that may hold a context on the device."""
+        return frozenset({os.getpid()})
 
     @abstractmethod
     def describe(self) -> dict[str, str]:

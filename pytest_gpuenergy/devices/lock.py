@@ -18,8 +18,14 @@ _POLL_S = 0.1
 
 
 @contextlib.contextmanager
-def gpu_lock(device: Gpu, *, wait_s: float) -> Iterator[None]:
+def gpu_lock(device: Gpu, *, wait_s: float, group: str = "") -> Iterator[None]:
     """Hold ``device`` for this process alone, against every other user of this package.
+
+    Args:
+        device: the GPU.
+        wait_s: how long to wait for another process that holds it.
+        group: processes of one group, such as the workers of one run, wait for each other however
+            long that takes.
 
     Raises:
         DeviceError: another process holds it for longer than ``wait_s``, or there is no place for
@@ -33,19 +39,26 @@ def gpu_lock(device: Gpu, *, wait_s: float) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() >= deadline_s:
-                    holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+                holder, _, holders_group = _holder(descriptor).partition(" ")
+                if group and holders_group == group:
+                    deadline_s = time.monotonic() + wait_s
+                elif time.monotonic() >= deadline_s:
                     raise DeviceError(
                         f"{device.name} ({device.uuid}) is in use by process {holder or '?'}: "
-                        "wait for it to end, or choose another GPU."
+                        "wait for it to end (pytest: --gpuenergy-lock-wait SECONDS), or choose "
+                        "another GPU."
                     ) from None
                 time.sleep(_POLL_S)
         with contextlib.suppress(OSError):  # another user's file, which is open for reading only
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            written = os.pwrite(descriptor, f"{os.getpid()} {group}".strip().encode(), 0)
+            os.ftruncate(descriptor, written)
         yield
     finally:
         os.close(descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    return os.pread(descriptor, 100, 0).decode(errors="replace").strip()
 
 
 def _folder(device: Gpu) -> Path:

@@ -32,16 +32,21 @@ class GraphRepeater:
             is imported).
         must_capture: raise when ``enqueue`` cannot be captured in a CUDA graph, rather than
             launching from the host.
+        multiple: a graph holds a multiple of so many calls of ``enqueue``, for one that goes
+            round in a circle.
 
     Attributes:
         captured: whether a graph is replayed; if not, the host may delay launches.
     """
 
-    def __init__(self, enqueue: Callable[[], object], *, must_capture: bool = True) -> None:
+    def __init__(
+        self, enqueue: Callable[[], object], *, must_capture: bool = True, multiple: int = 1
+    ) -> None:
         import cupy
 
         self._cupy = cupy
         self._enqueue = enqueue
+        self._multiple = multiple
         self._device = cupy.cuda.Device()
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._batch = self._batch_for(self._time_launch())
@@ -77,9 +82,9 @@ class GraphRepeater:
         table = np.array(self._log, dtype=np.float64).reshape(-1, 3)
         return Timeline(table[:, 0], table[:, 1], table[:, 2])
 
-    @staticmethod
-    def _batch_for(launch_s: float) -> int:
-        return max(1, min(MAX_NODES, math.ceil(GRAPH_S / launch_s)))
+    def _batch_for(self, launch_s: float) -> int:
+        calls = max(1, min(MAX_NODES, math.ceil(GRAPH_S / launch_s)))
+        return -(-calls // self._multiple) * self._multiple
 
     @contextmanager
     def _current_stream(self) -> Iterator[None]:

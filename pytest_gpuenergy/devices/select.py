@@ -57,7 +57,8 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
     Args:
         spec: the value of ``--gpu-device``; ``auto`` takes the first usable NVIDIA GPU, and the
             emulated one where there is none.
-        index: which of the GPUs of ``emulated:...xN``.
+        index: which of the GPUs that CUDA sees (``auto``), or of those of ``emulated:...xN``: a
+            worker of pytest-xdist gives its number. Beyond the last one they come again.
 
     Raises:
         InputError: no such device; nothing else is chosen in its place.
@@ -76,7 +77,7 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
         if gpus:
             from pytest_gpuenergy.devices.cuda import CudaDevice
 
-            return CudaDevice(nvml, gpus[_place(spec, [gpu.uuid for gpu in gpus])])
+            return CudaDevice(nvml, gpus[_place(spec, [gpu.uuid for gpu in gpus], index)])
         if spec != "auto":
             raise InputError(f"--gpu-device {spec}: CUDA sees no GPU here; use emulated.")
         emulated = EmulatedSpec("h200", 1)
@@ -145,10 +146,10 @@ def _visible_uuids(nvml: GuardedNvml) -> Sequence[str]:
         return visible_gpus(os.environ, nvml_uuids(nvml)).uuids
 
 
-def _place(spec: str, uuids: Sequence[str]) -> int:
-    """Which of the GPUs that CUDA sees ``spec`` names."""
+def _place(spec: str, uuids: Sequence[str], index: int = 0) -> int:
+    """Which of the GPUs that CUDA sees ``spec`` names; ``auto`` is the ``index``-th, in turn."""
     if spec == "auto":
-        return 0
+        return index % len(uuids)
     if spec.isdecimal():
         if int(spec) < len(uuids):
             return int(spec)

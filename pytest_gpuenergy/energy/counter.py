@@ -3,65 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.energy.source import CounterError, Edge
 from pytest_gpuenergy.errors import DeviceError
 
 _PATIENCE_S = 0.6
 _MARGIN_READS = 1.5
-
-
-class CounterError(DeviceError):
-    """The energy counter stands still or runs backwards; ``flag`` names which."""
-
-    def __init__(self, flag: str, message: str) -> None:
-        super().__init__(message)
-        self.flag = flag
-
-
-@dataclass(frozen=True)
-class Edge:
-    """The counter changed to ``energy_mj`` between ``after_s`` and ``before_s``."""
-
-    after_s: float
-    before_s: float
-    energy_mj: int
-
-    @property
-    def time_s(self) -> float:
-        """The middle of what is known of the moment."""
-        return (self.after_s + self.before_s) / 2
+_PROBE_S = 0.2
 
 
 class EnergyCounter:
     """Finds the moments at which a device's energy counter moves, with as few reads as it can.
 
-    The first two edges are found by reading without a pause, and give the update period; later
-    ones are awaited, asleep, until just before they are due.
+    The first two edges are found by reading without a pause, and give the update period roughly;
+    later ones are awaited, asleep, until just before they are due, and make it precise.
     """
+
+    name = "counter"
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._clock = device.clock
+        self._first: Edge | None = None
         self._last: Edge | None = None
+        self._steps = 0
         self._read_s = 0.0
         self.period_s = 0.0
+        self.memory_s = 0.0
 
     def probe(self) -> Edge:
-        """Find two successive edges and set ``period_s``; returns the second.
+        """Find edges until ``period_s`` is known well enough to count those left out later.
 
         Raises:
             CounterError: the counter does not move, or was reset.
             DeviceError: it cannot be read.
         """
         self._last = None
-        first = self._await_change()
-        second = self._await_change()
-        self.period_s = second.time_s - first.time_s
-        return second
+        self._first, self._steps = self._await_change(), 1
+        edge = self._await_change()
+        self.period_s = edge.time_s - self._first.time_s
+        while self._steps * self.period_s < _PROBE_S:
+            edge = self.next_edge(max(1, self._steps // 2))
+        return edge
 
     def next_edge(self, periods: int) -> Edge:
         """The edge about ``periods`` update periods after the last one.
@@ -71,12 +57,17 @@ class EnergyCounter:
             DeviceError: it cannot be read.
         """
         assert self._last is not None
+        assert self._first is not None
         due_s = self._last.time_s + periods * self.period_s
         # Nothing may be read in between: what is read just before the edge must be the old value.
         pause_s = due_s - self._clock.now_s() - _MARGIN_READS * self._read_s - self.period_s / 20
         if pause_s > 0:
             self._clock.sleep_s(pause_s)
-        return self._await_change()
+        before_s = self._last.time_s
+        edge = self._await_change()
+        self._steps += max(1, round((edge.time_s - before_s) / self.period_s))
+        self.period_s = (edge.time_s - self._first.time_s) / self._steps
+        return edge
 
     def _await_change(self) -> Edge:
         begin_s, old_mj = self._read()

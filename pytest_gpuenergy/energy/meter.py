@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pytest_gpuenergy.devices.device import Device, Repeater, Timeline
-from pytest_gpuenergy.energy.counter import CounterError, Edge, EnergyCounter, regular_times_s
+from pytest_gpuenergy.energy.counter import regular_times_s
+from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import Conditions, power_by_samples_w, read_conditions
+from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.energy.statistics import Estimate, estimate
 
 
@@ -20,10 +22,11 @@ class MeterSettings:
 
     Attributes:
         warmup_s: least time under load before the first trial: the second over which the card
-            averages its power.
+            averages its power; more by the energy source's memory.
         warmup_max_s: after this the trials begin, steady or not.
         steady_change: two successive powers that differ by less, relatively, are steady.
-        trial_s: length of one trial, rounded to whole updates of the energy counter.
+        trial_s: length of one trial, rounded to whole updates of the energy source, and no
+            shorter than its memory.
         min_trials: least number of trials.
         max_measure_s: the trials end after this, however wide the interval.
         relative_half_width: the trials end when the energy's 95 % interval is this narrow.
@@ -44,7 +47,7 @@ class MeterSettings:
 
 @dataclass(frozen=True)
 class Trial:
-    """One window between two edges of the energy counter."""
+    """One window between two edges of the energy source."""
 
     seconds: float
     joules: float
@@ -68,6 +71,7 @@ class Reading:
 
     ``start`` is the state of the card before the heat-up, ``begin`` and ``end`` that around the
     trials. ``flags`` names what makes the reading doubtful; it is empty when it is clean.
+    ``energy_source`` is the name of the `EnergySource`.
     """
 
     time_ms: Estimate
@@ -79,6 +83,7 @@ class Reading:
     begin: Conditions
     end: Conditions
     flags: tuple[str, ...] = field(default=())
+    energy_source: str = "counter"
 
 
 class EnergyMeter:
@@ -87,23 +92,34 @@ class EnergyMeter:
     def __init__(self, device: Device, settings: MeterSettings | None = None) -> None:
         self._device = device
         self._settings = settings or MeterSettings()
+        self._source: EnergySource | None = None
+
+    @property
+    def source(self) -> EnergySource:
+        """Where the joules come from; found out at first use.
+
+        Raises:
+            DeviceError: the card has no source of energy.
+        """
+        if self._source is None:
+            self._source = choose_source(self._device)
+        return self._source
 
     def measure(self, repeater: Repeater) -> Reading:
         """Run ``repeater``, heat up until the power is steady, and measure until it is precise.
 
         Raises:
             KernelFault: a launch failed or hung.
-            CounterError: the energy counter stands still or ran backwards.
+            CounterError: the energy source stands still or ran backwards.
             DeviceError: NVML does not answer.
         """
-        start = read_conditions(self._device)
+        start, source = read_conditions(self._device), self.source
         repeater.start()
         stopped = False
         try:
-            counter = EnergyCounter(self._device)
-            warm, steady = self._warm_up(counter)
+            warm, steady = self._warm_up(source)
             begin = read_conditions(self._device)
-            edges = self._run_trials(counter, warm[-1])
+            edges = self._run_trials(source, warm[-1])
             power_w = power_by_samples_w(self._device, edges[-1].time_s - edges[0].time_s)
             end = read_conditions(self._device)
             stopped = True
@@ -112,28 +128,30 @@ class EnergyMeter:
             if not stopped:
                 repeater.stop()
         conditions = (start, begin, end)
-        return self._evaluate(warm, edges, counter.period_s, timeline, power_w, conditions, steady)
+        return self._evaluate(warm, edges, timeline, power_w, conditions, steady)
 
-    def _warm_up(self, counter: EnergyCounter) -> tuple[list[Edge], bool]:
+    def _warm_up(self, source: EnergySource) -> tuple[list[Edge], bool]:
         settings, clock = self._settings, self._device.clock
         begin_s = clock.now_s()
-        edges = [counter.probe()]
-        stride = max(1, round(0.1 / counter.period_s))
+        edges = [source.probe()]
+        stride = max(1, round(0.1 / source.period_s))
+        # A source that had to be probed first has kept the card under load for longer.
+        longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + 1.0)
         steady = False
-        while not steady and clock.now_s() - begin_s < settings.warmup_max_s:
-            edges.append(counter.next_edge(stride))
-            if clock.now_s() - begin_s >= settings.warmup_s:
+        while not steady and clock.now_s() - begin_s < longest_s:
+            edges.append(source.next_edge(stride))
+            if clock.now_s() - begin_s >= settings.warmup_s + source.memory_s:
                 steady = _is_steady(edges, settings.steady_change)
         return edges, steady
 
-    def _run_trials(self, counter: EnergyCounter, first: Edge) -> list[Edge]:
+    def _run_trials(self, source: EnergySource, first: Edge) -> list[Edge]:
         settings = self._settings
-        stride = max(1, round(settings.trial_s / counter.period_s))
+        stride = max(1, round(max(settings.trial_s, source.memory_s) / source.period_s))
         edges = [first]
         while edges[-1].time_s - first.time_s < settings.max_measure_s:
-            edges.append(counter.next_edge(stride))
+            edges.append(source.next_edge(stride))
             if len(edges) > settings.min_trials:
-                times, _ = regular_times_s(edges, counter.period_s)
+                times, _ = regular_times_s(edges, source.period_s)
                 powers = np.diff([edge.energy_mj for edge in edges]) / np.diff(times)
                 if estimate(powers.tolist()).relative_half_width <= settings.relative_half_width:
                     break
@@ -143,7 +161,6 @@ class EnergyMeter:
         self,
         warm: Sequence[Edge],
         edges: Sequence[Edge],
-        period_s: float,
         timeline: Timeline,
         samples_w: float | None,
         conditions: tuple[Conditions, Conditions, Conditions],
@@ -151,6 +168,7 @@ class EnergyMeter:
     ) -> Reading:
         settings = self._settings
         start, begin, end = conditions
+        period_s = self.source.period_s
         all_times, time_error_s = regular_times_s([*warm[:-1], *edges], period_s)
         times = all_times[len(warm) - 1 :]
         trials = cut_trials(times, [edge.energy_mj for edge in edges], timeline)
@@ -184,6 +202,7 @@ class EnergyMeter:
             begin=begin,
             end=end,
             flags=tuple(name for name, raised in flags.items() if raised),
+            energy_source=self.source.name,
         )
 
 

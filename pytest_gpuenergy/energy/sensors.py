@@ -76,16 +76,6 @@ def power_by_samples_w(device: Device, window_s: float) -> float | None:
     return float(sum(values_w) / len(values_w))
 
 
-def foreign_processes(device: Device, own: set[int]) -> set[int]:
-    """Processes other than ``own`` that hold a CUDA context on the device."""
-    nvml = device.nvml
-    try:
-        running = nvml.nvmlDeviceGetComputeRunningProcesses(device.handle)
-    except nvml.NVMLError:
-        return set()
-    return {int(process.pid) for process in running} - own
-
-
 def _ask(device: Device, function: str, *arguments: object) -> int | None:
     nvml = device.nvml
     try:

@@ -147,7 +147,11 @@ def read_plan(path: Path) -> Kernel:
 def _beside(plan: Path, name: str) -> Path:
     # A plan is data from elsewhere: it must not reach for files outside its own folder.
     source = plan.parent / name
-    if Path(name).name != name or source.resolve().parent != plan.parent.resolve():
+    try:
+        inside = Path(name).name == name and source.resolve().parent == plan.parent.resolve()
+    except (OSError, ValueError):  # a name that no file can have
+        inside = False
+    if not inside:
         raise InputError(
             f"The launch plan {plan} names the source {name!r}, which is not a file in the plan's "
             "own folder: put the source beside the plan and name it without a folder."

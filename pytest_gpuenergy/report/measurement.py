@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import reprlib
 import sys
 import types
@@ -57,8 +58,10 @@ class Measurement:
     A kernel that failed has an ``outcome`` other than ``correct``, an ``error``, and no figures.
     ``power_limit_w`` is what was asked for (None: the card was left as it was),
     ``enforced_power_limit_w`` what the card enforced. ``cap_binding`` tells whether the limit held
-    the kernel back; ``validity`` names what makes the figures doubtful. All figures are of one
-    launch: ms, mJ, W, GFLOP/s, GFLOP/s/W, mJ ms.
+    the kernel back; ``validity`` names what makes the figures doubtful. ``cache`` tells whether the
+    buffers stayed in place from launch to launch (``hot``) or rotated through more than the L2
+    (``cold``); ``gpu_uuid`` is the card, ``energy_source`` where its joules come from. All figures
+    are of one launch: ms, mJ, W, GFLOP/s, GFLOP/s/W, mJ ms.
     """
 
     node_id: str
@@ -70,6 +73,8 @@ class Measurement:
     power_limit_w: float | None = None
     enforced_power_limit_w: float | None = None
     cache: str = "hot"
+    gpu_uuid: str | None = None
+    energy_source: str | None = None
     error: str | None = None
     time_ms: float | None = None
     time_ms_ci95: Interval | None = None
@@ -183,8 +188,13 @@ def _decode_union(arguments: tuple[Any, ...], data: object, where: str) -> Any:
     raise problem
 
 
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _decode_fields(kind: type, data: Mapping[str, object], where: str) -> Any:
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     values = {}
     for item in fields(kind):
         if item.name in data:

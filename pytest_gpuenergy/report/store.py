@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,8 +193,11 @@ def read_text(path: Path) -> str:
         ReportError: it is missing, huge or not text.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ReportError(f"{path} is larger than any report: {path.stat().st_size} bytes.")
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe might never end
+            raise ReportError(f"{path} is not a file.")
+        if status.st_size > MAX_BYTES:
+            raise ReportError(f"{path} is larger than any report: {status.st_size} bytes.")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ReportError(f"{path} does not exist.") from None

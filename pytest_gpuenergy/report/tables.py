@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
+from math import inf
 
 from pytest_gpuenergy.report.measurement import Measurement
 
@@ -29,10 +30,26 @@ def energy(energy_mj: float) -> str:
 
 
 def group(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
-    """By workload and cap, in the order of the measurements."""
+    """By workload and cap: workloads as they come, the lowest cap and the best rank first.
+
+    The order in which a run measured them says nothing: it mixes caps and kernels.
+    """
+    listed = list(measurements)
+    places: dict[str, int] = {}
+    for m in listed:
+        places.setdefault(m.workload.name, len(places))
+
+    def place(m: Measurement) -> tuple[int, float, float]:
+        limit_w, rank = m.power_limit_w, m.kernel.rank
+        return (
+            places[m.workload.name],
+            inf if limit_w is None else limit_w,
+            inf if rank is None else rank,
+        )
+
     groups: dict[tuple[str, str], list[Measurement]] = {}
-    for measurement in measurements:
-        groups.setdefault((measurement.workload.name, measurement.cap), []).append(measurement)
+    for m in sorted(listed, key=place):
+        groups.setdefault((m.workload.name, m.cap), []).append(m)
     return groups
 
 

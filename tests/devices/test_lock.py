@@ -21,7 +21,8 @@ HOLDER = """
 import sys
 from types import SimpleNamespace
 from pytest_gpuenergy.devices.lock import gpu_lock
-with gpu_lock(SimpleNamespace(name="Card", uuid=sys.argv[1], emulated=True), wait_s=0):
+card = SimpleNamespace(name="Card", uuid=sys.argv[1], emulated=True)
+with gpu_lock(card, wait_s=0, group=sys.argv[2]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -38,9 +39,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def held_by_another(uuid: str = "GPU-1") -> subprocess.Popen[str]:
+def held_by_another(uuid: str = "GPU-1", group: str = "") -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, uuid],
+        [sys.executable, "-c", HOLDER, uuid, group],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -144,3 +145,27 @@ def test_no_place_for_the_lock_is_one_sentence(temporary: Path) -> None:
         gpu_lock(card(emulated=False), wait_s=0),
     ):
         pass
+
+
+def test_processes_of_one_group_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    with held_by_another(group="run1") as process:
+        waits: list[float] = []
+
+        def release(duration_s: float) -> None:
+            waits.append(duration_s)
+            if len(waits) == 3:
+                process.communicate()
+
+        monkeypatch.setattr("time.sleep", release)
+        with gpu_lock(card(), wait_s=0, group="run1"):
+            assert len(waits) == 3
+
+
+def test_processes_of_another_group_do_not_wait() -> None:
+    with held_by_another(group="run1") as process:
+        with (
+            pytest.raises(DeviceError, match=rf"in use by process {process.pid}: wait for it"),
+            gpu_lock(card(), wait_s=0, group="run2"),
+        ):
+            pass
+        process.communicate()

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.energy.counter import CounterError, Edge, EnergyCounter, regular_times_s
+from pytest_gpuenergy.energy.counter import EnergyCounter, regular_times_s
+from pytest_gpuenergy.energy.source import CounterError, Edge
 from pytest_gpuenergy.errors import DeviceError
 
 
@@ -102,6 +103,16 @@ def test_energies_of_edges_are_those_of_the_counter(
         assert edge.energy_mj == card.energy_mj(edge.before_s)
 
 
+def test_a_period_that_takes_a_few_reads_becomes_precise() -> None:
+    for phase_s in (0.0, 0.003, 0.007, 0.011, 0.017):
+        counter = EnergyCounter(Card(stepping(0.02, phase_s)).device)
+        counter.probe()
+        assert counter.period_s == pytest.approx(0.02, rel=0.03)
+        for _ in range(10):
+            counter.next_edge(5)
+        assert counter.period_s == pytest.approx(0.02, rel=0.005)
+
+
 def test_waiting_for_an_edge_takes_few_reads() -> None:
     card = Card(stepping(0.1))
     counter = EnergyCounter(card.device)
@@ -140,7 +151,7 @@ def test_a_counter_that_falls_between_two_reads_was_reset() -> None:
 
 def test_a_counter_that_falls_while_nobody_reads_was_reset() -> None:
     steps = stepping(0.1)
-    card = Card(lambda now_s: steps(now_s) - (600_000 if now_s > 0.4 else 0))
+    card = Card(lambda now_s: steps(now_s) - (600_000 if now_s > 0.6 else 0))
     counter = EnergyCounter(card.device)
     counter.probe()
     with pytest.raises(CounterError) as raised:

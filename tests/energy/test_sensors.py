@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -17,7 +16,6 @@ from pytest_gpuenergy.energy.sensors import (
     INVALIDATING_REASONS,
     SW_POWER_CAP,
     Conditions,
-    foreign_processes,
     power_by_samples_w,
     read_conditions,
 )
@@ -118,18 +116,3 @@ def test_an_empty_buffer_has_no_power_by_samples(
 ) -> None:
     monkeypatch.setattr(device.nvml, "nvmlDeviceGetSamples", lambda *_: (1, []))
     assert power_by_samples_w(device, 1.0) is None
-
-
-def test_other_processes_on_the_card_are_foreign(device: EmulatedDevice, repeat: Repeat) -> None:
-    device.inject("foreign_process", {"pid": 4242})
-    with repeat() as repeater:
-        repeater.start()
-        assert foreign_processes(device, {os.getpid()}) == {4242}
-        assert foreign_processes(device, set()) == {4242, os.getpid()}
-        repeater.stop()
-
-
-def test_a_card_that_lists_no_processes_has_no_foreign_ones(device: EmulatedDevice) -> None:
-    device.inject("foreign_process", {"pid": 4242})
-    device.inject("processes", "not_supported")
-    assert foreign_processes(device, set()) == set()

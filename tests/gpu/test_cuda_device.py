@@ -7,11 +7,19 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
+from pytest_gpuenergy.devices.cache import STATES
 from pytest_gpuenergy.devices.device import Device, Work
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.lease import PowerCapLease
 from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.energy.powercap import PowerCap, read_limits
+from pytest_gpuenergy.energy.samples import (
+    PowerReading,
+    PowerSamples,
+    average_power_mw,
+    choose_source,
+    instant_power_mw,
+)
 from pytest_gpuenergy.errors import CapWritesDeniedError, KernelFault
 from pytest_gpuenergy.harness import Harness, Subject
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
@@ -150,6 +158,39 @@ def test_launches_are_back_to_back(device: Device) -> None:
         reading = EnergyMeter(device).measure(repeater)
     busy = sum(t.busy_seconds for t in reading.trials) / sum(t.seconds for t in reading.trials)
     assert busy >= 0.99
+
+
+def test_a_cold_cache_makes_a_kernel_slower(device: Device) -> None:
+    found = {
+        state: Harness(device, cache=state).measure_kernel(kernel(), workload(), Subject("t", "s"))
+        for state in STATES
+    }
+    hot, cold = found["hot"], found["cold"]
+    assert (hot.cache, cold.cache) == ("hot", "cold")
+    assert hot.time_ms is not None
+    assert cold.time_ms is not None, cold.error
+    # 8 MiB come from the device memory rather than from the L2.
+    assert cold.time_ms > 1.1 * hot.time_ms
+    assert "host_gaps" not in cold.validity
+
+
+@pytest.mark.parametrize("read", [instant_power_mw, average_power_mw])
+def test_integrated_power_agrees_with_the_counter(device: Device, read: PowerReading) -> None:
+    scalars = {"factor": Scalar("factor", "float32", 2.0)}
+    meter, powers_w = EnergyMeter(device), []
+    with arenas_for(workload(), seed=0) as arenas:
+        for source in (choose_source(device), PowerSamples(device, "power", read)):
+            meter._source = source
+            with device.repeat(
+                kernel(), arenas, scalars, work=Work(N, 8 * N), timeout_s=20
+            ) as repeater:
+                powers_w.append(meter.measure(repeater).power_w)
+    assert powers_w[1] == pytest.approx(powers_w[0], rel=0.02)
+
+
+def test_our_own_worker_is_no_stranger(device: Device) -> None:
+    measured = Harness(device).measure_kernel(kernel(), workload(), Subject("test", "scale"))
+    assert "foreign_process" not in measured.validity
 
 
 def test_writing_a_power_limit_is_denied(device: Device) -> None:

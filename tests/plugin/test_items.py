@@ -11,6 +11,7 @@ import pytest
 
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.report import RunFolder
 
 if TYPE_CHECKING:
     from conftest import Project
@@ -22,7 +23,7 @@ TABLE = """
 
 
 def ids(project: Project, *arguments: str) -> list[str]:
-    result = project.run("--collect-only", "-q", *arguments)
+    result = project.run("--collect-only", "-q", "--gpuenergy-order", "file", *arguments)
     assert result.ret == pytest.ExitCode.OK
     return re.findall(r"^[\w.]+::(.+)$", result.stdout.str(), re.M)
 
@@ -211,12 +212,71 @@ def test_a_card_that_tells_no_limits_can_be_measured_as_it_is(
 
 
 def test_a_gpu_in_use_by_another_process_ends_the_run(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project,
 ) -> None:
-    monkeypatch.setattr("pytest_gpuenergy.session.LOCK_WAIT_S", 0.0)
     with open_device("emulated") as device, gpu_lock(device, wait_s=0):
-        result = project.run()
+        result = project.run("--gpuenergy-lock-wait", "0")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     sentence = f"NVIDIA H200 ({device.uuid}) is in use by process {os.getpid()}: wait for it *"
     result.stdout.fnmatch_lines([f"*error: {sentence}"])
     assert not project.runs
+
+
+SEVERAL = """
+import pytest
+
+@pytest.mark.parametrize("kernel", ["a", "b", "c"])
+def test_mixed(kernel, powercap):
+    pass
+
+def test_plain():
+    pass
+"""
+
+
+def test_items_of_several_caps_and_kernels_are_interleaved(project: Project) -> None:
+    project.module(SEVERAL)
+    caps = ("--powercap", "200W,325W,450W")
+    assert ids(project, *caps, "--gpuenergy-order", "interleaved") == [
+        *(f"test_mixed[{item}]" for item in ("a-200W", "b-450W", "c-325W")),
+        *(f"test_mixed[{item}]" for item in ("c-200W", "b-325W", "a-450W")),
+        *(f"test_mixed[{item}]" for item in ("a-325W", "b-200W", "c-450W")),
+        "test_plain",
+    ]
+
+
+def test_the_order_of_the_file_can_be_kept(project: Project) -> None:
+    project.module(SEVERAL)
+    project.ini('gpuenergy_order = "file"')
+    found = ids(project, "--powercap", "200W,325W")
+    assert found[:4] == [f"test_mixed[{k}-{cap}]" for k in "ab" for cap in ("200W", "325W")]
+
+
+def test_a_cold_cache_costs_energy_and_is_recorded(project: Project) -> None:
+    parts = (project.path / "parts.py").read_text()
+    larger = parts.replace("1024", "1048576").replace('"grid": 8', '"grid": 8192')
+    (project.path / "parts.py").write_text(larger)
+    for state in ("hot", "cold"):
+        project.run("--powercap", "700W", "--gpuenergy-cache", state).assert_outcomes(passed=1)
+    reports = [RunFolder(folder).load() for folder in project.runs]
+    found = {report.run.options["gpuenergy-cache"]: report.measurements for report in reports}
+    (hot,), (cold,) = found["hot"], found["cold"]
+    assert (hot.cache, cold.cache) == ("hot", "cold")
+    assert cold.energy_mj > 1.1 * hot.energy_mj
+
+
+def test_buffers_too_small_to_be_cold_are_refused(project: Project) -> None:
+    result = project.run("--powercap", "700W", "--gpuenergy-cache", "cold")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["constraints: Its buffers of 8192 bytes cannot be kept out of an L2 cache of 50 MiB, *"]
+    )
+
+
+def test_a_resumed_run_measures_again_under_another_cache(project: Project) -> None:
+    parts = (project.path / "parts.py").read_text()
+    larger = parts.replace("1024", "65536").replace('"grid": 8', '"grid": 512')
+    (project.path / "parts.py").write_text(larger)
+    caps = ("--powercap", "700W")
+    project.run(*caps).assert_outcomes(passed=1)
+    project.run(*caps, "--gpuenergy-resume", "--gpuenergy-cache", "cold").assert_outcomes(passed=1)

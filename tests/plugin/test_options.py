@@ -20,6 +20,9 @@ NAMES = (
     "--gpuenergy-csv",
     "--gpuenergy-resume",
     "--gpuenergy-timeout",
+    "--gpuenergy-lock-wait",
+    "--gpuenergy-cache",
+    "--gpuenergy-order",
 )
 ONE = "450W"
 
@@ -108,6 +111,18 @@ def test_a_path_on_the_command_line_is_relative_to_where_pytest_was_started(
         (
             ("--gpuenergy-timeout", "nan"),
             "--gpuenergy-timeout 'nan' is not a number of seconds above zero.",
+        ),
+        (
+            ("--gpuenergy-lock-wait", "-1"),
+            "--gpuenergy-lock-wait '-1' is not a number of seconds that is not negative.",
+        ),
+        (
+            ("--gpuenergy-cache", "warm"),
+            "--gpuenergy-cache 'warm' is not understood: give hot or cold.",
+        ),
+        (
+            ("--gpuenergy-order", "random"),
+            "--gpuenergy-order 'random' is not understood: give interleaved or file.",
         ),
         (
             ("--gpuenergy-json", "parts.py/r.json"),

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.devices.select import open_device
 
 if TYPE_CHECKING:
     from conftest import Project
 
 TWO = ("-p", "no:benchmark", "-n", "2")
+MEETS = """
+import os, time
+import pytest
+from pathlib import Path
+from parts import LAUNCH, SCALE, SOURCE
+
+def meet(name):
+    # Each worker waits for the other in its first item, so that neither does everything alone.
+    Path(name + os.environ["PYTEST_XDIST_WORKER"]).touch()
+    deadline_s = time.monotonic() + 60
+    while len(list(Path().glob(name + "gw*"))) < 2 and time.monotonic() < deadline_s:
+        os.sched_yield()
+
+@pytest.mark.parametrize("number", range(4))
+def test_scale(number, powercap, gpu, load_kernel, energy_benchmark):
+    meet("met-")
+    limit_mw = gpu.nvml.nvmlDeviceGetPowerManagementLimit(gpu.handle)
+    assert limit_mw == powercap.power_limit_w * 1000
+    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+"""
+
+
+def limits_w(count: int) -> list[float]:
+    """The power limits of the first emulated H200s now."""
+    found = []
+    for index in range(count):
+        with open_device(f"emulated:h200x{count}", index=index) as device:
+            limit_mw = device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)
+            found.append(limit_mw / 1e3)
+    return found
 
 
 def test_workers_write_one_report(project: Project) -> None:
@@ -21,6 +54,45 @@ def test_workers_write_one_report(project: Project) -> None:
     project.run(*arguments, "--gpuenergy-resume").assert_outcomes(
         passed=flagged, skipped=5 - flagged
     )
+
+
+def test_each_worker_has_a_gpu_with_its_own_cap_and_lock(project: Project) -> None:
+    project.module(MEETS)
+    arguments = (*TWO, "--gpu-device", "emulated:h200x2", "--powercap", "1,3")
+    project.run(*arguments).assert_outcomes(passed=8)
+    measurements = project.report().measurements
+    assert len({m.node_id for m in measurements}) == 8
+    with open_device("emulated") as first, open_device("emulated:h200x2", index=1) as second:
+        uuids = {first.uuid, second.uuid}
+    counts = Counter(m.gpu_uuid for m in measurements)
+    assert set(counts) == uuids
+    for m in measurements:
+        assert m.power_limit_w == m.enforced_power_limit_w
+    assert limits_w(2) == [700, 700]
+
+
+def test_workers_that_share_a_gpu_take_turns(project: Project) -> None:
+    arguments = (*TWO, "--gpuenergy-lock-wait", "0", "--powercap", "1,2,3")
+    project.run(*arguments).assert_outcomes(passed=3)
+    assert len(project.report().measurements) == 3
+    assert limits_w(1) == [700]
+
+
+def test_a_gpu_that_is_lost_leaves_the_other_ones_results(project: Project) -> None:
+    lost = """
+    if os.environ["PYTEST_XDIST_WORKER"] == "gw1":
+        gpu.inject("any", "gpu_is_lost")
+    energy_benchmark("""
+    project.module(MEETS.replace("\n    energy_benchmark(", lost))
+    result = project.run(*TWO, "--gpu-device", "emulated:h200x2", "--powercap", "1")
+    outcomes = result.parseoutcomes()
+    assert outcomes["passed"] >= 1
+    assert outcomes["failed"] >= 1
+    assert "INTERNALERROR" not in result.stdout.str()
+    stored = project.report().measurements
+    assert sum(m.measured for m in stored) == outcomes["passed"]
+    with open_device("emulated") as first:
+        assert {m.gpu_uuid for m in stored if m.measured} == {first.uuid}
 
 
 def test_what_no_item_can_do_is_said_without_a_crash(project: Project) -> None:

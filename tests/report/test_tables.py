@@ -87,9 +87,11 @@ def test_failed_kernels_are_never_on_the_front(failed: Make) -> None:
     assert pareto([failed(1), failed(2)]) == []
 
 
-def test_groups_keep_the_order_of_the_measurements(measured: Make) -> None:
-    items = [measured(1, 5), measured(1, 1), measured(2, 5), measured(1, 1, workload="case2")]
-    assert list(group(items)) == [("case1", "700W"), ("case1", "200W"), ("case2", "200W")]
+def test_groups_have_the_lowest_cap_and_the_best_rank_first(measured: Make) -> None:
+    items = [measured(1, 5, workload="case2"), measured(2, 5), measured(1, 1), measured(1, 5)]
+    groups = group(items)
+    assert list(groups) == [("case2", "700W"), ("case1", "200W"), ("case1", "700W")]
+    assert [m.kernel.rank for m in groups["case1", "700W"]] == [1, 2]
 
 
 def test_the_summary_marks_the_front_and_shows_failures(measured: Make, failed: Make) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from pytest_gpuenergy.devices.cache import CacheState, sets_needed
 from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Timeline, Work
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, LAUNCH, Fault, parse_faults
@@ -129,6 +130,7 @@ class EmulatedDevice(Device):
     ) -> None:
         """Run ``kernel`` on the host; before its first run ever, look for races."""
         check_geometry(kernel, self.profile)
+        check_memory(kernel, arenas, self.profile)
         with self._lock:  # runs are concurrent, the card's state and the look for races are not
             strike(self.state)
             self._profiled(kernel, arenas, scalars, timeout_s)
@@ -143,15 +145,22 @@ class EmulatedDevice(Device):
         *,
         work: Work | None,
         timeout_s: float,
+        cache: CacheState = "hot",
     ) -> Iterator[Repeater]:
         check_geometry(kernel, self.profile)
+        check_memory(kernel, arenas, self.profile)
         strike(self.state)
         self._runner.compile(kernel)
-        traffic = None
-        if recorded_on(kernel, self.profile) is None:
-            traffic = self._profiled(kernel, arenas, scalars, timeout_s)
         footprint = sum(arena.tensor.nbytes for arena in arenas.values())
-        demand = demand_of(kernel, work, traffic, self.profile, footprint_bytes=footprint)
+        if cache == "cold":
+            spaces = sum(space.nbytes for space in kernel.workspaces)
+            sets_needed(footprint + spaces, self.profile.l2_bytes)  # as a real card would have it
+        traffic = None
+        if recorded_on(kernel, self.profile, cache) is None:
+            traffic = self._profiled(kernel, arenas, scalars, timeout_s)
+        demand = demand_of(
+            kernel, work, traffic, self.profile, footprint_bytes=footprint, cache=cache
+        )
         repeater = _VirtualRepeater(self.state, demand, timeout_s)
         try:
             yield repeater
@@ -270,6 +279,22 @@ def check_geometry(kernel: Kernel, profile: GpuProfile) -> None:
                 f"{launch.entry} asks for {launch.shared_bytes} bytes of dynamic shared memory; a "
                 f"block of an {profile.name} has at most {profile.shared_per_block}.",
             )
+
+
+def check_memory(kernel: Kernel, arenas: Mapping[str, Arena], profile: GpuProfile) -> None:
+    """Refuse buffers that a real GPU of this kind has no memory for.
+
+    Raises:
+        KernelFault: tensors and workspaces together exceed the GPU's memory.
+    """
+    tensors = [*(arena.tensor for arena in arenas.values()), *kernel.workspaces]
+    needed_mib = sum(tensor.nbytes for tensor in tensors) / 2**20
+    if needed_mib > profile.memory_mib:
+        raise KernelFault(
+            "constraints",
+            f"Out of memory: {needed_mib:.0f} MiB of buffers do not fit into the "
+            f"{profile.memory_mib} MiB of an {profile.name}.",
+        )
 
 
 def _host_runner() -> Runner:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.coefficients import COEFFICIENTS, Coefficients
 from pytest_gpuenergy.devices.emulated.governor import Demand
@@ -40,11 +41,13 @@ def demand_of(
     profile: GpuProfile,
     *,
     footprint_bytes: int = 0,
+    cache: CacheState = "hot",
     coefficients: Coefficients = COEFFICIENTS,
 ) -> Demand:
     """What one run of ``kernel`` takes at the profile's default limit, in seconds and watts.
 
-    Recorded figures of this GPU win; otherwise every launch is modelled.
+    Recorded figures of this GPU win, which are those of a hot cache; otherwise every launch is
+    modelled.
 
     Args:
         kernel: all its launches are one run.
@@ -52,19 +55,20 @@ def demand_of(
         traffic: of each launch; needed unless the kernel has recorded figures of this GPU.
         profile: the GPU.
         footprint_bytes: size of all buffers, which stands for the bytes moved without ``work``.
+        cache: whether what fits in the L2 stays there from run to run.
         coefficients: of the model.
 
     Raises:
         KernelFault: no block fits on a multiprocessor.
     """
-    recorded = recorded_on(kernel, profile)
+    recorded = recorded_on(kernel, profile, cache)
     if recorded is not None:
         return _from_record(recorded, kernel, work, footprint_bytes, profile)
     if traffic is None:
         raise ValueError("a kernel without recorded figures needs its traffic")
     flops = _shares(kernel, work, traffic)
     moved = work.bytes_moved if work else footprint_bytes
-    dram_share = _dram_share(kernel, moved, traffic, profile)
+    dram_share = _dram_share(kernel, moved, traffic, profile, cache)
     parts = [
         _launch(launch, entry, count, dram_share, profile, coefficients)
         for launch, entry, count in zip(kernel.launches, traffic, flops, strict=True)
@@ -82,8 +86,12 @@ def demand_of(
     )
 
 
-def recorded_on(kernel: Kernel, profile: GpuProfile) -> RecordedFigures | None:
+def recorded_on(
+    kernel: Kernel, profile: GpuProfile, cache: CacheState = "hot"
+) -> RecordedFigures | None:
     """The figures recorded on this GPU under the highest limit, if there are any."""
+    if cache == "cold":
+        return None
     figures = [figure for figure in kernel.recorded if figure.gpu == profile.name]
     return max(figures, key=lambda figure: figure.power_limit_w, default=None)
 
@@ -229,7 +237,11 @@ def _launch(
 
 
 def _dram_share(
-    kernel: Kernel, bytes_moved: float, traffic: Sequence[Traffic], profile: GpuProfile
+    kernel: Kernel,
+    bytes_moved: float,
+    traffic: Sequence[Traffic],
+    profile: GpuProfile,
+    cache: CacheState,
 ) -> float:
     """Of the bytes that pass the L2, the share that the device memory moves too.
 
@@ -243,9 +255,11 @@ def _dram_share(
         tensor.nbytes * sum(tensor.name in launch.arguments for launch in kernel.launches)
         for tensor in kernel.workspaces
     )
-    if not l2_bytes or moved <= profile.l2_bytes:
-        return 0.0  # what fits in the L2 stays there from run to run
-    return min(1.0, moved / l2_bytes) * (1 - profile.l2_bytes / moved)
+    if not l2_bytes:
+        return 0.0
+    # What fits in the L2 stays there from run to run, unless the buffers rotate.
+    missed = 1.0 if cache == "cold" else max(0.0, 1 - profile.l2_bytes / max(moved, 1))
+    return min(1.0, moved / l2_bytes) * missed
 
 
 def _shares(kernel: Kernel, work: Work | None, traffic: Sequence[Traffic]) -> list[float]:

@@ -58,6 +58,8 @@ class PowerFunctions(NvmlBase):
     @reads(cost_us=3500, spread=0.04)
     def nvmlDeviceGetTotalEnergyConsumption(self, _state: CardState, card: Card) -> int:
         """Energy counter in mJ."""
+        if not card.profile.sensor.has_counter:
+            raise self.error("NVML_ERROR_NOT_SUPPORTED")
         return card.counter_mj()
 
     @reads()
@@ -90,9 +92,11 @@ class PowerFunctions(NvmlBase):
             names.NVML_FI_DEV_POWER_REQUESTED_LIMIT: lambda: card.limit_mw,
         }
         value.nvmlReturn = names.NVML_SUCCESS
+        counter = value.fieldId == names.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION
+        missing = missing or (counter and not profile.sensor.has_counter)
         if missing or value.scopeId != names.NVML_POWER_SCOPE_GPU:
             value.nvmlReturn = names.NVML_ERROR_NOT_SUPPORTED
-        elif value.fieldId == names.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION:
+        elif counter:
             value.valueType = names.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
             value.value.ullVal = card.counter_mj()
         elif value.fieldId in answers:

@@ -18,11 +18,13 @@ class Sensor:
         period_ms: the energy counter and the power readings change this often.
         instant_window_ms: the instant power is the mean over this long before a change.
         average_window_ms: likewise for `nvmlDeviceGetPowerUsage`.
+        has_counter: whether there is an energy counter.
     """
 
     period_ms: float
     instant_window_ms: float
     average_window_ms: float
+    has_counter: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class GpuProfile:
 _HOPPER_SENSOR = Sensor(period_ms=100, instant_window_ms=25, average_window_ms=1000)
 _GA100_SENSOR = Sensor(period_ms=100, instant_window_ms=25, average_window_ms=25)
 _VOLTA_SENSOR = Sensor(period_ms=20, instant_window_ms=10, average_window_ms=10)
+# NVML has an energy counter from Volta on; that Pascal's windows are Volta's is a guess.
+_PASCAL_SENSOR = Sensor(20, 10, 10, has_counter=False)
 _GEFORCE_SENSOR = Sensor(period_ms=100, instant_window_ms=100, average_window_ms=1000)
 
 _KIB = 1024
@@ -185,6 +189,31 @@ PROFILES: dict[str, GpuProfile] = {
             max_limit_w=300,
             default_limit_w=300,
             sensor=_VOLTA_SENSOR,
+            has_mig=False,
+        ),
+        # NVIDIA Tesla P100 architecture whitepaper (SXM2, 16 GB).
+        GpuProfile(
+            key="p100",
+            name="Tesla P100-SXM2-16GB",
+            architecture="sm_60",
+            pci_device_id=0x15F910DE,
+            sm_count=56,
+            max_clock_mhz=1480,
+            min_clock_mhz=544,
+            memory_clock_mhz=715,
+            memory_mib=16384,
+            bandwidth_gb_s=732,
+            fp32_tflops=10.6,
+            l2_bytes=4 * _MIB,
+            shared_per_sm=64 * _KIB,
+            shared_per_block=48 * _KIB,
+            threads_per_sm=2048,
+            blocks_per_sm=32,
+            idle_w=35,
+            min_limit_w=150,
+            max_limit_w=300,
+            default_limit_w=300,
+            sensor=_PASCAL_SENSOR,
             has_mig=False,
         ),
         # NVIDIA A30 datasheet.

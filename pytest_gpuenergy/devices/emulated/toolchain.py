@@ -54,8 +54,12 @@ _MALLOC = {
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fno-pie", "-w")
 _VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": (),
-    # Only the compiler's half of the thread sanitizer: races.cpp is what it calls.
-    "checked": ("-fsanitize=thread", "-DCUHOST_CHECKED"),
+    # Only the compiler's half of the sanitizers: races.cpp is what they call.
+    "checked": (
+        "-fsanitize=thread,alignment",
+        "-fno-sanitize-recover=alignment",
+        "-DCUHOST_CHECKED",
+    ),
 }
 _ALL_FLAGS = (_FLAGS, _GCC_UNROLL, _RUNTIME_FLAGS, _VARIANTS)
 _RUNTIME = ("main", "memory", "report", "scheduler")

@@ -520,3 +520,20 @@ __device__ float two() { return 2.f; }
 def test_c_linkage_is_no_obstacle(run, source):
     outputs = run(source, outputs={"x": (32, "float32")}, block=32)
     assert (outputs["x"] == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("float4 v = *(float4*)(y + 1); y[9] = v.x + v.w;", "reads at .* multiple of 16 bytes"),
+        ("*(float4*)(y + 2) = make_float4(1, 2, 3, 4);", "writes at .* multiple of 16 bytes"),
+        ("float2 v = *(float2*)(y + 3); y[9] = v.x;", "reads at .* multiple of 8 bytes"),
+        ("if (*(int*)((char*)y + 2) == 7) y[9] = 1;", "reads at .* multiple of 4 bytes"),
+    ],
+)
+def test_a_misaligned_address_is_a_fault(runner, tmp_path, statement, said):
+    arena = Arena.create(tmp_path / "y", Tensor("y", (64,), "float32", "output"))
+    launch = Launch("k", (1, 1, 1), (1, 1, 1), ("y",))
+    kernel = Kernel(f"__global__ void k(float* y) {{ {statement} }}", (launch,))
+    with _fault("runtime", rf"misaligned address: thread \(0,0,0\) of block .* {said}"):
+        runner.check_races(kernel, {"y": arena}, {}, timeout_s=60)

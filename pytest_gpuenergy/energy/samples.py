@@ -1,0 +1,183 @@
+"""Energy as the integral of a power reading, for cards without an energy counter.
+
+What a reading says is a mean over a window before the sensor's last update. Both lengths differ
+from GPU to GPU and are found out once, from how the reading follows a load that has just begun:
+see Z. Yang, K. Adamek, W. Armour, "Accurate and Convenient Energy Measurements for GPUs" (SC24).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.energy.counter import EnergyCounter
+from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
+from pytest_gpuenergy.errors import DeviceError
+
+READINGS_PER_PERIOD = 2
+"""More than one, so that no update of the sensor is missed."""
+
+_PROBE_S = 2.5
+_PROBE_STEP_S = 0.002
+_SLOWEST_PERIOD_S = 0.1  # of the GPUs in the study above
+_LONGEST_WINDOW_S = 1.0
+_LEAST_STEP = 0.1  # a smaller change of power, relatively, does not show the window
+
+PowerReading = Callable[[Device], float | None]
+
+
+@dataclass(frozen=True)
+class SensorTraits:
+    """A power sensor's ways: it is renewed every ``period_s`` with the mean over ``window_s``."""
+
+    period_s: float
+    window_s: float
+
+
+class PowerSamples:
+    """Integrates a power reading in time by the trapezoidal rule.
+
+    Args:
+        device: the card.
+        name: of the reading, for records.
+        read: gives the power in mW, None when the card does not tell it.
+    """
+
+    def __init__(self, device: Device, name: str, read: PowerReading) -> None:
+        self._device = device
+        self._clock = device.clock
+        self._read = read
+        self._traits: SensorTraits | None = None
+        self._last = (0.0, 0.0)
+        self._energy_mj = 0.0
+        self.name = name
+        self.period_s = _SLOWEST_PERIOD_S
+        self.memory_s = _LONGEST_WINDOW_S
+
+    def probe(self) -> Edge:
+        """The present moment; the first time, after having looked at the reading for 2.5 s.
+
+        Raises:
+            CounterError: the reading did not change in all that time.
+            DeviceError: it cannot be read.
+        """
+        if self._traits is None:
+            self._traits = probe_sensor(self._watched())
+            self.period_s, self.memory_s = self._traits.period_s, self._traits.window_s
+        self._last, self._energy_mj = self._reading(), 0.0
+        return self._edge()
+
+    def next_edge(self, periods: int) -> Edge:
+        """The edge ``periods`` update periods after the last one.
+
+        Raises:
+            DeviceError: the power cannot be read.
+        """
+        begin_s, _ = self._last
+        step_s = self.period_s / READINGS_PER_PERIOD
+        for number in range(1, periods * READINGS_PER_PERIOD + 1):
+            self._clock.sleep_s(max(0.0, begin_s + number * step_s - self._clock.now_s()))
+            (before_s, before_mw), self._last = self._last, self._reading()
+            now_s, now_mw = self._last
+            self._energy_mj += (now_s - before_s) * (before_mw + now_mw) / 2
+        return self._edge()
+
+    def _edge(self) -> Edge:
+        time_s, _ = self._last
+        return Edge(time_s, time_s, self._energy_mj)
+
+    def _reading(self) -> tuple[float, float]:
+        now_s, power_mw = self._clock.now_s(), self._read(self._device)
+        if power_mw is None:
+            raise DeviceError(
+                f"The {self.name} of {self._device.name} cannot be read any more: check the card "
+                "with nvidia-smi."
+            )
+        return now_s, power_mw
+
+    def _watched(self) -> list[tuple[float, float]]:
+        readings = [self._reading()]
+        while readings[-1][0] - readings[0][0] < _PROBE_S:
+            self._clock.sleep_s(_PROBE_STEP_S)
+            readings.append(self._reading())
+        if len({power_mw for _, power_mw in readings}) == 1:
+            raise CounterError(
+                "power_stale",
+                f"The {self.name} of {self._device.name} has not changed for {_PROBE_S:g} s.",
+            )
+        return readings
+
+
+def probe_sensor(readings: Sequence[tuple[float, float]]) -> SensorTraits:
+    """The traits of a sensor whose load began with the first of ``readings``.
+
+    The period is the median time between changes. A mean over a window that follows a step rises in
+    a straight line and has made half the way after half the window. What cannot be seen (nothing
+    changes, the step is small) is taken to be as slow as it gets.
+
+    Args:
+        readings: time in s and power in mW, in close succession for at least two windows.
+    """
+    (begin_s, idle_mw), (end_s, _) = readings[0], readings[-1]
+    changes_s = [later_s for (_, before), (later_s, after) in pairwise(readings) if before != after]
+    gaps_s = [later - earlier for earlier, later in pairwise(changes_s)]
+    period_s = min(median(gaps_s), _SLOWEST_PERIOD_S) if gaps_s else _SLOWEST_PERIOD_S
+    steady_mw = fmean(mw for at_s, mw in readings if at_s >= end_s - (end_s - begin_s) / 4)
+    step_mw = steady_mw - idle_mw
+    if abs(step_mw) < _LEAST_STEP * max(abs(steady_mw), 1.0):
+        return SensorTraits(period_s, _LONGEST_WINDOW_S)
+    half_s = next(s for s, mw in readings if (mw - idle_mw) / step_mw >= 0.5) - begin_s
+    # On average an update comes half a period after what it tells.
+    window_s = 2 * (half_s - period_s / 2)
+    return SensorTraits(period_s, min(max(window_s, period_s), _LONGEST_WINDOW_S))
+
+
+def instant_power_mw(device: Device) -> float | None:
+    """The power of about the last update, by field 186; None when the card does not tell it."""
+    nvml = device.nvml
+    try:
+        (value,) = nvml.nvmlDeviceGetFieldValues(device.handle, [nvml.NVML_FI_DEV_POWER_INSTANT])
+    except nvml.NVMLError:
+        return None
+    return float(value.value.uiVal) if value.nvmlReturn == nvml.NVML_SUCCESS else None
+
+
+def average_power_mw(device: Device) -> float | None:
+    """The power as the card averages it, over up to a second; None when it does not tell it."""
+    try:
+        return float(device.nvml.nvmlDeviceGetPowerUsage(device.handle))
+    except device.nvml.NVMLError:
+        return None
+
+
+def choose_source(device: Device) -> EnergySource:
+    """The energy counter where there is one (from Volta on), otherwise the integral of the power.
+
+    Of two power readings the instant one is preferred: it forgets sooner.
+
+    Raises:
+        DeviceError: the card has no source of energy, or does not answer.
+    """
+    nvml = device.nvml
+    absent = (
+        nvml.NVMLError_NotSupported,
+        nvml.NVMLError_NoPermission,
+        nvml.NVMLError_FunctionNotFound,
+    )
+    try:
+        nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle)
+        return EnergyCounter(device)
+    except absent:
+        pass
+    except nvml.NVMLError:
+        return EnergyCounter(device)  # it is there; reading it again will tell what is wrong
+    for name, read in (("instant power", instant_power_mw), ("average power", average_power_mw)):
+        if read(device) is not None:
+            return PowerSamples(device, name, read)
+    raise DeviceError(
+        f"{device.name} offers neither an energy counter nor a power reading, so that no energy "
+        "can be measured on it: choose another GPU."
+    )

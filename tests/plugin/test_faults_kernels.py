@@ -1,0 +1,93 @@
+"""Kernels that fail in the middle of a run: their items fail, and the next ones are measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.devices.select import open_device
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+BENCH = """
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+BODIES = {
+    "right": "y[i] = factor * x[i];",
+    "hung": "for (volatile int k = 0; k < 1;) {} y[i] = factor * x[i];",
+    "illegal": "y[i + (1 << 28)] = factor * x[i];",
+    "null": "float* nowhere = nullptr; nowhere[i] = factor * x[i];",
+    "misaligned": "float4 v = *(const float4*)(x + i); y[i] = factor * v.x;",
+    "trap": "__trap();",
+}
+LAUNCHES = {
+    "threads": {"block": 2048},
+    "shared": {"shared_bytes": 1 << 20},
+}
+
+@pytest.mark.parametrize("fault", ["first", FAULT, "last"])
+def test_scale(fault, powercap, load_kernel, energy_benchmark):
+    body = BODIES.get(fault, BODIES["right"])
+    source = SOURCE.replace("y[i] = factor * x[i];", body)
+    launch = {**LAUNCH, **LAUNCHES.get(fault, {})}
+    energy_benchmark(load_kernel(source, **launch), workload=SCALE)
+"""
+
+
+def limit_w() -> float:
+    """The power limit of the emulated card now."""
+    with open_device("emulated") as device:
+        return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [
+        ("hung", "timeout"),
+        ("illegal", "correctness"),  # the look for races sees the address before it is used
+        ("null", "correctness"),
+        ("misaligned", "runtime"),
+        ("trap", "runtime"),
+        ("threads", "constraints"),
+        ("shared", "constraints"),
+    ],
+)
+def test_a_kernel_that_fails_takes_only_its_own_item_along(
+    project: Project, fault: str, outcome: str
+) -> None:
+    project.module(f"FAULT = {fault!r}\n{BENCH}")
+    result = project.run("--powercap", "1", "--gpuenergy-timeout", "5", "--gpuenergy-order", "file")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines([f"{outcome}: *"])
+    assert "Traceback" not in result.stdout.str()
+    stored = project.stored().measurements
+    assert [m.outcome for m in stored] == ["correct", outcome, "correct"]
+    assert [m.measured for m in stored] == [True, False, True]
+    assert project.report().measurements == stored
+    assert limit_w() == 700
+
+
+def test_a_kernel_that_asks_for_too_much_memory_takes_only_its_own_item_along(
+    project: Project,
+) -> None:
+    project.module(
+        """
+        from dataclasses import replace
+        import pytest
+        from parts import LAUNCH, SCALE, SOURCE
+        from pytest_gpuenergy.workloads import Tensor
+
+        @pytest.mark.parametrize("gib", [0.001, 200, 0.002])
+        def test_scale(gib, powercap, load_kernel, energy_benchmark):
+            space = Tensor("space", (int(gib * 2**28),), "float32", "workspace")
+            kernel = replace(load_kernel(SOURCE, **LAUNCH), workspaces=(space,))
+            energy_benchmark(kernel, workload=SCALE)
+        """
+    )
+    result = project.run("--powercap", "1")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["constraints: Out of memory: 204800 MiB of buffers do not fit *"])
+    assert limit_w() == 700

@@ -1,0 +1,136 @@
+"""A run that is killed in the middle of an item, and the start after it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.devices.select import open_device
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+HANGS_AT_THE_THIRD = """
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_scale(number, powercap, load_kernel, energy_benchmark):
+    loop = "for (volatile int k = 0; k < 1;) {} y[i] =" if number == 3 else "y[i] ="
+    energy_benchmark(load_kernel(SOURCE.replace("y[i] =", loop), **LAUNCH), workload=SCALE)
+"""
+PATIENCE_S = 60.0
+
+
+def limit_w() -> float:
+    """The power limit of the emulated card now."""
+    with open_device("emulated") as device:
+        return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Its children and theirs, those that are there at this moment."""
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = list(map(int, path.read_text().split()))
+        except OSError:
+            continue
+        for child in children:
+            yield child
+            yield from descendants(child)
+
+
+def running_program(pid: int) -> int:
+    """The process, under ``pid``, that runs a kernel's program; waits until there is one."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        for child in descendants(pid):
+            try:
+                program = Path(f"/proc/{child}/exe").readlink().name
+            except OSError:
+                continue
+            if program.endswith(("-plain", "-checked")) and busy(child):
+                return child
+    raise AssertionError("no kernel was run")
+
+
+def busy(pid: int) -> bool:
+    """Whether the process has used half a second of processor time: it hangs."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[11]) >= os.sysconf("SC_CLK_TCK") / 2
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], PATIENCE_S)[0])
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def killed(project: Project) -> tuple[Project, list[int]]:
+    """A project whose run was killed while the kernel of its third item hung; all its processes."""
+    project.module(HANGS_AT_THE_THIRD)
+    command = [sys.executable, "-m", "pytest", "-q", "--powercap", "1", "--gpuenergy-order", "file"]
+    with (project.path / "out.txt").open("w") as out:
+        run = subprocess.Popen(command, cwd=project.path, stdout=out, stderr=out)
+    try:
+        hung = running_program(run.pid)
+        pids = [run.pid, *descendants(run.pid)]
+        assert hung in pids
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    return project, pids
+
+
+def test_a_kill_in_the_middle_of_an_item_leaves_results_and_no_process(
+    killed: tuple[Project, list[int]],
+) -> None:
+    project, pids = killed
+    assert all(map(has_ended, pids))
+    stored = project.stored().measurements
+    assert [m.measured for m in stored] == [True, True]
+    assert limit_w() == 200
+    project.run("--powercap", "current", "-k", "1").assert_outcomes(passed=1)
+    assert limit_w() == 700
+
+
+def test_a_run_that_was_killed_is_resumed(killed: tuple[Project, list[int]]) -> None:
+    project, _ = killed
+    project.module(HANGS_AT_THE_THIRD.replace("number == 3", "False"))
+    result = project.run("--powercap", "1", "--gpuenergy-resume")
+    result.assert_outcomes(skipped=2, passed=1)
+    assert [m.measured for m in project.report().measurements] == [True] * 3
+    assert limit_w() == 700
+
+
+def test_buffers_of_a_run_that_was_killed_are_removed_at_the_next_start(
+    killed: tuple[Project, list[int]],
+) -> None:
+    project, pids = killed
+
+    def left() -> list[Path]:
+        folders = (Path("/dev/shm"), Path(tempfile.gettempdir()))
+        return [path for folder in folders for path in folder.glob(f"gpuenergy-{pids[0]}-*")]
+
+    assert left()
+    project.run("--powercap", "current", "-k", "1").assert_outcomes(passed=1)
+    assert not left()

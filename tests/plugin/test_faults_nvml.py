@@ -1,0 +1,194 @@
+"""NVML and the card go wrong in the middle of a run: what fails, what is kept, what is put back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.devices.select import open_device
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+THREE = """
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_scale(number, gpu, powercap, load_kernel, energy_benchmark):
+    if number == 2:
+        for what, value in FAULTS.items():
+            gpu.inject(what, value)
+    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+"""
+
+
+@pytest.fixture(autouse=True)
+def file_order(project: Project) -> None:
+    project.ini('gpuenergy_order = "file"')
+
+
+def limit_w() -> float:
+    """The power limit of the emulated card now."""
+    with open_device("emulated") as device:
+        return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
+
+
+def run_with(project: Project, *arguments: str, **faults: object) -> pytest.RunResult:
+    """A run of three items; the second one finds ``faults`` on the card, and so does the third."""
+    project.module(f"FAULTS = {faults!r}\n{THREE}")
+    return project.run("--powercap", "1", *arguments)
+
+
+def test_a_gpu_that_is_lost_fails_what_follows_and_keeps_what_was_measured(
+    project: Project,
+) -> None:
+    project.module(f"FAULTS = {{'any': {{'error': 'gpu_is_lost', 'after_s': 1.0}}}}\n{THREE}")
+    result = project.run_apart("--powercap", "1")
+    outcomes = result.parseoutcomes()
+    assert outcomes["passed"] == 1
+    assert outcomes.get("failed", 0) + outcomes.get("errors", 0) + outcomes.get("skipped", 0) == 2
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    text = result.stdout.str()
+    assert "Traceback" not in text
+    assert "GPU is lost" in text
+    stored = project.stored().measurements
+    assert stored[0].measured
+    assert not any(m.measured for m in stored[1:])
+    assert project.report().measurements == stored
+    assert limit_w() == 200  # nobody could put it back
+    project.module(THREE.replace("number == 2", "False"))
+    project.run("--powercap", "current").assert_outcomes(passed=3)
+    assert limit_w() == 700
+
+
+@pytest.mark.parametrize(
+    ("fault", "flag"), [("counter_reset", "counter_reset"), ("counter_stuck", "counter_stale")]
+)
+def test_a_counter_that_breaks_in_an_item_leaves_no_figure_there(
+    project: Project, fault: str, flag: str
+) -> None:
+    result = run_with(project, **{fault: {"after_s": 0.5, "lasts_s": 0.7}})
+    result.assert_outcomes(passed=2, failed=1)
+    stored = project.stored().measurements
+    assert [m.measured for m in stored] == [True, False, True]
+    assert stored[1].validity == (flag,)
+    assert limit_w() == 700
+
+
+def test_a_limit_that_somebody_changes_in_an_item_is_flagged_and_left_alone(
+    project: Project,
+) -> None:
+    result = run_with(project, "-rs", limit_changed={"power_w": 444, "after_s": 1.5})
+    result.assert_outcomes(passed=2, skipped=1)
+    result.stdout.fnmatch_lines(
+        ["SKIPPED * Somebody else has changed the power limit of NVIDIA H200 to 444 W: *"]
+    )
+    assert [m.validity for m in project.stored().measurements] == [(), ("power_limit_changed",)]
+    assert limit_w() == 444
+
+
+def test_a_limit_enforced_lower_than_asked_is_recorded(project: Project) -> None:
+    run_with(project, enforced_limit={"power_w": 150}).assert_outcomes(passed=3)
+    limits = [(m.power_limit_w, m.enforced_power_limit_w) for m in project.stored().measurements]
+    assert limits == [(200, 200), (200, 150), (200, 150)]
+    assert limit_w() == 700
+
+
+@pytest.mark.parametrize("after_s", [0.0, 1.5])
+def test_a_process_that_appears_flags_every_item_from_then_on(
+    project: Project, after_s: float
+) -> None:
+    run_with(project, foreign_process={"pid": 4242, "after_s": after_s}).assert_outcomes(passed=3)
+    flagged = ["foreign_process" in m.validity for m in project.stored().measurements]
+    assert flagged == [False, True, True]
+
+
+@pytest.mark.parametrize("error", ["not_supported", "no_permission"])
+@pytest.mark.parametrize("what", ["temperature", "samples", "processes", "power", "fields"])
+def test_a_reading_that_cannot_be_had_does_not_stop_a_run(
+    project: Project, what: str, error: str
+) -> None:
+    run_with(project, **{what: error}).assert_outcomes(passed=3)
+    assert all(m.measured for m in project.stored().measurements)
+
+
+def test_a_card_without_a_counter_is_measured_by_its_power(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = {"energy": "not_supported", "field_missing": {"field": 186}}
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(faults))
+    result = project.run("--powercap", "700W")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["gpuenergy: energy from the modelled average power over time (no energy counter); *"]
+    )
+    (measurement,) = project.stored().measurements
+    assert measurement.energy_source == "average power"
+
+
+def test_the_source_of_energy_and_the_card_are_recorded(project: Project) -> None:
+    project.run("--powercap", "1", "--gpu-device", "emulated:v100").assert_outcomes(skipped=1)
+    project.run("--powercap", "2", "--gpu-device", "emulated:v100").assert_outcomes(passed=1)
+    measurement = next(m for run in project.runs for m in _loaded(run))
+    with open_device("emulated:v100") as device:
+        assert (measurement.energy_source, measurement.gpu_uuid) == ("counter", device.uuid)
+
+
+def test_a_card_without_any_source_of_energy_is_told_in_one_sentence(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = dict.fromkeys(("energy", "fields", "power"), "not_supported")
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(faults))
+    result = project.run("--powercap", "700W")
+    assert result.ret != pytest.ExitCode.OK
+    text = result.stdout.str() + result.stderr.str()
+    assert "NVIDIA H200 offers neither an energy counter nor a power reading" in text
+    assert "Traceback" not in text
+    assert "INTERNALERROR" not in text
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"driver_mismatch": True},
+        {"init": "driver_not_loaded"},
+        {"init": "no_permission"},
+        {"any": "gpu_is_lost"},
+    ],
+    ids=["mismatch", "not-loaded", "no-permission", "lost"],
+)
+def test_an_nvml_that_does_not_start_ends_the_run_in_one_sentence(
+    project: Project, monkeypatch: pytest.MonkeyPatch, faults: dict[str, object]
+) -> None:
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(faults))
+    result = project.run("--powercap", "1")
+    assert result.ret != pytest.ExitCode.OK
+    text = result.stdout.str() + result.stderr.str()
+    assert "NVML of the emulated NVIDIA H200 does not start: " in text
+    assert "Traceback" not in text
+    assert "INTERNALERROR" not in text
+    assert not project.runs
+    monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
+    assert limit_w() == 700
+
+
+def test_without_the_module_pynvml_a_real_gpu_is_refused_in_one_sentence(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    result = project.run("--powercap", "1", "--gpu-device", "0")
+    assert result.ret != pytest.ExitCode.OK
+    text = result.stdout.str() + result.stderr.str()
+    assert "Module pynvml is not installed: pip install nvidia-ml-py." in text
+    assert "Traceback" not in text
+    assert not project.runs
+
+
+def _loaded(run: object) -> tuple[object, ...]:
+    from pytest_gpuenergy.report import RunFolder
+
+    return RunFolder(run).load().measurements  # type: ignore[arg-type]

@@ -1,0 +1,64 @@
+"""Two runs on one GPU at once: the second waits, or says who is in its way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.devices.lock import gpu_lock
+from pytest_gpuenergy.devices.select import open_device
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+ONE = ("--powercap", "450W")
+
+
+@pytest.fixture
+def in_use() -> Iterator[contextlib.ExitStack]:
+    """The emulated GPU is held, until this is closed."""
+    with contextlib.ExitStack() as stack:
+        device = stack.enter_context(open_device("emulated"))
+        stack.enter_context(gpu_lock(device, wait_s=0))
+        yield stack
+
+
+@pytest.fixture
+def waits(in_use: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What is slept; the GPU is free after the third time."""
+    slept: list[float] = []
+    real_sleep = time.sleep
+
+    def sleep(duration_s: float) -> None:
+        slept.append(duration_s)
+        if len(slept) == 3:
+            in_use.close()
+        real_sleep(0)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    return slept
+
+
+@pytest.mark.usefixtures("in_use")
+@pytest.mark.parametrize("by", ["option", "ini"])
+def test_a_second_run_that_may_not_wait_ends_with_a_sentence(project: Project, by: str) -> None:
+    if by == "ini":
+        project.ini('gpuenergy_lock_wait = "0"')
+    result = project.run(*ONE, *(["--gpuenergy-lock-wait", "0"] if by == "option" else []))
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [f"*error: NVIDIA H200 (GPU-*) is in use by process {os.getpid()}: wait for it to end *"]
+    )
+    assert "Traceback" not in result.stdout.str()
+    assert not project.runs
+
+
+def test_a_second_run_waits_for_the_first(project: Project, waits: list[float]) -> None:
+    project.run(*ONE, "--gpuenergy-lock-wait", "600").assert_outcomes(passed=1)
+    assert len(waits) >= 3
+    assert project.stored().measurements[0].measured

@@ -1,0 +1,181 @@
+"""Files are data: whatever stands in them, no code runs and nothing is written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.errors import GpuEnergyError
+from pytest_gpuenergy.kernels.database import load_database
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.kernels.records import RecordFile, dump_records, load_records
+from pytest_gpuenergy.kernels.source import load_kernel, plan_of
+from pytest_gpuenergy.report import load_report
+from pytest_gpuenergy.report.measurement import RunInfo
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.views import write_json
+
+LOADERS: dict[str, Callable[[Path], object]] = {
+    "records": load_records,
+    "plan": load_kernel,
+    "report": load_report,
+    "database": load_database,
+}
+HOSTILE = (
+    "__import__('os').system('touch /tmp/owned')",
+    "${HOME}`touch owned`$(touch owned);|&",
+    "!!python/object/apply:os.system ['touch owned']",
+    "../../../../etc/passwd",
+    "/etc/passwd",
+    "\0",
+    "%n%s" * 50,
+    "\ud800",
+    "x" * 100_000,
+    "<script>alert(1)</script>",
+)
+WATCHER = '''
+"""Loads files with everything forbidden that reading them does not take."""
+import builtins, json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_hostile_files import LOADERS
+from pytest_gpuenergy.errors import GpuEnergyError
+import pytest_gpuenergy.workloads  # what the loaders import at first use
+
+FORBIDDEN = ("exec", "compile", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.",
+             "subprocess.Popen", "pickle.find_class", "ctypes.dlopen", "os.remove", "os.rename",
+             "os.mkdir", "shutil.")
+seen, watching = set(), False
+def watch(event, arguments):
+    if not watching:
+        return
+    if event.startswith(FORBIDDEN):
+        seen.add(f"{event} {str(arguments)[:100]}")
+    elif event == "open":
+        path, mode, _ = arguments
+        writes = isinstance(mode, str) and set(mode) & set("wax+")
+        ours = (sys.argv[2], sys.prefix, sys.base_prefix)
+        inside = not isinstance(path, str) or path.startswith(ours)
+        if writes or not inside:
+            seen.add(f"open {path} {mode}")
+sys.addaudithook(watch)
+for watched in (False, True):  # the first round imports what is imported at first use
+    watching = watched
+    for path in sorted(Path(sys.argv[2]).glob("*/*.json")):
+        try:
+            LOADERS[path.parent.name](path)
+        except GpuEnergyError:
+            pass
+watching = False
+print(json.dumps(sorted(seen)))
+'''
+
+
+@pytest.fixture
+def documents(record_file: RecordFile, tmp_path: Path) -> dict[str, Any]:
+    """A good file for each loader but the database's."""
+    dump_records(record_file, tmp_path / "records.json")
+    kernel = Kernel(
+        'extern "C" __global__ void f(float* y) {}', (Launch("f", (1, 1, 1), (1, 1, 1), ("y",)),)
+    )
+    run = RunInfo("run", "2026-11-21", "host", "GPU", "GPU-1", "sm_90", True, {}, {}, {})
+    write_json(Report(run, ()), tmp_path / "report.json")
+    return {
+        "records": json.loads((tmp_path / "records.json").read_text()),
+        "plan": plan_of(kernel, "f.cu"),
+        "report": json.loads((tmp_path / "report.json").read_text()),
+    }
+
+
+def poisoned(document: Any) -> Iterator[Any]:
+    """The document with one of its strings replaced by something hostile, for every place."""
+    if isinstance(document, str):
+        yield from HOSTILE
+    elif isinstance(document, dict):
+        for key, value in document.items():
+            yield from ({**document, key: bad} for bad in poisoned(value))
+    elif isinstance(document, list):
+        for place, value in enumerate(document[:2]):
+            for bad in poisoned(value):
+                yield [*document[:place], bad, *document[place + 1 :]]
+
+
+def test_no_file_runs_code_writes_or_leads_elsewhere(
+    documents: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "hostile"
+    count = 0
+    for name, document in documents.items():
+        (folder / name).mkdir(parents=True)
+        for count, bad in enumerate([document, *poisoned(document)]):
+            (folder / name / f"{count}.json").write_text(json.dumps(bad))
+        assert count >= len(HOSTILE)
+    bomb = pickle.dumps(print)
+    for name in LOADERS:
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "pickle.json").write_bytes(bomb)
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHER, str(Path(__file__).parent), str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
+def test_any_bytes_are_read_or_refused(tmp_path: Path, loader: str, content: bytes) -> None:
+    path = tmp_path / "file.json"
+    path.write_bytes(content)
+    with contextlib.suppress(GpuEnergyError):
+        LOADERS[loader](path)
+
+
+@pytest.mark.parametrize("loader", ["records", "plan", "report"])
+@pytest.mark.parametrize("keep", [0, 1, 100, -1, -100])
+def test_a_truncated_file_is_refused(
+    tmp_path: Path, documents: dict[str, Any], loader: str, keep: int
+) -> None:
+    text = json.dumps(documents[loader])
+    path = tmp_path / "file.json"
+    path.write_text(text[:keep])
+    with pytest.raises(GpuEnergyError):
+        LOADERS[loader](path)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_huge_file_is_refused_unread(tmp_path: Path, loader: str) -> None:
+    path = tmp_path / "file.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # sparse: it takes no room
+    with pytest.raises(GpuEnergyError, match="larger than"):
+        LOADERS[loader](path)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("kind", ["folder", "loop", "pipe"])
+def test_what_is_no_file_is_refused(tmp_path: Path, loader: str, kind: str) -> None:
+    path = tmp_path / "file.json"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "loop":
+        path.symlink_to(path)
+    else:
+        os.mkfifo(path)  # nobody writes: opening it would wait for ever
+    with pytest.raises(GpuEnergyError):
+        LOADERS[loader](path)
