@@ -58,7 +58,7 @@ def run(arguments: Namespace) -> int:
         write_markdown,
     )
 
-    report = merge(_load(_paths(arguments.runs), arguments.gpu))
+    report = merge(_load(find_runs(arguments.runs), arguments.gpu))
     _write(report, arguments.json, json_document, write_json)
     _write(report, arguments.md, lambda found: markdown(found) + "\n", write_markdown)
     if arguments.csv is not None:
@@ -102,7 +102,12 @@ def _write(
         write(report, Path(target))
 
 
-def _paths(runs: list[str]) -> list[Path]:
+def find_runs(runs: list[str]) -> list[Path]:
+    """Paths of runs that are named by path or by id; without a name, this project's latest.
+
+    Raises:
+        InputError: there is no latest run.
+    """
     from pytest_gpuenergy.report.store import HOME, latest_run
 
     if runs:
