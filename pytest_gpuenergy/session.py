@@ -51,6 +51,7 @@ class Session:
         self.options = options
         self.run_id = run_id
         self.caps: list[PowerCap] = []
+        self.run: RunInfo | None = None
         self._device: Device | None = None
         self._lease: PowerCapLease | None = None
         self._harness: Harness | None = None
@@ -111,7 +112,7 @@ class Session:
         software = device.describe()
         self._lease = PowerCapLease(device)
         self._exit.callback(self._lease.restore)
-        self._exit.enter_context(_termination_as_interrupt())
+        self._exit.enter_context(termination_as_interrupt())
         run = RunInfo(
             run_id=self.run_id,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -128,6 +129,7 @@ class Session:
         if self.options.resume:
             run = self._take_up(run)
         self._folder = RunFolder.create(self.options.root, run)
+        self.run = run
         self._harness = Harness(device, timeout_s=self.options.timeout_s)
 
     def apply(self, cap: PowerCap) -> float | None:
@@ -163,10 +165,10 @@ class Session:
         assert self._folder is not None
         self._folder.append(measurement)
 
-    def already_measured(self, subject: Subject, digest: str) -> bool:
-        """Whether the run being resumed has this very item, without a flag."""
+    def already_measured(self, subject: Subject, digest: str) -> Measurement | None:
+        """The measurement of this very item in the run being resumed, if it has no flag."""
         known = self._known.get(subject.node_id)
-        return (
+        same = (
             known is not None
             and known.measured
             and not known.validity
@@ -174,6 +176,7 @@ class Session:
             and known.cap == subject.cap.label
             and known.enforced_power_limit_w == subject.enforced_power_limit_w
         )
+        return known if same else None
 
     def report(self) -> Report | None:
         """What this run has measured so far, in all its processes."""
@@ -232,7 +235,7 @@ def _git_revision(options: Options) -> str | None:
 
 
 @contextlib.contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
+def termination_as_interrupt() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the run as Ctrl-C does, so that everything is put back."""
     if threading.current_thread() is not threading.main_thread():
         yield

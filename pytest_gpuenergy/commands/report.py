@@ -108,15 +108,10 @@ def find_runs(runs: list[str]) -> list[Path]:
     Raises:
         InputError: there is no latest run.
     """
-    from pytest_gpuenergy.report.store import HOME, latest_run
+    from pytest_gpuenergy.report.store import HOME, find_run, latest_run
 
     if runs:
-        own = Path(HOME, "runs")
-        # An id is a plain name, which cannot lead out of the folder of runs.
-        return [
-            own / run if not Path(run).exists() and (own / Path(run).name).exists() else Path(run)
-            for run in runs
-        ]
+        return [find_run(Path(run), Path()) for run in runs]
     latest = latest_run(Path.cwd())
     if latest is None:
         raise InputError(

@@ -75,6 +75,7 @@ class Comparison:
         missing_in_new: in the baseline, and not in the new report.
         failed: had figures in the baseline, and have none now.
         doubts: what makes every verdict AMBIGUOUS.
+        unchanged: the same kernel in both, which was therefore not measured.
     """
 
     base: RunInfo
@@ -85,7 +86,8 @@ class Comparison:
     missing_in_base: tuple[Unmatched, ...]
     missing_in_new: tuple[Unmatched, ...]
     failed: tuple[Unmatched, ...]
-    doubts: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
+    unchanged: tuple[Unmatched, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -278,7 +280,7 @@ def judge_budget(
         reasons = (*reasons, "no interval")
     else:
         change = log_excess(
-            sample, max_mj_ms, session_sd=settings.sd("edp"), tail=_tail(comparisons)
+            sample, max_mj_ms, session_sd=settings.sd("edp"), tail=tail_of(comparisons)
         )
         bound = math.log1p(limit)
         if change.low > bound:
@@ -314,15 +316,18 @@ def _judge(
         which = "the baseline" if before is None else "the new run"
         reasons = (*reasons, f"no interval in {which}")
     else:
-        change = log_ratio(before, now, session_sd=session_sd, tail=_tail(comparisons))
+        change = log_ratio(before, now, session_sd=session_sd, tail=tail_of(comparisons))
     if change is not None and not reasons:
         verdict = decide(change, limit)
     values = (_figure(base, metric), _figure(new, metric))
     return Judgement(new.identity, metric, verdict, limit, change, *values, reasons)
 
 
-def _tail(comparisons: int) -> float:
-    """Bonferroni: alarms of all verdicts together stay below `FALSE_ALARM`."""
+def tail_of(comparisons: int) -> float:
+    """The chance beyond each end of an interval.
+
+    By Bonferroni's inequality, alarms of all verdicts together stay below `FALSE_ALARM`.
+    """
     return FALSE_ALARM / comparisons
 
 

@@ -143,6 +143,7 @@ def json_document(comparison: Comparison) -> str:
         "missing_in_base": _names(comparison.missing_in_base),
         "missing_in_new": _names(comparison.missing_in_new),
         "failed": _names(comparison.failed),
+        "unchanged": _names(comparison.unchanged),
     }
     return dump(document)
 
@@ -207,6 +208,7 @@ def _unmatched(comparison: Comparison) -> Iterator[tuple[str, Sequence[Unmatched
     yield "no longer measured", comparison.failed
     yield "missing in the baseline", comparison.missing_in_base
     yield "missing in the new run", comparison.missing_in_new
+    yield "not measured", comparison.unchanged
 
 
 def _plain(run: RunInfo) -> str:
