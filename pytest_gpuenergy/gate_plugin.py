@@ -13,8 +13,9 @@ from pytest_gpuenergy.report.gate_settings import GateSettings, parse_percent
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.options import Options
-    from pytest_gpuenergy.report.gate import Baseline, Judgement, Unmatched
+    from pytest_gpuenergy.report.gate import Baseline, Unmatched
     from pytest_gpuenergy.report.measurement import Measurement, RunInfo
+    from pytest_gpuenergy.report.verdict import Judgement
 
 MARKER = "edp_budget"
 VERDICT, WORDS, MISSING = "_verdict", "_change", "gate"
@@ -129,8 +130,8 @@ class GatePlugin:
     def _summary(self) -> Iterator[str]:
         if self._baseline is None and not self._told:
             return
-        from pytest_gpuenergy.report.gate import Verdict
         from pytest_gpuenergy.report.gate_views import tally
+        from pytest_gpuenergy.report.verdict import Verdict
 
         if self._baseline is not None:
             yield f"baseline: run {self._baseline.run.run_id} of {self._baseline.run.started}"
@@ -146,8 +147,8 @@ class GatePlugin:
         mark = item.get_closest_marker(MARKER)
         if mark is None:
             return
-        from pytest_gpuenergy.report.gate import Verdict, judge_budget
         from pytest_gpuenergy.report.gate_views import budget_words
+        from pytest_gpuenergy.report.verdict import Verdict, judge_budget
 
         budget = EdpBudget.of(mark)
         judgement = judge_budget(
@@ -160,8 +161,9 @@ class GatePlugin:
             yield f"budget: {words}"
 
     def _tell(self, item: pytest.Item, result: Sequence[Judgement] | Unmatched) -> Iterator[str]:
-        from pytest_gpuenergy.report.gate import Unmatched, fails
+        from pytest_gpuenergy.report.gate import Unmatched
         from pytest_gpuenergy.report.gate_views import describe
+        from pytest_gpuenergy.report.verdict import fails
 
         if isinstance(result, Unmatched):
             item.user_properties.append((MISSING, result.why))

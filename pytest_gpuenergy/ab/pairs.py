@@ -11,17 +11,12 @@ from pytest_gpuenergy.ab.rounds import take_turns
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.lease import PowerCapLease
 from pytest_gpuenergy.energy.powercap import PowerCap
-from pytest_gpuenergy.report.gate import (
-    Baseline,
-    Comparison,
-    Judgement,
-    Unmatched,
-    count_comparisons,
-)
+from pytest_gpuenergy.report.gate import Baseline, Comparison, Unmatched
 from pytest_gpuenergy.report.gate_settings import GateSettings
 from pytest_gpuenergy.report.gate_views import label
 from pytest_gpuenergy.report.measurement import RunInfo
 from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.verdict import Judgement, count_comparisons
 
 Revision = tuple[RunInfo, Sequence[Exhibit]]
 

@@ -15,9 +15,9 @@ from pytest_gpuenergy.devices.device import Arena, Device, Work
 from pytest_gpuenergy.energy.meter import EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.errors import DeviceError, KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.report.gate import Judgement, Verdict, decide, tail_of
 from pytest_gpuenergy.report.gate_settings import GateSettings, Metric
 from pytest_gpuenergy.report.ratio import paired_log_ratio
+from pytest_gpuenergy.report.verdict import Judgement, Verdict, decide, tail_of
 
 SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf)
 """Of one turn: the scatter between rounds tells how precise it is, so few trials do."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command
+from pytest_gpuenergy.commands import (
+    Subparsers,
+    add_command,
+    add_output_arguments,
+    write_outcome,
+)
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.report.gate import Comparison
@@ -60,10 +64,7 @@ def add_gate_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="AMBIGUOUS, and missing in the baseline, fail too"
     )
-    for name, what in (("--json", "JSON"), ("--md", "Markdown")):
-        parser.add_argument(
-            name, metavar="PATH", help=f"Write the verdicts as {what}; - stands for the terminal"
-        )
+    add_output_arguments(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -87,20 +88,11 @@ def run(arguments: Namespace) -> int:
 
 
 def write_comparison(comparison: Comparison, arguments: Namespace) -> None:
-    """To wherever ``--json`` and ``--md`` say; to the terminal, unless one of them does already.
+    """To wherever the arguments say.
 
     Raises:
         ReportError: a file cannot be written.
     """
     from pytest_gpuenergy.report.gate_views import json_document, markdown, terminal
-    from pytest_gpuenergy.report.views import write_view
 
-    targets = ((arguments.json, json_document), (arguments.md, markdown))
-    for target, view in targets:
-        if target == "-":
-            print(view(comparison), end="")
-        elif target is not None:
-            write_view(Path(target), view(comparison))
-    if "-" not in (arguments.json, arguments.md):
-        for line in terminal(comparison):
-            print(line)
+    write_outcome(arguments, comparison, terminal, json_document, markdown)

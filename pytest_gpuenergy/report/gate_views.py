@@ -8,19 +8,14 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from pytest_gpuenergy.report.gate import (
-    Comparison,
-    Judgement,
-    Unmatched,
-    Verdict,
-    fails,
-)
+from pytest_gpuenergy.report.gate import Comparison, Unmatched
 from pytest_gpuenergy.report.measurement import RunInfo
 from pytest_gpuenergy.report.store import dump
+from pytest_gpuenergy.report.verdict import Judgement, Verdict, fails
 
 ROWS_SHOWN = 40
-_UNITS = {"time": "ms", "energy": "mJ", "edp": "mJ·ms"}
-_NAMES = {"time": "time", "energy": "energy", "edp": "EDP"}
+UNITS = {"time": "ms", "energy": "mJ", "edp": "mJ·ms"}
+METRIC_NAMES = {"time": "time", "energy": "energy", "edp": "EDP"}
 
 
 def label(identity: tuple[str, str, str, str]) -> str:
@@ -36,7 +31,7 @@ def signed_percent(log_ratio: float) -> str:
 
 def describe(judgement: Judgement) -> str:
     """``EDP +5.2 % (+3.1 % to +7.4 %), limit 1 %: WORSE``, with the reasons if there are any."""
-    words = _NAMES[judgement.metric]
+    words = METRIC_NAMES[judgement.metric]
     if judgement.change is not None:
         words += f" {_change(judgement)}"
     words += f", limit {100 * judgement.limit:.4g} %: {judgement.verdict}"
@@ -154,7 +149,7 @@ def as_json(judgement: Judgement) -> dict[str, Any]:
     return {
         **dict(zip(("workload", "kernel", "cap", "cache"), judgement.identity, strict=True)),
         "metric": judgement.metric,
-        "unit": _UNITS[judgement.metric],
+        "unit": UNITS[judgement.metric],
         "verdict": str(judgement.verdict),
         "limit": judgement.limit,
         "base": judgement.base,
@@ -166,7 +161,7 @@ def as_json(judgement: Judgement) -> dict[str, Any]:
 
 
 def _row(judgement: Judgement) -> tuple[str, ...]:
-    change, unit = judgement.change, _UNITS[judgement.metric]
+    change, unit = judgement.change, UNITS[judgement.metric]
     values = [
         "" if value is None else f"{value:.4g} {unit}" for value in (judgement.base, judgement.new)
     ]
@@ -176,7 +171,7 @@ def _row(judgement: Judgement) -> tuple[str, ...]:
     reasons = f" ({'; '.join(judgement.reasons)})" if judgement.reasons else ""
     return (
         label(judgement.identity),
-        _NAMES[judgement.metric],
+        METRIC_NAMES[judgement.metric],
         *values,
         "" if change is None else signed_percent(change.mean),
         interval,
