@@ -75,7 +75,7 @@ def add_options(parser: pytest.Parser) -> None:
 
     def add(name: str, help_text: str, *, ini: Any = "string", **keywords: Any) -> None:
         default = keywords.pop("ini_default", False if ini == "bool" else "")
-        group.addoption(name, default=None, help=help_text, **keywords)
+        group.addoption(name, default=None, help=help_text.replace("%", "%%"), **keywords)
         parser.addini(name.lstrip("-").replace("-", "_"), help_text, type=ini, default=default)
 
     add(
@@ -126,7 +126,7 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--gpuenergy-fail",
         "Fail items whose time, energy or edp is worse than the baseline's by more than this, such "
-        "as edp:5%%; may be repeated (default: judge all three at 5%%, fail none)",
+        "as edp:5%; may be repeated (default: judge all three at 5%, fail none)",
         metavar="METRIC:PERCENT",
         action="append",
     )
@@ -138,7 +138,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     add(
         "--gpuenergy-session-sd",
-        "Standard deviation of a figure between sessions, such as energy:0.3%%,edp:0.4%% "
+        "Standard deviation of a figure between sessions, such as energy:0.3%,edp:0.4% "
         "(default: see docs/gate.md)",
         metavar="LIST",
     )

@@ -20,6 +20,12 @@ NAMES = (
     "--gpuenergy-csv",
     "--gpuenergy-resume",
     "--gpuenergy-timeout",
+    "--gpuenergy-export",
+    "--gpuenergy-compare",
+    "--gpuenergy-fail",
+    "--gpuenergy-strict",
+    "--gpuenergy-session-sd",
+    "--gpuenergy-allow",
 )
 ONE = "450W"
 
