@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuenergy.errors import InputError
-from pytest_gpuenergy.report.gate_settings import GateSettings, parse_percent
+from pytest_gpuenergy.report.gate_settings import METRICS, GateSettings, parse_percent
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.options import Options
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.report.verdict import Judgement
 
 MARKER = "edp_budget"
-VERDICT, WORDS, MISSING = "_verdict", "_change", "gate"
-"""Names of JUnit properties, or how they end: ``edp_verdict``, ``edp_change``, ``gate``."""
+VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
+"""Names of JUnit properties, or how they end: ``edp_verdict``, ``edp_change``."""
+
+_BUDGET = "budget"
+_VERDICTS = {f"{name}{VERDICT}" for name in (*METRICS, _BUDGET)}
 
 _LINES_SHOWN = 40
 
@@ -66,6 +69,7 @@ class GatePlugin:
         self._baseline: Baseline | None = None
         self._comparisons = 1
         self._told: list[tuple[str, str, str]] = []
+        self._unusable: dict[str, str] = {}
         if options.baseline is not None:
             from pytest_gpuenergy.report.gate import Baseline
             from pytest_gpuenergy.report.store import find_run, load_report
@@ -105,8 +109,15 @@ class GatePlugin:
                 if not measures:
                     raise InputError(f"The marker {MARKER} needs the fixture energy_benchmark.")
             except InputError as error:
-                raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+                self._unusable[item.nodeid] = f"{item.nodeid}: {error}"
         self._comparisons = max(1, comparisons)
+        if self._unusable and not hasattr(session.config, "workerinput"):
+            raise pytest.UsageError("\n".join(self._unusable.values()))
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Refuse an unusable marker where the run cannot be: in a worker of pytest-xdist."""
+        if problem := self._unusable.get(item.nodeid):
+            pytest.fail(problem, pytrace=False)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remember the verdicts; with pytest-xdist they come from its workers."""
@@ -116,7 +127,7 @@ class GatePlugin:
         for name, value in properties.items():
             if name == MISSING:
                 self._told.append((report.nodeid, "", str(value)))
-            elif name.endswith(VERDICT):
+            elif name in _VERDICTS:
                 words = properties.get(name.removesuffix(VERDICT) + WORDS)
                 self._told.append((report.nodeid, str(value), str(words)))
 
@@ -155,7 +166,7 @@ class GatePlugin:
             measurement, budget.max_mj_ms, budget.rel, self._settings, self._comparisons
         )
         words = budget_words(judgement)
-        _note(item, "budget", judgement.verdict, words)
+        _note(item, _BUDGET, judgement.verdict, words)
         over = judgement.verdict is Verdict.WORSE
         if over or (judgement.verdict is Verdict.AMBIGUOUS and self._settings.strict):
             yield f"budget: {words}"

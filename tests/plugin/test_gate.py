@@ -228,6 +228,13 @@ def test_a_budget_that_cannot_be_used_is_told_at_collection(
     assert re.search(rf"test_scale\[200W\]: .*{re.escape(sentence)}", result.stderr.str())
 
 
+def test_with_xdist_an_unusable_budget_fails_its_item(project: Project) -> None:
+    budget(project, "max_mj_ms=0")
+    result = project.run_apart("--powercap", "1", "-n1")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*test_scale[[]200W]: The marker edp_budget needs max_mj_ms*"])
+
+
 def test_a_budget_needs_something_that_measures(project: Project) -> None:
     project.module(
         """
