@@ -28,13 +28,12 @@ import numpy.typing as npt
 from ranking import TOP, Row, agreement, close_pairs, regret, table
 from scipy.optimize import least_squares
 
-from pytest_gpuenergy.cuda_sources import host_version
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.coefficients import COEFFICIENTS, Coefficients
 from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.devices.emulated.model import Traffic, demand_of
+from pytest_gpuenergy.devices.emulated.model import demand_of
 from pytest_gpuenergy.devices.emulated.profiles import PROFILES, GpuProfile
-from pytest_gpuenergy.devices.emulated.traffic import TrafficCache
+from pytest_gpuenergy.devices.emulated.traffic import Traffic, TrafficCache
 from pytest_gpuenergy.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.records import Measured, load_records
@@ -57,6 +56,7 @@ TIME_BOUNDS: Bounds = {
     "instructions_per_shared": (1.5, 1.0, 8.0),
     "instructions_per_spill": (4.0, 1.0, 20.0),
     "latency_cycles": (300.0, 200.0, 800.0),
+    "barrier_cycles": (40.0, 10.0, 400.0),
     "shared_cycles": (0.5, 0.25, 1.0),
     "conflict_cycles": (0.5, 0.1, 1.0),
 }
@@ -226,15 +226,15 @@ class Counter:
 
     def __init__(self, jobs: int) -> None:
         self.runner = HostRunner(cache_dir("emulated", "host"), jobs=jobs)
-        self.cache = TrafficCache(cache_dir("emulated", "traffic", host_version()))
+        self.cache = TrafficCache()
 
     def traffic(self, kernel: Kernel, workload: Workload) -> tuple[Traffic, ...]:
-        known = self.cache.get(kernel)
-        if known is not None:
-            return known
-        with arenas_for(workload, 0) as arenas:
-            profile = self.runner.check_races(kernel, arenas, {}, timeout_s=CHECK_TIMEOUT_S)
-        return self.cache.put(kernel, profile)
+        def count() -> tuple[Traffic, ...]:
+            with arenas_for(workload, 0) as arenas:
+                profile = self.runner.check_races(kernel, arenas, {}, timeout_s=CHECK_TIMEOUT_S)
+            return profile.traffic
+
+        return self.cache.traffic(kernel, count)
 
 
 def main() -> int:

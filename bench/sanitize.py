@@ -2,8 +2,8 @@
 
     python bench/sanitize.py --out sanitizer.json
 
-One process per case and tool runs the kernels of that case one after the other; several of them
-share the GPU. Exit code 1 when a tool finds something, 2 when it does not run.
+One process per record file and tool runs its kernels one after the other; several of them share
+the GPU. Exit code 1 when a tool finds something, 2 when it does not run.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from pytest_gpuenergy.devices.cuda_runner import CudaRunner
 from pytest_gpuenergy.devices.nvrtc import CompilerPool
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.kernels.records import find_records, load_records
+from pytest_gpuenergy.kernels.records import load_records
 from pytest_gpuenergy.paths import cache_dir
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.verification import arenas_for
-from pytest_gpuenergy.workloads import CASES, find_workload
 
 RECORDS = Path(__file__).parent / "records" / "nvidia-h200"
 TOOLS = ("memcheck", "racecheck")
@@ -32,37 +32,45 @@ SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) ha
 MARK = "kernel under test: "
 
 
-def run_case(case: str, architecture: str) -> None:
-    """Run every kernel of ``case`` once in this process, naming each beforehand."""
-    workload = find_workload(case)
-    file = load_records(find_records(RECORDS, workload))
+def record_files(folder: Path, cases: Sequence[str]) -> dict[str, Path]:
+    """The record files in ``folder`` by their workload's name: those of ``cases``, or all."""
+    files = {load_records(path).workload.name: path for path in sorted(folder.glob("*.json"))}
+    if unknown := set(cases) - set(files):
+        raise SystemExit(f"{folder} has no records of {', '.join(sorted(unknown))}.")
+    return {name: files[name] for name in cases or files}
+
+
+def run_case(path: Path, architecture: str) -> None:
+    """Run every kernel of a record file once in this process, naming each beforehand."""
+    file = load_records(path)
+    workload = file.workload
     runner, pool = CudaRunner(), CompilerPool(architecture, cache_dir("cubin"), processes=1)
     with KernelStore() as store:
         for rank in file.ranks:
             kernel = store.kernel(file, rank)
             binary = pool.submit(kernel).result()
-            print(f"{MARK}{case}-k{rank:02d}", flush=True)
+            print(f"{MARK}{workload.name}-k{rank:02d}", flush=True)
             with arenas_for(workload, seed=0) as arenas:
                 runner.run_once(kernel, binary, arenas, {})
     pool.close()
 
 
-def compile_all(cases: list[str], architecture: str) -> None:
+def compile_all(paths: Iterable[Path], architecture: str) -> None:
     """Fill the cache of compiled kernels, on all cores."""
     pool = CompilerPool(architecture, cache_dir("cubin"))
     with KernelStore() as store:
-        files = [load_records(find_records(RECORDS, find_workload(case))) for case in cases]
+        files = [load_records(path) for path in paths]
         futures = [pool.submit(store.kernel(file, r)) for file in files for r in file.ranks]
         for future in futures:
             future.result()
     pool.close()
 
 
-def sanitize(case: str, tool: str, architecture: str) -> dict[str, object]:
-    """Run ``tool`` over ``case``; the finding, with what was printed when there is one."""
+def sanitize(case: str, path: Path, tool: str, architecture: str) -> dict[str, object]:
+    """Run ``tool`` over a record file; the finding, with what was printed when there is one."""
     command = ["compute-sanitizer", "--tool", tool, sys.executable, __file__]
     answer = subprocess.run(
-        [*command, "--child", case, "--architecture", architecture],
+        [*command, "--child", str(path), "--architecture", architecture],
         capture_output=True,
         text=True,
         check=False,
@@ -78,22 +86,27 @@ def sanitize(case: str, tool: str, architecture: str) -> dict[str, object]:
 def main() -> int:
     """Compile and lower everything first, then check case by case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--case", default=",".join(CASES))
+    parser.add_argument("--case", default="", help="names with commas (default: all)")
+    parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=min(7, os.cpu_count() or 1))
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--architecture", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         run_case(arguments.child, arguments.architecture)
         return 0
-    cases = arguments.case.split(",")
+    files = record_files(arguments.records, [n for n in arguments.case.split(",") if n])
     with open_device("auto") as device:
         architecture = device.architecture
-    compile_all(cases, architecture)
+    compile_all(files.values(), architecture)
     results = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        jobs = [pool.submit(sanitize, case, tool, architecture) for tool in TOOLS for case in cases]
+        jobs = [
+            pool.submit(sanitize, case, path, tool, architecture)
+            for tool in TOOLS
+            for case, path in files.items()
+        ]
         for job in as_completed(jobs):
             results.append(job.result())
             verdict = "clean" if results[-1]["clean"] else f"NOT CLEAN\n{results[-1]['printed']}"

@@ -75,6 +75,8 @@ class EnergyBenchmark:
                 measurement = self._kernel(subject, workload, named)
             else:
                 measurement = self._callable(subject, args, reference, bound, flops, named)
+            if measurement.measured:
+                measurement = _flagged(measurement, *session.judge_cap())
             session.keep(measurement)
         except InputError:
             raise
@@ -165,8 +167,8 @@ def _label(subject: Kernel | Callable[..., Any]) -> str:
     return subject.launches[0].entry if rank is None else f"k{rank:02d}"
 
 
-def _flagged(measurement: Measurement, flag: str) -> Measurement:
-    return replace(measurement, validity=tuple({*measurement.validity, flag}))
+def _flagged(measurement: Measurement, *flags: str) -> Measurement:
+    return replace(measurement, validity=tuple(dict.fromkeys((*measurement.validity, *flags))))
 
 
 def _to_numpy(value: Any) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from pathlib import Path
 
 from pytest_gpuenergy.errors import DeviceError
@@ -22,16 +20,3 @@ def cuda_dir() -> Path:
     raise DeviceError(
         f"The CUDA sources are missing beside {package}: install pytest-gpuenergy again."
     )
-
-
-@functools.cache
-def host_version() -> str:
-    """What identifies the sources that run kernels on the host: verdicts hold for these only.
-
-    Raises:
-        DeviceError: as `cuda_dir`.
-    """
-    digest = hashlib.sha256()
-    for path in sorted((cuda_dir() / "host").iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_gpuenergy.energy.powercap import PowerCap
+from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.errors import PowerCapError
 from pytest_gpuenergy.session import Session
 
 
@@ -28,6 +29,26 @@ def _lines(session: Session) -> Iterator[str]:
         yield f"gpuenergy: {device.name}, driver {driver}, {device.uuid}"
         source = "NVML energy counter"
     yield f"gpuenergy: energy from the {source}; power caps: {_listed(session.caps)}"
+    if not device.emulated and any(cap != CURRENT for cap in session.caps):
+        yield from _cap_lines(session)
+
+
+def _cap_lines(session: Session) -> Iterator[str]:
+    """Who sets the limits of a real GPU, and whether they would last."""
+    try:
+        yield f"gpuenergy: power limits are set through {session.limit_writer().name}"
+    except PowerCapError as error:
+        yield f"gpuenergy: power caps are skipped. {error}"
+    nvml = session.device.nvml
+    try:
+        persistent = nvml.nvmlDeviceGetPersistenceMode(session.device.handle)
+    except nvml.NVMLError:
+        return  # not supported here, and then nothing can be done about it
+    if not persistent:
+        yield (
+            "gpuenergy: persistence mode is off, so that a power limit is lost whenever the driver "
+            "unloads: sudo nvidia-smi -pm 1"
+        )
 
 
 def _listed(caps: list[PowerCap]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_gpuenergy.errors import GpuEnergyError
 from pytest_gpuenergy.report.store import HOME
-from pytest_gpuenergy.report.tables import summary
+from pytest_gpuenergy.report.tables import idle_caps, summary
 from pytest_gpuenergy.report.views import write_classic_csv, write_json
 from pytest_gpuenergy.session import Session
 
@@ -46,5 +46,9 @@ def summary_lines(session: Session) -> Iterator[str]:
     flagged = sum(bool(m.validity) for m in report.measurements)
     if flagged:
         yield f"{flagged} of {len(report.measurements)} measurements are flagged (see validity)"
+    if session.restored is not None:
+        yield f"left behind by a run that was killed: {session.restored}"
+    if idle := idle_caps(report.measurements):
+        yield f"caps that changed nothing (no kernel was held back): {', '.join(idle)}"
     folder = session.options.root / HOME / "runs" / session.run_id
     yield f"report: {folder / 'report.json'}, CSV: {folder / 'csv'}"

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import signal
 import socket
 import subprocess
-import threading
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.lock import gpu_lock
@@ -27,11 +23,13 @@ from pytest_gpuenergy.energy.powercap import (
     read_limits,
     resolve_caps,
 )
+from pytest_gpuenergy.energy.writers import LimitWriter, choose_writer
 from pytest_gpuenergy.errors import DeviceError, InputError
 from pytest_gpuenergy.harness import Harness, Subject
 from pytest_gpuenergy.options import Options
 from pytest_gpuenergy.report.measurement import Measurement, RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
+from pytest_gpuenergy.signals import termination_as_interrupt
 
 LOCK_WAIT_S = 10.0
 SHARED_LOCK_WAIT_S = 24 * 3600.0
@@ -54,6 +52,7 @@ class Session:
         self.run: RunInfo | None = None
         self._device: Device | None = None
         self._lease: PowerCapLease | None = None
+        self._writer: LimitWriter | None = None
         self._harness: Harness | None = None
         self._folder: RunFolder | None = None
         self._known: dict[str, Measurement] = {}
@@ -91,6 +90,16 @@ class Session:
         table = cap_table(self.device.name, limits, project_tables(self.options.root))
         return resolve_caps(text, table, limits)
 
+    def limit_writer(self) -> LimitWriter:
+        """Who writes the power limit, chosen once.
+
+        Raises:
+            PowerCapError: nobody may.
+        """
+        if self._writer is None:
+            self._writer = choose_writer(self.device)
+        return self._writer
+
     def begin(self) -> None:
         """Take the GPU and open the run folder; done once, at the first item.
 
@@ -110,9 +119,9 @@ class Session:
             gpu_lock(device, wait_s=SHARED_LOCK_WAIT_S if shared else LOCK_WAIT_S)
         )
         software = device.describe()
-        self._lease = PowerCapLease(device)
-        self._exit.callback(self._lease.restore)
         self._exit.enter_context(termination_as_interrupt())
+        self._lease = PowerCapLease(device, self._writer)
+        self._exit.callback(self._lease.restore)
         run = RunInfo(
             run_id=self.run_id,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -144,6 +153,15 @@ class Session:
             self._lease.restore()
             return enforced_limit_w(self._device)
         return self._lease.set(cap)
+
+    @property
+    def restored(self) -> str | None:
+        """What was done about the power limit that a run which died had left behind."""
+        return None if self._lease is None else self._lease.restored
+
+    def judge_cap(self) -> tuple[str, ...]:
+        """Doubts about the power cap under which an item was measured."""
+        return () if self._lease is None else self._lease.judge()
 
     @property
     def harness(self) -> Harness:
@@ -232,22 +250,3 @@ def _git_revision(options: Options) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip()
-
-
-@contextlib.contextmanager
-def termination_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the run as Ctrl-C does, so that everything is put back."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

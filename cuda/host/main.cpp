@@ -122,16 +122,15 @@ void check(const Launch& launch, bool last) {
     if (cuhost_hooks.traffic().accesses > plan.access_budget) break;
   }
   Traffic t = cuhost_hooks.traffic();
-  printf("profile %zu %llu %llu %llu %llu %llu %zu", done.size(),
+  printf("profile %zu %llu %llu %llu %llu %llu %zu %llu %llu", done.size(),
          (unsigned long long)t.global_read, (unsigned long long)t.global_written,
          (unsigned long long)t.shared_read, (unsigned long long)t.shared_written,
-         (unsigned long long)(barriers_passed - barriers), fixed);
-  printf(" %llu", (unsigned long long)t.distinct_sectors);
-  for (int kind = 0; kind < access_kinds; ++kind) {
-    const WarpTally& sum = cuhost_hooks.warps()[kind];
-    printf(" %llu %llu %llu", (unsigned long long)sum.bytes, (unsigned long long)sum.requests,
-           (unsigned long long)sum.parts);
-  }
+         (unsigned long long)(barriers_passed - barriers), fixed,
+         (unsigned long long)t.distinct_sectors, (unsigned long long)t.load_intervals);
+  const WarpTally* warps = cuhost_hooks.warps();
+  for (const WarpTally* sum = warps; sum != warps + access_kinds; ++sum)
+    printf(" %llu %llu %llu", (unsigned long long)sum->bytes, (unsigned long long)sum->requests,
+           (unsigned long long)sum->parts);
   printf("\n");
   if (last) return;
   // A later launch needs all that this one computes: the other blocks run unchecked.

@@ -64,7 +64,7 @@ std::vector<Shadow> tensors;
 const SharedVariable* variables;
 int variable_count;
 Traffic traffic;
-uint32_t launch_first, block_first;  // barrier intervals
+uint32_t launch_first, block_first, last_load;  // barrier intervals
 bool fenced;                         // from now on blocks may order one another by fences
 struct Begin {
   uint32_t interval;
@@ -224,6 +224,8 @@ void global_access(uintptr_t at, unsigned bytes, const void* site) {
       uint32_t& reader = shadow.read_by[offset >> 5];
       traffic.distinct_sectors += reader != block_first;
       reader = block_first;
+      traffic.load_intervals += last_load != barrier_interval;
+      last_load = barrier_interval;
     }
     if (shadow.read_only && !write) return;  // nothing can race with it
     if (shadow.read_only) outside(at, true);
@@ -297,25 +299,25 @@ void block_ends() {
 
 Traffic traffic_now() { return traffic; }
 
-const WarpTally* warps_now() { return warps_tally(); }
-
 }  // namespace
 
 extern "C" {
 
 extern const Hooks cuhost_hooks;
-const Hooks cuhost_hooks = {launch_begins, block_begins, block_ends, traffic_now, warps_now};
+const Hooks cuhost_hooks = {launch_begins, block_begins, block_ends, traffic_now, warps_tally};
 
 void cuhost_fence() { fenced = true; }
 
-// Atomics do not race with one another; a plain write of another thread races with an atomic.
+// Atomics do not race with one another; a plain write of another thread races with an atomic. One
+// counts as a store: what is there is read by the memory itself.
 void cuhost_atomic(const void* address, unsigned bytes) {
   if (overwrite.open) settle();
   uintptr_t at = (uintptr_t)address;
+  const void* site = __builtin_return_address(0);
   for (const Shadow* shadow : {&statics, &dynamics}) {
     if (at - shadow->low >= shadow->bytes) continue;
-    traffic.shared_read += bytes;
     traffic.shared_written += bytes;
+    warps_access(shared_store, at, bytes, site);
     const Cell& cell = shadow->cells[(at - shadow->low) >> shadow->shift];
     if (unordered(cell.write, thread_stamp, *shadow))
       race(*shadow, at, cell.write, "writes", thread_stamp, "updates it atomically");
@@ -324,11 +326,11 @@ void cuhost_atomic(const void* address, unsigned bytes) {
   for (const Shadow& shadow : tensors) {
     if (at - shadow.low >= shadow.bytes) continue;
     if (shadow.read_only) outside(at, true);
-    traffic.global_read += bytes;
     traffic.global_written += bytes;
+    warps_access(global_store, at, bytes, site);
     return;
   }
-  if (at - fiber_low >= fiber_bytes) global_access<true>(at, bytes, __builtin_return_address(0));
+  if (at - fiber_low >= fiber_bytes) global_access<true>(at, bytes, site);
 }
 
 void cuhost_range(const void* address, size_t bytes, bool write) {
@@ -343,17 +345,23 @@ void cuhost_range(const void* address, size_t bytes, bool write) {
 }
 
 #define SITE __builtin_return_address(0)
-#define HOOKS(n)                                                                       \
-  void __tsan_read##n(void* p) { access<false>(p, n, SITE); }                                \
-  void __tsan_write##n(void* p) { access<true>(p, n, SITE); }                                \
-  void __tsan_unaligned_read##n(void* p) { access<false>(p, n, SITE); }                      \
-  void __tsan_unaligned_write##n(void* p) { access<true>(p, n, SITE); }                      \
-  void __tsan_volatile_read##n(void* p) { access<false>(p, n, SITE); }                       \
-  void __tsan_volatile_write##n(void* p) { access<true>(p, n, SITE); }                       \
-  void __tsan_unaligned_volatile_read##n(void* p) { access<false>(p, n, SITE); }             \
-  void __tsan_unaligned_volatile_write##n(void* p) { access<true>(p, n, SITE); }             \
-  void __tsan_read_write##n(void* p) { access<false>(p, n, SITE), access<true>(p, n, SITE); }      \
-  void __tsan_unaligned_read_write##n(void* p) { access<false>(p, n, SITE), access<true>(p, n, SITE); }
+#define HOOKS(n)                                                                  \
+  void __tsan_read##n(void* p) { access<false>(p, n, SITE); }                     \
+  void __tsan_write##n(void* p) { access<true>(p, n, SITE); }                     \
+  void __tsan_unaligned_read##n(void* p) { access<false>(p, n, SITE); }           \
+  void __tsan_unaligned_write##n(void* p) { access<true>(p, n, SITE); }           \
+  void __tsan_volatile_read##n(void* p) { access<false>(p, n, SITE); }            \
+  void __tsan_volatile_write##n(void* p) { access<true>(p, n, SITE); }            \
+  void __tsan_unaligned_volatile_read##n(void* p) { access<false>(p, n, SITE); }  \
+  void __tsan_unaligned_volatile_write##n(void* p) { access<true>(p, n, SITE); }  \
+  void __tsan_read_write##n(void* p) {                                            \
+    access<false>(p, n, SITE);                                                    \
+    access<true>(p, n, SITE);                                                     \
+  }                                                                               \
+  void __tsan_unaligned_read_write##n(void* p) {                                  \
+    access<false>(p, n, SITE);                                                    \
+    access<true>(p, n, SITE);                                                     \
+  }
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)

@@ -81,6 +81,7 @@ extern uint64_t barriers_passed;
 struct Traffic {
   uint64_t global_read, global_written, shared_read, shared_written, accesses;
   uint64_t distinct_sectors;  // sectors of 32 bytes that a block reads, each counted once
+  uint64_t load_intervals;    // barrier intervals in which a block reads global memory
 };
 
 // warps.cpp, likewise

@@ -91,10 +91,11 @@ def compare_pairs(
             tell(label(later.draft.identity))
             lease.set(PowerCap(later.draft.power_limit_w, later.draft.cap_index))
             turns = take_turns(device, earlier, later, rounds=rounds, timeout_s=timeout_s)
+            flags = lease.judge()
             if turns.problem:
                 failed.append(Unmatched(later.draft, turns.problem))
             else:
-                judgements += turns.judge(later, settings, comparisons)
+                judgements += turns.judge(later, settings, comparisons, flags)
     finally:
         lease.restore()
     return Comparison(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -31,21 +31,38 @@ class Turns:
     head: tuple[Reading, ...] = ()
     problem: str = ""
 
-    def judge(self, exhibit: Exhibit, settings: GateSettings, comparisons: int) -> list[Judgement]:
-        """A judgement for each metric of the settings, by paired statistics over the rounds."""
+    def judge(
+        self,
+        exhibit: Exhibit,
+        settings: GateSettings,
+        comparisons: int,
+        flags: Sequence[str] = (),
+    ) -> list[Judgement]:
+        """A judgement for each metric of the settings, by paired statistics over the rounds.
+
+        All are AMBIGUOUS when a reading is flagged, or ``flags`` names something.
+        """
+        found = {flag for reading in (*self.base, *self.head) for flag in reading.flags}
+        named = ", ".join(sorted({*found, *flags}))
+        reasons = (f"flagged: {named}",) if named else ()
         return [
-            self._judge(exhibit, metric, limit, comparisons)
+            self._judge(exhibit, metric, limit, comparisons, reasons)
             for metric, limit in settings.limits.items()
         ]
 
-    def _judge(self, exhibit: Exhibit, metric: Metric, limit: float, comparisons: int) -> Judgement:
+    def _judge(
+        self,
+        exhibit: Exhibit,
+        metric: Metric,
+        limit: float,
+        comparisons: int,
+        reasons: tuple[str, ...],
+    ) -> Judgement:
         base, head = (
             [math.log(_value(r, metric)) for r in side] for side in (self.base, self.head)
         )
         ratios = [later - earlier for earlier, later in zip(base, head, strict=True)]
         change = paired_log_ratio(ratios, tail=tail_of(comparisons))
-        flags = sorted({flag for reading in (*self.base, *self.head) for flag in reading.flags})
-        reasons = (f"flagged: {', '.join(flags)}",) if flags else ()
         return Judgement(
             exhibit.draft.identity,
             metric,

@@ -95,7 +95,7 @@ def _compare(
 ) -> Comparison:
     from pytest_gpuenergy.devices.lock import gpu_lock
     from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.session import termination_as_interrupt
+    from pytest_gpuenergy.signals import termination_as_interrupt
 
     with contextlib.ExitStack() as stack:
         device = stack.enter_context(open_device(arguments.gpu_device))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from pytest_gpuenergy.errors import DeviceError, PowerCapError
+from pytest_gpuenergy.errors import CapWritesDeniedError, DeviceError, PowerCapError
 
 Status = Literal["ok", "note", "broken"]
 
-_CAP_SYS_ADMIN = 21  # bit in capabilities(7); the driver asks for it in containers
 _LIBRARY_MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
 _NO_DRIVER = (9, 12)  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND
 _MIB = 1 << 20
@@ -68,7 +66,7 @@ def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
         yield Check(label, "broken", f"it does not answer: {error}", "see nvidia-smi and dmesg")
         return
     yield Check(label, "ok", f"{name} {uuid}")
-    yield _power_limits(nvml, handle, label)
+    yield _power_limits(nvml, handle, label, name, uuid)
     try:
         persistent = bool(nvml.nvmlDeviceGetPersistenceMode(handle))
         yield (
@@ -89,32 +87,25 @@ def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
 
 
 def check_leftover(label: str, uuid: str) -> Iterator[Check]:
-    """A power limit that a process which has ended left behind on the card ``uuid``."""
-    from pytest_gpuenergy.energy.lease import leftover
+    """A power limit on the card ``uuid`` that ``gpuenergy powercap restore`` would put back."""
+    from pytest_gpuenergy.energy.lease_record import kept_record, leftover
 
     try:
-        record = leftover(uuid)
+        left, kept = leftover(uuid), kept_record(uuid)
     except PowerCapError as error:
         yield Check(f"{label} saved power limit", "broken", str(error))
         return
-    if record is not None:
-        yield Check(
-            f"{label} saved power limit",
-            "note",
-            f"{record.set_mw / 1e3:g} W was set and never put back to {record.prior_mw / 1e3:g} W",
-            "gpuenergy powercap restore",
-        )
-
-
-def may_set_limits(status_file: Path = Path("/proc/self/status")) -> bool:
-    """Whether this process has the capability SYS_ADMIN, which setting a power limit takes."""
-    try:
-        for line in status_file.read_text().splitlines():
-            if line.startswith("CapEff:"):
-                return bool(int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1)
-    except (OSError, ValueError, IndexError):
-        pass
-    return os.geteuid() == 0
+    for record, what in (
+        (left, "by a run that was killed, and never put back to"),
+        (kept, "by gpuenergy powercap set; before that it was"),
+    ):
+        if record is not None:
+            yield Check(
+                f"{label} saved power limit",
+                "note",
+                f"{record.set_mw / 1e3:g} W was set {what} {record.prior_mw / 1e3:g} W",
+                "gpuenergy powercap restore",
+            )
 
 
 def _no_nvml(error: DeviceError) -> Check:
@@ -139,6 +130,7 @@ def _no_nvml(error: DeviceError) -> Check:
 
 def _cuda_agrees(uuids: list[str]) -> Check:
     from pytest_gpuenergy.devices.discovery import cuda_uuids
+    from pytest_gpuenergy.devices.visible import VISIBLE, visible_gpus
 
     try:
         cuda = cuda_uuids()
@@ -152,43 +144,49 @@ def _cuda_agrees(uuids: list[str]) -> Check:
             "see whether nvidia-smi -L lists it; name whole GPUs in CUDA_VISIBLE_DEVICES",
         )
     if len(cuda) < len(uuids):
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        visible = os.environ.get(VISIBLE)
+        # Which of them is device 0 does not matter here: the names may be taken for the same.
+        remark = visible_gpus(os.environ, [(uuid, "") for uuid in uuids]).remark
+        why = remark or (f"{VISIBLE}={visible}" if visible is not None else "")
         return Check(
             "CUDA driver library",
             "note",
-            f"CUDA sees {len(cuda)} of the {len(uuids)} GPUs of NVML"
-            + ("" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"),
+            f"CUDA sees {len(cuda)} of the {len(uuids)} GPUs of NVML" + (why and f" ({why})"),
             "unset CUDA_VISIBLE_DEVICES to use the others",
         )
     return Check("CUDA driver library", "ok", "sees the same GPUs as NVML, by UUID")
 
 
-def _power_limits(nvml: Any, handle: Any, label: str) -> Check:
+def _power_limits(nvml: Any, handle: Any, label: str, model: str, uuid: str) -> Check:
+    from pytest_gpuenergy.devices.cuda import HostClock
+    from pytest_gpuenergy.devices.gpu import NvmlGpu
+    from pytest_gpuenergy.energy.powercap import read_limits
+    from pytest_gpuenergy.energy.sudo import sudoers_line
+    from pytest_gpuenergy.energy.writers import choose_writer
+
     name = f"{label} power limit"
+    gpu = NvmlGpu(nvml, handle, model, uuid, HostClock())
     try:
-        low, high = nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
-        now = nvml.nvmlDeviceGetPowerManagementLimit(handle)
-    except nvml.NVMLError as error:
+        limits = read_limits(gpu)
+    except DeviceError as error:
         return Check(name, "note", f"not told: {error}", "use --powercap current")
-    found = f"{now / 1e3:g} W, may be {low / 1e3:g} W to {high / 1e3:g} W"
-    if low == high:
+    found = f"{limits.current_w:g} W, may be {limits.min_w:g} W to {limits.max_w:g} W"
+    if limits.min_w == limits.max_w:
         return Check(name, "note", f"{found}: fixed", "use --powercap current")
-    if os.environ.get("GPUENERGY_CAP_WRITES", "allow").lower() not in ("", "allow"):
+    try:
+        writer = choose_writer(gpu)
+    except CapWritesDeniedError:
         return Check(
             name,
             "note",
             f"{found}; GPUENERGY_CAP_WRITES forbids setting it",
             "unset GPUENERGY_CAP_WRITES, or use --powercap current",
         )
-    if not may_set_limits():
+    except PowerCapError as error:
         return Check(
-            name,
-            "note",
-            f"{found}; this user may not set it",
-            "run as root (in a container: with the capability SYS_ADMIN), "
-            "or use --powercap current",
+            name, "note", f"{found}. {error}", f"sudo visudo, and add: {sudoers_line(uuid, limits)}"
         )
-    return Check(name, "ok", f"{found}; this user may set it")
+    return Check(name, "ok", f"{found}; this user may set it through {writer.name}")
 
 
 def _mig(nvml: Any, handle: Any, label: str) -> Iterator[Check]:

@@ -12,7 +12,6 @@ from pytest_gpuenergy.errors import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.sampling import Sampled, Search
-    from pytest_gpuenergy.workloads.conv2d import Conv2d
 
 
 def add_parser(actions: Subparsers) -> None:
@@ -53,8 +52,9 @@ gpuenergy kernels sample cuda_resnet_testCase_3_conv2d.json --shape 1,56,56,64,6
 def run(arguments: Namespace) -> int:
     """Choose, write, print."""
     from pytest_gpuenergy.kernels.sampling import load_search, sample, write_performance
+    from pytest_gpuenergy.workloads.table import parse_shape
 
-    shape = None if arguments.shape is None else _shape(arguments.shape)
+    shape = None if arguments.shape is None else parse_shape(arguments.shape)
     search = load_search(arguments.log, shape)
     chosen = sample(search, arguments.keep)
     if arguments.performance is not None:
@@ -110,15 +110,3 @@ def _count(word: str) -> int:
     if not (word.isascii() and word.isdecimal() and 0 < len(word) < 10 and int(word)):
         raise ArgumentTypeError(f"{word!r} is no positive whole number")
     return int(word)
-
-
-def _shape(words: str) -> Conv2d:
-    from pytest_gpuenergy.workloads.conv2d import Conv2d
-
-    parts = [part.strip() for part in words.split(",")]
-    if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
-        raise InputError(
-            f"--shape {words!r} is not understood: give the nine numbers "
-            "N,H,W,CO,CI,KH,KW,stride,padding, such as 1,56,56,64,64,3,3,1,1."
-        )
-    return Conv2d.of("conv2d", *map(int, parts))

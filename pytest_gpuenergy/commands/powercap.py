@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError, Namespace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.devices.gpu import Gpu
 
 _LOCK_WAIT_S = 2.0
+_DEVICE = "auto, an index, a UUID, or emulated[:PROFILE] (default: {})"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -22,8 +24,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "powercap",
         None,
         summary="Show, set or restore the power limit of a GPU",
-        description="Setting one needs root. The prior limit is saved: restore, or the next run "
-        "that sets power caps, puts it back.",
+        description="Setting one takes root, zeusd or a sudo rule; gpuenergy doctor tells which is "
+        "there. Neither CUDA nor CuPy is needed.",
         example="""
 gpuenergy powercap show --json
 gpuenergy powercap set 300 --gpu-device 0
@@ -38,12 +40,13 @@ gpuenergy powercap restore
         summary="Print the constraints, the limit in force and the caps of this GPU's table",
         example="gpuenergy powercap show --gpu-device emulated:a100",
     )
-    show.add_argument("--json", action="store_true", help="Print JSON")
     change = add_command(
         actions,
         "set",
         _set,
         summary="Set the power limit, until it is restored",
+        description="The limit before it is saved, for restore. Runs take this one for the GPU's "
+        "own: they put it back after their caps.",
         example="gpuenergy powercap set 300",
     )
     change.add_argument("watts", metavar="W", type=_watts, help="The limit, such as 300 or 300W")
@@ -52,22 +55,23 @@ gpuenergy powercap restore
         "restore",
         _restore,
         summary="Put back the limit that was in force before",
+        description="It undoes set, and what a run that was killed has left behind. A limit that "
+        "somebody else has set since is left alone.",
         example="gpuenergy powercap restore",
     )
-    for action in (show, change, restore):
+    for action, default in ((show, "auto"), (change, "auto"), (restore, None)):
         action.add_argument(
             "--gpu-device",
             metavar="DEVICE",
-            default="auto",
-            help="auto, an index, a UUID, or emulated[:PROFILE] (default: auto)",
+            default=default,
+            help=_DEVICE.format(default or "every GPU with something to put back"),
         )
+        action.add_argument("--json", action="store_true", help="Print JSON")
 
 
 def _show(arguments: Namespace) -> int:
-    from pytest_gpuenergy.devices.select import open_device
-
-    with open_device(arguments.gpu_device) as device:
-        state = _state(device)
+    with _open(arguments.gpu_device) as gpu:
+        state = _state(gpu)
     if arguments.json:
         print_json(state)
         return 0
@@ -88,8 +92,9 @@ def _show(arguments: Namespace) -> int:
     return 0
 
 
-def _state(device: Device) -> dict[str, Any]:
-    from pytest_gpuenergy.energy.lease import enforced_limit_w, leftover
+def _state(gpu: Gpu) -> dict[str, Any]:
+    from pytest_gpuenergy.energy.lease import enforced_limit_w
+    from pytest_gpuenergy.energy.lease_record import kept_record, leftover
     from pytest_gpuenergy.energy.powercap import (
         cap_table,
         project_tables,
@@ -97,15 +102,15 @@ def _state(device: Device) -> dict[str, Any]:
         resolve_caps,
     )
 
-    limits = read_limits(device)
-    table = cap_table(device.name, limits, project_tables(Path.cwd()))
-    record = leftover(device.uuid)
+    limits = read_limits(gpu)
+    table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
+    record = kept_record(gpu.uuid) or leftover(gpu.uuid)
     return {
-        "gpu": device.name,
-        "uuid": device.uuid,
-        "emulated": device.emulated,
+        "gpu": gpu.name,
+        "uuid": gpu.uuid,
+        "emulated": gpu.emulated,
         "power_limit_w": limits.current_w,
-        "enforced_power_limit_w": enforced_limit_w(device),
+        "enforced_power_limit_w": enforced_limit_w(gpu),
         "min_w": limits.min_w,
         "max_w": limits.max_w,
         "caps": [
@@ -122,33 +127,86 @@ def _state(device: Device) -> dict[str, Any]:
 
 def _set(arguments: Namespace) -> int:
     from pytest_gpuenergy.devices.lock import gpu_lock
-    from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.energy.lease import PowerCapLease
     from pytest_gpuenergy.energy.powercap import cap_table, read_limits, resolve_caps
 
-    with open_device(arguments.gpu_device) as device, gpu_lock(device, wait_s=_LOCK_WAIT_S):
-        limits = read_limits(device)
-        table = cap_table(device.name, limits)
+    with _open(arguments.gpu_device) as gpu, gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
+        limits = read_limits(gpu)
+        table = cap_table(gpu.name, limits)
         (cap,) = resolve_caps(f"{arguments.watts:.10g}W", table, limits)
         # Not restored here: the saved record outlives this process, and restore finds it.
-        enforced_w = PowerCapLease(device).set(cap)
-        print(f"{_title(device)}: power limit {cap.label}, enforced {_show_watts(enforced_w)}")
+        enforced_w = PowerCapLease(gpu, kept=True).set(cap)
+        state = _state(gpu)
+    if arguments.json:
+        print_json(state)
+        return 0
+    prior_w = state["restore_to_w"]
+    print(
+        f"{_title(gpu)}: power limit {cap.label}, enforced {_show_watts(enforced_w)}"
+        + ("" if prior_w is None else f"; gpuenergy powercap restore puts back {prior_w:g} W")
+    )
     return 0
 
 
 def _restore(arguments: Namespace) -> int:
-    from pytest_gpuenergy.devices.lock import gpu_lock
-    from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.energy.lease import restore_leftover
+    from pytest_gpuenergy.energy.lease_record import restorable_uuids
+    from pytest_gpuenergy.errors import DeviceError
 
-    with open_device(arguments.gpu_device) as device, gpu_lock(device, wait_s=_LOCK_WAIT_S):
-        done = restore_leftover(device)
-        print(done or f"{_title(device)}: nothing to restore, its limit was not set by gpuenergy")
+    spec = arguments.gpu_device
+    done, problems = [], []
+    for name in restorable_uuids() if spec is None else [spec]:
+        try:
+            with _open_any(name) if spec is None else _open(name) as gpu:
+                done.append(_restored(gpu))
+        except DeviceError as error:
+            problems.append(str(error))
+    if arguments.json:
+        print_json(done)
+    elif not done and not problems:
+        print("nothing to restore: no power limit was set by gpuenergy")
+    else:
+        for entry in done:
+            print(entry["message"])
+    if problems:
+        raise DeviceError(" ".join(problems))
     return 0
 
 
-def _title(device: Device) -> str:
-    return f"{device.name}{' (emulated)' if device.emulated else ''}"
+def _restored(gpu: Gpu) -> dict[str, Any]:
+    from pytest_gpuenergy.devices.lock import gpu_lock
+    from pytest_gpuenergy.energy.lease import restore_kept, restore_leftover
+    from pytest_gpuenergy.energy.powercap import read_limits
+
+    with gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
+        # A run begins with the limit that set has made: the run is undone first.
+        said = [restore(gpu) for restore in (restore_leftover, restore_kept)]
+        limit_w = read_limits(gpu).current_w
+    nothing = f"{_title(gpu)}: nothing to restore, its limit was not set by gpuenergy"
+    return {
+        "gpu": gpu.name,
+        "uuid": gpu.uuid,
+        "emulated": gpu.emulated,
+        "power_limit_w": limit_w,
+        "message": next((text for text in reversed(said) if text), nothing),
+    }
+
+
+def _open(spec: str) -> AbstractContextManager[Gpu]:
+    from pytest_gpuenergy.devices.select import open_gpu
+
+    return open_gpu(spec)
+
+
+def _open_any(uuid: str) -> AbstractContextManager[Gpu]:
+    """A GPU of which there is a record, be it visible to CUDA or not, real or emulated."""
+    from pytest_gpuenergy.devices.nvml import load_nvml
+    from pytest_gpuenergy.devices.select import nvml_gpu, open_emulated
+
+    return open_emulated(uuid) or nullcontext(nvml_gpu(load_nvml(), uuid))
+
+
+def _title(gpu: Gpu) -> str:
+    return f"{gpu.name}{' (emulated)' if gpu.emulated else ''}"
 
 
 def _show_watts(watts: float | None) -> str:

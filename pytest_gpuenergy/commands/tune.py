@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
 from pytest_gpuenergy.errors import InputError, KernelFault
-from pytest_gpuenergy.kernels.records import OBJECTIVES
-from pytest_gpuenergy.tuning.searcher import STRATEGIES
-from pytest_gpuenergy.tuning.spaces import SPACES
+from pytest_gpuenergy.metrics import METRICS
+from pytest_gpuenergy.tuning.settings import SPACES, STRATEGIES, SearchSettings
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices.device import Device
@@ -85,7 +84,7 @@ gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
     )
     how.add_argument(
         "--objective",
-        choices=OBJECTIVES,
+        choices=METRICS,
         default="time",
         help="What to make small; of energy and edp, the power of promising trials is measured too "
         "(default: time)",
@@ -159,10 +158,9 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.devices.lock import gpu_lock
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.tuning.lowering import KernelStore
-    from pytest_gpuenergy.tuning.outcome import append_outcome
+    from pytest_gpuenergy.tuning.outcome import keep_outcome
     from pytest_gpuenergy.tuning.progress import live_stream
     from pytest_gpuenergy.tuning.requirements import check_tvm
-    from pytest_gpuenergy.tuning.searcher import SearchSettings
     from pytest_gpuenergy.tuning.tuner import Tuner
     from pytest_gpuenergy.verification import verify
 
@@ -196,7 +194,7 @@ def run(arguments: Namespace) -> int:
         )
         for workload in workloads:
             results.append(tuner.tune(workload, settings))
-            append_outcome(arguments.out, results[-1])
+            keep_outcome(arguments.out, results[-1])
     _report(results, as_json=arguments.json)
     return 0
 
@@ -232,6 +230,7 @@ def _power_limit(device: Device, text: str) -> Iterator[None]:
         read_limits,
         resolve_caps,
     )
+    from pytest_gpuenergy.signals import termination_as_interrupt
 
     if text == "current":
         yield
@@ -242,12 +241,13 @@ def _power_limit(device: Device, text: str) -> Iterator[None]:
         raise InputError(
             f"--powercap {text}: a search takes one power limit: give one, or current."
         )
-    lease = PowerCapLease(device)
-    try:
-        lease.set(caps[0])
-        yield
-    finally:
-        lease.restore()
+    with termination_as_interrupt():
+        lease = PowerCapLease(device)
+        try:
+            lease.set(caps[0])
+            yield
+        finally:
+            lease.restore()
 
 
 def _measure_with(device: Device) -> Measure:

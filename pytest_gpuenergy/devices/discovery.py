@@ -32,20 +32,29 @@ def find_gpus() -> tuple[GuardedNvml, list[FoundGpu]]:
     nvml = load_nvml()
     found = []
     for ordinal, gpu in enumerate(cuda_uuids()):
-        if gpu.startswith("MIG-"):
-            raise DeviceError(
-                f"CUDA device {ordinal} is a MIG instance, which has no power sensor of its own: "
-                "name a whole GPU in CUDA_VISIBLE_DEVICES."
-            )
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(gpu.encode())
             name = text(nvml.nvmlDeviceGetName(handle))
         except nvml.NVMLError as error:
-            raise DeviceError(
-                f"CUDA sees {gpu} but NVML does not ({error}): check the driver with nvidia-smi."
-            ) from None
+            raise DeviceError(_not_a_gpu(nvml, ordinal, gpu, error)) from None
         found.append(FoundGpu(ordinal, gpu, name, handle))
     return nvml, found
+
+
+def nvml_uuids(nvml: GuardedNvml) -> list[tuple[str, str]]:
+    """UUID and name of every GPU that NVML sees, in its order.
+
+    Raises:
+        DeviceError: NVML fails.
+    """
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        return [
+            (text(nvml.nvmlDeviceGetUUID(handle)), text(nvml.nvmlDeviceGetName(handle)))
+            for handle in handles
+        ]
+    except nvml.NVMLError as error:
+        raise DeviceError(f"NVML fails ({error}): check the driver with nvidia-smi.") from None
 
 
 def cuda_uuids() -> list[str]:
@@ -71,6 +80,18 @@ def cuda_uuids() -> list[str]:
         _call(cuda, get_uuid, ctypes.byref(raw), device)
         uuids.append(f"GPU-{uuid.UUID(bytes=bytes(raw))}")
     return uuids
+
+
+def _not_a_gpu(nvml: GuardedNvml, ordinal: int, gpu: str, error: Exception) -> str:
+    """Why NVML has no GPU of this UUID: of a MIG instance, CUDA gives the instance's own."""
+    try:
+        nvml.nvmlDeviceGetHandleByUUID(gpu.replace("GPU-", "MIG-", 1).encode())
+    except nvml.NVMLError:
+        return f"CUDA sees {gpu} but NVML does not ({error}): check the driver with nvidia-smi."
+    return (
+        f"CUDA device {ordinal} is a MIG instance, which has no power sensor of its own: "
+        "name a whole GPU in CUDA_VISIBLE_DEVICES."
+    )
 
 
 def _call(cuda: ctypes.CDLL, function: str, *arguments: object) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.errors import DeviceError
 from pytest_gpuenergy.paths import state_dir
 
@@ -18,7 +18,7 @@ _POLL_S = 0.1
 
 
 @contextlib.contextmanager
-def gpu_lock(device: Device, *, wait_s: float) -> Iterator[None]:
+def gpu_lock(device: Gpu, *, wait_s: float) -> Iterator[None]:
     """Hold ``device`` for this process alone, against every other user of this package.
 
     Raises:
@@ -48,7 +48,7 @@ def gpu_lock(device: Device, *, wait_s: float) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _folder(device: Device) -> Path:
+def _folder(device: Gpu) -> Path:
     """A real GPU is shared by all users of the machine, an emulated one by those of its state."""
     if device.emulated:
         return state_dir("locks")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.discovery import FoundGpu, find_gpus
+from pytest_gpuenergy.devices.discovery import cuda_uuids, find_gpus, nvml_uuids
+from pytest_gpuenergy.devices.gpu import Gpu, NvmlGpu
+from pytest_gpuenergy.devices.nvml import GuardedNvml, load_nvml, text
+from pytest_gpuenergy.devices.visible import visible_gpus
 from pytest_gpuenergy.errors import DeviceError, InputError
 
 _EMULATED = re.compile(r"emulated(?::(?P<profile>[A-Za-z0-9_-]+?))?(?:x(?P<count>[0-9]{1,2}))?")
+_MOST_EMULATED = 16
 _CHOICES = "auto, an index such as 0, a UUID such as GPU-..., or emulated[:PROFILE][xN]"
 
 
@@ -37,8 +44,10 @@ def check_spec(spec: str) -> EmulatedSpec | None:
     profile = match["profile"] or "h200"
     find_profile(profile)
     count = int(match["count"] or 1)
-    if not 1 <= count <= 16:
-        raise InputError(f"--gpu-device {spec!r} asks for {count} GPUs: choose 1 to 16.")
+    if not 1 <= count <= _MOST_EMULATED:
+        raise InputError(
+            f"--gpu-device {spec!r} asks for {count} GPUs: choose 1 to {_MOST_EMULATED}."
+        )
     return EmulatedSpec(profile, count)
 
 
@@ -67,7 +76,7 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
         if gpus:
             from pytest_gpuenergy.devices.cuda import CudaDevice
 
-            return CudaDevice(nvml, _choose(spec, gpus))
+            return CudaDevice(nvml, gpus[_place(spec, [gpu.uuid for gpu in gpus])])
         if spec != "auto":
             raise InputError(f"--gpu-device {spec}: CUDA sees no GPU here; use emulated.")
         emulated = EmulatedSpec("h200", 1)
@@ -77,17 +86,77 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
     return EmulatedDevice(find_profile(emulated.profile), index % emulated.count)
 
 
-def _choose(spec: str, gpus: list[FoundGpu]) -> FoundGpu:
+@contextmanager
+def open_gpu(spec: str = "auto") -> Iterator[Gpu]:
+    """The GPU that ``spec`` names, for its power limit alone: this takes neither CuPy nor CUDA.
+
+    The words mean what they mean to `open_device`: an index is CUDA's, after
+    ``CUDA_VISIBLE_DEVICES``, and the GPU is taken from NVML by its UUID.
+
+    Raises:
+        InputError, DeviceError: as `open_device`.
+    """
+    nvml = None
+    if check_spec(spec) is None:
+        try:
+            nvml = load_nvml()
+        except DeviceError as error:
+            if spec != "auto":
+                raise InputError(f"--gpu-device {spec} names an NVIDIA GPU: {error}") from None
+    uuids = [] if nvml is None else _visible_uuids(nvml)
+    if nvml is not None and uuids:
+        yield nvml_gpu(nvml, uuids[_place(spec, uuids)])
+    else:
+        with open_device(spec) as device:
+            yield device
+
+
+def open_emulated(uuid: str) -> Device | None:
+    """The emulated GPU of this UUID; None when it is none."""
+    from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+    from pytest_gpuenergy.devices.emulated.profiles import PROFILES
+
+    for profile in PROFILES.values():
+        for index in range(_MOST_EMULATED):
+            if profile.uuid(index) == uuid:
+                return EmulatedDevice(profile, index)
+    return None
+
+
+def nvml_gpu(nvml: GuardedNvml, uuid: str) -> NvmlGpu:
+    """The GPU of this UUID.
+
+    Raises:
+        DeviceError: NVML does not know it.
+    """
+    from pytest_gpuenergy.devices.cuda import HostClock
+
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        return NvmlGpu(nvml, handle, text(nvml.nvmlDeviceGetName(handle)), uuid, HostClock())
+    except nvml.NVMLError as error:
+        raise DeviceError(f"NVML has no GPU {uuid} ({error}): see nvidia-smi -L.") from None
+
+
+def _visible_uuids(nvml: GuardedNvml) -> Sequence[str]:
+    try:
+        return cuda_uuids()
+    except DeviceError:  # no CUDA here, and a power limit can be put back all the same
+        return visible_gpus(os.environ, nvml_uuids(nvml)).uuids
+
+
+def _place(spec: str, uuids: Sequence[str]) -> int:
+    """Which of the GPUs that CUDA sees ``spec`` names."""
     if spec == "auto":
-        return gpus[0]
+        return 0
     if spec.isdecimal():
-        if int(spec) < len(gpus):
-            return gpus[int(spec)]
+        if int(spec) < len(uuids):
+            return int(spec)
         raise InputError(
-            f"--gpu-device {spec}: CUDA sees {len(gpus)} GPU(s) here, numbered from 0."
+            f"--gpu-device {spec}: CUDA sees {len(uuids)} GPU(s) here, numbered from 0."
         )
-    for gpu in gpus:
-        if gpu.uuid.startswith(spec):
-            return gpu
-    known = ", ".join(gpu.uuid for gpu in gpus)
-    raise InputError(f"--gpu-device {spec}: no such GPU here; there is {known}.")
+    found = [place for place, uuid in enumerate(uuids) if uuid.startswith(spec)]
+    if len(found) == 1:
+        return found[0]
+    problem = "several GPUs are called so" if found else "no such GPU here"
+    raise InputError(f"--gpu-device {spec}: {problem}; there is {', '.join(uuids)}.")

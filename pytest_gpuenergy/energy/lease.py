@@ -7,38 +7,17 @@ the meantime is theirs and is left alone.
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
-
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.gpu import Gpu
+from pytest_gpuenergy.energy.lease_record import LeaseRecord, kept_record, leftover
 from pytest_gpuenergy.energy.powercap import PowerCap
+from pytest_gpuenergy.energy.writers import LimitWriter, choose_writer
 from pytest_gpuenergy.errors import PowerCapError
-from pytest_gpuenergy.paths import state_dir
+from pytest_gpuenergy.signals import uninterrupted
 
+SETTLE_S = 0.5
+"""The enforced limit is given this long to follow the requested one."""
 
-@dataclass(frozen=True)
-class LeaseRecord:
-    """What must be known to restore a card: limits in mW, and which process set them.
-
-    ``before_mw`` is the limit before the write of ``set_mw``: a process that dies in between leaves
-    either. Process numbers are used again, so ``started`` (clock ticks since boot) tells whose it
-    was.
-    """
-
-    uuid: str
-    prior_mw: int
-    before_mw: int
-    set_mw: int
-    pid: int
-    started: int
-
-    @property
-    def path(self) -> Path:
-        """Where the record of this card lies."""
-        return _path(self.uuid)
+_POLL_S = 0.05
 
 
 class PowerCapLease:
@@ -46,14 +25,30 @@ class PowerCapLease:
 
     Constructing it restores what a dead process left behind on this card.
 
+    Args:
+        gpu: the card.
+        writer: who writes its limit; chosen at the first write when not given.
+        kept: continue what ``gpuenergy powercap set`` did, to outlive this process too.
+
+    Attributes:
+        restored: a sentence telling what was done about what a dead process left behind, or None.
+
     Raises:
         PowerCapError: what was left behind cannot be restored.
     """
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, gpu: Gpu, writer: LimitWriter | None = None, *, kept: bool = False) -> None:
+        self._gpu = gpu
+        self._writer = writer
+        self._kept = kept
         self._record: LeaseRecord | None = None
-        restore_leftover(device)
+        self._asked_mw: int | None = None
+        self._enforced_w: float | None = None
+        self._refused: PowerCapError | None = None
+        self.restored = restore_leftover(gpu, writer)
+        record = kept_record(gpu.uuid) if kept else None
+        if record is not None and _present_mw(gpu) in record.ours_mw:
+            self._record = record  # otherwise somebody has set another limit: theirs is the prior
 
     def set(self, cap: PowerCap) -> float | None:
         """Ask the card for ``cap`` and return the limit it enforces, in W.
@@ -66,11 +61,34 @@ class PowerCapLease:
         """
         if cap.unavailable:
             raise PowerCapError(f"Power cap {cap.label} is skipped: {cap.unavailable}.")
+        self._asked_mw = None
         if cap.power_limit_w is None:
             self.restore()
-        else:
-            self._write(round(cap.power_limit_w * 1e3))
-        return enforced_limit_w(self._device)
+            return enforced_limit_w(self._gpu)
+        limit_mw = round(cap.power_limit_w * 1e3)
+        self._write(limit_mw)
+        self._enforced_w = self._settled_w(limit_mw)
+        self._asked_mw = limit_mw
+        return self._enforced_w
+
+    def judge(self) -> tuple[str, ...]:
+        """Named doubts about what has been measured since `set`; none when it set nothing.
+
+        ``enforced_limit_lower``: the card held less than was asked for. ``power_limit_changed``:
+        the limit is not what it was. ``power_limit_unknown``: the card does not tell any more.
+        """
+        if self._asked_mw is None:
+            return ()
+        try:
+            changed = _present_mw(self._gpu) != self._asked_mw
+        except PowerCapError:
+            return ("power_limit_unknown",)
+        now_w, then_w = enforced_limit_w(self._gpu), self._enforced_w
+        flags = {
+            "enforced_limit_lower": then_w is not None and then_w * 1e3 < self._asked_mw,
+            "power_limit_changed": changed or now_w != then_w,
+        }
+        return tuple(name for name, raised in flags.items() if raised)
 
     def restore(self) -> None:
         """Put the prior limit back, unless somebody else has set another one since. Idempotent.
@@ -78,44 +96,90 @@ class PowerCapLease:
         Raises:
             PowerCapError: the card cannot be set back; the record stays for the next start.
         """
+        self._asked_mw = None
         if self._record is not None:
-            _restore(self._device, self._record)
+            _put_back(self._gpu, self._record, self._writer)
             self._record = None
 
     def _write(self, limit_mw: int) -> None:
-        device, nvml = self._device, self._device.nvml
-        present_mw = _present_mw(device)
-        if self._record is None and present_mw == limit_mw:
+        gpu, previous = self._gpu, self._record
+        present_mw = _present_mw(gpu)
+        if previous is None and present_mw == limit_mw:
             return
-        if self._record is not None and present_mw != self._record.set_mw:
+        if previous is not None and present_mw not in {previous.set_mw, previous.before_mw}:
             raise PowerCapError(
-                f"Somebody else has changed the power limit of {device.name} to "
+                f"Somebody else has changed the power limit of {gpu.name} to "
                 f"{present_mw / 1e3:g} W: end the other program, or use --powercap current."
             )
-        prior_mw = self._record.prior_mw if self._record else present_mw
-        pid = os.getpid()
-        record = LeaseRecord(device.uuid, prior_mw, present_mw, limit_mw, pid, _started(pid) or 0)
-        previous = self._record
-        _save(record)
-        try:
-            nvml.nvmlDeviceSetPowerManagementLimit(device.handle, limit_mw)
-        except (nvml.NVMLError, PowerCapError) as error:
-            if previous is None:
-                record.path.unlink(missing_ok=True)
-            else:
-                _save(previous)
-            raise _explained(device, limit_mw, error) from None
-        self._record = record
-        if (got_mw := _present_mw(device)) != limit_mw:
-            self._record = replace(record, set_mw=got_mw)  # what `restore` will find
-            _save(self._record)
-            raise PowerCapError(
-                f"{device.name} took {got_mw / 1e3:g} W when asked for {limit_mw / 1e3:g} W."
+        prior_mw = previous.prior_mw if previous else present_mw
+        writer = self._chosen_writer()
+        for needed_mw in (prior_mw, limit_mw):  # what could not be put back is not changed
+            writer.check(needed_mw)
+        record = LeaseRecord.of_this_process(
+            gpu.uuid, prior_mw, present_mw, limit_mw, kept=self._kept
+        )
+        with uninterrupted():
+            record.save()
+            self._record = record
+            try:
+                writer.write(limit_mw)
+            except PowerCapError:
+                self._take_back(record, previous)
+                raise
+        got_mw = _present_mw(gpu)
+        if got_mw != limit_mw:
+            # What `restore` will find.
+            self._record = LeaseRecord.of_this_process(
+                gpu.uuid, prior_mw, present_mw, got_mw, kept=self._kept
             )
+            self._record.save()
+            raise PowerCapError(
+                f"{gpu.name} took {got_mw / 1e3:g} W when asked for {limit_mw / 1e3:g} W."
+            )
+        if self._kept and limit_mw == prior_mw:
+            record.forget()
+            self._record = None
+
+    def _chosen_writer(self) -> LimitWriter:
+        if self._refused is not None:
+            raise type(self._refused)(str(self._refused))  # nobody is asked twice
+        if self._writer is None:
+            try:
+                self._writer = choose_writer(self._gpu)
+            except PowerCapError as error:
+                self._refused = error
+                raise
+        return self._writer
+
+    def _take_back(self, record: LeaseRecord, previous: LeaseRecord | None) -> None:
+        """After a failed write: forget it when it changed nothing; who knows keeps the record."""
+        try:
+            if _present_mw(self._gpu) != record.before_mw:
+                return
+        except PowerCapError:
+            return
+        self._record = previous
+        if previous is None:
+            record.forget()
+        else:
+            previous.save()
+
+    def _settled_w(self, limit_mw: int) -> float | None:
+        gpu = self._gpu
+        begin_s = None
+        while True:
+            enforced_w = enforced_limit_w(gpu)
+            if enforced_w is None or enforced_w * 1e3 == limit_mw:
+                return enforced_w
+            now_s = gpu.clock.now_s()
+            begin_s = now_s if begin_s is None else begin_s
+            if now_s - begin_s >= SETTLE_S:
+                return enforced_w
+            gpu.clock.sleep_s(_POLL_S)
 
 
-def restore_leftover(device: Device) -> str | None:
-    """Undo what a process that has died left behind on ``device``.
+def restore_leftover(gpu: Gpu, writer: LimitWriter | None = None) -> str | None:
+    """Undo what a process that has died left behind on ``gpu``.
 
     Returns:
         A sentence telling what was done, or None when nothing was left behind.
@@ -123,104 +187,52 @@ def restore_leftover(device: Device) -> str | None:
     Raises:
         PowerCapError: it cannot be undone.
     """
-    record = leftover(device.uuid)
-    if record is None:
+    record = leftover(gpu.uuid)
+    return None if record is None else _put_back(gpu, record, writer)
+
+
+def restore_kept(gpu: Gpu, writer: LimitWriter | None = None) -> str | None:
+    """Undo what ``gpuenergy powercap set`` did to ``gpu``; as `restore_leftover`."""
+    record = kept_record(gpu.uuid)
+    return None if record is None else _put_back(gpu, record, writer)
+
+
+def enforced_limit_w(gpu: Gpu) -> float | None:
+    """The limit the card enforces now, in W; it may be lower than the one asked for."""
+    try:
+        return float(gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle)) / 1e3
+    except gpu.nvml.NVMLError:
         return None
-    present_mw = _present_mw(device)
-    _restore(device, record)
-    if present_mw in (record.before_mw, record.set_mw):
-        return f"The power limit of {device.name} is {record.prior_mw / 1e3:g} W again."
+
+
+def _put_back(gpu: Gpu, record: LeaseRecord, writer: LimitWriter | None) -> str:
+    prior_mw = record.prior_mw
+    with uninterrupted():
+        try:
+            present_mw = _present_mw(gpu)
+            if present_mw in record.ours_mw:
+                (writer or choose_writer(gpu)).write(prior_mw)
+                if (got_mw := _present_mw(gpu)) != prior_mw:
+                    raise PowerCapError(f"{gpu.name} took {got_mw / 1e3:g} W.")
+        except PowerCapError as error:
+            raise type(error)(
+                f"The power limit of {gpu.name} is not back at {prior_mw / 1e3:g} W, where it was "
+                f"(gpuenergy powercap restore tries again): {error}"
+            ) from None
+        record.forget()
+    if present_mw in record.ours_mw | {prior_mw}:
+        return f"The power limit of {gpu.name} is {prior_mw / 1e3:g} W again."
     return (
-        f"The power limit of {device.name} has been set to {present_mw / 1e3:g} W since; "
+        f"The power limit of {gpu.name} has been set to {present_mw / 1e3:g} W since; "
         "it is left alone."
     )
 
 
-def leftover(uuid: str) -> LeaseRecord | None:
-    """The record that a process which has died left behind for this card."""
+def _present_mw(gpu: Gpu) -> int:
     try:
-        stored: Any = json.loads(_path(uuid).read_text())
-        names = ("prior_mw", "before_mw", "set_mw", "pid", "started")
-        record = LeaseRecord(uuid, *(int(stored[name]) for name in names))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(gpu.nvml.nvmlDeviceGetPowerManagementLimit(gpu.handle))
+    except gpu.nvml.NVMLError as error:
         raise PowerCapError(
-            f"The power-limit record {_path(uuid)} cannot be read: set the card's limit by hand "
-            "(nvidia-smi -pl W) and delete that file."
+            f"{gpu.name} does not tell its power limit ({error}): check it with nvidia-smi, or use "
+            "--powercap current."
         ) from None
-    return None if _started(record.pid) == record.started else record
-
-
-def enforced_limit_w(device: Device) -> float | None:
-    """The limit the card enforces now, in W; it may be lower than the one asked for."""
-    try:
-        return float(device.nvml.nvmlDeviceGetEnforcedPowerLimit(device.handle)) / 1e3
-    except device.nvml.NVMLError:
-        return None
-
-
-def _restore(device: Device, record: LeaseRecord) -> None:
-    nvml = device.nvml
-    ours = {record.before_mw, record.set_mw} - {record.prior_mw}
-    if _present_mw(device) in ours:
-        try:
-            nvml.nvmlDeviceSetPowerManagementLimit(device.handle, record.prior_mw)
-        except (nvml.NVMLError, PowerCapError) as error:
-            raise _explained(device, record.prior_mw, error) from None
-    record.path.unlink(missing_ok=True)
-
-
-def _present_mw(device: Device) -> int:
-    try:
-        return int(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle))
-    except device.nvml.NVMLError as error:
-        raise PowerCapError(
-            f"{device.name} does not tell its power limit ({error}): use --powercap current."
-        ) from None
-
-
-def _explained(device: Device, limit_mw: int, error: Exception) -> PowerCapError:
-    if isinstance(error, PowerCapError):
-        return error
-    nvml = device.nvml
-    if isinstance(error, nvml.NVMLError_NoPermission):
-        advice = "run as root (in a container: with the capability SYS_ADMIN)"
-    elif isinstance(error, nvml.NVMLError_InvalidArgument):
-        advice = "choose a limit within the card's constraints"
-    elif isinstance(error, nvml.NVMLError_NotSupported):
-        advice = "this card's limit cannot be changed; use --powercap current"
-    else:
-        advice = "check the card with nvidia-smi"
-    return PowerCapError(
-        f"The power limit of {device.name} cannot be set to {limit_mw / 1e3:g} W ({error}): "
-        f"{advice}."
-    )
-
-
-def _path(uuid: str) -> Path:
-    return state_dir("leases") / f"{uuid}.json"
-
-
-def _save(record: LeaseRecord) -> None:
-    draft = record.path.with_suffix(".tmp")
-    try:
-        with draft.open("w") as file:
-            json.dump(asdict(record), file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(record.path)
-    except OSError as error:
-        raise PowerCapError(
-            f"The prior power limit cannot be noted in {record.path} ({error.strerror}), so no "
-            "limit is set: set GPUENERGY_STATE to a folder that can be written."
-        ) from None
-
-
-def _started(pid: int) -> int | None:
-    """When process ``pid`` began, in clock ticks since boot; None when there is no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return int(stat.rpartition(")")[2].split()[19])

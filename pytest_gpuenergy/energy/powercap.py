@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.errors import DeviceError, InputError
 from pytest_gpuenergy.project import project_table
 
@@ -60,7 +60,7 @@ class PowerCap:
 CURRENT = PowerCap(None)
 
 
-def read_limits(device: Device) -> PowerLimits:
+def read_limits(device: Gpu) -> PowerLimits:
     """The card's constraints and present limit.
 
     Raises:

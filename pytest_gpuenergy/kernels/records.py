@@ -28,6 +28,7 @@ from pytest_gpuenergy.kernels.json_input import (
 )
 from pytest_gpuenergy.kernels.kernel import RecordedFigures
 from pytest_gpuenergy.kernels.record_form import check_record, is_failed, tensor_of
+from pytest_gpuenergy.metrics import METRICS, Metric
 from pytest_gpuenergy.workloads.conv2d import Conv2d, Conv2dShape
 from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
 
@@ -38,9 +39,6 @@ MOST_RECORDS = 25
 Band = Literal["fastest", "best", "p10", "p25", "p50", "p75"]
 BANDS: tuple[Band, ...] = ("fastest", "p10", "p25", "p50", "p75")
 """Where the objective is time; otherwise ``best`` takes the place of ``fastest``."""
-
-Objective = Literal["time", "energy", "edp"]
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 _WHAT = "record file"
 _LARGEST_BYTES = 16 << 20
@@ -110,7 +108,7 @@ class RecordFile:
     trials_total: int
     trials_valid: int
     records: tuple[Record, ...]
-    objective: Objective = "time"
+    objective: Metric = "time"
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -317,11 +315,11 @@ def _record_file(value: object) -> RecordFile:
     )
 
 
-def _objective(value: object) -> Objective:
-    for objective in OBJECTIVES:
+def _objective(value: object) -> Metric:
+    for objective in METRICS:
         if value == objective:
             return objective
-    raise FormError(f"the objective is {shown(value)} instead of one of {', '.join(OBJECTIVES)}")
+    raise FormError(f"the objective is {shown(value)} instead of one of {', '.join(METRICS)}")
 
 
 def _workload(value: dict[str, Any]) -> Conv2d:

@@ -82,3 +82,13 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
         unbound = [m for m in rows if m.cap_binding is False and m.power_limit_w is not None]
         if unbound:
             yield f"  the cap changed nothing for {len(unbound)} of these {len(rows)} kernels"
+
+
+def idle_caps(measurements: Iterable[Measurement]) -> list[str]:
+    """The power caps that held no measured kernel back, by label, lowest first."""
+    held: dict[tuple[float, str], bool] = {}
+    for m in measurements:
+        if m.power_limit_w is not None and m.cap_binding is not None:
+            cap = (m.power_limit_w, m.cap)
+            held[cap] = held.get(cap, False) or m.cap_binding
+    return [label for (_, label), binding in sorted(held.items()) if not binding]

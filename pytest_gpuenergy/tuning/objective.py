@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from pytest_gpuenergy.kernels.records import Objective
+from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.tuning.raw import Trial
 
 KEEP_ONE_OF = 4
@@ -16,7 +16,7 @@ of this fraction of them, and both precisely of those that are kept (compare Jam
 "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016)."""
 
 
-def equivalent_ms(objective: Objective, trial: Trial, typical_w: float | None) -> float:
+def equivalent_ms(objective: Metric, trial: Trial, typical_w: float | None) -> float:
     """The time of a kernel that draws ``typical_w`` and costs what this trial costs, in ms.
 
     t for the objective time; t P / P_typical for energy, P t; t sqrt(P / P_typical) for the
@@ -38,7 +38,7 @@ def typical_power_w(trials: Sequence[Trial]) -> float | None:
     return median(powers) if powers else None
 
 
-def promising(objective: Objective, batch: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
+def promising(objective: Metric, batch: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
     """The trials of ``batch`` whose power should be measured, the fastest first; none for time.
 
     A quarter of those that ran, without those that would not become the best even if they drew as

@@ -6,18 +6,32 @@ import csv
 from dataclasses import fields
 from pathlib import Path
 
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.kernels.sampling import write_performance
 from pytest_gpuenergy.tuning.tuner import TuneResult
 
 TABLE_FILE = "tuning.csv"
+PERFORMANCE_FOLDER = "performance"
+_LISTS = ("gflops", "rejected")
 
 
-def append_outcome(folder: Path, result: TuneResult) -> None:
-    """Add a row to ``tuning.csv`` in ``folder``: when a tuning began and what it came to."""
+def keep_outcome(folder: Path, result: TuneResult) -> None:
+    """Add a row to ``tuning.csv``, and write the kernels' rates, one integer GFLOP/s a line.
+
+    The rates go into ``performance/`` under the name of the record file.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
     path = folder / TABLE_FILE
-    names = [field.name for field in fields(TuneResult) if field.name != "rejected"]
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, names, extrasaction="ignore", lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(vars(result))
+    names = [field.name for field in fields(TuneResult) if field.name not in _LISTS]
+    try:
+        new = not path.exists()
+        with path.open("a", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, names, extrasaction="ignore", lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerow(vars(result))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}.") from None
+    write_performance(folder / PERFORMANCE_FOLDER / result.path.name, result.gflops)

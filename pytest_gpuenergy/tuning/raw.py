@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.errors import InputError, Outcome
 from pytest_gpuenergy.kernels.database import RECORD_FILE, WORKLOAD_FILE, load_database
 from pytest_gpuenergy.kernels.json_input import FormError, parse, read_bytes
@@ -72,8 +73,8 @@ class RawLog:
         device: where.
 
     Raises:
-        InputError: the folder holds a search of something else or on another GPU, is damaged, or
-            cannot be written.
+        InputError: the folder holds a search of something else, on another GPU or under another
+            power limit, is damaged, or cannot be written.
     """
 
     def __init__(self, folder: Path, workload: Conv2d, device: Device) -> None:
@@ -82,6 +83,7 @@ class RawLog:
             "workload": {"name": workload.name, **workload.shape.sizes},
             "gpu": gpu_name(device),
             "architecture": device.architecture,
+            "power_limit_w": enforced_limit_w(device),
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -173,9 +175,11 @@ def _identify(path: Path, identity: dict[str, Any]) -> None:
             f"{path} cannot be used, because {error}: name another folder with --out."
         ) from None
     if found != identity:
+        limit_w = identity["power_limit_w"]
+        under = "" if limit_w is None else f" under {limit_w:g} W"
         raise InputError(
             f"{path.parent} holds another search than one of {identity['workload']['name']} on "
-            f"{identity['gpu']}: name another folder with --out."
+            f"{identity['gpu']}{under}: name another folder with --out."
         )
 
 

@@ -7,7 +7,7 @@ neither the GPU nor the processor waits for the other. Knows records and kernels
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from pytest_gpuenergy.devices.device import Arena, Device
 from pytest_gpuenergy.errors import GpuEnergyError, InputError, KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.records import Objective
+from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.tuning.objective import (
     equivalent_ms,
@@ -25,7 +25,8 @@ from pytest_gpuenergy.tuning.objective import (
 from pytest_gpuenergy.tuning.progress import Progress
 from pytest_gpuenergy.tuning.raw import RawLog, Trial, trace_of
 from pytest_gpuenergy.tuning.requirements import crash_hint
-from pytest_gpuenergy.tuning.searcher import Scored, SearchSettings
+from pytest_gpuenergy.tuning.searcher import Scored
+from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.tuning.timing import measure_power_w, measure_time_ms
 from pytest_gpuenergy.worker import Worker, WorkerDiedError, WorkerTimeoutError
 from pytest_gpuenergy.workloads.conv2d import Conv2d
@@ -105,8 +106,9 @@ class Proposals:
             raise self._broken
         records: list[str] = self._call("propose")
         futures = [self._store.lower(self._workload, record) for record in records]
-        for future in futures:
-            future.add_done_callback(self._compile)
+        for future in as_completed(futures):
+            if isinstance(kernel := _kernel(future), Kernel):
+                self._prepare(kernel)
         return [Candidate(r, _kernel(future)) for r, future in zip(records, futures, strict=True)]
 
     def _learn(self, trials: Sequence[Scored]) -> None:
@@ -115,16 +117,12 @@ class Proposals:
         except GpuEnergyError as error:  # nobody waits for this; the next request tells it
             self._broken = error
 
-    def _compile(self, lowered: Future[Kernel]) -> None:
-        if not lowered.cancelled() and lowered.exception() is None:
-            self._prepare(lowered.result())
-
     def _call(self, method: str, *arguments: object) -> Any:
         """Call the search's process, which is started again if TVM ends it."""
         while True:
             try:
                 if not self._begun:
-                    self._worker.call("learn", self._known(), timeout_s=_TIMEOUT_S)
+                    self._worker.call("begin", self._known(), timeout_s=_TIMEOUT_S)
                     self._begun = True
                 return self._worker.call(method, *arguments, timeout_s=_TIMEOUT_S)
             except (WorkerDiedError, WorkerTimeoutError) as error:
@@ -161,7 +159,7 @@ class Bench:
     device: Device
     workload: Conv2d
     arenas: Mapping[str, Arena]
-    objective: Objective
+    objective: Metric
     raw: RawLog
     progress: Progress
     stop: Event
@@ -241,7 +239,7 @@ def search(proposals: Proposals, bench: Bench, trials: int) -> None:
         proposals.learn([Scored(candidate.record, worth) for candidate, worth in pairs])
 
 
-def known(objective: Objective, raw: RawLog) -> list[Scored]:
+def known(objective: Metric, raw: RawLog) -> list[Scored]:
     """All trials of a folder, and what they are worth to the search."""
     trials = raw.trials.copy()
     worths = worth_s(objective, trials, trials)
@@ -249,7 +247,7 @@ def known(objective: Objective, raw: RawLog) -> list[Scored]:
 
 
 def worth_s(
-    objective: Objective, trials: Sequence[Trial], known: Sequence[Trial]
+    objective: Metric, trials: Sequence[Trial], known: Sequence[Trial]
 ) -> list[float | None]:
     """What the search is told of ``trials``: a time in seconds, or None for a failed one."""
     typical_w = typical_power_w(known)

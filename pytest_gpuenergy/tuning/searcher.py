@@ -10,50 +10,19 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import Any
 
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.tuning.lower import conv2d_module, cuda_target, first_line
 from pytest_gpuenergy.tuning.requirements import import_tvm, without_tensor_intrinsics
-from pytest_gpuenergy.tuning.spaces import Space, space_generator
+from pytest_gpuenergy.tuning.settings import SearchSettings
+from pytest_gpuenergy.tuning.spaces import space_generator
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
-Strategy = Literal["evolutionary", "replay-trace"]
-STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
-
 _NO_END = 1 << 30
-
-
-@dataclass(frozen=True)
-class SearchSettings:
-    """How to search.
-
-    Attributes:
-        trials: candidates to time, all searches of the folder together.
-        seed: of the search; with the strategy replay-trace and one thread it decides everything.
-        threads: processor cores for the search.
-        strategy: evolutionary learns from scores, replay-trace draws at random.
-        space: see `spaces`.
-        batch: schedules proposed at a time, between two updates of the cost model.
-        population: schedules of one generation.
-        generations: between two proposals.
-    """
-
-    trials: int
-    seed: int
-    threads: int
-    strategy: Strategy = "evolutionary"
-    space: Space = "all"
-    batch: int = 64
-    population: int = 256
-    generations: int = 3
-
-    def for_trials(self) -> SearchSettings:
-        """The same with batches that are no larger than half the trials, but at least 16."""
-        batch = max(1, min(self.batch, max(16, self.trials // 2), self.trials))
-        return replace(self, batch=batch, population=min(self.population, max(8, 4 * batch)))
+_LARGEST_SEED = 2**31 - 3  # of TVM's linear congruential generator
 
 
 @dataclass(frozen=True)
@@ -82,29 +51,40 @@ class Searcher:
 
         logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
         self._ms = ms
+        self._shape = workload.shape
         self._settings = settings
         self._target = cuda_target(architecture)
-        module = conv2d_module(workload)
+        self._module = conv2d_module(workload)
         self._database = ms.database.MemoryDatabase()
-        self._workload = self._database.commit_workload(module)
-        with _told(), without_tensor_intrinsics():
-            self._context = ms.TuneContext(
-                module,
-                target=self._target,
-                space_generator=space_generator(workload.shape, settings.space),
-                search_strategy=self._strategy(),
-                rand_state=settings.seed + 1,
-                num_threads=settings.threads,
-                logger=logging.getLogger("tvm.s_tir.meta_schedule"),
-            )
-            spaces = self._context.generate_design_space()
+        self._workload = self._database.commit_workload(self._module)
         kind: Any = "xgb" if find_spec("xgboost") else "random"
         self._model = ms.cost_model.CostModel.create(kind, num_tuning_cores=settings.threads)
         self._proposed: dict[str, Any] = {}
-        with _told():
-            self._context.search_strategy.pre_tuning(
-                _NO_END, settings.batch, spaces, self._database, self._model
+        self._context: Any = None
+
+    def begin(self, known: Sequence[Scored]) -> None:
+        """Get ready to propose, after a search that has found ``known``.
+
+        That one's length is part of the seed, so that its proposals are not made again.
+        """
+        with _told(), without_tensor_intrinsics():
+            self._context = self._ms.TuneContext(
+                self._module,
+                target=self._target,
+                space_generator=space_generator(self._shape, self._settings.space),
+                search_strategy=self._strategy(),
+                rand_state=(self._settings.seed + len(known)) % _LARGEST_SEED + 1,
+                num_threads=self._settings.threads,
+                logger=logging.getLogger("tvm.s_tir.meta_schedule"),
             )
+            self._context.search_strategy.pre_tuning(
+                _NO_END,
+                self._settings.batch,
+                self._context.generate_design_space(),
+                self._database,
+                self._model,
+            )
+        self.learn(known)
 
     def stored_workload(self) -> str:
         """The line of the computation in ``database_workload.json``."""

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from pytest_gpuenergy.tuning.requirements import import_tvm
+from pytest_gpuenergy.tuning.settings import Space
 from pytest_gpuenergy.workloads.conv2d import Conv2dShape
-
-Space = Literal["direct", "gemm", "all"]
-SPACES: tuple[Space, ...] = get_args(Space)
 
 _MAIN = "conv2d_nchw"
 _PADDINGS = (1, 16, 32, 64)
@@ -49,6 +47,7 @@ class GemmForm:
         parts: into how many parts K is split, each with blocks of its own; 1 is no split.
         weight_rows: whether a tile of weights keeps K, rather than CO, as its fastest dimension:
             loaded well and read badly, or the other way round.
+        pipelined: whether a tile is loaded while the one before it is multiplied.
     """
 
     padding: int

@@ -18,19 +18,19 @@ from pytest_gpuenergy.kernels.kernel import Kernel, Origin
 from pytest_gpuenergy.kernels.records import (
     Band,
     Measured,
-    Objective,
     Record,
     RecordFile,
     dump_records,
     file_name,
 )
+from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.tuning.objective import equivalent_ms, typical_power_w
 from pytest_gpuenergy.tuning.progress import Progress
 from pytest_gpuenergy.tuning.raw import TRIALS_FILE, RawLog, gpu_name, trace_of
 from pytest_gpuenergy.tuning.requirements import installed_tvm
 from pytest_gpuenergy.tuning.search import Bench, Proposals, known, search
-from pytest_gpuenergy.tuning.searcher import SearchSettings
+from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.verification import arenas_for
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 from pytest_gpuenergy.workloads.workload import Workload
@@ -54,6 +54,7 @@ class TuneResult:
         kept: kernels in the record file.
         best_ms: time of the best kernel's launch in the search.
         best_gflops: the same as a rate.
+        gflops: the rate of each kernel in the record file, in its order.
         rejected: why chosen kernels were replaced.
         search_s: wall time of this search.
         elapsed_s: wall time of the search and of all that followed.
@@ -68,6 +69,7 @@ class TuneResult:
     kept: int
     best_ms: float
     best_gflops: float
+    gflops: tuple[float, ...]
     rejected: tuple[str, ...]
     search_s: float
     elapsed_s: float
@@ -103,7 +105,7 @@ class Tuner:
     store: KernelStore
     folder: Path
     keep: int
-    objective: Objective
+    objective: Metric
     resume: bool
     verify: Verify
     measure: Measure | None
@@ -138,7 +140,7 @@ class Tuner:
                 raise KeyboardInterrupt
             chosen, rejected = self._choose(workload, raw)
             path = self._write(workload, raw, chosen)
-            best = min(raw.trials[one.index].time_ms or 0.0 for one in chosen)
+            times_ms = [raw.trials[one.index].time_ms or math.inf for one in chosen]
             return TuneResult(
                 workload=workload.name,
                 path=path,
@@ -146,8 +148,9 @@ class Tuner:
                 tried=len(raw.trials),
                 valid=sum(trial.good for trial in raw.trials),
                 kept=len(chosen),
-                best_ms=best,
-                best_gflops=workload.flops / best / 1e6,
+                best_ms=min(times_ms),
+                best_gflops=workload.flops / min(times_ms) / 1e6,
+                gflops=tuple(workload.flops / time_ms / 1e6 for time_ms in times_ms),
                 rejected=rejected,
                 search_s=search_s,
                 elapsed_s=progress.elapsed_s,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.coefficients import COEFFICIENTS, Coefficients
-from pytest_gpuenergy.devices.emulated.model import Traffic
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
+from pytest_gpuenergy.devices.emulated.traffic import Traffic
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.records import Measured, RecordFile, dump_records, file_name
@@ -117,6 +117,7 @@ def invented(case: str, rank: int, truth: Coefficients) -> model_ranking.Sample:
     loads, accesses, sectors = draw.uniform(10, 1e4), draw.uniform(1e2, 1e5), draw.uniform(4, 32)
     traffic = Traffic(
         barriers=draw.uniform(0, 100),
+        load_intervals=draw.uniform(1, 50),
         global_loads=loads,
         global_sectors=loads * sectors,
         l2_sectors=loads * 2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,17 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.devices.lock import gpu_lock
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.energy.lease import PowerCapLease
+from pytest_gpuenergy.energy.powercap import PowerCap
+from pytest_gpuenergy.errors import DeviceError
 
 H200 = ["--gpu-device", "emulated:h200"]
 
 
 def in_a_process(*words: str) -> None:
-    """The saved limit belongs to a process until that has ended."""
+    """As from a shell."""
     root = Path(__file__).parents[2]
     subprocess.run(
         [sys.executable, "-m", "pytest_gpuenergy.cli", "powercap", *words, *H200],
@@ -25,6 +31,20 @@ def in_a_process(*words: str) -> None:
         timeout=60,
         env={**os.environ, "PYTHONPATH": str(root)},
     )
+
+
+def killed_run(watts: int) -> None:
+    """A run that sets a cap and has no time to put anything back."""
+    body = (
+        "import os, signal\n"
+        "from pytest_gpuenergy.devices.select import open_device\n"
+        "from pytest_gpuenergy.energy.lease import PowerCapLease\n"
+        "from pytest_gpuenergy.energy.powercap import PowerCap\n"
+        f"PowerCapLease(open_device('emulated:h200')).set(PowerCap({watts}.0))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    died = subprocess.run([sys.executable, "-c", body], check=False, timeout=60)
+    assert died.returncode == -signal.SIGKILL
 
 
 def state(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
@@ -58,6 +78,98 @@ def test_a_limit_outlives_the_command(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["powercap", "set", "300W", *H200]) == 0
     assert "power limit 300W, enforced 300 W" in capsys.readouterr().out
     assert state(capsys)["power_limit_w"] == 300.0
+
+
+def test_set_says_what_restore_would_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["powercap", "set", "300", *H200]) == 0
+    assert "gpuenergy powercap restore puts back 700 W" in capsys.readouterr().out
+
+
+def test_set_and_restore_speak_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["powercap", "set", "300", "--json", *H200]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["power_limit_w"], shown["enforced_power_limit_w"]) == (300.0, 300.0)
+    assert shown["restore_to_w"] == 700.0
+    assert main(["powercap", "restore", "--json", *H200]) == 0
+    (restored,) = json.loads(capsys.readouterr().out)
+    assert (restored["uuid"], restored["power_limit_w"]) == (shown["uuid"], 700.0)
+    assert restored["message"] == "The power limit of NVIDIA H200 is 700 W again."
+
+
+def test_restore_without_a_gpu_is_for_every_gpu_that_was_set(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for device in ("emulated:h200", "emulated:a30"):
+        assert (
+            main(["powercap", "set", "160" if "a30" in device else "300", "--gpu-device", device])
+            == 0
+        )
+    assert main(["powercap", "restore"]) == 0
+    assert "The power limit of NVIDIA A30 is 165 W again." in capsys.readouterr().out
+    assert state(capsys)["power_limit_w"] == 700.0
+    assert main(["powercap", "restore"]) == 0
+    assert capsys.readouterr().out == "nothing to restore: no power limit was set by gpuenergy\n"
+
+
+def test_one_gpu_that_cannot_be_restored_does_not_hold_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with open_device("emulated:a30") as a30:
+        assert main(["powercap", "set", "160", "--gpu-device", "emulated:a30"]) == 0
+        assert main(["powercap", "set", "300", *H200]) == 0
+        fault = a30.inject("power_limit", "unknown")  # type: ignore[attr-defined]
+        assert main(["powercap", "restore"]) == 1
+        assert "NVIDIA A30 is not back at 165 W, where it was" in capsys.readouterr().err
+        assert state(capsys)["power_limit_w"] == 700.0
+        a30.state.withdraw(fault)  # type: ignore[attr-defined]
+    assert main(["powercap", "restore"]) == 0
+    assert "NVIDIA A30 is 165 W again" in capsys.readouterr().out
+
+
+def test_a_gpu_in_the_middle_of_a_run_is_not_among_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with open_device("emulated:a30") as a30, gpu_lock(a30, wait_s=0):
+        lease = PowerCapLease(a30)
+        lease.set(PowerCap(120.0))
+        assert main(["powercap", "restore"]) == 0
+        assert capsys.readouterr().out.startswith("nothing to restore")
+        lease.restore()
+
+
+def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(
+    own_folders: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_driver() -> None:
+        raise DeviceError("NVML does not start.")
+
+    monkeypatch.setattr("pytest_gpuenergy.devices.nvml.load_nvml", no_driver)
+    assert main(["powercap", "set", "300", *H200]) == 0
+    (record,) = (own_folders / "leases").iterdir()
+    (own_folders / "leases" / "GPU-0.kept.json").write_text(record.read_text())
+    assert main(["powercap", "restore"]) == 1
+    shown = capsys.readouterr()
+    assert "is 700 W again" in shown.out
+    assert "NVML does not start" in shown.err
+
+
+def test_restore_undoes_a_killed_run_and_then_what_was_set(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["powercap", "set", "300", *H200]) == 0
+    killed_run(500)
+    assert state(capsys)["power_limit_w"] == 500.0
+    assert main(["powercap", "restore", *H200]) == 0
+    assert state(capsys)["power_limit_w"] == 700.0
+
+
+def test_a_limit_that_somebody_set_since_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["powercap", "set", "300", *H200]) == 0
+    with open_device("emulated:h200") as device:
+        device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 600_000)
+    assert main(["powercap", "restore", *H200]) == 0
+    assert "has been set to 600 W since; it is left alone." in capsys.readouterr().out
+    assert state(capsys)["power_limit_w"] == 600.0
 
 
 def test_restore_puts_back_what_was_before(capsys: pytest.CaptureFixture[str]) -> None:

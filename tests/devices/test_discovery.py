@@ -140,10 +140,8 @@ def test_a_gpu_that_nvml_does_not_know_is_named(machine: Callable[..., None]) ->
         find_gpus()
 
 
-def test_a_mig_instance_is_refused(
-    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine(Cuda(), Nvml())
-    monkeypatch.setattr(discovery, "cuda_uuids", lambda: ["MIG-" + FIRST.removeprefix("GPU-")])
+def test_a_mig_instance_is_refused(machine: Callable[..., None]) -> None:
+    """CUDA gives the instance's UUID without saying that it is one; NVML knows it as MIG-."""
+    machine(Cuda(FIRST), Nvml(FIRST.replace("GPU-", "MIG-")))
     with pytest.raises(DeviceError, match=r"CUDA device 0 is a MIG instance, .* CUDA_VISIBLE"):
         find_gpus()

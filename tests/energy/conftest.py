@@ -8,10 +8,12 @@ from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
+from power_cards import PRIOR_MW, as_real, write
 
 from pytest_gpuenergy.devices.device import Repeater, Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
+from pytest_gpuenergy.devices.gpu import NvmlGpu
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 
 TIME_MS, POWER_W = 0.0194, 419.0
@@ -45,3 +47,14 @@ def repeat(device: EmulatedDevice) -> Callable[..., AbstractContextManager[Repea
         return on.repeat(kernel, {}, {}, work=Work(10**8, 10**6), timeout_s=60.0)
 
     return make
+
+
+@pytest.fixture
+def real(device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> NvmlGpu:
+    """A card with a limit of its owner's that may be written; zeusd and sudo are not there."""
+    monkeypatch.setenv("GPUENERGY_CAP_WRITES", "allow")
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", "/nowhere/zeusd.sock")
+    monkeypatch.delenv("ZEUSD_TOKEN", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    write(device, PRIOR_MW)
+    return as_real(device)

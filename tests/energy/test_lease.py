@@ -7,30 +7,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
+from power_cards import PRIOR_MW, present_mw, write
 
-from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.nvml import GuardedNvml
 from pytest_gpuenergy.energy.lease import (
-    LeaseRecord,
     PowerCapLease,
     enforced_limit_w,
-    leftover,
+    restore_kept,
     restore_leftover,
 )
+from pytest_gpuenergy.energy.lease_record import LeaseRecord, leftover, recorded_uuids
 from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
-from pytest_gpuenergy.errors import CapWritesDeniedError, PowerCapError
+from pytest_gpuenergy.energy.writers import NvmlWriter
+from pytest_gpuenergy.errors import PowerCapError
+from pytest_gpuenergy.signals import termination_as_interrupt
 
 CAP = PowerCap(300.0)
-PRIOR_MW = 450_000
-"""Neither the default nor the greatest limit, so that only the prior one is right."""
-
 CHILD = """
 import os, signal
 from pytest_gpuenergy.devices.select import open_device
@@ -47,14 +42,6 @@ def card(device: EmulatedDevice) -> EmulatedDevice:
     """A card with a limit of its owner's."""
     write(device, PRIOR_MW)
     return device
-
-
-def write(device: EmulatedDevice, limit_mw: int) -> None:
-    device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, limit_mw)
-
-
-def present_mw(device: EmulatedDevice) -> int:
-    return int(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle))
 
 
 def killed(body: str) -> None:
@@ -312,53 +299,146 @@ def test_nothing_is_set_when_the_prior_limit_cannot_be_noted(
     assert present_mw(card) == PRIOR_MW
 
 
-class RealNvml:
-    """Stands for a real card's `pynvml`; keeps what was written."""
+class Unlucky(NvmlWriter):
+    """Something happens in the middle of each write, or right after it."""
 
-    class NVMLError(Exception):
-        pass
+    def __init__(self, gpu: EmulatedDevice, number: int = 0, *, fails: bool = False) -> None:
+        super().__init__(gpu)
+        self.number, self.fails = number, fails
 
-    def __init__(self) -> None:
-        self.limit_mw = PRIOR_MW
-        self.writes: list[int] = []
-
-    def nvmlDeviceGetPowerManagementLimit(self, _: object) -> int:  # noqa: N802
-        return self.limit_mw
-
-    nvmlDeviceGetEnforcedPowerLimit = nvmlDeviceGetPowerManagementLimit  # noqa: N815
-
-    def nvmlDeviceSetPowerManagementLimit(self, _: object, limit_mw: int) -> None:  # noqa: N802
-        self.writes.append(limit_mw)
-        self.limit_mw = limit_mw
+    def write(self, limit_mw: int) -> None:
+        if self.number:
+            os.kill(os.getpid(), self.number)
+        super().write(limit_mw)
+        if self.fails:
+            raise PowerCapError("No answer within 10 s.")
 
 
-@pytest.fixture
-def real() -> Callable[[RealNvml], Device]:
-    def make(nvml: RealNvml) -> Device:
-        fields: dict[str, Any] = {"name": "Real", "uuid": "GPU-real", "handle": 0}
-        return cast(Device, SimpleNamespace(nvml=GuardedNvml(nvml), **fields))
-
-    return make
-
-
-@pytest.mark.parametrize("word", ["deny", "DENY", "0", "no"])
-def test_denied_writes_never_reach_a_real_card(
-    real: Callable[[RealNvml], Device], monkeypatch: pytest.MonkeyPatch, word: str
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_a_write_waits_and_nothing_is_lost(
+    card: EmulatedDevice, number: int
 ) -> None:
-    monkeypatch.setenv("GPUENERGY_CAP_WRITES", word)
-    nvml = RealNvml()
-    with pytest.raises(CapWritesDeniedError, match="forbids changing the power limit"):
-        PowerCapLease(real(nvml)).set(CAP)
-    assert nvml.writes == []
+    with termination_as_interrupt():
+        lease = PowerCapLease(card, Unlucky(card, number))
+        with pytest.raises(KeyboardInterrupt):
+            lease.set(CAP)
+        assert present_mw(card) == 300_000
+        with pytest.raises(KeyboardInterrupt):  # once more, while the limit is put back
+            lease.restore()
+    assert present_mw(card) == PRIOR_MW
+    assert leftover(card.uuid) is None
 
 
-@pytest.mark.parametrize("word", ["", "allow", "ALLOW"])
-def test_allowed_writes_reach_the_card_and_are_undone(
-    real: Callable[[RealNvml], Device], monkeypatch: pytest.MonkeyPatch, word: str
-) -> None:
-    monkeypatch.setenv("GPUENERGY_CAP_WRITES", word)
-    nvml = RealNvml()
-    lease = PowerCapLease(real(nvml))
-    lease.set(CAP)
+def test_a_write_that_succeeds_without_an_answer_is_undone(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card, Unlucky(card, fails=True))
+    with pytest.raises(PowerCapError, match="No answer"):
+        lease.set(CAP)
+    assert present_mw(card) == 300_000
+    with pytest.raises(PowerCapError, match=r"not back at 450 W, where it was .*: No answer"):
+        lease.restore()
     lease.restore()
-    assert nvml.writes == [300_000, PRIOR_MW]
+    assert present_mw(card) == PRIOR_MW
+    assert not recorded_uuids()
+
+
+def test_a_limit_that_cannot_be_read_back_is_skipped_and_undone(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    fault = card.inject("nvmlDeviceGetPowerManagementLimit", {"error": "unknown", "after_calls": 1})
+    with pytest.raises(PowerCapError, match="does not tell its power limit"):
+        lease.set(CAP)
+    with pytest.raises(PowerCapError, match=r"powercap restore tries again.* does not tell"):
+        lease.restore()
+    assert recorded_uuids() == [card.uuid]
+    card.state.withdraw(fault)
+    assert present_mw(card) == 300_000
+    lease.restore()
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_a_prior_limit_that_does_not_come_back_is_told(
+    card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    monkeypatch.setattr(card.nvml, "nvmlDeviceSetPowerManagementLimit", lambda *_: None)
+    with pytest.raises(PowerCapError, match=r"not back at 450 W, .* took 300 W"):
+        lease.restore()
+    assert recorded_uuids() == [card.uuid]
+
+
+def test_what_could_not_be_put_back_is_not_changed(card: EmulatedDevice) -> None:
+    class Narrow(NvmlWriter):
+        def check(self, limit_mw: int) -> None:
+            if limit_mw == PRIOR_MW:
+                raise PowerCapError("No rule for 450 W.")
+
+    with pytest.raises(PowerCapError, match="No rule for 450 W"):
+        PowerCapLease(card, Narrow(card)).set(CAP)
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_an_enforced_limit_that_follows_late_is_waited_for(card: EmulatedDevice) -> None:
+    card.inject("enforced_limit", {"power_w": 250, "lasts_s": 0.3})
+    lease = PowerCapLease(card)
+    assert lease.set(CAP) == 300.0
+    assert lease.judge() == ()
+
+
+def test_a_lower_enforced_limit_is_a_doubt(card: EmulatedDevice) -> None:
+    card.inject("enforced_limit", {"power_w": 250})
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    assert lease.judge() == ("enforced_limit_lower",)
+
+
+@pytest.mark.parametrize(
+    ("fault", "doubt"),
+    [
+        (("limit_changed", {"power_w": 600}), "power_limit_changed"),
+        (("enforced_limit", {"power_w": 250}), "power_limit_changed"),
+        (("nvmlDeviceGetPowerManagementLimit", "gpu_is_lost"), "power_limit_unknown"),
+    ],
+)
+def test_what_happens_to_the_limit_afterwards_is_a_doubt(
+    card: EmulatedDevice, fault: tuple[str, object], doubt: str
+) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    assert lease.judge() == ()
+    card.inject(*fault)
+    assert lease.judge() == (doubt,)
+
+
+def test_the_cards_own_limit_is_not_judged(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    lease.set(CURRENT)
+    write(card, 600_000)
+    assert lease.judge() == ()
+
+
+@pytest.mark.parametrize("earlier", [[], [500.0]])
+def test_a_kept_limit_is_the_prior_one_of_a_run(card: EmulatedDevice, earlier: list[float]) -> None:
+    for watts in [*earlier, 300.0]:
+        PowerCapLease(card, kept=True).set(PowerCap(watts))
+    run = PowerCapLease(card)
+    run.set(PowerCap(600.0))
+    run.restore()
+    assert present_mw(card) == 300_000
+    assert restore_kept(card) == "The power limit of NVIDIA H200 is 450 W again."
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_a_kept_limit_that_somebody_changed_is_forgotten_by_the_next(card: EmulatedDevice) -> None:
+    PowerCapLease(card, kept=True).set(CAP)
+    write(card, 600_000)
+    PowerCapLease(card, kept=True).set(PowerCap(200.0))
+    restore_kept(card)
+    assert present_mw(card) == 600_000
+
+
+def test_keeping_the_prior_limit_leaves_nothing_to_restore(card: EmulatedDevice) -> None:
+    PowerCapLease(card, kept=True).set(CAP)
+    PowerCapLease(card, kept=True).set(PowerCap(PRIOR_MW / 1e3))
+    assert present_mw(card) == PRIOR_MW
+    assert restore_kept(card) is None

@@ -10,7 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.report import Measurement
-from pytest_gpuenergy.report.tables import ROWS_SHOWN, energy, group, pareto, summary, time, words
+from pytest_gpuenergy.report.tables import (
+    ROWS_SHOWN,
+    energy,
+    group,
+    idle_caps,
+    pareto,
+    summary,
+    time,
+    words,
+)
 
 Make = Callable[..., Any]
 FIGURES = st.integers(1, 6).map(float)
@@ -114,3 +123,17 @@ def test_of_many_kernels_only_the_front_is_listed(measured: Make) -> None:
     lines = list(summary(rows, emulated=True))
     assert len(lines) == 4
     assert lines[-1] == f"  {ROWS_SHOWN} kernels off the Pareto front are in the report only"
+
+
+def test_a_cap_that_held_no_kernel_back_is_idle(measured: Make) -> None:
+    rows = [
+        measured(1, 5, cap_binding=False),
+        measured(1, 1, cap_binding=True),
+        measured(2, 5, cap_binding=False),
+        measured(1, 3, cap_binding=True),
+        measured(2, 3, cap_binding=False),
+        measured(2, 4, cap_binding=False),
+        measured(1, None, cap_binding=False),  # no cap at all
+        measured(1, 2, cap_binding=None),  # not measured
+    ]
+    assert idle_caps(rows) == ["575W", "700W"]

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.kernels.records import OBJECTIVES, Objective
+from pytest_gpuenergy.metrics import METRICS, Metric
 from pytest_gpuenergy.tuning.objective import equivalent_ms, promising, typical_power_w
 from pytest_gpuenergy.tuning.raw import Trial
 
 TIMES = st.floats(min_value=1e-3, max_value=1e3)
 POWERS = st.floats(min_value=50.0, max_value=700.0)
-objectives = st.sampled_from(OBJECTIVES)
+objectives = st.sampled_from(METRICS)
 
 
-def cost(objective: Objective, trial: Trial) -> float:
+def cost(objective: Metric, trial: Trial) -> float:
     assert trial.time_ms is not None
     assert trial.power_w is not None
     return {
@@ -34,7 +34,7 @@ def measured(draw: st.DrawFn) -> Trial:
 
 @given(objectives, measured(), measured(), POWERS)
 def test_it_ranks_as_the_cost_does(
-    objective: Objective, one: Trial, other: Trial, typical_w: float
+    objective: Metric, one: Trial, other: Trial, typical_w: float
 ) -> None:
     costs = [cost(objective, trial) for trial in (one, other)]
     times = [equivalent_ms(objective, trial, typical_w) for trial in (one, other)]
@@ -44,7 +44,7 @@ def test_it_ranks_as_the_cost_does(
 
 @given(objectives, TIMES, POWERS)
 def test_a_kernel_of_typical_power_counts_by_its_time(
-    objective: Objective, time_ms: float, typical_w: float
+    objective: Metric, time_ms: float, typical_w: float
 ) -> None:
     trial = Trial(0, "timed", time_ms=time_ms, power_w=typical_w)
     assert equivalent_ms(objective, trial, typical_w) == pytest.approx(time_ms)
@@ -52,7 +52,7 @@ def test_a_kernel_of_typical_power_counts_by_its_time(
 
 
 @given(objectives)
-def test_a_failed_trial_is_the_worst(objective: Objective) -> None:
+def test_a_failed_trial_is_the_worst(objective: Metric) -> None:
     assert equivalent_ms(objective, Trial(0, "timeout"), 300.0) == math.inf
 
 
@@ -90,7 +90,7 @@ def test_what_cannot_become_the_best_is_not_measured() -> None:
 
 @given(objectives, st.lists(TIMES, min_size=1, max_size=64), st.lists(measured(), max_size=9))
 def test_the_fastest_of_a_batch_comes_first(
-    objective: Objective, times_ms: list[float], known: list[Trial]
+    objective: Metric, times_ms: list[float], known: list[Trial]
 ) -> None:
     chosen = [trial.time_ms for trial in promising(objective, batch(*times_ms), known)]
     assert chosen == sorted(times_ms)[: len(chosen)]

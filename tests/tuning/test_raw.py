@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tuning_fakes import FakeDevice, record_of, time_by_digest
+from tuning_fakes import FakeDevice, FakeNvml, record_of, time_by_digest
 
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.database import load_database
@@ -18,9 +18,14 @@ TIMED = Trial(0, "timed", time_ms=0.5, digest="abc", elapsed_s=1.0)
 FAILED = Trial(0, "timeout", message="It hangs.", digest="def", elapsed_s=2.0)
 
 
-def open_raw(folder: Path, gpu: str = "NVIDIA H200", workload: Conv2d = WORKLOAD) -> RawLog:
+def open_raw(
+    folder: Path,
+    gpu: str = "NVIDIA H200",
+    workload: Conv2d = WORKLOAD,
+    limit_w: float | None = 700.0,
+) -> RawLog:
     device = FakeDevice(time_by_digest)
-    device.name = gpu
+    device.name, device.nvml = gpu, FakeNvml(limit_w)
     return RawLog(folder, workload, device)
 
 
@@ -102,6 +107,11 @@ def test_a_damaged_list_of_trials_is_told(folder: Path, line: str) -> None:
 def test_a_search_on_another_gpu_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match=r"holds another search .* name another folder"):
         open_raw(folder, gpu="NVIDIA A100")
+
+
+def test_a_search_under_another_power_limit_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"tiny on NVIDIA H200 \(emulated\) under 300 W"):
+        open_raw(folder, limit_w=300.0)
 
 
 def test_a_search_of_another_shape_is_refused(folder: Path) -> None:

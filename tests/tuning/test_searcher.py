@@ -16,7 +16,8 @@ from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.tuning.search import Candidate, Proposals
-from pytest_gpuenergy.tuning.searcher import Scored, SearchSettings
+from pytest_gpuenergy.tuning.searcher import Scored
+from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.workloads import Conv2d
 
 WORKLOAD = Conv2d.of("small", 1, 7, 9, 8, 6, 3, 3, 1, 1)
@@ -83,6 +84,12 @@ def test_an_earlier_search_is_learned(start: Start) -> None:
     again = start(EVOLVING, known)
     assert take(again)
     assert json.loads(again.stored_workload())
+
+
+def test_a_search_that_goes_on_proposes_something_else(start: Start) -> None:
+    first = texts(take(start(RANDOM)))
+    again = texts(take(start(RANDOM, [Scored(record, 1e-3) for record in first])))
+    assert set(first) != set(again)
 
 
 def test_a_search_survives_the_death_of_its_process(start: Start) -> None:

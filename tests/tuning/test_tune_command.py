@@ -17,7 +17,7 @@ from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.kernels.database import load_database
 from pytest_gpuenergy.kernels.records import find_records, load_records
-from pytest_gpuenergy.tuning.searcher import SearchSettings
+from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.tuning.tuner import Tuner, TuneResult
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
@@ -55,7 +55,7 @@ def test_it_tunes_on_the_emulated_gpu_and_measures_later(tmp_path: Path) -> None
 
 def test_what_tunings_came_to_is_a_table(tmp_path: Path) -> None:
     tune(tmp_path, "--trials", "2", "--no-energy")
-    (row,) = csv.DictReader((tmp_path / "tuning.csv").open())
+    (row,) = csv.DictReader((tmp_path / "tuning.csv").read_text().splitlines())
     assert datetime.fromisoformat(row["started"]) <= datetime.now(UTC)
     assert (row["workload"], row["tried"], row["kept"]) == ("case7", "2", "1")
     (rate,) = (tmp_path / "performance").glob("case7_conv2d_*.json")

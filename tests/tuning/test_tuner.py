@@ -20,7 +20,7 @@ from pytest_gpuenergy.kernels.database import load_database
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.records import Measured, RecordFile, load_records
 from pytest_gpuenergy.tuning.lowering import KernelStore
-from pytest_gpuenergy.tuning.searcher import SearchSettings
+from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.tuning.tuner import Tuner, TuneResult
 from pytest_gpuenergy.worker import Worker
 from pytest_gpuenergy.workloads import CASES, Workload

@@ -9,7 +9,8 @@ from typing import Any
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.tuning.lower import conv2d_module, cuda_target, to_kernel
 from pytest_gpuenergy.tuning.requirements import without_tensor_intrinsics
-from pytest_gpuenergy.tuning.spaces import GemmForm, Space, as_gemm, space_generator
+from pytest_gpuenergy.tuning.settings import Space
+from pytest_gpuenergy.tuning.spaces import GemmForm, as_gemm, space_generator
 from pytest_gpuenergy.workloads import Conv2d
 
 

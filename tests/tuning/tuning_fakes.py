@@ -26,10 +26,18 @@ class VirtualClock:
 
 
 class FakeNvml:
-    """A card that does not tell its energy."""
+    """A card that does not tell its energy, and tells its limit if it is given one."""
+
+    def __init__(self, limit_w: float | None = None) -> None:
+        self.limit_w = limit_w
 
     class NVMLError(Exception):
         pass
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: object) -> int:  # noqa: N802
+        if self.limit_w is None:
+            raise self.NVMLError
+        return round(1e3 * self.limit_w)
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:  # noqa: N802
         raise self.NVMLError

@@ -18,7 +18,8 @@ class Coefficients:
         instructions_per_shared: a shared access likewise.
         instructions_per_spill: of each multiply-add on a sum that is not in a register.
         registers: of a thread, beside its private arrays.
-        latency_cycles: exposed in each barrier interval that reads global memory.
+        latency_cycles: exposed in each barrier interval that loads from global memory.
+        barrier_cycles: exposed at each barrier, where warps wait for one another.
         shared_cycles: of a multiprocessor's shared memory for one access by a warp; less than 1
             where the compiler joins neighbouring words.
         conflict_cycles: for each further wavefront that bank conflicts make of it.
@@ -29,19 +30,20 @@ class Coefficients:
         power_spill: of one spilled multiply-add per cycle and multiprocessor.
     """
 
-    instructions_per_fma: float = 1.18
-    instructions_per_global: float = 11.5
-    instructions_per_shared: float = 1.89
-    instructions_per_spill: float = 6.06
+    instructions_per_fma: float = 1.19
+    instructions_per_global: float = 2.0
+    instructions_per_shared: float = 2.23
+    instructions_per_spill: float = 6.32
     registers: float = 80.0
     latency_cycles: float = 200.0
-    shared_cycles: float = 0.5
+    barrier_cycles: float = 150.0
+    shared_cycles: float = 0.678
     conflict_cycles: float = 0.1
-    power_base: float = 0.0076
-    power_fp32: float = 0.127
-    power_issue: float = 0.127
-    power_l2: float = 0.62
-    power_spill: float = 0.661
+    power_base: float = 0.00823
+    power_fp32: float = 0.158
+    power_issue: float = 0.111
+    power_l2: float = 0.688
+    power_spill: float = 0.674
 
 
 COEFFICIENTS = Coefficients()

@@ -8,22 +8,21 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from pytest_gpuenergy.cuda_sources import host_version
 from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Timeline, Work
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, LAUNCH, Fault, parse_faults
 from pytest_gpuenergy.devices.emulated.governor import Demand
 from pytest_gpuenergy.devices.emulated.load import Load
-from pytest_gpuenergy.devices.emulated.model import Traffic, demand_of, recorded_on
+from pytest_gpuenergy.devices.emulated.model import demand_of, recorded_on
 from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml
 from pytest_gpuenergy.devices.emulated.owner import Owner
-from pytest_gpuenergy.devices.emulated.plan import check_limits
+from pytest_gpuenergy.devices.emulated.plan import AccessProfile, check_limits
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, GpuProfile
 from pytest_gpuenergy.devices.emulated.state import CardState
-from pytest_gpuenergy.devices.emulated.toolchain import find_compiler
-from pytest_gpuenergy.devices.emulated.traffic import TrafficCache
+from pytest_gpuenergy.devices.emulated.toolchain import build_version, find_compiler
+from pytest_gpuenergy.devices.emulated.traffic import Traffic, TrafficCache
 from pytest_gpuenergy.errors import DeviceError, KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.paths import cache_dir
@@ -53,7 +52,7 @@ class Runner(Protocol):
         scalars: Mapping[str, Scalar],
         *,
         timeout_s: float,
-    ) -> Any: ...
+    ) -> AccessProfile: ...
     def close(self) -> None: ...
 
 
@@ -90,7 +89,7 @@ class EmulatedDevice(Device):
         self.clock = VirtualClock(self.state)
         self._lock = threading.Lock()
         self._runner = runner or _host_runner()
-        self._traffic = TrafficCache(cache_dir("emulated", "traffic", host_version()))
+        self._traffic = TrafficCache()
         faults = parse_faults(os.environ.get(FAULTS_VARIABLE) or "{}")
         self._faults = [self.state.inject(fault) for fault in faults]
         nvml = EmulatedNvml(self._states)
@@ -165,7 +164,7 @@ class EmulatedDevice(Device):
             "nvml": "emulated",
             "cuda_driver": "emulated",
             "host_compiler": _compiler_version(),
-            "host_sources": host_version(),
+            "host_build": build_version(),
         }
 
     def close(self) -> None:
@@ -184,11 +183,10 @@ class EmulatedDevice(Device):
         timeout_s: float,
     ) -> tuple[Traffic, ...]:
         # A kernel that raced has no profile, so it is looked at, and fails, each time.
-        known = self._traffic.get(kernel)
-        if known is not None:
-            return known
-        profile = self._runner.check_races(kernel, arenas, scalars, timeout_s=timeout_s)
-        return self._traffic.put(kernel, profile)
+        return self._traffic.traffic(
+            kernel,
+            lambda: self._runner.check_races(kernel, arenas, scalars, timeout_s=timeout_s).traffic,
+        )
 
 
 class _VirtualRepeater:

@@ -10,6 +10,7 @@ from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.coefficients import COEFFICIENTS, Coefficients
 from pytest_gpuenergy.devices.emulated.governor import Demand
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
+from pytest_gpuenergy.devices.emulated.traffic import Traffic
 from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 
@@ -23,33 +24,13 @@ _REGISTERS_PER_SM = 65536
 _REGISTERS_PER_THREAD = 255
 
 # Guesses; what is fitted instead is in `Coefficients`.
-_BARRIER_CYCLES = 40
 _LOADS_IN_FLIGHT = 8  # of one thread
 _L2_BYTES_PER_CYCLE = 64  # per multiprocessor
 _DRAM_SHARE = 0.9  # of the datasheet's bandwidth
 _FLOPS_PER_READ = 2 / 4  # one multiply-add for each 4 bytes read, if the workload says nothing
-_POWER_DRAM = 0.3  # activity of the device memory at its peak
 _SLOPE = 4.0  # the dynamic power saturates as 1 - exp(-_SLOPE activity)
+_POWER_DRAM = 0.3  # activity of the device memory at its peak
 _RECORDED_FP32 = 0.8  # likewise of arithmetic, where a recorded power is split
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Averages per block of one launch, as the host run counts them: see `LaunchProfile`."""
-
-    global_read_bytes: float = 0.0
-    global_write_bytes: float = 0.0
-    shared_read_bytes: float = 0.0
-    shared_write_bytes: float = 0.0
-    barriers: float = 0.0
-    static_shared_bytes: float = 0.0
-    global_loads: float = 0.0
-    global_stores: float = 0.0
-    global_sectors: float = 0.0
-    l2_sectors: float = 0.0
-    shared_accesses: float = 0.0
-    shared_wavefronts: float = 0.0
-    private_words: float = 0.0
 
 
 def demand_of(
@@ -82,21 +63,22 @@ def demand_of(
     if traffic is None:
         raise ValueError("a kernel without recorded figures needs its traffic")
     flops = _shares(kernel, work, traffic)
-    bytes_moved = work.bytes_moved if work else footprint_bytes
+    moved = work.bytes_moved if work else footprint_bytes
+    dram_share = _dram_share(kernel, moved, traffic, profile)
     parts = [
-        _launch(launch, entry, count, bytes_moved / len(kernel.launches), profile, coefficients)
+        _launch(launch, entry, count, dram_share, profile, coefficients)
         for launch, entry, count in zip(kernel.launches, traffic, flops, strict=True)
     ]
     time_s = sum(part.time_s for part in parts)
     memory_s = sum(part.memory_s for part in parts)
     activity = sum(part.activity_s for part in parts) / time_s
-    dram = sum(part.dram_activity_s for part in parts) / time_s
+    dram_activity = sum(part.dram_activity_s for part in parts) / time_s
     dynamic_w = (profile.default_limit_w - profile.idle_w) * (1 - math.exp(-_SLOPE * activity))
     return Demand(
         time_s=time_s,
         power_w=profile.idle_w + dynamic_w,
         memory_time=memory_s / time_s,
-        memory_power=dram / activity if activity else 0.0,
+        memory_power=dram_activity / activity if activity else 0.0,
     )
 
 
@@ -137,6 +119,27 @@ def resident_blocks(
 
 
 @dataclass(frozen=True)
+class _Block:
+    """What a block asks of a multiprocessor.
+
+    Attributes:
+        resident: how many of its launch are there at once.
+        instructions: of its warps.
+        spilled_fma: its warps' multiply-adds whose sum no register holds.
+        l2_bytes: moved between multiprocessor and L2.
+        busy_cycles: of the unit that it keeps busy longest.
+        wait_cycles: that a warp waits while the units have nothing else to do.
+    """
+
+    resident: int
+    instructions: float
+    spilled_fma: float
+    l2_bytes: float
+    busy_cycles: float
+    wait_cycles: float
+
+
+@dataclass(frozen=True)
 class _Part:
     """One launch: its time, the part of it that no clock changes, and its activities x time."""
 
@@ -148,73 +151,101 @@ class _Part:
 
 def _registers(launch: Launch, private_words: float, own: float) -> tuple[int, float]:
     """Registers of a thread, and the share of its private arrays that they do not hold."""
-    threads = -(-launch.threads // _WARP) * _WARP
+    threads = _warps(launch) * _WARP
     most = min(_REGISTERS_PER_THREAD, _REGISTERS_PER_SM // threads)
     needed = own + private_words
     spilled = min(1.0, max(0.0, needed - most) / private_words) if private_words else 0.0
     return max(1, math.floor(min(needed, most))), spilled
 
 
-def _launch(
-    launch: Launch,
-    traffic: Traffic,
-    flops: float,
-    bytes_moved: float,
-    profile: GpuProfile,
-    c: Coefficients,
-) -> _Part:
-    registers, spilled = _registers(launch, traffic.private_words, c.registers)
-    fit = resident_blocks(launch, traffic.static_shared_bytes, profile, registers)
-    blocks = -(-launch.blocks // profile.sm_count)  # on the multiprocessor with the most of them
-    waves = -(-blocks // min(fit, blocks))
-    warps = -(-launch.threads // _WARP)
+def _warps(launch: Launch) -> int:
+    return -(-launch.threads // _WARP)
 
-    # Of one block: instructions of its warps, then cycles that each unit needs for it.
+
+def _sm_rate(profile: GpuProfile) -> float:
+    """Cycles per second of all multiprocessors."""
+    return profile.sm_count * profile.max_clock_mhz * 1e6
+
+
+def _block(
+    launch: Launch, traffic: Traffic, flops: float, profile: GpuProfile, c: Coefficients
+) -> _Block:
+    registers, spilled = _registers(launch, traffic.private_words, c.registers)
+    warps = _warps(launch)
     fma = flops / 2 / launch.blocks / launch.threads * warps
     instructions = (
         fma * (c.instructions_per_fma + c.instructions_per_spill * spilled)
         + c.instructions_per_global * (traffic.global_loads + traffic.global_stores)
         + c.instructions_per_shared * traffic.shared_accesses
     )
-    cycles_per_s = profile.max_clock_mhz * 1e6
-    sm_rate = profile.sm_count * cycles_per_s
-    fp32_peak = profile.fp32_tflops * 1e12
     conflicts = max(0.0, traffic.shared_wavefronts - traffic.shared_accesses)
     shared_cycles = c.shared_cycles * traffic.shared_accesses + c.conflict_cycles * conflicts
     l2_bytes = traffic.l2_sectors * _SECTOR_BYTES
-    unit_cycles = max(
+    busy_cycles = max(
         instructions / _SCHEDULERS,
-        fma * 2 * _WARP * sm_rate / fp32_peak,
+        fma * 2 * _WARP * _sm_rate(profile) / (profile.fp32_tflops * 1e12),
         shared_cycles + traffic.global_sectors / _L1_SECTORS_PER_CYCLE,
         l2_bytes / _L2_BYTES_PER_CYCLE,
     )
-    # What a warp waits for, while the units have nothing else to do: its instructions one after
-    # another, and the latency of its loads.
-    intervals = traffic.barriers + 1 if traffic.global_loads else 0.0
-    rounds = max(intervals, traffic.global_loads / warps / _LOADS_IN_FLIGHT)
+    # Its instructions one after another, and the latency of its loads.
+    rounds = max(traffic.load_intervals, traffic.global_loads / warps / _LOADS_IN_FLIGHT)
     wait_cycles = (
-        instructions / warps + rounds * c.latency_cycles + traffic.barriers * _BARRIER_CYCLES
+        instructions / warps + rounds * c.latency_cycles + traffic.barriers * c.barrier_cycles
     )
-    core_s = (blocks * unit_cycles + waves * wait_cycles) / cycles_per_s
+    resident = resident_blocks(launch, traffic.static_shared_bytes, profile, registers)
+    return _Block(resident, instructions, fma * spilled, l2_bytes, busy_cycles, wait_cycles)
 
-    l2 = launch.blocks * l2_bytes
-    # What fits in the L2 stays there from run to run.
-    dram = min(bytes_moved, l2) * max(0.0, 1 - profile.l2_bytes / max(bytes_moved, 1))
-    dram_peak = profile.bandwidth_gb_s * 1e9
-    dram_s = dram / (dram_peak * _DRAM_SHARE)
+
+def _launch(
+    launch: Launch,
+    traffic: Traffic,
+    flops: float,
+    dram_share: float,
+    profile: GpuProfile,
+    c: Coefficients,
+) -> _Part:
+    block = _block(launch, traffic, flops, profile, c)
+    blocks = -(-launch.blocks // profile.sm_count)  # on the multiprocessor with the most of them
+    waves = -(-blocks // min(block.resident, blocks))
+    cycles = blocks * block.busy_cycles + waves * block.wait_cycles
+    core_s = cycles / (profile.max_clock_mhz * 1e6)
+    l2_bytes = launch.blocks * block.l2_bytes
+    dram_peak_s = l2_bytes * dram_share / (profile.bandwidth_gb_s * 1e9)
+    dram_s = dram_peak_s / _DRAM_SHARE
     time_s = max(core_s, dram_s) + _LAUNCH_S
-    dram_activity_s = _POWER_DRAM * dram / dram_peak
+    sm_rate = _sm_rate(profile)
+    dram_activity_s = _POWER_DRAM * dram_peak_s
     activity_s = (
         c.power_base * time_s
-        + c.power_fp32 * flops / fp32_peak
-        + c.power_issue * launch.blocks * instructions / (sm_rate * _SCHEDULERS)
-        + c.power_spill * launch.blocks * fma * spilled / sm_rate
-        + c.power_l2 * l2 / (sm_rate * _L2_BYTES_PER_CYCLE)
+        + c.power_fp32 * flops / (profile.fp32_tflops * 1e12)
+        + c.power_issue * launch.blocks * block.instructions / (sm_rate * _SCHEDULERS)
+        + c.power_spill * launch.blocks * block.spilled_fma / sm_rate
+        + c.power_l2 * l2_bytes / (sm_rate * _L2_BYTES_PER_CYCLE)
         + dram_activity_s
     )
     # Where the memory binds, a lower clock costs nothing until the cores would bind.
     memory_s = _LAUNCH_S + max(0.0, dram_s - core_s)
     return _Part(time_s, memory_s, activity_s, dram_activity_s)
+
+
+def _dram_share(
+    kernel: Kernel, bytes_moved: float, traffic: Sequence[Traffic], profile: GpuProfile
+) -> float:
+    """Of the bytes that pass the L2, the share that the device memory moves too.
+
+    ``bytes_moved`` by the workload; its workspaces are moved by each launch that names them.
+    """
+    l2_bytes = sum(
+        launch.blocks * entry.l2_sectors * _SECTOR_BYTES
+        for launch, entry in zip(kernel.launches, traffic, strict=True)
+    )
+    moved = bytes_moved + sum(
+        tensor.nbytes * sum(tensor.name in launch.arguments for launch in kernel.launches)
+        for tensor in kernel.workspaces
+    )
+    if not l2_bytes or moved <= profile.l2_bytes:
+        return 0.0  # what fits in the L2 stays there from run to run
+    return min(1.0, moved / l2_bytes) * (1 - profile.l2_bytes / moved)
 
 
 def _shares(kernel: Kernel, work: Work | None, traffic: Sequence[Traffic]) -> list[float]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.private_arrays import private_words
+from pytest_gpuenergy.devices.emulated.traffic import Traffic
 from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.workloads.workload import Scalar, Tensor
@@ -23,45 +24,19 @@ _MAX_SHARED_BYTES = 232448
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """What an average block of one launch accesses, of the blocks that were checked.
+    """What was found out about one launch by running a sample of its blocks.
 
     Attributes:
         entry: the kernel function.
         blocks: blocks of the whole grid.
         blocks_run: how many of them were run.
-        global_read_bytes: bytes read from tensors by one block; a repeated read counts again,
-            unless the compiler keeps the value in a register.
-        global_write_bytes: bytes written to tensors by one block.
-        shared_read_bytes: bytes read from shared memory by one block.
-        shared_write_bytes: bytes written to shared memory by one block.
-        barriers: block-wide barriers one block passes.
-        static_shared_bytes: static shared memory of a block.
-        global_loads: warp-wide loads of tensors by one block. A word that a thread loaded a short
-            while ago, with no barrier since, is taken to be in a register and loaded once.
-        global_stores: warp-wide stores to tensors by one block.
-        global_sectors: sectors of 32 bytes that those loads and stores touch, each by itself.
-        l2_sectors: the same, but what the block reads again comes from its L1.
-        shared_accesses: warp-wide accesses to shared memory by one block, loads as above.
-        shared_wavefronts: the same, with a bank conflict counted as a further one.
-        private_words: 4-byte words of the arrays that a thread has of its own, by the text.
+        traffic: of the average of these.
     """
 
     entry: str
     blocks: int
     blocks_run: int
-    global_read_bytes: float
-    global_write_bytes: float
-    shared_read_bytes: float
-    shared_write_bytes: float
-    barriers: float
-    static_shared_bytes: int
-    global_loads: float
-    global_stores: float
-    global_sectors: float
-    l2_sectors: float
-    shared_accesses: float
-    shared_wavefronts: float
-    private_words: int
+    traffic: Traffic
 
 
 @dataclass(frozen=True)
@@ -69,6 +44,11 @@ class AccessProfile:
     """What a kernel's blocks access; one entry per launch, in order."""
 
     launches: tuple[LaunchProfile, ...]
+
+    @property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """Of the average block of each launch."""
+        return tuple(launch.traffic for launch in self.launches)
 
 
 @dataclass(frozen=True)
@@ -193,21 +173,19 @@ def read_profile(kernel: Kernel, answers: Sequence[str]) -> AccessProfile:
 
 def _launch_profile(kernel: Kernel, launch: Launch, line: Sequence[str]) -> LaunchProfile:
     run, *sums = (int(number) for number in line[:6])
-    static, distinct, *tallies = (int(number) for number in line[6:])
+    static, distinct, load_intervals, *tallies = (int(number) for number in line[6:])
     global_read, global_write, shared_read, shared_write, barriers = (n / run for n in sums)
     moved = (global_read, global_write, shared_read, shared_write)
     # Warps were sampled: bytes, warp-wide accesses and their parts, of each of four kinds.
     warps = [_scaled(b, *tallies[3 * k : 3 * k + 3]) for k, b in enumerate(moved)]
     (loads, read), (stores, written), (fetches, fetched), (puts, put) = warps
-    return LaunchProfile(
-        entry=launch.entry,
-        blocks=launch.blocks,
-        blocks_run=run,
+    traffic = Traffic(
         global_read_bytes=global_read,
         global_write_bytes=global_write,
         shared_read_bytes=shared_read,
         shared_write_bytes=shared_write,
         barriers=barriers,
+        load_intervals=load_intervals / run,
         static_shared_bytes=static,
         global_loads=loads,
         global_stores=stores,
@@ -217,6 +195,7 @@ def _launch_profile(kernel: Kernel, launch: Launch, line: Sequence[str]) -> Laun
         shared_wavefronts=fetched + put,
         private_words=private_words(kernel.source, launch.entry),
     )
+    return LaunchProfile(launch.entry, launch.blocks, run, traffic)
 
 
 def _scaled(block_bytes: float, seen_bytes: int, accesses: int, parts: int) -> tuple[float, float]:

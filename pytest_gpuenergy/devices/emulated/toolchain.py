@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -56,11 +57,25 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
     # Only the compiler's half of the thread sanitizer: races.cpp is what it calls.
     "checked": ("-fsanitize=thread", "-DCUHOST_CHECKED"),
 }
+_ALL_FLAGS = (_FLAGS, _GCC_UNROLL, _RUNTIME_FLAGS, _VARIANTS)
 _RUNTIME = ("main", "memory", "report", "scheduler")
 _CHECKED_RUNTIME = ("races", "warps")
 _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$")
 _PLACE = re.compile(r"^\S*kernel\.cu:(\d+):")
 _REFUSED = re.compile(r"attribute error: (.*)$|#error (cannot run on the emulated GPU.*)$")
+
+
+@functools.cache
+def build_version() -> str:
+    """What identifies how kernels are built, whatever the compiler: verdicts hold for this only.
+
+    Raises:
+        DeviceError: as `cuda_dir`.
+    """
+    digest = hashlib.sha256(repr(_ALL_FLAGS).encode())
+    for path in sorted((cuda_dir() / "host").iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def find_compiler() -> str:
@@ -102,14 +117,11 @@ class Toolchain:
             DeviceError: the compiler cannot build it.
         """
         version = _version(compiler)
-        sources = sorted((cuda_dir() / "host").iterdir())
-        flags = (_FLAGS, _GCC_UNROLL, _RUNTIME_FLAGS, _VARIANTS)
-        content = [compiler, version, _processor(), repr(flags)]
-        content += [f"{path.name}\n{path.read_text()}" for path in sources]
+        content = [compiler, version, _processor(), build_version()]
         key = hashlib.sha256("\0".join(content).encode()).hexdigest()
         tools = cls(compiler, version, key, cache / f"host-{key[:16]}")
         if not tools.folder.is_dir():
-            tools._build(cache, sources, jobs)
+            tools._build(cache, jobs)
         return tools
 
     def compile(self, text: str, variants: Sequence[str], program: Path) -> None:
@@ -170,15 +182,14 @@ class Toolchain:
                 f"The compiler {self.compiler} cannot be started ({error.strerror}): set $CXX."
             ) from None
 
-    def _build(self, cache: Path, sources: Sequence[Path], jobs: int) -> None:
+    def _build(self, cache: Path, jobs: int) -> None:
         with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
             folder = Path(name) / "built"
             commands = []
             for variant in _VARIANTS:
                 (folder / variant).mkdir(parents=True)
-                for path in sources:
-                    if path.suffix == ".h":
-                        shutil.copyfile(path, folder / variant / path.name)
+                for path in (cuda_dir() / "host").glob("*.h"):
+                    shutil.copyfile(path, folder / variant / path.name)
                 header = folder / variant / "kernel.h"
                 made = "pch" if "clang" in self.version else "gch"
                 commands.append(

@@ -1,45 +1,86 @@
-"""What the host run of a kernel counted, remembered on disk by the kernel's content."""
+"""What the host run of a kernel counts, and its memory on disk by the kernel's content."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
-from pytest_gpuenergy.devices.emulated.model import Traffic
+from pytest_gpuenergy.devices.emulated.toolchain import build_version
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.paths import cache_dir
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What an average block of one launch accesses.
+
+    Attributes:
+        global_read_bytes: bytes read from tensors; a repeated read counts again, unless the host's
+            compiler keeps the value in a register.
+        global_write_bytes: bytes written to tensors; an atomic update counts as a store.
+        shared_read_bytes: bytes read from shared memory, likewise.
+        shared_write_bytes: bytes written to shared memory, likewise.
+        barriers: block-wide barriers passed.
+        load_intervals: of the intervals between them, those that load from tensors.
+        static_shared_bytes: static shared memory.
+        global_loads: warp-wide loads of tensors. A word that a thread loaded a short while ago,
+            with no barrier since, is taken to be in a register and loaded once.
+        global_stores: warp-wide stores to tensors.
+        global_sectors: sectors of 32 bytes that those loads and stores touch, each by itself.
+        l2_sectors: the same, but what the block reads again comes from its L1.
+        shared_accesses: warp-wide accesses to shared memory, loads as above.
+        shared_wavefronts: turns that they take, of at most 128 bytes and without a bank conflict.
+        private_words: 4-byte words of the arrays that a thread has of its own, by the text.
+    """
+
+    global_read_bytes: float = 0.0
+    global_write_bytes: float = 0.0
+    shared_read_bytes: float = 0.0
+    shared_write_bytes: float = 0.0
+    barriers: float = 0.0
+    load_intervals: float = 0.0
+    static_shared_bytes: float = 0.0
+    global_loads: float = 0.0
+    global_stores: float = 0.0
+    global_sectors: float = 0.0
+    l2_sectors: float = 0.0
+    shared_accesses: float = 0.0
+    shared_wavefronts: float = 0.0
+    private_words: float = 0.0
+
 
 _NAMES = tuple(field.name for field in fields(Traffic))
 
 
 class TrafficCache:
-    """A folder with one JSON file per kernel. A damaged file counts as none."""
+    """A folder with one JSON file per kernel, for as long as kernels are built in the same way.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    A damaged file counts as none.
+    """
 
-    def get(self, kernel: Kernel) -> tuple[Traffic, ...] | None:
-        """One entry per launch, if the kernel's traffic is known."""
-        try:
-            entries = json.loads(self._path(kernel).read_bytes())
-            known = tuple(Traffic(**{name: float(e[name]) for name in _NAMES}) for e in entries)
-        except (OSError, ValueError, TypeError, LookupError):
-            return None
-        return known if len(known) == len(kernel.launches) else None
+    def __init__(self) -> None:
+        self._folder = cache_dir("emulated", "traffic", build_version())
 
-    def put(self, kernel: Kernel, profile: Any) -> tuple[Traffic, ...]:
-        """Remember an `AccessProfile`, or anything with such ``launches``."""
-        traffic = tuple(
-            Traffic(**{name: float(getattr(launch, name)) for name in _NAMES})
-            for launch in profile.launches
-        )
-        path = self._path(kernel)
-        scratch = path.with_suffix(f".{os.getpid()}")
-        scratch.write_text(json.dumps([asdict(entry) for entry in traffic]))
-        scratch.replace(path)
-        return traffic
+    def traffic(
+        self, kernel: Kernel, count: Callable[[], tuple[Traffic, ...]]
+    ) -> tuple[Traffic, ...]:
+        """One entry per launch, remembered; by ``count``, which may raise, the first time."""
+        path = self._folder / f"{kernel.digest}.json"
+        known = _read(path)
+        if known is None or len(known) != len(kernel.launches):
+            known = count()
+            scratch = path.with_suffix(f".{os.getpid()}")
+            scratch.write_text(json.dumps([asdict(entry) for entry in known]))
+            scratch.replace(path)
+        return known
 
-    def _path(self, kernel: Kernel) -> Path:
-        return self._folder / f"{kernel.digest}.json"
+
+def _read(path: Path) -> tuple[Traffic, ...] | None:
+    try:
+        entries = json.loads(path.read_bytes())
+        return tuple(Traffic(**{name: float(e[name]) for name in _NAMES}) for e in entries)
+    except (OSError, ValueError, TypeError, LookupError):
+        return None

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,9 @@ import pytest
 
 from pytest_gpuenergy.devices.device import Arena, Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, emulated_devices
+from pytest_gpuenergy.devices.emulated.plan import AccessProfile, LaunchProfile
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, find_profile
+from pytest_gpuenergy.devices.emulated.traffic import Traffic
 from pytest_gpuenergy.errors import DeviceError, InputError, KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.workloads.workload import Tensor
@@ -23,12 +24,13 @@ LAUNCH = Launch("f", (196, 1, 1), (128, 1, 1), ("x",))
 BARE = Kernel("__global__ void f(float* x) {}", (LAUNCH,))
 RECORDED = replace(BARE, recorded=(RecordedFigures(DEFAULT_PROFILE.name, 700, 0.0194, 419, 8.13),))
 WORK = Work(flops=231_211_008, bytes_moved=1_753_088)
-COUNTS = SimpleNamespace(
+COUNTS = Traffic(
     global_read_bytes=20_000,
     global_write_bytes=4_096,
     shared_read_bytes=400_000,
     shared_write_bytes=20_000,
     barriers=16,
+    load_intervals=8,
     static_shared_bytes=8_192,
     global_loads=160,
     global_stores=32,
@@ -57,11 +59,12 @@ class FakeRunner:
     def run(self, *_: Any, timeout_s: float, order_seed: int = 0) -> None:
         self.calls.append(f"run {order_seed} {timeout_s:g}")
 
-    def check_races(self, kernel: Kernel, *_: Any, timeout_s: float) -> Any:
+    def check_races(self, kernel: Kernel, *_: Any, timeout_s: float) -> AccessProfile:
         self.calls.append(f"check {timeout_s:g}")
         if self.fault:
             raise self.fault
-        return SimpleNamespace(launches=(COUNTS,) * len(kernel.launches))
+        profile = LaunchProfile("f", 196, 8, COUNTS)
+        return AccessProfile((profile,) * len(kernel.launches))
 
     def close(self) -> None:
         self.calls.append("close")

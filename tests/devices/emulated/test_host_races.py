@@ -52,9 +52,10 @@ REVERSE = "__shared__ float tile[64]; tile[t] = x[t]; __syncthreads(); y[t] = ti
 def test_a_clean_kernel_has_its_accesses_counted(check):
     (launch,) = check(REVERSE).launches
     assert (launch.entry, launch.blocks, launch.blocks_run) == ("k", 1, 1)
-    assert (launch.global_read_bytes, launch.global_write_bytes) == (256, 256)
-    assert (launch.shared_read_bytes, launch.shared_write_bytes) == (256, 256)
-    assert (launch.barriers, launch.static_shared_bytes) == (1, 256)
+    traffic = launch.traffic
+    assert (traffic.global_read_bytes, traffic.global_write_bytes) == (256, 256)
+    assert (traffic.shared_read_bytes, traffic.shared_write_bytes) == (256, 256)
+    assert (traffic.barriers, traffic.static_shared_bytes) == (1, 256)
 
 
 def test_a_dropped_barrier_is_a_race_with_both_threads_and_the_element(check):
@@ -148,7 +149,7 @@ def test_a_sample_of_a_large_grid_is_run(check):
     (launch,) = check("if (!t && blockIdx.x == gridDim.x - 1) y[0] = 1;", grid=100000).launches
     assert launch.blocks == 100000
     assert launch.blocks_run == 8
-    assert launch.global_write_bytes == pytest.approx(4 / 8)
+    assert launch.traffic.global_write_bytes == pytest.approx(4 / 8)
 
 
 def test_a_later_launch_sees_all_blocks_of_an_earlier_one(runner, tmp_path):
@@ -166,4 +167,4 @@ def test_a_later_launch_sees_all_blocks_of_an_earlier_one(runner, tmp_path):
     )
     profile = runner.check_races(kernel, {"y": y}, {}, timeout_s=20.0)
     assert [launch.entry for launch in profile.launches] == ["first", "second"]
-    assert profile.launches[1].global_read_bytes == 8
+    assert profile.traffic[1].global_read_bytes == 8

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices.device import Arena, Work
-from pytest_gpuenergy.devices.emulated.host import HostRunner, LaunchProfile
-from pytest_gpuenergy.devices.emulated.model import Traffic, demand_of
+from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.devices.emulated.model import demand_of
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE as H200
+from pytest_gpuenergy.devices.emulated.traffic import Traffic
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.workloads import Tensor
 
-Count = Callable[..., LaunchProfile]
+Count = Callable[..., Traffic]
 ELEMENTS = 1 << 15
 
 
@@ -32,7 +32,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostRunner]:
 def count(runner: HostRunner, tmp_path: Path) -> Count:
     """count(body of k(const float* x, float* y), block, grid): ``t`` is the thread of a block."""
 
-    def go(body: str, block: int = 32, grid: int = 1) -> LaunchProfile:
+    def go(body: str, block: int = 32, grid: int = 1) -> Traffic:
         size = (ELEMENTS,)
         x, y = (Tensor(n, size, "float32", r) for n, r in (("x", "input"), ("y", "output")))
         arenas = {
@@ -45,7 +45,7 @@ def count(runner: HostRunner, tmp_path: Path) -> Count:
             f"int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;\n{body}\n}}"
         )
         kernel = Kernel(source, (launch,))
-        return runner.check_races(kernel, arenas, {}, timeout_s=20.0).launches[0]
+        return runner.check_races(kernel, arenas, {}, timeout_s=20.0).traffic[0]
 
     return go
 
@@ -117,15 +117,29 @@ def test_a_long_loop_is_scaled_from_its_beginning(count: Count) -> None:
     assert read / launch.global_loads == pytest.approx(4.75, abs=0.5)
 
 
+@pytest.mark.parametrize(
+    ("cell", "before"), [("y", ""), ("s", "__shared__ float s[1];\ny[t] = 0;\n")]
+)
+def test_an_atomic_update_counts_as_a_store(count: Count, cell: str, before: str) -> None:
+    launch = count(f"{before}for (int k = 0; k < 5; ++k) atomicAdd(&{cell}[0], x[t]);")
+    assert launch.global_loads == 1
+    assert launch.global_stores + launch.shared_accesses == 5 + bool(before)
+
+
+def test_intervals_that_load_are_counted(count: Count) -> None:
+    launch = count(
+        "for (int k = 0; k < 6; ++k) {\nif (k % 3 == 0) y[t] = x[t + k];\n__syncthreads();\n}"
+    )
+    assert (launch.barriers, launch.load_intervals) == (6, 2)
+
+
 def test_arrays_of_a_thread_are_counted(count: Count) -> None:
     launch = count("float sum[5];\nfor (int k = 0; k < 5; ++k) sum[k] = x[k];\ny[t] = sum[t % 5];")
     assert launch.private_words == 5
 
 
-def modelled_s(launch: LaunchProfile, flops: int, blocks: int, block: int) -> float:
+def modelled_s(traffic: Traffic, flops: int, blocks: int, block: int) -> float:
     kernel = Kernel("k", (Launch("k", (blocks, 1, 1), (block, 1, 1), ()),))
-    known = asdict(launch)
-    traffic = Traffic(**{field.name: known[field.name] for field in fields(Traffic)})
     work = Work(flops, 8 * blocks * block)
     return demand_of(kernel, work, [traffic], H200).time_s
 
@@ -178,3 +192,38 @@ def test_a_matrix_product_gains_from_tiles(count: Count) -> None:
     # As many blocks of each as a large matrix has: 256 elements of a naive block, 1024 of a tile.
     flops = 2 * n * 256 * 40_000
     assert modelled_s(tiled, flops, 10_000, 256) < 0.7 * modelled_s(naive, flops, 40_000, 256)
+
+
+def reduction_s(count: Count, each: int, elements: int = 1 << 26) -> float:
+    """Modelled time of a sum: a thread adds ``each`` elements, then a block's are added as a tree.
+
+    Harris, "Optimizing Parallel Reduction in CUDA".
+    """
+    traffic = count(
+        f"""
+        __shared__ float s[256];
+        float sum = 0;
+        for (int k = 0; k < {each}; ++k)
+          sum += x[(blockIdx.x * {each} + k) * 256 % {ELEMENTS} + t];
+        s[t] = sum;
+        for (int step = 128; step > 0; step /= 2) {{
+          __syncthreads();
+          if (t < step) s[t] += s[t + step];
+        }}
+        if (!t) y[blockIdx.x] = s[0];""",
+        block=256,
+        grid=64,
+    )
+    assert (traffic.barriers, traffic.load_intervals, traffic.global_loads) == (8, 1, 8 * each)
+    blocks = elements // (256 * each)
+    kernel = Kernel("k", (Launch("k", (blocks, 1, 1), (256, 1, 1), ()),))
+    return demand_of(kernel, Work(elements, 4 * elements), [traffic], H200).time_s
+
+
+def test_a_reduction_gains_from_what_a_thread_adds_before_it_meets_others(count: Count) -> None:
+    times = [reduction_s(count, each) for each in (1, 4, 16)]
+    assert times[0] > 1.5 * times[1] > 1.5**2 * times[2]
+
+
+def test_a_reduction_comes_near_the_bandwidth(count: Count) -> None:
+    assert 4 * (1 << 26) / reduction_s(count, 16) > 0.3 * H200.bandwidth_gb_s * 1e9

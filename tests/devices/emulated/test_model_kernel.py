@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.coefficients import COEFFICIENTS
-from pytest_gpuenergy.devices.emulated.model import Traffic, demand_of, resident_blocks
+from pytest_gpuenergy.devices.emulated.governor import Demand
+from pytest_gpuenergy.devices.emulated.model import demand_of, resident_blocks
 from pytest_gpuenergy.devices.emulated.noise import noise
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE as H200
 from pytest_gpuenergy.devices.emulated.profiles import PROFILES, GpuProfile
+from pytest_gpuenergy.devices.emulated.traffic import Traffic
 from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.workloads.workload import Tensor
 
 QUIET = Traffic()
 BUSY = Traffic(
@@ -27,6 +30,7 @@ BUSY = Traffic(
     shared_read_bytes=400_000.0,
     shared_write_bytes=20_000.0,
     barriers=16.0,
+    load_intervals=8.0,
     static_shared_bytes=8_192.0,
     global_loads=160.0,
     global_stores=32.0,
@@ -72,7 +76,12 @@ def test_without_figures_traffic_is_needed() -> None:
 
 
 def traffics() -> st.SearchStrategy[Traffic]:
-    largest = {"barriers": 1e4, "static_shared_bytes": 48_000.0, "private_words": 5_000.0}
+    largest = {
+        "barriers": 1e4,
+        "load_intervals": 1e4,
+        "static_shared_bytes": 48_000.0,
+        "private_words": 5_000.0,
+    }
     ranges = {f.name: st.floats(0, largest.get(f.name, 1e7)) for f in fields(Traffic)}
     return st.builds(Traffic, **ranges)
 
@@ -221,6 +230,23 @@ def test_several_launches_take_their_sum() -> None:
     )
     assert two.time_s == pytest.approx(2 * one.time_s)
     assert two.power_w == pytest.approx(one.power_w)
+
+
+def test_workspaces_larger_than_the_l2_pass_through_the_memory() -> None:
+    def run(size: int) -> Demand:
+        parts = Tensor("parts", (size // 4,), "float32", "workspace")
+        produce = Launch("f", (10_000, 1, 1), (256, 1, 1), ("x", "parts"))
+        add_up = Launch("g", (10_000, 1, 1), (256, 1, 1), ("parts", "y"))
+        split = Kernel("source", (produce, add_up), workspaces=(parts,))
+        sectors = size / 32 / 10_000
+        written = Traffic(global_stores=sectors / 4, global_sectors=sectors, l2_sectors=sectors)
+        read = Traffic(global_loads=sectors / 4, global_sectors=sectors, l2_sectors=sectors)
+        return demand_of(split, Work(10**6, 10**6), [written, read], H200)
+
+    small, large = 10_000_000, 10_000_000_000
+    assert run(small).memory_power == 0
+    assert run(large).memory_power > 0
+    assert run(large).time_s == pytest.approx(2 * large / 4.8e12 / 0.9, rel=0.05)
 
 
 def test_without_a_workload_reads_stand_for_its_flops() -> None:

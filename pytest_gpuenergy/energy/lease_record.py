@@ -1,0 +1,142 @@
+"""What is on disk about a power limit that was changed: enough to put the prior one back."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuenergy.errors import PowerCapError
+from pytest_gpuenergy.paths import state_dir
+
+
+@dataclass(frozen=True)
+class LeaseRecord:
+    """Limits in mW of one card, and which process set them.
+
+    ``before_mw`` is the limit before the write of ``set_mw``: a process that dies in between leaves
+    either. Process numbers are used again, so ``started`` (clock ticks since boot) tells whose it
+    was. ``kept`` marks a limit that is to outlive its process, by ``gpuenergy powercap set``.
+    """
+
+    uuid: str
+    prior_mw: int
+    before_mw: int
+    set_mw: int
+    pid: int
+    started: int
+    kept: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Where the record lies."""
+        return _path(self.uuid, self.kept)
+
+    @property
+    def ours_mw(self) -> set[int]:
+        """Limits that we have set."""
+        return {self.before_mw, self.set_mw} - {self.prior_mw}
+
+    @classmethod
+    def of_this_process(
+        cls, uuid: str, prior_mw: int, before_mw: int, set_mw: int, *, kept: bool
+    ) -> LeaseRecord:
+        """The record of a write that this process is about to make."""
+        pid = os.getpid()
+        return cls(uuid, prior_mw, before_mw, set_mw, pid, _started(pid) or 0, kept)
+
+    def save(self) -> None:
+        """Put the record on disk, so that it survives a loss of power.
+
+        Raises:
+            PowerCapError: it cannot be written.
+        """
+        draft = self.path.with_suffix(".tmp")
+        try:
+            with draft.open("w") as file:
+                json.dump(asdict(self), file)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self.path)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # the new name, too
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise PowerCapError(
+                f"The prior power limit cannot be noted in {self.path} ({error.strerror}), so no "
+                "limit is set: set GPUENERGY_STATE to a folder that can be written."
+            ) from None
+
+    def forget(self) -> None:
+        """Remove the record: there is nothing to put back any more."""
+        self.path.unlink(missing_ok=True)
+
+
+def leftover(uuid: str) -> LeaseRecord | None:
+    """The record that a run which has died left behind for this card.
+
+    Raises:
+        PowerCapError: there is one that cannot be read.
+    """
+    record = _load(uuid, kept=False)
+    return None if record is None or _started(record.pid) == record.started else record
+
+
+def kept_record(uuid: str) -> LeaseRecord | None:
+    """The record of the limit that ``gpuenergy powercap set`` has put on this card.
+
+    Raises:
+        PowerCapError: there is one that cannot be read.
+    """
+    return _load(uuid, kept=True)
+
+
+def recorded_uuids() -> list[str]:
+    """Cards of which there is a record, of a living process too."""
+    return sorted({path.name.partition(".")[0] for path in state_dir("leases").glob("*.json")})
+
+
+def restorable_uuids() -> list[str]:
+    """Cards of which there is a record of no living process."""
+    return [uuid for uuid in recorded_uuids() if _restorable(uuid)]
+
+
+def _restorable(uuid: str) -> bool:
+    try:
+        return leftover(uuid) is not None or kept_record(uuid) is not None
+    except PowerCapError:
+        return True  # and whoever restores it is told
+
+
+def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
+    path = _path(uuid, kept)
+    try:
+        stored: Any = json.loads(path.read_text())
+        names = ("prior_mw", "before_mw", "set_mw", "pid", "started")
+        prior_mw, before_mw, set_mw, pid, started = (int(stored[name]) for name in names)
+        return LeaseRecord(uuid, prior_mw, before_mw, set_mw, pid, started, kept)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise PowerCapError(
+            f"The power-limit record {path} cannot be read: set the card's limit by hand "
+            "(nvidia-smi -pl W) and delete that file."
+        ) from None
+
+
+def _path(uuid: str, kept: bool) -> Path:
+    return state_dir("leases") / f"{uuid}{'.kept' if kept else ''}.json"
+
+
+def _started(pid: int) -> int | None:
+    """When process ``pid`` began, in clock ticks since boot; None when there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else int(fields[19])

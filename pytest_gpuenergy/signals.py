@@ -1,0 +1,51 @@
+"""What SIGINT, SIGTERM and SIGHUP do while a GPU is not as it was found."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+_TERMINATION = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the run as Ctrl-C does, so that everything is put back."""
+
+    def interrupt(number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    with _handled_by(interrupt, _TERMINATION):
+        yield
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold signals that end a run back until the block is done, then let them have their way."""
+    held: list[int] = []
+    try:
+        with _handled_by(
+            lambda number, _frame: held.append(number), (signal.SIGINT, *_TERMINATION)
+        ):
+            yield
+    finally:
+        for number in held:
+            signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Any, numbers: tuple[signal.Signals, ...]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers, and only it is interrupted
+        return
+    # A handler that was not installed from Python cannot be put back: it stays.
+    known = [number for number in numbers if signal.getsignal(number) is not None]
+    previous = {number: signal.signal(number, handler) for number in known}
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)

@@ -1,0 +1,28 @@
+"""Cards whose power limit the tests change."""
+
+from __future__ import annotations
+
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices.gpu import NvmlGpu
+from pytest_gpuenergy.devices.nvml import GuardedNvml
+
+PRIOR_MW = 450_000
+"""Neither the default nor the greatest limit, so that only the prior one is right."""
+
+
+def as_real(device: EmulatedDevice) -> NvmlGpu:
+    """The emulated card, seen as a real one: its limit is written as one writes a real one's."""
+    nvml = GuardedNvml(device.nvml)
+    return NvmlGpu(nvml, device.handle, device.name, device.uuid, device.clock)
+
+
+def write(device: EmulatedDevice | NvmlGpu, limit_mw: int) -> None:
+    """Set a limit behind everybody's back."""
+    nvml = device.nvml
+    if isinstance(nvml, GuardedNvml):
+        nvml = nvml._module
+    nvml.nvmlDeviceSetPowerManagementLimit(device.handle, limit_mw)
+
+
+def present_mw(device: EmulatedDevice | NvmlGpu) -> int:
+    return int(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle))
