@@ -42,7 +42,11 @@ def test_scale(block, powercap, load_kernel, energy_benchmark):
     energy_benchmark(kernel, workload=SCALE, label=f"b{block:03d}")
 '''
 LINE = "  y[i] = factor * x[i];"
-SLOWER = LINE + "\n  y[i] += x[(i * 33) % 1024] - x[(i * 33) % 1024];"
+SLOWER = (
+    LINE
+    + """
+  for (int k = 1; k < 16; ++k) y[i] += x[(i * 33 * k) % 1024] - x[(i * 33 * k) % 1024];"""
+)
 WRONG = "  y[i] = 3 * x[i];"
 
 
