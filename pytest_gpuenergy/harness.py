@@ -68,12 +68,10 @@ class Harness:
             DeviceError: the device itself does not answer.
         """
         began = perf_counter()
-        draft = self._draft(
-            subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
-        )
+        draft, wrong = self.verify_kernel(kernel, workload, subject)
+        if wrong is not None:
+            return replace(draft, wall_s=perf_counter() - began)
         try:
-            correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
-            draft = replace(draft, correctness=correctness)
             with arenas_for(workload, seed=0) as arenas:
                 repeat = self._device.repeat(
                     kernel,
@@ -87,6 +85,23 @@ class Harness:
         except KernelFault as fault:
             draft = replace(draft, outcome=fault.outcome, error=str(fault))
         return replace(draft, wall_s=perf_counter() - began)
+
+    def verify_kernel(
+        self, kernel: Kernel, workload: Workload, subject: Subject
+    ) -> tuple[Measurement, KernelFault | None]:
+        """Prove ``kernel`` right on ``workload``: a measurement without figures, and the fault.
+
+        Raises:
+            DeviceError: the device itself does not answer.
+        """
+        draft = self._draft(
+            subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
+        )
+        try:
+            correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
+        except KernelFault as fault:
+            return replace(draft, outcome=fault.outcome, error=str(fault)), fault
+        return replace(draft, correctness=correctness), None
 
     def measure_callable(
         self,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_gpuenergy.errors import GpuEnergyError, PowerCapError
+from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin
 from pytest_gpuenergy.options import Options, add_options
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.session import Session
 
 OPTIONS = pytest.StashKey[Options]()
+GATE = pytest.StashKey[GatePlugin]()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 RUN_ID = pytest.StashKey[str]()
 FAILED = pytest.StashKey[str]()
@@ -44,10 +46,17 @@ def pytest_configure(config: pytest.Config) -> None:
                 if path is not None:
                     check_writable(path, folder=folder)
         config.stash[OPTIONS] = options
+        config.stash[GATE] = GatePlugin(options)
         config.stash[RUN_ID] = given or choose_run_id(options)
     except GpuEnergyError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[SESSION] = Session(options, config.stash[RUN_ID])
+    config.pluginmanager.register(config.stash[GATE], "gpuenergy_gate")
+    config.addinivalue_line(
+        "markers",
+        f'{MARKER}(max_mj_ms, rel="0%"): fail when the energy-delay product is above max_mj_ms '
+        "by more than rel",
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -108,6 +117,8 @@ def gpu(request: pytest.FixtureRequest) -> Device:
     session, problem = request.config.stash[SESSION], ""
     try:
         session.begin()
+        assert session.run is not None
+        request.config.stash[GATE].begin(session.run)
     except GpuEnergyError as error:
         problem = str(error)
     if problem:
@@ -141,7 +152,8 @@ def energy_benchmark(request: pytest.FixtureRequest, gpu: Device) -> EnergyBench
     from pytest_gpuenergy.benchmark import EnergyBenchmark
 
     cap = request.getfixturevalue("powercap") if "powercap" in request.fixturenames else None
-    return EnergyBenchmark(request.node, request.config.stash[SESSION], cap)
+    stash = request.config.stash
+    return EnergyBenchmark(request.node, stash[SESSION], cap, stash[GATE])
 
 
 @pytest.fixture
@@ -170,10 +182,13 @@ def pytest_report_teststatus(
     if not words:
         return None
     flagged = any(name == "validity" and value for name, value in report.user_properties)
+    unsure = any(
+        name.endswith(VERDICT) and value == "AMBIGUOUS" for name, value in report.user_properties
+    )
     return (
         "passed",
-        "." if not flagged else "!",
-        f"{'FLAGGED' if flagged else 'PASSED'} {words[-1]}",
+        "!" if flagged else "?" if unsure else ".",
+        f"{'FLAGGED' if flagged else 'PASSED'} {words[-1]}{' AMBIGUOUS' if unsure else ''}",
     )
 
 

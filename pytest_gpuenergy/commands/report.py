@@ -58,7 +58,7 @@ def run(arguments: Namespace) -> int:
         write_markdown,
     )
 
-    report = merge(_load(_paths(arguments.runs), arguments.gpu))
+    report = merge(_load(find_runs(arguments.runs), arguments.gpu))
     _write(report, arguments.json, json_document, write_json)
     _write(report, arguments.md, lambda found: markdown(found) + "\n", write_markdown)
     if arguments.csv is not None:
@@ -102,16 +102,16 @@ def _write(
         write(report, Path(target))
 
 
-def _paths(runs: list[str]) -> list[Path]:
-    from pytest_gpuenergy.report.store import HOME, latest_run
+def find_runs(runs: list[str]) -> list[Path]:
+    """Paths of runs that are named by path or by id; without a name, this project's latest.
+
+    Raises:
+        InputError: there is no latest run.
+    """
+    from pytest_gpuenergy.report.store import HOME, find_run, latest_run
 
     if runs:
-        own = Path(HOME, "runs")
-        # An id is a plain name, which cannot lead out of the folder of runs.
-        return [
-            own / run if not Path(run).exists() and (own / Path(run).name).exists() else Path(run)
-            for run in runs
-        ]
+        return [find_run(Path(run), Path()) for run in runs]
     latest = latest_run(Path.cwd())
     if latest is None:
         raise InputError(

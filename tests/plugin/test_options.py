@@ -23,6 +23,12 @@ NAMES = (
     "--gpuenergy-lock-wait",
     "--gpuenergy-cache",
     "--gpuenergy-order",
+    "--gpuenergy-export",
+    "--gpuenergy-compare",
+    "--gpuenergy-fail",
+    "--gpuenergy-strict",
+    "--gpuenergy-session-sd",
+    "--gpuenergy-allow",
 )
 ONE = "450W"
 
