@@ -36,7 +36,7 @@ def write_json(report: Report, path: Path) -> None:
     Raises:
         ReportError: it cannot be written.
     """
-    _write(path, json_document(report))
+    write_view(path, json_document(report))
 
 
 def write_classic_csv(report: Report, folder: Path) -> None:
@@ -54,14 +54,14 @@ def write_classic_csv(report: Report, folder: Path) -> None:
         for cap, measured in caps.items():
             table: Table = [("id", *COLUMNS)]
             table += [(_identifier(m), *_figures(m)) for m in sorted(measured, key=_id_order)]
-            _write(folder / _safe(workload) / cap / "results.csv", _csv(table))
+            write_view(folder / _safe(workload) / cap / "results.csv", _csv(table))
         by_cap = [{_identifier(m): m for m in measured} for measured in caps.values()]
         table = [("id", *(COLUMNS * len(caps)))]
         for first in sorted({_identifier(m): m for m in rows}.values(), key=_id_order):
             found = [measured.get(_identifier(first)) for measured in by_cap]
             figures = [figure for m in found for figure in (_figures(m) if m else [None] * 3)]
             table.append((_identifier(first), *figures))
-        _write(folder / _safe(workload) / "all.csv", _csv(table))
+        write_view(folder / _safe(workload) / "all.csv", _csv(table))
 
 
 def markdown(report: Report) -> str:
@@ -89,7 +89,7 @@ def write_markdown(report: Report, path: Path) -> None:
     Raises:
         ReportError: it cannot be written.
     """
-    _write(path, markdown(report))
+    write_view(path, markdown(report))
 
 
 def check_writable(path: Path, *, folder: bool) -> None:
@@ -158,7 +158,12 @@ def _csv(table: Table) -> str:
     return text.getvalue()
 
 
-def _write(path: Path, content: str) -> None:
+def write_view(path: Path, content: str | bytes) -> None:
+    """Write a view, whole or not at all, and the folders above it.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
