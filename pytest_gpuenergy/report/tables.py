@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from pytest_gpuenergy.report.measurement import Measurement
 
@@ -49,6 +50,45 @@ def pareto(rows: Sequence[Measurement]) -> list[Measurement]:
             front.append(row)
             least_mj = row.energy_mj
     return front
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of one workload in one cache state, over all kernels and caps.
+
+    ``front`` is what nothing beats in time and energy at once, from fast to frugal.
+    """
+
+    workload: str
+    rows: list[Measurement]
+    time: Measurement
+    energy: Measurement
+    edp: Measurement
+    front: list[Measurement]
+
+
+def subject(m: Measurement) -> str:
+    """The workload's name, with the cache state when it is not the usual one."""
+    return m.workload.name if m.cache in ("hot", "unknown") else f"{m.workload.name}, {m.cache}"
+
+
+def best_of_each(measurements: Iterable[Measurement]) -> list[Best]:
+    """What is best of each workload and cache state that has figures, in their order."""
+    groups: dict[str, list[Measurement]] = {}
+    for measurement in measurements:
+        if measurement.measured:
+            groups.setdefault(subject(measurement), []).append(measurement)
+    return [
+        Best(
+            name,
+            rows,
+            time=min(rows, key=lambda m: m.time_ms or 0.0),
+            energy=min(rows, key=lambda m: m.energy_mj or 0.0),
+            edp=min(rows, key=lambda m: m.edp_mj_ms or 0.0),
+            front=pareto(rows),
+        )
+        for name, rows in groups.items()
+    ]
 
 
 def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[str]:
