@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from time import perf_counter
@@ -64,9 +64,13 @@ class Harness:
             DeviceError: the device itself does not answer.
         """
         began = perf_counter()
+        phases = _Phases()
         draft = _draft(subject, _describe_kernel(kernel, subject.label), _describe(workload))
         try:
-            correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
+            with phases.timed("compile"):
+                self._device.compile(kernel)
+            with phases.timed("verify"):
+                correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
             draft = replace(draft, correctness=correctness)
             with arenas_for(workload, seed=0) as arenas:
                 repeat = self._device.repeat(
@@ -76,10 +80,10 @@ class Harness:
                     work=Work(workload.flops, workload.bytes_moved),
                     timeout_s=self._timeout_s,
                 )
-                draft = self._measured(draft, repeat)
+                draft = self._measured(draft, repeat, phases)
         except KernelFault as fault:
             draft = replace(draft, outcome=fault.outcome, error=str(fault))
-        return replace(draft, wall_s=perf_counter() - began)
+        return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
 
     def measure_callable(
         self,
@@ -90,20 +94,28 @@ class Harness:
     ) -> Measurement:
         """Measure what a callable launches; the caller has compared its result, if it wants to."""
         began = perf_counter()
+        phases = _Phases()
         draft = _draft(subject, KernelInfo(subject.label, "", kind), workload)
         try:
-            draft = self._measured(draft, make_repeater())
+            draft = self._measured(draft, make_repeater(), phases)
         except KernelFault as fault:
             draft = replace(draft, outcome=fault.outcome, error=str(fault))
-        return replace(draft, wall_s=perf_counter() - began)
+        return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
 
     def _measured(
-        self, draft: Measurement, repeat: AbstractContextManager[Repeater]
+        self,
+        draft: Measurement,
+        repeat: AbstractContextManager[Repeater],
+        phases: _Phases,
     ) -> Measurement:
-        with repeat as repeater:
+        with ExitStack() as stack:
+            with phases.timed("load"):
+                repeater = stack.enter_context(repeat)
             before = foreign_processes(self._device, {os.getpid()})
             try:
-                reading = self._meter.measure(repeater)
+                with phases.timed("measure"):
+                    reading = self._meter.measure(repeater)
+                phases.split("measure", "heat", reading.heat_wall_s)
             except CounterError as error:
                 return replace(draft, error=str(error), validity=(error.flag,))
             appeared = foreign_processes(self._device, {os.getpid()}) - before
@@ -111,6 +123,26 @@ class Harness:
         if self._strangers or appeared:
             flags.append("foreign_process")
         return _with_figures(draft, reading, tuple(flags))
+
+
+class _Phases:
+    """Wall time of the phases of one item."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = perf_counter() - began
+
+    def split(self, name: str, first: str, first_s: float) -> None:
+        """Count the first part of a phase as a phase of its own, before it."""
+        whole_s = self.seconds.pop(name)
+        self.seconds |= {first: first_s, name: whole_s - first_s}
 
 
 def _draft(subject: Subject, kernel: KernelInfo, workload: WorkloadInfo) -> Measurement:

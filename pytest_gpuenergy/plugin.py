@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuenergy.errors import GpuEnergyError, PowerCapError
 from pytest_gpuenergy.options import Options, add_options
+from pytest_gpuenergy.progress import ProgressPlugin
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.benchmark import EnergyBenchmark
@@ -33,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options, and refuse what cannot work before anything is measured."""
+    from pytest_gpuenergy.report.html import check_html
     from pytest_gpuenergy.report.views import check_writable
     from pytest_gpuenergy.session import Session, choose_run_id
 
@@ -40,14 +42,22 @@ def pytest_configure(config: pytest.Config) -> None:
         options = Options.from_pytest_config(config)
         given = getattr(config, "workerinput", {}).get("gpuenergy_run_id")
         if given is None:  # pytest-xdist's workers write no views
-            for path, folder in ((options.json_path, False), (options.csv_folder, True)):
+            for path, folder in (
+                (options.json_path, False),
+                (options.csv_folder, True),
+                (options.html_path, False),
+            ):
                 if path is not None:
                     check_writable(path, folder=folder)
+            if options.html_path is not None:
+                check_html()
         config.stash[OPTIONS] = options
         config.stash[RUN_ID] = given or choose_run_id(options)
     except GpuEnergyError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[SESSION] = Session(options, config.stash[RUN_ID])
+    if given is None and config.get_verbosity() >= 0:
+        config.pluginmanager.register(ProgressPlugin(config, _has_figures), "gpuenergy-progress")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -147,9 +157,9 @@ def pytest_report_teststatus(
     """Show an item's figures in its status: ``PASSED 19.3 µs 7.62 mJ 0.147 mJ·ms``."""
     if report.when != "call" or not report.passed:
         return None
-    words = [value for name, value in report.user_properties if name == WORDS]
-    if not words:
+    if not _has_figures(report):
         return None
+    words = [value for name, value in report.user_properties if name == WORDS]
     flagged = any(name == "validity" and value for name, value in report.user_properties)
     return (
         "passed",
@@ -182,7 +192,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """The table per workload and cap, and where the report is."""
     from pytest_gpuenergy.outputs import summary_lines
 
-    lines: Iterable[str] = summary_lines(config.stash[SESSION])
+    lines: Iterable[str] = summary_lines(config.stash[SESSION], config.get_verbosity())
     for number, line in enumerate(lines):
         if number == 0:
             terminalreporter.section("gpuenergy")
@@ -196,6 +206,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     session = config.stash.get(SESSION, None)
     if session is not None:
         session.close()
+
+
+def _has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:
+    return any(name == WORDS for name, _ in report.user_properties)
 
 
 def _give_up(config: pytest.Config, problem: str) -> NoReturn:

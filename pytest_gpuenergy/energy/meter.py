@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 import numpy as np
 
@@ -68,6 +69,7 @@ class Reading:
 
     ``start`` is the state of the card before the heat-up, ``begin`` and ``end`` that around the
     trials. ``flags`` names what makes the reading doubtful; it is empty when it is clean.
+    ``heat_wall_s`` is the host's time until the trials began.
     """
 
     time_ms: Estimate
@@ -79,6 +81,7 @@ class Reading:
     begin: Conditions
     end: Conditions
     flags: tuple[str, ...] = field(default=())
+    heat_wall_s: float = 0.0
 
 
 class EnergyMeter:
@@ -96,6 +99,7 @@ class EnergyMeter:
             CounterError: the energy counter stands still or ran backwards.
             DeviceError: NVML does not answer.
         """
+        began_s = perf_counter()
         start = read_conditions(self._device)
         repeater.start()
         stopped = False
@@ -103,6 +107,7 @@ class EnergyMeter:
             counter = EnergyCounter(self._device)
             warm, steady = self._warm_up(counter)
             begin = read_conditions(self._device)
+            heat_wall_s = perf_counter() - began_s
             edges = self._run_trials(counter, warm[-1])
             power_w = power_by_samples_w(self._device, edges[-1].time_s - edges[0].time_s)
             end = read_conditions(self._device)
@@ -112,7 +117,10 @@ class EnergyMeter:
             if not stopped:
                 repeater.stop()
         conditions = (start, begin, end)
-        return self._evaluate(warm, edges, counter.period_s, timeline, power_w, conditions, steady)
+        reading = self._evaluate(
+            warm, edges, counter.period_s, timeline, power_w, conditions, steady
+        )
+        return replace(reading, heat_wall_s=heat_wall_s)
 
     def _warm_up(self, counter: EnergyCounter) -> tuple[list[Edge], bool]:
         settings, clock = self._settings, self._device.clock

@@ -17,6 +17,7 @@ from pytest_gpuenergy.verification import Correctness
 
 SCHEMA_VERSION = 1
 FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
+PHASES = ("compile", "verify", "load", "heat", "measure")
 _LARGEST = sys.float_info.max
 _T = TypeVar("_T")
 
@@ -58,7 +59,8 @@ class Measurement:
     ``power_limit_w`` is what was asked for (None: the card was left as it was),
     ``enforced_power_limit_w`` what the card enforced. ``cap_binding`` tells whether the limit held
     the kernel back; ``validity`` names what makes the figures doubtful. All figures are of one
-    launch: ms, mJ, W, GFLOP/s, GFLOP/s/W, mJ ms.
+    launch: ms, mJ, W, GFLOP/s, GFLOP/s/W, mJ ms. ``wall_s`` is what the item took, and
+    ``phases_s`` what each of `PHASES` took of it.
     """
 
     node_id: str
@@ -89,6 +91,7 @@ class Measurement:
     validity: tuple[str, ...] = ()
     started: str = ""
     wall_s: float = 0.0
+    phases_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def measured(self) -> bool:

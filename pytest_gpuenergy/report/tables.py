@@ -122,3 +122,36 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
         unbound = [m for m in rows if m.cap_binding is False and m.power_limit_w is not None]
         if unbound:
             yield f"  the cap changed nothing for {len(unbound)} of these {len(rows)} kernels"
+
+
+def best_lines(measurements: Iterable[Measurement], *, emulated: bool) -> Iterator[str]:
+    """A line for each workload: its best time, energy and EDP, with kernel and cap."""
+    best = best_of_each(measurements)
+    if not best:
+        return
+    rows = [
+        ("workload", "least time", "least energy", "least EDP", "best cap", "Pareto"),
+        *(_best_row(one) for one in best),
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    flagged = any(m.validity for one in best for m in (one.time, one.energy, one.edp))
+    yield f"best of each workload{' (emulated)' if emulated else ''}"
+    for row in rows:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"  {'  '.join(padded).rstrip()}"
+    if flagged:
+        yield "  ! flagged (see validity)"
+
+
+def _best_row(best: Best) -> tuple[str, ...]:
+    def where(m: Measurement) -> str:
+        return f"{m.kernel.label} at {m.cap}{' !' if m.validity else ''}"
+
+    return (
+        best.workload,
+        f"{time(best.time.time_ms or 0.0)} {where(best.time)}",
+        f"{energy(best.energy.energy_mj or 0.0)} {where(best.energy)}",
+        f"{best.edp.edp_mj_ms:.3g} mJ·ms {where(best.edp)}",
+        best.edp.cap,
+        f"{len(best.front)} of {len(best.rows)}",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.report import Measurement
-from pytest_gpuenergy.report.tables import ROWS_SHOWN, energy, group, pareto, summary, time, words
+from pytest_gpuenergy.report.tables import (
+    ROWS_SHOWN,
+    best_lines,
+    best_of_each,
+    energy,
+    group,
+    pareto,
+    summary,
+    time,
+    words,
+)
 
 Make = Callable[..., Any]
 FIGURES = st.integers(1, 6).map(float)
@@ -114,3 +125,40 @@ def test_of_many_kernels_only_the_front_is_listed(measured: Make) -> None:
     lines = list(summary(rows, emulated=True))
     assert len(lines) == 4
     assert lines[-1] == f"  {ROWS_SHOWN} kernels off the Pareto front are in the report only"
+
+
+def test_the_best_is_sought_over_all_kernels_and_caps(measured: Make, failed: Make) -> None:
+    fast = measured(1, 5, time_ms=1.0, energy_mj=9.0)
+    frugal = measured(2, 1, time_ms=3.0, energy_mj=4.0)
+    balanced = measured(3, 3, time_ms=1.5, energy_mj=5.0)
+    (best,) = best_of_each([fast, frugal, balanced, failed(4)])
+    assert (best.time, best.energy, best.edp) == (fast, frugal, balanced)
+    assert best.front == [fast, balanced, frugal]
+
+
+def test_cold_and_hot_caches_are_never_mixed(measured: Make) -> None:
+    best = best_of_each([measured(1), measured(1, cache="cold")])
+    assert [one.workload for one in best] == ["case1", "case1, cold"]
+
+
+def test_the_best_of_each_workload_is_one_line(measured: Make) -> None:
+    lines = list(best_lines([measured(1), measured(1, workload="case2")], emulated=True))
+    assert lines[0] == "best of each workload (emulated)"
+    assert [re.split(" {2,}", line.strip()) for line in lines[1:]] == [
+        ["workload", "least time", "least energy", "least EDP", "best cap", "Pareto"],
+        *(
+            [name, "500 µs k01 at 450W", "100 mJ k01 at 450W", "50 mJ·ms k01 at 450W"]
+            + ["450W", "1 of 1"]
+            for name in ("case1", "case2")
+        ),
+    ]
+
+
+def test_a_flagged_best_is_marked(measured: Make) -> None:
+    *_, row, note = best_lines([measured(1, validity=("host_gaps",))], emulated=False)
+    assert row.count("k01 at 450W !") == 3
+    assert note == "  ! flagged (see validity)"
+
+
+def test_without_figures_there_is_no_best(failed: Make) -> None:
+    assert list(best_lines([failed(1)], emulated=False)) == []
