@@ -23,6 +23,7 @@ OPTIONS = pytest.StashKey[Options]()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 RUN_ID = pytest.StashKey[str]()
 FAILED = pytest.StashKey[str]()
+BRIDGE = "gpuenergy-benchmark"
 WORDS = "gpuenergy"
 """Name of the JUnit property that holds an item's figures in words."""
 
@@ -58,6 +59,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SESSION] = Session(options, config.stash[RUN_ID])
     if given is None and config.get_verbosity() >= 0:
         config.pluginmanager.register(ProgressPlugin(config, _has_figures), "gpuenergy-progress")
+
+    if given is None and config.pluginmanager.has_plugin("benchmark"):
+        from pytest_gpuenergy.bridge import BenchmarkBridge
+
+        config.pluginmanager.register(BenchmarkBridge(config), BRIDGE)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -168,7 +174,7 @@ def pytest_report_teststatus(
     )
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-benchmark writes
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
     """Put the card back, then write the views; what was measured is on disk already."""
     config = session.config
@@ -182,6 +188,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
         from pytest_gpuenergy.outputs import write_outputs
 
         problems += write_outputs(ours)
+        problems += _tell_pytest_benchmark(config)
     if problems:
         config.stash[FAILED] = " ".join(problems)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -206,6 +213,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     session = config.stash.get(SESSION, None)
     if session is not None:
         session.close()
+
+
+def _tell_pytest_benchmark(config: pytest.Config) -> list[str]:
+    """Hand over what was measured; returns what went wrong."""
+    bridge = config.pluginmanager.get_plugin(BRIDGE)
+    try:
+        if bridge is not None:
+            bridge.add(config.stash[SESSION].report())
+    except GpuEnergyError as error:
+        return [str(error)]
+    return []
 
 
 def _has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:

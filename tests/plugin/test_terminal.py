@@ -130,6 +130,9 @@ def test_figures_are_junit_properties(project: Project) -> None:
     assert float(str(found["time_ms"])) == measurement.time_ms
     assert float(str(found["energy_mj"])) == measurement.energy_mj
     assert float(str(found["edp_mj_ms"])) == measurement.edp_mj_ms
+    assert float(str(found["power_w"])) == measurement.power_w
+    assert float(str(found["enforced_power_limit_w"])) == 450.0
+    assert found["emulated"] == "True"
     assert found["validity"] == " ".join(measurement.validity)
     assert re.fullmatch(FIGURES, str(found["gpuenergy"]))
 
