@@ -74,7 +74,6 @@ def _chart(title: str, spec: Spec) -> Spec:
         "width": _ACROSS,
         "height": _DOWN,
         "background": "transparent",
-        "transform": [{"filter": "datum.state !== 'failed'"}],
         **spec,
     }
 
@@ -103,6 +102,7 @@ def _axis(field: str) -> Spec:
 
 def _points(colour: Spec, x: Spec, y: Spec, **more: Any) -> Spec:
     return {
+        "name": "points",
         "mark": {"type": "point", "filled": True, "size": 55, "opacity": 0.85},
         "encoding": {
             "x": x,

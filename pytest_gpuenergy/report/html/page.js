@@ -146,8 +146,9 @@
       select("state", "show", Object.entries(STATES)),
       element("label", {}, "search", search),
       select("metric", "distribution of", metrics));
-    for (const name of ["workload", "cap", "state", "search"]) filters[name].addEventListener("input", changed);
-    filters.metric.addEventListener("input", redrawn);
+    for (const name of ["workload", "cap", "state"]) filters[name].addEventListener("change", changed);
+    search.addEventListener("input", changed);
+    filters.metric.addEventListener("change", redrawn);
   }
 
   function chosenRows() {
@@ -162,10 +163,17 @@
       && words.every((word) => row.text.includes(word)));
   }
 
+  // Vega looks names up in plain objects, where "__proto__" and its like are something else.
+  const harmless = (name) => name in {} ? `\u200b${name}` : name;
+
+  const forCharts = (row) =>
+    ({ ...row, kernel: harmless(row.kernel), cap: harmless(row.cap), band: harmless(row.band) });
+
   // A range of more than a factor of 8 is drawn on a logarithmic scale, if it can be.
   function scaled(spec, rows) {
     const copy = structuredClone(spec);
-    const bands = distinct(data.rows.map((row) => row.band));
+    const bands = distinct(data.rows.map((row) => harmless(row.band)));
+    const caps = data.caps.map(harmless);
     (function visit(node) {
       if (node === null || typeof node !== "object") return;
       if (node.type === "quantitative" && typeof node.field === "string") {
@@ -174,8 +182,8 @@
         const [least, most] = [values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), 0)];
         if (least > 0 && most > 8 * least) node.scale = { type: "log", nice: false, padding: 8 };
       }
-      if (node.field === "cap" && node.scale) node.scale.domain = data.caps;
-      if (node.field === "cap") node.sort = data.caps;
+      if (node.field === "cap" && node.scale) node.scale.domain = caps;
+      if (node.field === "cap") node.sort = caps;
       if (node.field === "band") node.sort = bands;
       if (node.field === "band" && node.scale) node.scale.domain = bands;
       Object.values(node).forEach(visit);
@@ -192,15 +200,17 @@
   class Workload {
     constructor(name) {
       this.name = name;
-      this.all = data.rows.filter((row) => row.workload === name);
+      // Charts without any row would warn that their scales have no ends.
+      this.all = data.rows.filter((row) => row.workload === name && row.state !== "failed");
       this.rows = this.all;
       this.views = new Map();
       this.seen = false;
       this.charts = new Map(["front", "edp", "efficiency", "distribution"].map((kind) =>
-        [kind, element("div", { className: `chart ${kind}` })]));
+        [kind, element("div", { className: `chart ${kind}` })]).filter(() => this.all.length > 0));
       this.node = element("section", { className: "workload" },
         element("h3", {}, data.emulated ? `${name} (emulated)` : name),
-        element("div", { className: "grid" }, [...this.charts.values()]));
+        this.all.length > 0 ? element("div", { className: "grid" }, [...this.charts.values()])
+          : element("p", {}, "No kernel of it was measured."));
       new IntersectionObserver((entries, observer) => {
         if (!entries.some((entry) => entry.isIntersecting)) return;
         observer.disconnect();
@@ -213,23 +223,26 @@
       const found = data.charts[kind];
       const spec = scaled(kind === "distribution" ? found[filters.metric.value] : found, this.all);
       spec.title.text = `${this.name}: ${spec.title.text}`;
-      spec.data = { name: "rows", values: this.rows };
+      spec.data = { name: "rows", values: this.rows.map(forCharts) };
       const place = this.charts.get(kind);
       try {
         const result = await vegaEmbed(place, spec, OPTIONS);
         this.views.get(kind)?.finalize();
         this.views.set(kind, result);
         place.dataset.drawn = kind === "distribution" ? filters.metric.value : kind;
-        result.view.data("rows", this.rows).run();
+        result.view.data("rows", this.rows.map(forCharts)).run();
       } catch (problem) {
         place.replaceChildren(element("p", {}, `This chart cannot be drawn: ${problem.message}`));
       }
     }
 
     show(rows) {
-      this.rows = rows.filter((row) => row.workload === this.name);
-      this.node.hidden = this.rows.length === 0;
-      for (const { view } of this.views.values()) view.data("rows", this.rows).run();
+      const chosen = rows.filter((row) => row.workload === this.name);
+      const drawn = chosen.filter((row) => row.state !== "failed");
+      this.node.hidden = this.all.length > 0 ? drawn.length === 0 : chosen.length === 0;
+      if (drawn.length === 0) return;
+      this.rows = drawn;
+      for (const { view } of this.views.values()) view.data("rows", drawn.map(forCharts)).run();
     }
   }
 
