@@ -10,7 +10,6 @@ import pytest
 
 from pytest_gpuenergy.errors import GpuEnergyError, PowerCapError
 from pytest_gpuenergy.options import Options, add_options
-from pytest_gpuenergy.progress import ProgressPlugin
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.benchmark import EnergyBenchmark
@@ -58,6 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     config.stash[SESSION] = Session(options, config.stash[RUN_ID])
     if given is None and config.get_verbosity() >= 0:
+        from pytest_gpuenergy.progress import ProgressPlugin
+
         config.pluginmanager.register(ProgressPlugin(config, _has_figures), "gpuenergy-progress")
 
     if given is None and config.pluginmanager.has_plugin("benchmark"):

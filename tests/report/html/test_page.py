@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -152,7 +153,7 @@ def test_a_baseline_of_another_kind_is_refused(
 def test_without_the_plotting_library_there_is_advice(
     report: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(InputError, match=r"pip install 'pytest-gpuenergy\[html\]'"):
         html_page(report())
 
