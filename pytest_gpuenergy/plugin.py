@@ -60,7 +60,6 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpuenergy.progress import ProgressPlugin
 
         config.pluginmanager.register(ProgressPlugin(config, _has_figures), "gpuenergy-progress")
-
     if given is None and config.pluginmanager.has_plugin("benchmark"):
         from pytest_gpuenergy.bridge import BenchmarkBridge
 

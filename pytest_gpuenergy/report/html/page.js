@@ -285,7 +285,9 @@
     if (data.baseline === null) return null;
     document.getElementById("comparison").hidden = false;
     place("differences", element("p", {}, "Change of each figure since the baseline, with both 95 % intervals; "
-      + "no verdict is passed here."), identity(data.baseline));
+      + "no verdict is passed here."),
+      element("details", {}, element("summary", {}, `The baseline: run ${new Map(data.baseline).get("run")}`),
+        identity(data.baseline)));
     const made = table([
       { title: "workload", key: "workload" },
       { title: "kernel", key: "kernel" },
