@@ -168,6 +168,9 @@ class EnergyBenchmark:
             ("time_ms", m.time_ms),
             ("energy_mj", m.energy_mj),
             ("edp_mj_ms", m.edp_mj_ms),
+            ("power_w", m.power_w),
+            ("enforced_power_limit_w", m.enforced_power_limit_w),
+            ("emulated", self._session.device.emulated),
             ("validity", " ".join(m.validity)),
             ("gpuenergy", words(m)),
         ]

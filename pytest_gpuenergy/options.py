@@ -30,6 +30,8 @@ class Options:
     strict_powercap: bool
     json_path: Path | None
     csv_folder: Path | None
+    html_path: Path | None
+    durations: bool
     resume: bool
     timeout_s: float
     lock_wait_s: float
@@ -58,6 +60,8 @@ class Options:
             strict_powercap=bool(_either(config, "strict_powercap")),
             json_path=_path(config, "gpuenergy_json"),
             csv_folder=_path(config, "gpuenergy_csv"),
+            html_path=_path(config, "gpuenergy_html"),
+            durations=bool(_either(config, "gpuenergy_durations")),
             resume=bool(_either(config, "gpuenergy_resume")),
             timeout_s=_seconds(config, "gpuenergy_timeout"),
             lock_wait_s=_seconds(config, "gpuenergy_lock_wait", zero=True),
@@ -113,6 +117,13 @@ def add_options(parser: pytest.Parser) -> None:
     )
     add("--gpuenergy-json", "Write the report to this file as JSON", metavar="PATH")
     add("--gpuenergy-csv", "Write the classic CSV tree to this folder", metavar="DIR")
+    add("--gpuenergy-html", "Write the report to this file as one HTML page", metavar="PATH")
+    add(
+        "--gpuenergy-durations",
+        "Show where the wall time went: compiling, verifying, loading, heating up, measuring",
+        ini="bool",
+        action="store_true",
+    )
     add(
         "--gpuenergy-resume",
         "Continue the last run: skip items that it measured without a flag",
