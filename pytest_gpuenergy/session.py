@@ -205,7 +205,6 @@ class Session:
             and not known.validity
             and known.kernel.digest == digest
             and known.cap == subject.cap.label
-            and known.cache == self.options.cache
             and known.enforced_power_limit_w == subject.enforced_power_limit_w
         )
         return known if same else None
@@ -230,6 +229,12 @@ class Session:
             raise InputError(
                 f"The last run was made on {last.run.gpu_name} ({last.run.gpu_uuid}), and this is "
                 f"{run.gpu_name} ({run.gpu_uuid}): run without --gpuenergy-resume."
+            )
+        cache = last.run.options.get("gpuenergy-cache", "hot")
+        if cache != self.options.cache:
+            raise InputError(
+                f"The last run was made with a {cache} cache, and this is to be "
+                f"{self.options.cache}: run without --gpuenergy-resume."
             )
         self._known = {item.node_id: item for item in last.measurements}
         return replace(run, started=last.run.started)

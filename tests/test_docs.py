@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from pytest_gpuenergy.kernels.records import RecordFile, dump_records, file_name
 
 ROOT = Path(__file__).parent.parent
+FAULTS = "docs/faults.md"
 
 
 def snippets(page: str, language: str = "python") -> list[str]:
@@ -62,6 +64,21 @@ def test_quick_start_has_two_commands_on_their_own() -> None:
     assert all(command.startswith("python3 -m venv") for command in commands)
     assert commands[0].endswith("pytest bench -k case1 --powercap 3")
     assert commands[1].endswith("pytest tests")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(re.findall(r"`(tests/[\w/]+\.py::\w+)`", (ROOT / FAULTS).read_text())))
+)
+def test_every_test_named_on_the_page_of_faults_exists(name: str) -> None:
+    path, _, function = name.partition("::")
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_fault_names_a_test() -> None:
+    rows = re.findall(r"^\| (?!fault |-)(.*) \|$", (ROOT / FAULTS).read_text(), re.MULTILINE)
+    assert rows
+    assert [row for row in rows if "`tests/" not in row] == []
 
 
 def test_relative_links_lead_somewhere() -> None:

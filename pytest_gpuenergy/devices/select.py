@@ -147,7 +147,7 @@ def _visible_uuids(nvml: GuardedNvml) -> Sequence[str]:
 
 
 def _place(spec: str, uuids: Sequence[str], index: int = 0) -> int:
-    """Which of the GPUs that CUDA sees ``spec`` names; ``auto`` is the ``index``-th, in turn."""
+    """Which of the GPUs that CUDA sees ``spec`` names; of ``auto``, the one of worker ``index``."""
     if spec == "auto":
         return index % len(uuids)
     if spec.isdecimal():

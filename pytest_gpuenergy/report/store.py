@@ -163,7 +163,7 @@ def merge(reports: Sequence[Report]) -> Report:
 
     Raises:
         ReportError: the runs are of different GPUs or of unknown ones, or real and emulated ones,
-            or measured and legacy ones.
+            or measured and legacy ones, or of a hot and a cold cache.
     """
     ordered = sorted(reports, key=lambda report: report.run.started)
     last = ordered[-1]
@@ -180,7 +180,13 @@ def merge(reports: Sequence[Report]) -> Report:
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged, because it is "
             "not known that they are of the same GPU: name it with --gpu."
         )
-    return Report(last.run, latest_only(m for report in ordered for m in report.measurements))
+    measurements = [m for report in ordered for m in report.measurements]
+    if len({m.cache for m in measurements}) > 1:
+        raise ReportError(
+            f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged: kernels were "
+            "measured with a hot cache in one and a cold one in another."
+        )
+    return Report(last.run, latest_only(measurements))
 
 
 def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:

@@ -273,10 +273,13 @@ def test_buffers_too_small_to_be_cold_are_refused(project: Project) -> None:
     )
 
 
-def test_a_resumed_run_measures_again_under_another_cache(project: Project) -> None:
-    parts = (project.path / "parts.py").read_text()
-    larger = parts.replace("1024", "65536").replace('"grid": 8', '"grid": 512')
-    (project.path / "parts.py").write_text(larger)
+def test_a_run_is_not_resumed_under_another_cache(project: Project) -> None:
     caps = ("--powercap", "700W")
     project.run(*caps).assert_outcomes(passed=1)
-    project.run(*caps, "--gpuenergy-resume", "--gpuenergy-cache", "cold").assert_outcomes(passed=1)
+    before = project.report()
+    result = project.run(*caps, "--gpuenergy-resume", "--gpuenergy-cache", "cold")
+    assert result.ret != pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(
+        ["*The last run was made with a hot cache, and this is to be cold: run without *"]
+    )
+    assert project.report() == before

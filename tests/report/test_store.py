@@ -305,6 +305,12 @@ def test_merged_runs_have_all_items_and_the_last_identity(run_info: Make, measur
     assert merge([second, first]) == Report(second.run, (measured(1), measured(2)))
 
 
+def test_runs_of_a_hot_and_a_cold_cache_are_not_merged(run_info: Make, measured: Make) -> None:
+    reports = [Report(run_info(), (measured(1, cache=state),)) for state in ("hot", "cold")]
+    with pytest.raises(ReportError, match="a hot cache in one and a cold one in another"):
+        merge(reports)
+
+
 def test_of_an_item_in_two_runs_the_later_one_counts(run_info: Make, measured: Make) -> None:
     first = Report(run_info(started="2026-01-01"), (measured(1, energy_mj=50.0),))
     second = Report(run_info(started="2026-01-02"), (measured(1, energy_mj=60.0),))

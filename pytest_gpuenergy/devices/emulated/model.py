@@ -255,11 +255,10 @@ def _dram_share(
         tensor.nbytes * sum(tensor.name in launch.arguments for launch in kernel.launches)
         for tensor in kernel.workspaces
     )
-    if not l2_bytes:
+    kept_bytes = 0 if cache == "cold" else profile.l2_bytes  # there from run to run
+    if not l2_bytes or moved <= kept_bytes:
         return 0.0
-    # What fits in the L2 stays there from run to run, unless the buffers rotate.
-    missed = 1.0 if cache == "cold" else max(0.0, 1 - profile.l2_bytes / max(moved, 1))
-    return min(1.0, moved / l2_bytes) * missed
+    return min(1.0, moved / l2_bytes) * (1 - kept_bytes / moved)
 
 
 def _shares(kernel: Kernel, work: Work | None, traffic: Sequence[Traffic]) -> list[float]:
