@@ -18,7 +18,7 @@ from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_view
 
 Cell = str | int | float | bool | None
-_RUN_FIELDS = ("run_id", "gpu_name", "gpu_uuid", "emulated", "legacy")
+_RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
 
 
 @dataclass(frozen=True)
