@@ -161,11 +161,11 @@ def test_of_several_gpus_only_the_selected_one_is_touched(project: Project) -> N
 def test_the_summary_names_the_caps_that_changed_nothing(project: Project) -> None:
     result = project.run("--powercap", "1,4,5")
     result.assert_outcomes(passed=3)
-    binding = {m.cap: m.cap_binding for m in project.stored().measurements}
-    idle = [cap for cap, bound in binding.items() if not bound]
+    idle = [m for m in project.stored().measurements if not m.cap_binding]
     assert idle
+    named = [m.cap for m in sorted(idle, key=lambda m: m.power_limit_w)]
     result.stdout.fnmatch_lines(
-        [f"caps that changed nothing (no kernel was held back): {', '.join(idle)}"]
+        [f"caps that changed nothing (no kernel was held back): {', '.join(named)}"]
     )
 
 
@@ -181,7 +181,7 @@ def header(
     with open_device("emulated") as device:
         mode = int(persistent)
         monkeypatch.setattr(type(device.nvml), "nvmlDeviceGetPersistenceMode", lambda *_: mode)
-        names = ("name", "uuid", "nvml", "handle")
+        names = ("name", "uuid", "nvml", "handle", "clock")
         real = SimpleNamespace(emulated=False, **{name: getattr(device, name) for name in names})
         session: Any = SimpleNamespace(
             device=real, caps=list(caps), limit_writer=lambda: find(real)
