@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
 from pytest_gpuenergy.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.gate_plugin import GatePlugin
 from pytest_gpuenergy.harness import Subject, describe_workload
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.report.measurement import Measurement, WorkloadInfo
@@ -26,9 +28,12 @@ from pytest_gpuenergy.workloads.workload import ErrorBound, Workload
 class EnergyBenchmark:
     """Measures what one item gives it, under the item's power cap."""
 
-    def __init__(self, item: pytest.Item, session: Session, cap: PowerCap | None) -> None:
+    def __init__(
+        self, item: pytest.Item, session: Session, cap: PowerCap | None, gate: GatePlugin
+    ) -> None:
         self._item = item
         self._session = session
+        self._gate = gate
         self._cap = cap or CURRENT
 
     def __call__(
@@ -51,7 +56,8 @@ class EnergyBenchmark:
             reference: what the callable must return (array-like); unchecked when None.
             bound: how far the callable may be off, as a fraction of the reference's norm and
                 largest element; default: the workload's bound, or 1e-5 without a workload.
-            label: the kernel's name in the report; default ``k01`` from its rank, or its hash.
+            label: the kernel's name in the report, by which runs are compared; default ``k01`` from
+                its rank, or the entry point of its first launch.
             flops: floating-point operations of one call of a callable that has no workload, for
                 GFLOP/s.
 
@@ -86,6 +92,7 @@ class EnergyBenchmark:
             problem = str(error)
         else:
             self._tell(measurement)
+            self._judge(measurement)
             return measurement
         # Out of the handler, or the report would show the sentence twice.
         pytest.fail(problem, pytrace=False)
@@ -93,9 +100,22 @@ class EnergyBenchmark:
     def _kernel(self, kernel: Kernel, workload: Workload | None, named: Subject) -> Measurement:
         if workload is None:
             raise InputError("energy_benchmark needs workload=... to prove a kernel right.")
-        if self._session.already_measured(named, kernel.digest):
+        if (folder := self._session.options.export_folder) is not None:
+            self._export(kernel, workload, named, folder)
+        if known := self._session.already_measured(named, kernel.digest):
+            self._judge(known)
             pytest.skip(f"measured already in run {self._session.run_id}")
         return self._session.harness.measure_kernel(kernel, workload, named)
+
+    def _export(self, kernel: Kernel, workload: Workload, named: Subject, folder: Path) -> NoReturn:
+        from pytest_gpuenergy.ab.exhibit import export, export_failure
+
+        draft, fault = self._session.harness.verify_kernel(kernel, workload, named)
+        if fault is not None:
+            export_failure(folder, draft)
+            raise fault
+        export(folder, draft, kernel, workload)
+        pytest.skip(f"written to {folder}, not measured")
 
     def _callable(
         self,
@@ -111,6 +131,8 @@ class EnergyBenchmark:
             pytest.skip("a callable needs a real GPU: the emulated one runs CUDA text only")
         if self._session.options.cache != "hot":
             pytest.skip("a callable has its own buffers, which cannot rotate: its cache is hot")
+        if self._session.options.export_folder is not None:
+            pytest.skip("a callable cannot be written to a folder")
         from pytest_gpuenergy.devices.replay import GraphRepeater
 
         correctness = None
@@ -133,6 +155,11 @@ class EnergyBenchmark:
         measurement = replace(measurement, correctness=correctness)
         return measurement if all(captured) else _flagged(measurement, "host_gaps")
 
+    def _judge(self, m: Measurement) -> None:
+        assert self._session.run is not None
+        if problem := self._gate.judge(self._item, m, self._session.run):
+            pytest.fail(problem, pytrace=False)
+
     def _tell(self, m: Measurement) -> None:
         if not m.measured:
             what = "not measured" if m.outcome == "correct" else m.outcome
@@ -141,6 +168,9 @@ class EnergyBenchmark:
             ("time_ms", m.time_ms),
             ("energy_mj", m.energy_mj),
             ("edp_mj_ms", m.edp_mj_ms),
+            ("power_w", m.power_w),
+            ("enforced_power_limit_w", m.enforced_power_limit_w),
+            ("emulated", self._session.device.emulated),
             ("validity", " ".join(m.validity)),
             ("gpuenergy", words(m)),
         ]
@@ -150,7 +180,8 @@ def _label(subject: Kernel | Callable[..., Any]) -> str:
     if not isinstance(subject, Kernel):
         return str(getattr(subject, "__name__", "callable"))
     rank = subject.origin.rank
-    return subject.short_digest if rank is None else f"k{rank:02d}"
+    # Not the hash: the next version of the kernel must be found under the same name.
+    return subject.launches[0].entry if rank is None else f"k{rank:02d}"
 
 
 def _flagged(measurement: Measurement, *flags: str) -> Measurement:

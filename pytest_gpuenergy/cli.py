@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from pytest_gpuenergy import __version__
 from pytest_gpuenergy.errors import GpuEnergyError, InputError
 
-COMMANDS = ("doctor", "tune", "kernels", "powercap", "report", "clean")
+COMMANDS = (
+    *("doctor", "tune", "kernels", "powercap"),
+    *("report", "compare", "ab", "baseline", "history", "clean"),
+)
 """Subcommands in the order of ``--help``; each is a module of `pytest_gpuenergy.commands`."""
 
 _FAILURE, _USAGE = 1, 2

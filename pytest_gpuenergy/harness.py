@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from time import perf_counter
@@ -68,12 +68,11 @@ class Harness:
             DeviceError: the device itself does not answer.
         """
         began = perf_counter()
-        draft = self._draft(
-            subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
-        )
+        phases = _Phases()
+        draft, wrong = self._verified(kernel, workload, subject, phases)
+        if wrong is not None:
+            return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
         try:
-            correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
-            draft = replace(draft, correctness=correctness)
             with arenas_for(workload, seed=0) as arenas:
                 repeat = self._device.repeat(
                     kernel,
@@ -83,10 +82,35 @@ class Harness:
                     timeout_s=self._timeout_s,
                     cache=self._cache,
                 )
-                draft = self._measured(draft, repeat)
+                draft = self._measured(draft, repeat, phases)
         except KernelFault as fault:
             draft = replace(draft, outcome=fault.outcome, error=str(fault))
-        return replace(draft, wall_s=perf_counter() - began)
+        return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
+
+    def verify_kernel(
+        self, kernel: Kernel, workload: Workload, subject: Subject
+    ) -> tuple[Measurement, KernelFault | None]:
+        """Prove ``kernel`` right on ``workload``: a measurement without figures, and the fault.
+
+        Raises:
+            DeviceError: the device itself does not answer.
+        """
+        return self._verified(kernel, workload, subject, _Phases())
+
+    def _verified(
+        self, kernel: Kernel, workload: Workload, subject: Subject, phases: _Phases
+    ) -> tuple[Measurement, KernelFault | None]:
+        draft = self._draft(
+            subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
+        )
+        try:
+            with phases.timed("compile"):
+                self._device.compile(kernel)
+            with phases.timed("verify"):
+                correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
+        except KernelFault as fault:
+            return replace(draft, outcome=fault.outcome, error=str(fault)), fault
+        return replace(draft, correctness=correctness), None
 
     def measure_callable(
         self,
@@ -97,12 +121,13 @@ class Harness:
     ) -> Measurement:
         """Measure what a callable launches; the caller has compared its result, if it wants to."""
         began = perf_counter()
+        phases = _Phases()
         draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
         try:
-            draft = self._measured(draft, make_repeater())
+            draft = self._measured(draft, make_repeater(), phases)
         except KernelFault as fault:
             draft = replace(draft, outcome=fault.outcome, error=str(fault))
-        return replace(draft, wall_s=perf_counter() - began)
+        return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
 
     def _draft(self, subject: Subject, kernel: KernelInfo, workload: WorkloadInfo) -> Measurement:
         return Measurement(
@@ -120,12 +145,19 @@ class Harness:
         )
 
     def _measured(
-        self, draft: Measurement, repeat: AbstractContextManager[Repeater]
+        self,
+        draft: Measurement,
+        repeat: AbstractContextManager[Repeater],
+        phases: _Phases,
     ) -> Measurement:
-        with repeat as repeater:
+        with ExitStack() as stack:
+            with phases.timed("load"):
+                repeater = stack.enter_context(repeat)
             strangers = self._watch.strangers()
             try:
-                reading = self._meter.measure(repeater)
+                with phases.timed("measure"):
+                    reading = self._meter.measure(repeater)
+                phases.split("measure", "heat", reading.heat_wall_s)
             except CounterError as error:
                 return replace(draft, error=str(error), validity=(error.flag,))
             strangers |= self._watch.strangers()
@@ -133,6 +165,26 @@ class Harness:
         if strangers:
             flags.append("foreign_process")
         return _with_figures(draft, reading, tuple(flags))
+
+
+class _Phases:
+    """Wall time of the phases of one item."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = perf_counter() - began
+
+    def split(self, name: str, first: str, first_s: float) -> None:
+        """Count the first part of a phase as a phase of its own, before it."""
+        whole_s = self.seconds.pop(name)
+        self.seconds |= {first: first_s, name: whole_s - first_s}
 
 
 def describe_workload(workload: Workload) -> WorkloadInfo:

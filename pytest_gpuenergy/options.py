@@ -13,6 +13,7 @@ import pytest
 from pytest_gpuenergy.devices.cache import STATES, CacheState
 from pytest_gpuenergy.devices.select import check_spec
 from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.report.gate_settings import GateSettings
 
 TIMEOUT_S = 60.0
 LOCK_WAIT_S = 10.0
@@ -29,11 +30,16 @@ class Options:
     strict_powercap: bool
     json_path: Path | None
     csv_folder: Path | None
+    html_path: Path | None
+    durations: bool
     resume: bool
     timeout_s: float
     lock_wait_s: float
     cache: CacheState
     order: str
+    export_folder: Path | None
+    baseline: Path | None
+    gate: GateSettings
     root: Path
     worker: str | None
     worker_index: int
@@ -54,11 +60,16 @@ class Options:
             strict_powercap=bool(_either(config, "strict_powercap")),
             json_path=_path(config, "gpuenergy_json"),
             csv_folder=_path(config, "gpuenergy_csv"),
+            html_path=_path(config, "gpuenergy_html"),
+            durations=bool(_either(config, "gpuenergy_durations")),
             resume=bool(_either(config, "gpuenergy_resume")),
             timeout_s=_seconds(config, "gpuenergy_timeout"),
             lock_wait_s=_seconds(config, "gpuenergy_lock_wait", zero=True),
             cache=_choice(config, "gpuenergy_cache", STATES),
             order=_choice(config, "gpuenergy_order", ORDERS),
+            export_folder=_path(config, "gpuenergy_export"),
+            baseline=_path(config, "gpuenergy_compare"),
+            gate=_gate(config),
             root=config.rootpath,
             worker=worker,
             worker_index=int("".join(filter(str.isdigit, worker)) or 0) if worker else 0,
@@ -81,7 +92,7 @@ def add_options(parser: pytest.Parser) -> None:
 
     def add(name: str, help_text: str, *, ini: Any = "string", **keywords: Any) -> None:
         default = keywords.pop("ini_default", False if ini == "bool" else "")
-        group.addoption(name, default=None, help=help_text, **keywords)
+        group.addoption(name, default=None, help=help_text.replace("%", "%%"), **keywords)
         parser.addini(name.lstrip("-").replace("-", "_"), help_text, type=ini, default=default)
 
     add(
@@ -106,6 +117,13 @@ def add_options(parser: pytest.Parser) -> None:
     )
     add("--gpuenergy-json", "Write the report to this file as JSON", metavar="PATH")
     add("--gpuenergy-csv", "Write the classic CSV tree to this folder", metavar="DIR")
+    add("--gpuenergy-html", "Write the report to this file as one HTML page", metavar="PATH")
+    add(
+        "--gpuenergy-durations",
+        "Show where the wall time went: compiling, verifying, loading, heating up, measuring",
+        ini="bool",
+        action="store_true",
+    )
     add(
         "--gpuenergy-resume",
         "Continue the last run: skip items that it measured without a flag",
@@ -139,6 +157,41 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="ORDER",
         ini_default="interleaved",
     )
+    add(
+        "--gpuenergy-export",
+        "Write the kernels and their inputs to this folder once they are proved right, and measure "
+        "nothing",
+        metavar="DIR",
+    )
+    add(
+        "--gpuenergy-compare",
+        "Judge what is measured by this run: a JSON report, a run folder or a run id",
+        metavar="BASELINE",
+    )
+    add(
+        "--gpuenergy-fail",
+        "Fail items whose time, energy or edp is worse than the baseline's by more than this, such "
+        "as edp:5%; may be repeated (default: judge all three at 5%, fail none)",
+        metavar="METRIC:PERCENT",
+        action="append",
+    )
+    add(
+        "--gpuenergy-strict",
+        "Fail also items whose verdict is AMBIGUOUS, or that the baseline lacks",
+        ini="bool",
+        action="store_true",
+    )
+    add(
+        "--gpuenergy-session-sd",
+        "Standard deviation of a figure between sessions, such as energy:0.3%,edp:0.4% "
+        "(default: see docs/gate.md)",
+        metavar="LIST",
+    )
+    add(
+        "--gpuenergy-allow",
+        "Differences from the baseline that do not make every verdict AMBIGUOUS: board, driver",
+        metavar="LIST",
+    )
 
 
 def _either(config: pytest.Config, name: str) -> Any:
@@ -153,6 +206,20 @@ def _path(config: pytest.Config, name: str) -> Path | None:
     stated = str(config.getini(name))
     folder = config.inipath.parent if config.inipath else config.rootpath
     return folder / stated if stated else None
+
+
+def _gate(config: pytest.Config) -> GateSettings:
+    fail = _either(config, "gpuenergy_fail")
+    settings = GateSettings.parse(
+        [fail] if isinstance(fail, str) else fail,
+        session_sd=_either(config, "gpuenergy_session_sd"),
+        allow=_either(config, "gpuenergy_allow"),
+        strict=bool(_either(config, "gpuenergy_strict")),
+        prefix="--gpuenergy-",
+    )
+    if config.getoption("gpuenergy_fail") and not _either(config, "gpuenergy_compare"):
+        raise InputError("--gpuenergy-fail needs a baseline: give --gpuenergy-compare too.")
+    return settings
 
 
 def _seconds(config: pytest.Config, name: str, *, zero: bool = False) -> float:

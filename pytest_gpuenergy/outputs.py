@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuenergy.errors import GpuEnergyError
+from pytest_gpuenergy.report.durations import duration_lines
+from pytest_gpuenergy.report.html import write_html
 from pytest_gpuenergy.report.store import HOME
-from pytest_gpuenergy.report.tables import idle_caps, summary
+from pytest_gpuenergy.report.tables import best_lines, idle_caps, summary
 from pytest_gpuenergy.report.views import write_classic_csv, write_json
 from pytest_gpuenergy.session import Session
 
@@ -22,8 +24,13 @@ def write_outputs(session: Session) -> list[str]:
     folder = session.options.root / HOME / "runs" / session.run_id
     json_paths = {folder / "report.json", session.options.json_path} - {None}
     csv_folders = {folder / "csv", session.options.csv_folder} - {None}
+    html_paths = {session.options.html_path} - {None}
     problems = []
-    for write, targets in ((write_json, json_paths), (write_classic_csv, csv_folders)):
+    for write, targets in (
+        (write_json, json_paths),
+        (write_classic_csv, csv_folders),
+        (write_html, html_paths),
+    ):
         for target in targets:
             assert target is not None
             try:
@@ -33,8 +40,12 @@ def write_outputs(session: Session) -> list[str]:
     return problems
 
 
-def summary_lines(session: Session) -> Iterator[str]:
-    """A table per workload and cap, then where the report is; nothing when nothing was measured."""
+def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
+    """A table per workload and cap, the best of each workload, and where the report is.
+
+    Below zero, ``verbosity`` leaves the tables per cap out. When nothing was measured there is
+    nothing to say.
+    """
     try:
         report = session.report()
     except GpuEnergyError as error:
@@ -42,7 +53,11 @@ def summary_lines(session: Session) -> Iterator[str]:
         return
     if report is None or not report.measurements:
         return
-    yield from summary(report.measurements, emulated=report.run.emulated)
+    if verbosity >= 0:
+        yield from summary(report.measurements, emulated=report.run.emulated)
+    yield from best_lines(report.measurements, emulated=report.run.emulated)
+    if session.options.durations:
+        yield from duration_lines(report.measurements)
     flagged = sum(bool(m.validity) for m in report.measurements)
     if flagged:
         yield f"{flagged} of {len(report.measurements)} measurements are flagged (see validity)"

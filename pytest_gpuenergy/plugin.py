@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_gpuenergy.errors import GpuEnergyError, PowerCapError
+from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin
 from pytest_gpuenergy.options import Options, add_options
 
 if TYPE_CHECKING:
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.session import Session
 
 OPTIONS = pytest.StashKey[Options]()
+GATE = pytest.StashKey[GatePlugin]()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 RUN_ID = pytest.StashKey[str]()
 FAILED = pytest.StashKey[str]()
+BRIDGE = "gpuenergy-benchmark"
 WORDS = "gpuenergy"
 """Name of the JUnit property that holds an item's figures in words."""
 
@@ -33,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options, and refuse what cannot work before anything is measured."""
+    from pytest_gpuenergy.report.html import check_html
     from pytest_gpuenergy.report.views import check_writable
     from pytest_gpuenergy.session import Session, choose_run_id
 
@@ -40,14 +44,35 @@ def pytest_configure(config: pytest.Config) -> None:
         options = Options.from_pytest_config(config)
         given = getattr(config, "workerinput", {}).get("gpuenergy_run_id")
         if given is None:  # pytest-xdist's workers write no views
-            for path, folder in ((options.json_path, False), (options.csv_folder, True)):
+            for path, folder in (
+                (options.json_path, False),
+                (options.csv_folder, True),
+                (options.html_path, False),
+            ):
                 if path is not None:
                     check_writable(path, folder=folder)
+            if options.html_path is not None:
+                check_html()
         config.stash[OPTIONS] = options
+        config.stash[GATE] = GatePlugin(options)
         config.stash[RUN_ID] = given or choose_run_id(options)
     except GpuEnergyError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[SESSION] = Session(options, config.stash[RUN_ID])
+    config.pluginmanager.register(config.stash[GATE], "gpuenergy_gate")
+    config.addinivalue_line(
+        "markers",
+        f'{MARKER}(max_mj_ms, rel="0%"): fail when the energy-delay product is above max_mj_ms '
+        "by more than rel",
+    )
+    if given is None and config.get_verbosity() >= 0:
+        from pytest_gpuenergy.progress import ProgressPlugin
+
+        config.pluginmanager.register(ProgressPlugin(config, _has_figures), "gpuenergy-progress")
+    if given is None and config.pluginmanager.has_plugin("benchmark"):
+        from pytest_gpuenergy.bridge import BenchmarkBridge
+
+        config.pluginmanager.register(BenchmarkBridge(config), BRIDGE)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -109,6 +134,8 @@ def gpu(request: pytest.FixtureRequest) -> Device:
     session, problem = request.config.stash[SESSION], ""
     try:
         session.begin()
+        assert session.run is not None
+        request.config.stash[GATE].begin(session.run)
     except GpuEnergyError as error:
         problem = str(error)
     if problem:
@@ -142,7 +169,8 @@ def energy_benchmark(request: pytest.FixtureRequest, gpu: Device) -> EnergyBench
     from pytest_gpuenergy.benchmark import EnergyBenchmark
 
     cap = request.getfixturevalue("powercap") if "powercap" in request.fixturenames else None
-    return EnergyBenchmark(request.node, request.config.stash[SESSION], cap)
+    stash = request.config.stash
+    return EnergyBenchmark(request.node, stash[SESSION], cap, stash[GATE])
 
 
 @pytest.fixture
@@ -167,18 +195,21 @@ def pytest_report_teststatus(
     """Show an item's figures in its status: ``PASSED 19.3 µs 7.62 mJ 0.147 mJ·ms``."""
     if report.when != "call" or not report.passed:
         return None
-    words = [value for name, value in report.user_properties if name == WORDS]
-    if not words:
+    if not _has_figures(report):
         return None
+    words = [value for name, value in report.user_properties if name == WORDS]
     flagged = any(name == "validity" and value for name, value in report.user_properties)
+    unsure = any(
+        name.endswith(VERDICT) and value == "AMBIGUOUS" for name, value in report.user_properties
+    )
     return (
         "passed",
-        "." if not flagged else "!",
-        f"{'FLAGGED' if flagged else 'PASSED'} {words[-1]}",
+        "!" if flagged else "?" if unsure else ".",
+        f"{'FLAGGED' if flagged else 'PASSED'} {words[-1]}{' AMBIGUOUS' if unsure else ''}",
     )
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-benchmark writes
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
     """Put the card back, then write the views; what was measured is on disk already."""
     config = session.config
@@ -192,6 +223,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
         from pytest_gpuenergy.outputs import write_outputs
 
         problems += write_outputs(ours)
+        problems += _tell_pytest_benchmark(config)
     if problems:
         config.stash[FAILED] = " ".join(problems)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -202,7 +234,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """The table per workload and cap, and where the report is."""
     from pytest_gpuenergy.outputs import summary_lines
 
-    lines: Iterable[str] = summary_lines(config.stash[SESSION])
+    lines: Iterable[str] = summary_lines(config.stash[SESSION], config.get_verbosity())
     for number, line in enumerate(lines):
         if number == 0:
             terminalreporter.section("gpuenergy")
@@ -216,6 +248,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     session = config.stash.get(SESSION, None)
     if session is not None:
         session.close()
+
+
+def _tell_pytest_benchmark(config: pytest.Config) -> list[str]:
+    """Hand over what was measured; returns what went wrong."""
+    bridge = config.pluginmanager.get_plugin(BRIDGE)
+    try:
+        if bridge is not None:
+            bridge.add(config.stash[SESSION].report())
+    except GpuEnergyError as error:
+        return [str(error)]
+    return []
+
+
+def _has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:
+    return any(name == WORDS for name, _ in report.user_properties)
 
 
 def _give_up(config: pytest.Config, problem: str) -> NoReturn:

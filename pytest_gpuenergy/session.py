@@ -59,6 +59,7 @@ class Session:
         self.options = options
         self.run_id = run_id
         self.caps: list[PowerCap] = []
+        self.run: RunInfo | None = None
         self._device: Device | None = None
         self._lease: PowerCapLease | None = None
         self._writer: LimitWriter | None = None
@@ -149,6 +150,7 @@ class Session:
         if self.options.resume:
             run = self._take_up(run)
         self._folder = RunFolder.create(self.options.root, run)
+        self.run = run
         options = self.options
         self._harness = Harness(device, timeout_s=options.timeout_s, cache=options.cache)
 
@@ -194,10 +196,10 @@ class Session:
         assert self._folder is not None
         self._folder.append(measurement)
 
-    def already_measured(self, subject: Subject, digest: str) -> bool:
-        """Whether the run being resumed has this very item, without a flag."""
+    def already_measured(self, subject: Subject, digest: str) -> Measurement | None:
+        """The measurement of this very item in the run being resumed, if it has no flag."""
         known = self._known.get(subject.node_id)
-        return (
+        same = (
             known is not None
             and known.measured
             and not known.validity
@@ -205,6 +207,7 @@ class Session:
             and known.cap == subject.cap.label
             and known.enforced_power_limit_w == subject.enforced_power_limit_w
         )
+        return known if same else None
 
     def report(self) -> Report | None:
         """What this run has measured so far, in all its processes."""

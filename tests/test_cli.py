@@ -18,6 +18,7 @@ from pytest_gpuenergy.errors import DeviceError, InputError
 ACTIONS = [
     *([name] for name in cli.COMMANDS),
     *(["kernels", action] for action in ("list", "show", "export")),
+    ["baseline", "update"],
     *(["powercap", action] for action in ("show", "set", "restore")),
 ]
 

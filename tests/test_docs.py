@@ -51,6 +51,12 @@ def test_a_bench_of_tuned_records_runs(pytester: pytest.Pytester, record_file: R
     result.stdout.fnmatch_lines(["test_tuned.py::test_tuned[[]block4-k01-450W] PASSED *"])
 
 
+def test_the_budget_on_the_page_about_gates_is_understood(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_snippet=snippets("docs/gate.md")[0])
+    result = pytester.runpytest("--gpu-device", "emulated", "--powercap", "3")
+    result.assert_outcomes(passed=1)
+
+
 def test_quick_start_has_two_commands_on_their_own() -> None:
     section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Quick start")[2]
     commands = re.findall(r"```console\n(.*?)\n```", section.partition("\n## ")[0], re.DOTALL)

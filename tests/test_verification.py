@@ -48,6 +48,9 @@ class FakeDevice(Device):
     def prepare(self, kernels: Sequence[Kernel]) -> None:
         raise NotImplementedError
 
+    def compile(self, kernel: Kernel) -> None:
+        raise NotImplementedError
+
     def run_once(
         self,
         kernel: Kernel,

@@ -11,13 +11,15 @@ import json
 import sys
 import textwrap
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 """What `argparse.ArgumentParser.add_subparsers` returns."""
 
 _WIDTH = 79
+_T = TypeVar("_T")
 
 
 def add_command(
@@ -50,6 +52,38 @@ def add_command(
     if run is not None:
         parser.set_defaults(run=run)
     return parser
+
+
+def add_output_arguments(parser: ArgumentParser) -> None:
+    """Add ``--json`` and ``--md``, for `write_outcome`."""
+    for name, what in (("--json", "JSON"), ("--md", "Markdown")):
+        parser.add_argument(
+            name, metavar="PATH", help=f"Write this as {what}; - stands for the terminal"
+        )
+
+
+def write_outcome(
+    arguments: Namespace,
+    outcome: _T,
+    terminal: Callable[[_T], Iterable[str]],
+    json_document: Callable[[_T], str],
+    markdown: Callable[[_T], str],
+) -> None:
+    """To wherever ``--json`` and ``--md`` say; to the terminal, unless one of them does already.
+
+    Raises:
+        ReportError: a file cannot be written.
+    """
+    from pytest_gpuenergy.report.views import write_view
+
+    for target, view in ((arguments.json, json_document), (arguments.md, markdown)):
+        if target == "-":
+            print(view(outcome), end="")
+        elif target is not None:
+            write_view(Path(target), view(outcome))
+    if "-" not in (arguments.json, arguments.md):
+        for line in terminal(outcome):
+            print(line)
 
 
 def print_json(value: Any) -> None:

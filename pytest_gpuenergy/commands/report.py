@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,18 +14,31 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.report.store import Report
 
 
+_TEXTS = {
+    "json": "the JSON report",
+    "tidy": "one CSV table with a row per measurement and a column per field",
+    "md": "Markdown, as for the summary of a CI job",
+    "html": "one HTML page with charts that works offline",
+    "bencher": "Bencher Metric Format",
+    "gha": "what github-action-benchmark's customSmallerIsBetter reads",
+}
+"""Options that take a path, and what each writes there."""
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Add ``report``."""
     parser = add_command(
         subparsers,
         "report",
         run,
-        summary="Merge runs and write them as JSON, CSV or Markdown",
+        summary="Merge runs and write them as a page, tables or other tools' formats",
         description="Runs on the same GPU are merged; of an item measured twice, the later "
         "measurement counts. Without an output, the summary is printed.",
         example="""
 gpuenergy report
-gpuenergy report .gpuenergy/runs/* --json sweep.json --csv results --md sweep.md
+gpuenergy report .gpuenergy/runs/* --json sweep.json --csv results --html sweep.html
+gpuenergy report --html now.html --baseline nightly.json
+gpuenergy report --md "$GITHUB_STEP_SUMMARY" --bencher bencher.json
 gpuenergy report nightly.json --json -
 gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
 """,
@@ -41,36 +53,83 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
     parser.add_argument(
         "--gpu", metavar="NAME", help="GPU that an older tool's outputs are of (default: unknown)"
     )
-    parser.add_argument("--json", metavar="PATH", help="Write the JSON report; - for the terminal")
-    parser.add_argument("--csv", metavar="DIR", type=Path, help="Write the classic CSV tree")
-    parser.add_argument("--md", metavar="PATH", help="Write Markdown tables; - for the terminal")
+    outputs = parser.add_argument_group("outputs; - as PATH is the terminal")
+    for name, what in _TEXTS.items():
+        outputs.add_argument(f"--{name}", metavar="PATH", help=f"Write {what}")
+    outputs.add_argument("--csv", metavar="DIR", type=Path, help="Write the classic CSV tree")
+    outputs.add_argument(
+        "--parquet", metavar="PATH", type=Path, help="Write the table of --tidy as Parquet"
+    )
+    outputs.add_argument(
+        "--schema", metavar="PATH", help="Write the JSON Schema of --json; needs no run"
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="RUN",
+        help="Earlier run or JSON report that the HTML page shows the differences to",
+    )
 
 
 def run(arguments: Namespace) -> int:
     """Merge, write, print; 1 when a run cannot be read or a view cannot be written."""
     from pytest_gpuenergy.report.store import merge
-    from pytest_gpuenergy.report.tables import summary
-    from pytest_gpuenergy.report.views import (
-        json_document,
-        markdown,
-        write_classic_csv,
-        write_json,
-        write_markdown,
-    )
 
-    report = merge(_load(_paths(arguments.runs), arguments.gpu))
-    _write(report, arguments.json, json_document, write_json)
-    _write(report, arguments.md, lambda found: markdown(found) + "\n", write_markdown)
+    asked = {name: getattr(arguments, name) for name in _TEXTS}
+    if arguments.baseline is not None and asked["html"] is None:
+        raise InputError("--baseline is shown on the HTML page: give --html too.")
+    if arguments.schema is not None:
+        from pytest_gpuenergy.report.schema import schema_document
+
+        _write(schema_document(), arguments.schema)
+    written = [*asked.values(), arguments.csv, arguments.parquet]
+    if arguments.schema is not None and not arguments.runs and written.count(None) == len(written):
+        return 0
+    report = merge(_load(find_runs(arguments.runs), arguments.gpu))
+    for name, target in asked.items():
+        if target is not None:
+            _write(_text(name, report, arguments.baseline), target)
     if arguments.csv is not None:
+        from pytest_gpuenergy.report.views import write_classic_csv
+
         write_classic_csv(report, arguments.csv)
-    if arguments.json is None and arguments.md is None and arguments.csv is None:
-        label = " (emulated)" if report.run.emulated else ""
-        print(f"{report.run.gpu_name}{label}, run {report.run.run_id}")
-        for line in summary(report.measurements, emulated=report.run.emulated):
-            print(line)
-        if not report.measurements:
-            print("nothing was measured")
+    if arguments.parquet is not None:
+        from pytest_gpuenergy.report.tidy import write_parquet
+
+        write_parquet(report, arguments.parquet)
+    if arguments.schema is None and written.count(None) == len(written):
+        _print_summary(report)
     return 0
+
+
+def _text(name: str, report: Report, baseline: str | None) -> str:
+    """The view that the option ``name`` asks for."""
+    from pytest_gpuenergy.report.html import html_page
+    from pytest_gpuenergy.report.markdown import markdown
+    from pytest_gpuenergy.report.tidy import tidy_csv
+    from pytest_gpuenergy.report.trackers import bencher_json, github_action_json
+    from pytest_gpuenergy.report.views import json_document
+
+    if name == "html":
+        return html_page(report, _load(find_runs([baseline]), None)[0] if baseline else None)
+    views = {
+        "json": json_document,
+        "tidy": tidy_csv,
+        "md": markdown,
+        "bencher": bencher_json,
+        "gha": github_action_json,
+    }
+    return views[name](report)
+
+
+def _print_summary(report: Report) -> None:
+    from pytest_gpuenergy.report.tables import summary
+
+    label = " (emulated)" if report.run.emulated else ""
+    print(f"{report.run.gpu_name}{label}, run {report.run.run_id}")
+    for line in summary(report.measurements, emulated=report.run.emulated):
+        print(line)
+    if not report.measurements:
+        print("nothing was measured")
 
 
 def _load(paths: list[Path], gpu: str | None) -> list[Report]:
@@ -90,28 +149,25 @@ def _load(paths: list[Path], gpu: str | None) -> list[Report]:
     return reports
 
 
-def _write(
-    report: Report,
-    target: str | None,
-    text: Callable[[Report], str],
-    write: Callable[[Report, Path], None],
-) -> None:
+def _write(text: str, target: str) -> None:
+    from pytest_gpuenergy.report.views import write_view
+
     if target == "-":
-        print(text(report), end="")
-    elif target is not None:
-        write(report, Path(target))
+        print(text, end="")
+    else:
+        write_view(Path(target), text)
 
 
-def _paths(runs: list[str]) -> list[Path]:
-    from pytest_gpuenergy.report.store import HOME, latest_run
+def find_runs(runs: list[str]) -> list[Path]:
+    """Paths of runs that are named by path or by id; without a name, this project's latest.
+
+    Raises:
+        InputError: there is no latest run.
+    """
+    from pytest_gpuenergy.report.store import HOME, find_run, latest_run
 
     if runs:
-        own = Path(HOME, "runs")
-        # An id is a plain name, which cannot lead out of the folder of runs.
-        return [
-            own / run if not Path(run).exists() and (own / Path(run).name).exists() else Path(run)
-            for run in runs
-        ]
+        return [find_run(Path(run), Path()) for run in runs]
     latest = latest_run(Path.cwd())
     if latest is None:
         raise InputError(

@@ -64,6 +64,9 @@ class CudaDevice(Device):
         for kernel in kernels:
             self._compilers().submit(kernel)
 
+    def compile(self, kernel: Kernel) -> None:
+        self._binary(kernel)
+
     def run_once(
         self,
         kernel: Kernel,
@@ -136,10 +139,13 @@ class CudaDevice(Device):
     def _compiled(
         self, kernel: Kernel, arenas: Mapping[str, Arena], scalars: Mapping[str, Scalar]
     ) -> Binary:
-        if kernel.language != "cuda":
-            raise KernelFault("compile", f"{kernel.language} text is launched as a callable.")
         spaces = [space.name for space in kernel.workspaces]
         check_arguments(kernel, [*arenas, *scalars, *spaces])
+        return self._binary(kernel)
+
+    def _binary(self, kernel: Kernel) -> Binary:
+        if kernel.language != "cuda":
+            raise KernelFault("compile", f"{kernel.language} text is launched as a callable.")
         return self._compilers().submit(kernel).result()
 
     def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:

@@ -134,6 +134,14 @@ class Device(ABC):
         """Begin compiling ``kernels`` in the background, in parallel; faults surface later."""
 
     @abstractmethod
+    def compile(self, kernel: Kernel) -> None:
+        """Wait until ``kernel`` is compiled.
+
+        Raises:
+            KernelFault: it does not compile.
+        """
+
+    @abstractmethod
     def run_once(
         self,
         kernel: Kernel,

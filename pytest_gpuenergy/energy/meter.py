@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 import numpy as np
 
@@ -71,7 +72,8 @@ class Reading:
 
     ``start`` is the state of the card before the heat-up, ``begin`` and ``end`` that around the
     trials. ``flags`` names what makes the reading doubtful; it is empty when it is clean.
-    ``energy_source`` is the name of the `EnergySource`.
+    ``energy_source`` is the name of the `EnergySource`, ``heat_wall_s`` the host's time until the
+    trials began.
     """
 
     time_ms: Estimate
@@ -84,6 +86,7 @@ class Reading:
     end: Conditions
     flags: tuple[str, ...] = field(default=())
     energy_source: str = "counter"
+    heat_wall_s: float = 0.0
 
 
 class EnergyMeter:
@@ -113,12 +116,14 @@ class EnergyMeter:
             CounterError: the energy source stands still or ran backwards.
             DeviceError: NVML does not answer.
         """
+        began_s = perf_counter()
         start, source = read_conditions(self._device), self.source
         repeater.start()
         stopped = False
         try:
             warm, steady = self._warm_up(source)
             begin = read_conditions(self._device)
+            heat_wall_s = perf_counter() - began_s
             edges = self._run_trials(source, warm[-1])
             power_w = power_by_samples_w(self._device, edges[-1].time_s - edges[0].time_s)
             end = read_conditions(self._device)
@@ -128,7 +133,8 @@ class EnergyMeter:
             if not stopped:
                 repeater.stop()
         conditions = (start, begin, end)
-        return self._evaluate(warm, edges, timeline, power_w, conditions, steady)
+        reading = self._evaluate(warm, edges, timeline, power_w, conditions, steady)
+        return replace(reading, heat_wall_s=heat_wall_s)
 
     def _warm_up(self, source: EnergySource) -> tuple[list[Edge], bool]:
         settings, clock = self._settings, self._device.clock

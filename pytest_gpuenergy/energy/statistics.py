@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
+
+_NEWTON_STEPS = 50
+_PRECISION = 1e-9
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,13 @@ def estimate(values: Sequence[float], *, extra_variance: float = 0.0) -> Estimat
     return Estimate(mean, mean - half, mean + half)
 
 
+@functools.cache
 def student_t(degrees: int, probability: float = 0.975) -> float:
     """Quantile of Student's t distribution.
 
     For one and two degrees in closed form, otherwise the Cornish-Fisher expansion (Abramowitz
-    and Stegun, "Handbook of Mathematical Functions", 26.7.5), refined by one Newton step on
-    the exact distribution function (26.7.3, 26.7.4).
+    and Stegun, "Handbook of Mathematical Functions", 26.7.5), refined by Newton steps on the
+    exact distribution function (26.7.3, 26.7.4): many, far out in the tail of few degrees.
     """
     if degrees < 1:
         raise ValueError("Student's t needs at least one degree of freedom")
@@ -60,8 +65,11 @@ def student_t(degrees: int, probability: float = 0.975) -> float:
         + (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / (384 * n**3)
         + (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / (92160 * n**4)
     )
-    for _ in range(3):
-        quantile -= (_cumulative(quantile, n) - probability) / _density(quantile, n)
+    for _ in range(_NEWTON_STEPS):
+        step = (_cumulative(quantile, n) - probability) / _density(quantile, n)
+        quantile -= step
+        if abs(step) <= _PRECISION * abs(quantile):
+            break
     return quantile
 
 

@@ -18,6 +18,7 @@ from pytest_gpuenergy.verification import Correctness
 
 SCHEMA_VERSION = 1
 FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
+PHASES = ("compile", "verify", "load", "heat", "measure")
 _LARGEST = sys.float_info.max
 _T = TypeVar("_T")
 
@@ -61,7 +62,8 @@ class Measurement:
     the kernel back; ``validity`` names what makes the figures doubtful. ``cache`` tells whether the
     buffers stayed in place from launch to launch (``hot``) or rotated through more than the L2
     (``cold``); ``gpu_uuid`` is the card, ``energy_source`` where its joules come from. All figures
-    are of one launch: ms, mJ, W, GFLOP/s, GFLOP/s/W, mJ ms.
+    are of one launch: ms, mJ, W, GFLOP/s, GFLOP/s/W, mJ ms. ``wall_s`` is what the item took, and
+    ``phases_s`` what each of `PHASES` took of it.
     """
 
     node_id: str
@@ -94,6 +96,7 @@ class Measurement:
     validity: tuple[str, ...] = ()
     started: str = ""
     wall_s: float = 0.0
+    phases_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def measured(self) -> bool:

@@ -125,6 +125,13 @@ def latest_run(root: Path) -> RunFolder | None:
     return None
 
 
+def find_run(named: Path, root: Path) -> Path:
+    """``named``, or the run of that id under ``root`` where there is no such file or folder."""
+    # Only the last part: an id is a plain name, which cannot lead out of the folder of runs.
+    own = root / HOME / "runs" / named.name
+    return own if not named.exists() and is_run(own) else named
+
+
 def load_report(path: Path) -> Report:
     """A run folder, or a JSON report written from one.
 

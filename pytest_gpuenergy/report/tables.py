@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import inf
 
 from pytest_gpuenergy.report.measurement import Measurement
@@ -68,6 +69,45 @@ def pareto(rows: Sequence[Measurement]) -> list[Measurement]:
     return front
 
 
+@dataclass(frozen=True)
+class Best:
+    """The best of one workload in one cache state, over all kernels and caps.
+
+    ``front`` is what nothing beats in time and energy at once, from fast to frugal.
+    """
+
+    workload: str
+    rows: list[Measurement]
+    time: Measurement
+    energy: Measurement
+    edp: Measurement
+    front: list[Measurement]
+
+
+def subject(m: Measurement) -> str:
+    """The workload's name, with the cache state when it is not the usual one."""
+    return m.workload.name if m.cache in ("hot", "unknown") else f"{m.workload.name}, {m.cache}"
+
+
+def best_of_each(measurements: Iterable[Measurement]) -> list[Best]:
+    """What is best of each workload and cache state that has figures, in their order."""
+    groups: dict[str, list[Measurement]] = {}
+    for measurement in measurements:
+        if measurement.measured:
+            groups.setdefault(subject(measurement), []).append(measurement)
+    return [
+        Best(
+            name,
+            rows,
+            time=min(rows, key=lambda m: m.time_ms or 0.0),
+            energy=min(rows, key=lambda m: m.energy_mj or 0.0),
+            edp=min(rows, key=lambda m: m.edp_mj_ms or 0.0),
+            front=pareto(rows),
+        )
+        for name, rows in groups.items()
+    ]
+
+
 def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[str]:
     """The lines of the terminal summary. ``*`` marks the Pareto front of time and energy.
 
@@ -119,3 +159,36 @@ def markdown_table(
     cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in rows]
     lines = [header, rules, *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def best_lines(measurements: Iterable[Measurement], *, emulated: bool) -> Iterator[str]:
+    """A line for each workload: its best time, energy and EDP, with kernel and cap."""
+    best = best_of_each(measurements)
+    if not best:
+        return
+    rows = [
+        ("workload", "least time", "least energy", "least EDP", "best cap", "Pareto"),
+        *(_best_row(one) for one in best),
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    flagged = any(m.validity for one in best for m in (one.time, one.energy, one.edp))
+    yield f"best of each workload{' (emulated)' if emulated else ''}"
+    for row in rows:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"  {'  '.join(padded).rstrip()}"
+    if flagged:
+        yield "  ! flagged (see validity)"
+
+
+def _best_row(best: Best) -> tuple[str, ...]:
+    def where(m: Measurement) -> str:
+        return f"{m.kernel.label} at {m.cap}{' !' if m.validity else ''}"
+
+    return (
+        best.workload,
+        f"{time(best.time.time_ms or 0.0)} {where(best.time)}",
+        f"{energy(best.energy.energy_mj or 0.0)} {where(best.energy)}",
+        f"{best.edp.edp_mj_ms:.3g} mJ·ms {where(best.edp)}",
+        best.edp.cap,
+        f"{len(best.front)} of {len(best.rows)}",
+    )

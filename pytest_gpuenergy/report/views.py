@@ -1,4 +1,4 @@
-"""Views of a report: the JSON document, the classic CSV tree, Markdown."""
+"""Views of a report: the JSON document and the classic CSV tree; how views are written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pytest_gpuenergy.errors import ReportError
 from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.report.measurement import SCHEMA_VERSION, Measurement, to_json
 from pytest_gpuenergy.report.store import Report, dump
-from pytest_gpuenergy.report.tables import group, markdown_table, pareto
 
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
 MARKDOWN_HEADER = (
@@ -45,7 +44,7 @@ def write_json(report: Report, path: Path) -> None:
     Raises:
         ReportError: it cannot be written.
     """
-    _write(path, json_document(report))
+    write_view(path, json_document(report))
 
 
 def write_classic_csv(report: Report, folder: Path) -> None:
@@ -63,45 +62,14 @@ def write_classic_csv(report: Report, folder: Path) -> None:
         for cap, measured in caps.items():
             table: Table = [("id", *COLUMNS)]
             table += [(_identifier(m), *_figures(m)) for m in sorted(measured, key=_id_order)]
-            _write(folder / _safe(workload) / cap / "results.csv", _csv(table))
+            write_view(folder / _safe(workload) / cap / "results.csv", _csv(table))
         by_cap = [{_identifier(m): m for m in measured} for measured in caps.values()]
         table = [("id", *(COLUMNS * len(caps)))]
         for first in sorted({_identifier(m): m for m in rows}.values(), key=_id_order):
             found = [measured.get(_identifier(first)) for measured in by_cap]
             figures = [figure for m in found for figure in (_figures(m) if m else [None] * 3)]
             table.append((_identifier(first), *figures))
-        _write(folder / _safe(workload) / "all.csv", _csv(table))
-
-
-def markdown(report: Report) -> str:
-    """A heading and one table per workload and cap, Pareto kernels in bold."""
-    run = report.run
-    lines = [f"# {run.gpu_name}{' (emulated)' if run.emulated else ''}, run {run.run_id}", ""]
-    for (workload, cap), rows in group(report.measurements).items():
-        best = pareto(rows)
-        lines += [
-            f"## {workload}, {cap}",
-            "",
-            markdown_table(
-                MARKDOWN_HEADER,
-                [
-                    [f"**{m.kernel.label}**" if m in best else m.kernel.label, *_markdown_cells(m)]
-                    for m in rows
-                ],
-                text=(0, len(MARKDOWN_HEADER) - 1),
-            ),
-            "",
-        ]
-    return "\n".join(lines)
-
-
-def write_markdown(report: Report, path: Path) -> None:
-    """Write `markdown` to ``path``.
-
-    Raises:
-        ReportError: it cannot be written.
-    """
-    _write(path, markdown(report))
+        write_view(folder / _safe(workload) / "all.csv", _csv(table))
 
 
 def check_writable(path: Path, *, folder: bool) -> None:
@@ -118,19 +86,6 @@ def check_writable(path: Path, *, folder: bool) -> None:
         probe.unlink()
         if not folder and path.is_dir():
             raise ReportError(f"{path} cannot be written: it is a folder.")
-
-
-def _markdown_cells(m: Measurement) -> list[str]:
-    if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
-        return ["", "", "", "", "", f"{m.outcome}: {m.error or ''}"]
-    return [
-        f"{m.time_ms * 1e3:.2f}",
-        f"{m.power_w:.1f}",
-        f"{m.energy_mj:.4g}",
-        f"{m.edp_mj_ms:.4g}",
-        f"{m.gflops_per_w:.2f}",
-        ", ".join(m.validity),
-    ]
 
 
 def _by(
@@ -174,7 +129,12 @@ def _csv(table: Table) -> str:
     return text.getvalue()
 
 
-def _write(path: Path, content: str) -> None:
+def write_view(path: Path, content: str | bytes) -> None:
+    """Write a view, whole or not at all, and the folders above it.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)

@@ -135,3 +135,69 @@ def test_runs_of_a_real_and_an_emulated_gpu_do_not_mix(
 def test_a_missing_run_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "no-such-run"]) == 1
     assert capsys.readouterr().err == "gpuenergy: error: no-such-run does not exist.\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "beginning"),
+    [
+        ("--tidy", "t.csv", "run_id,gpu_name,"),
+        ("--md", "t.md", "# NVIDIA H200 (emulated), run a\n"),
+        ("--bencher", "b.json", '{\n "bench.py::test[case1-k01-300W] (emulated)": {'),
+        ("--gha", "g.json", '[\n {\n  "name": "bench.py::test[case1-k01-300W] (emulated) time"'),
+    ],
+)
+def test_each_view_goes_to_a_file_or_to_the_terminal(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    name: str,
+    beginning: str,
+) -> None:
+    make_run(project, "a", K01)
+    assert main(["report", option, f"deep/{name}"]) == 0
+    assert main(["report", option, "-"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(beginning)
+    assert (project / "deep" / name).read_text(encoding="utf-8") == shown
+
+
+def test_parquet_is_written(project: Path) -> None:
+    pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    make_run(project, "a", K01)
+    assert main(["report", "--parquet", "t.parquet"]) == 0
+    assert (project / "t.parquet").read_bytes().startswith(b"PAR1")
+
+
+def test_the_schema_needs_no_run(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--schema", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "Report of pytest-gpuenergy"
+    assert list(project.iterdir()) == []
+
+
+def test_a_run_that_was_killed_can_be_looked_at(project: Path) -> None:
+    pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
+    folder = make_run(project, "a", K01)
+    with (folder / "measurements.jsonl").open("a") as file:
+        file.write('{"node_id": "bench.py::test[case1-k02-3')
+    outputs = {"--html": "p.html", "--tidy": "t.csv", "--md": "m.md", "--gha": "g.json"}
+    assert main(["report", "a", *(word for pair in outputs.items() for word in pair)]) == 0
+    for name in outputs.values():
+        text = (project / name).read_text(encoding="utf-8")
+        assert "k01" in text
+        assert "k02" not in text
+
+
+def test_the_page_shows_a_baseline(project: Path) -> None:
+    pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
+    make_run(project, "before", replace(K01, energy_mj=90.0))
+    make_run(project, "now", K01)
+    assert main(["report", "now", "--html", "p.html", "--baseline", "before"]) == 0
+    assert '"before":90.0,"now":100.0' in (project / "p.html").read_text(encoding="utf-8")
+
+
+def test_a_baseline_without_a_page_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(project, "a", K01)
+    assert main(["report", "--baseline", "a"]) == 2
+    assert "give --html too" in capsys.readouterr().err

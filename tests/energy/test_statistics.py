@@ -40,6 +40,15 @@ def test_quantiles_of_the_table(degrees: int, probability: float, quantile: floa
     assert student_t(degrees, probability) == pytest.approx(quantile, abs=6e-4)
 
 
+# By scipy.stats.t.ppf.
+@pytest.mark.parametrize(
+    ("degrees", "tail", "quantile"),
+    [(3, 1e-6, 103.299468), (3, 1e-7, 222.571591), (4, 1e-7, 73.985758), (1000, 1e-5, 4.285438)],
+)
+def test_quantiles_far_out(degrees: int, tail: float, quantile: float) -> None:
+    assert student_t(degrees, 1 - tail) == pytest.approx(quantile, rel=1e-6)
+
+
 @given(DEGREES, PROBABILITIES)
 def test_more_degrees_give_a_narrower_distribution(degrees: int, probability: float) -> None:
     assert student_t(degrees + 1, probability) <= student_t(degrees, probability) + 1e-12

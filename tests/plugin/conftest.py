@@ -10,10 +10,12 @@ import pytest
 
 # Imported here they stay imported: pytester forgets what a run in this process imports.
 import pytest_gpuenergy.benchmark
+import pytest_gpuenergy.bridge
 import pytest_gpuenergy.devices.emulated.device
 import pytest_gpuenergy.devices.emulated.host
 import pytest_gpuenergy.header
 import pytest_gpuenergy.outputs
+import pytest_gpuenergy.progress
 import pytest_gpuenergy.session  # noqa: F401
 from pytest_gpuenergy.report import Report, RunFolder, load_report
 

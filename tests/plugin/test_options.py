@@ -18,11 +18,19 @@ NAMES = (
     "--strict-powercap",
     "--gpuenergy-json",
     "--gpuenergy-csv",
+    "--gpuenergy-html",
+    "--gpuenergy-durations",
     "--gpuenergy-resume",
     "--gpuenergy-timeout",
     "--gpuenergy-lock-wait",
     "--gpuenergy-cache",
     "--gpuenergy-order",
+    "--gpuenergy-export",
+    "--gpuenergy-compare",
+    "--gpuenergy-fail",
+    "--gpuenergy-strict",
+    "--gpuenergy-session-sd",
+    "--gpuenergy-allow",
 )
 ONE = "450W"
 
@@ -131,6 +139,10 @@ def test_a_path_on_the_command_line_is_relative_to_where_pytest_was_started(
         (
             ("--gpuenergy-csv", "parts.py/csv"),
             "*/parts.py/csv cannot be written (*): choose a place you may write to.",
+        ),
+        (
+            ("--gpuenergy-html", "parts.py/r.html"),
+            "*/parts.py/r.html cannot be written (*): choose a place you may write to.",
         ),
         (("--gpuenergy-json", "folder"), "*/folder cannot be written: it is a folder."),
     ],

@@ -130,13 +130,70 @@ def test_figures_are_junit_properties(project: Project) -> None:
     assert float(str(found["time_ms"])) == measurement.time_ms
     assert float(str(found["energy_mj"])) == measurement.energy_mj
     assert float(str(found["edp_mj_ms"])) == measurement.edp_mj_ms
+    assert float(str(found["power_w"])) == measurement.power_w
+    assert float(str(found["enforced_power_limit_w"])) == 450.0
+    assert found["emulated"] == "True"
     assert found["validity"] == " ".join(measurement.validity)
     assert re.fullmatch(FIGURES, str(found["gpuenergy"]))
 
 
-def test_quiet_keeps_the_summary_and_drops_the_words(project: Project) -> None:
+def test_the_best_of_each_workload_is_told(project: Project) -> None:
+    project.run("--powercap", "1,5").stdout.fnmatch_lines(
+        [
+            "best of each workload (emulated)",
+            "  workload  least time * least energy * least EDP * best cap  Pareto",
+            "  scale     * at * mJ·ms * at * of 2",
+        ]
+    )
+
+
+def test_durations_say_where_the_time_went(project: Project) -> None:
+    lines = ["wall time of 1 items: *"]
+    lines += [f"  {name} *%" for name in ("compile", "verify", "load", "heat", "measure", "rest")]
+    lines += ["slowest items", "* test_scale.py::test_scale[[]450W[]] (compile *, measure *)"]
+    project.run("--gpuenergy-durations", *ONE).stdout.fnmatch_lines(lines)
+    (measurement,) = project.report().measurements
+    assert list(measurement.phases_s) == ["compile", "verify", "load", "heat", "measure"]
+    assert 0 < sum(measurement.phases_s.values()) <= measurement.wall_s
+
+
+def test_without_being_asked_nothing_is_said_of_durations(project: Project) -> None:
+    assert "wall time" not in project.run(*ONE).stdout.str()
+
+
+def test_a_long_run_tells_how_long_it_will_take(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("pytest_gpuenergy.progress.INTERVAL_S", 0.0)
+    project.run("--powercap", "1,2,3").stdout.fnmatch_lines(
+        ["gpuenergy: 1 of 3 items, about * s left", "gpuenergy: 2 of 3 items, about * s left"]
+    )
+
+
+def test_a_quiet_run_does_not_tell_how_long_it_will_take(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("pytest_gpuenergy.progress.INTERVAL_S", 0.0)
+    assert " left" not in project.run("-q", "--powercap", "1,2,3").stdout.str()
+
+
+def test_tests_that_are_not_ours_tell_no_progress(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("pytest_gpuenergy.progress.INTERVAL_S", 0.0)
+    project.module("def test_one():\n    pass\n\ndef test_two():\n    pass\n")
+    assert " left" not in project.run().stdout.str()
+
+
+def test_quiet_keeps_the_best_and_drops_the_words(project: Project) -> None:
     result = project.run("-q", *ONE)
     result.assert_outcomes(passed=1)
     text = result.stdout.str()
     assert "PASSED" not in text
-    result.stdout.fnmatch_lines(["scale at 450W (emulated)", "report: *", "1 passed*"])
+    assert "scale at 450W" not in text
+    result.stdout.fnmatch_lines(
+        ["best of each workload (emulated)", "  scale * at 450W * 1 of 1", "report: *", "1 passed*"]
+    )

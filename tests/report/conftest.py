@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.report import Measurement, RunInfo, WorkloadInfo
+from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.measurement import KernelInfo
 
 WATTS = {1: 200.0, 2: 325.0, 3: 450.0, 4: 575.0, 5: 700.0}
@@ -84,3 +84,9 @@ def failed(measured: Callable[..., Measurement]) -> Callable[..., Measurement]:
         return Measurement(**{**values, **changes})
 
     return make
+
+
+@pytest.fixture
+def report(run_info: Callable[..., RunInfo]) -> Callable[..., Report]:
+    """A report of the measurements given; keywords change the run's identity."""
+    return lambda *measurements, **changes: Report(run_info(**changes), measurements)

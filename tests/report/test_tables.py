@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.report import Measurement
 from pytest_gpuenergy.report.tables import (
     ROWS_SHOWN,
+    best_lines,
+    best_of_each,
     energy,
     group,
     idle_caps,
@@ -139,3 +142,40 @@ def test_a_cap_that_held_no_kernel_back_is_idle(measured: Make) -> None:
         measured(1, 2, cap_binding=None),  # not measured
     ]
     assert idle_caps(rows) == ["575W", "700W"]
+
+
+def test_the_best_is_sought_over_all_kernels_and_caps(measured: Make, failed: Make) -> None:
+    fast = measured(1, 5, time_ms=1.0, energy_mj=9.0)
+    frugal = measured(2, 1, time_ms=3.0, energy_mj=4.0)
+    balanced = measured(3, 3, time_ms=1.5, energy_mj=5.0)
+    (best,) = best_of_each([fast, frugal, balanced, failed(4)])
+    assert (best.time, best.energy, best.edp) == (fast, frugal, balanced)
+    assert best.front == [fast, balanced, frugal]
+
+
+def test_cold_and_hot_caches_are_never_mixed(measured: Make) -> None:
+    best = best_of_each([measured(1), measured(1, cache="cold")])
+    assert [one.workload for one in best] == ["case1", "case1, cold"]
+
+
+def test_the_best_of_each_workload_is_one_line(measured: Make) -> None:
+    lines = list(best_lines([measured(1), measured(1, workload="case2")], emulated=True))
+    least = ("500 µs", "100 mJ", "50 mJ·ms")
+    assert lines[0] == "best of each workload (emulated)"
+    assert [re.split(" {2,}", line.strip()) for line in lines[1:]] == [
+        ["workload", "least time", "least energy", "least EDP", "best cap", "Pareto"],
+        *(
+            [name, *(f"{best} k01 at 450W" for best in least), "450W", "1 of 1"]
+            for name in ("case1", "case2")
+        ),
+    ]
+
+
+def test_a_flagged_best_is_marked(measured: Make) -> None:
+    *_, row, note = best_lines([measured(1, validity=("host_gaps",))], emulated=False)
+    assert row.count("k01 at 450W !") == 3
+    assert note == "  ! flagged (see validity)"
+
+
+def test_without_figures_there_is_no_best(failed: Make) -> None:
+    assert list(best_lines([failed(1)], emulated=False)) == []

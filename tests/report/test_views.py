@@ -1,4 +1,4 @@
-"""Views of a report: JSON, the classic CSV tree, Markdown."""
+"""Views of a report: JSON and the classic CSV tree."""
 
 from __future__ import annotations
 
@@ -15,21 +15,15 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.errors import ReportError
 from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.report.markdown import write_markdown
 from pytest_gpuenergy.report.views import (
     check_writable,
     json_document,
-    markdown,
     write_classic_csv,
     write_json,
-    write_markdown,
 )
 
 Make = Callable[..., Any]
-
-
-@pytest.fixture
-def report(run_info: Make) -> Make:
-    return lambda *measurements, **changes: Report(run_info(**changes), measurements)
 
 
 def table(path: Path) -> list[list[str]]:
@@ -148,29 +142,6 @@ def test_a_place_that_cannot_be_written_is_one_sentence(
     (tmp_path / "file").write_text("")
     with pytest.raises(ReportError, match=r"file/view cannot be written \(.*\): choose a place"):
         write(report(), tmp_path / "file" / "view")
-
-
-def test_markdown_marks_the_best_and_names_failures(
-    report: Make, measured: Make, failed: Make
-) -> None:
-    slow = measured(2, time_ms=1.0, energy_mj=200.0, validity=("host_gaps",))
-    text = markdown(report(measured(1), slow, failed(3)))
-    assert "# NVIDIA H200 (emulated), run 20260102T030405-abcdef" in text
-    assert "| **k01** | 500.00 | 200.0 | 100 | 50 | 10.00 |  |" in text
-    assert "| k02 | 1000.00 | 200.0 | 200 | 200 | 5.00 | host_gaps |" in text
-    assert "correctness: 1 of 4 elements of output is wrong." in text
-
-
-def test_markdown_of_a_real_gpu_does_not_say_emulated(report: Make, measured: Make) -> None:
-    assert "emulated" not in markdown(report(measured(1), emulated=False))
-
-
-def test_every_row_of_a_markdown_table_has_as_many_cells(
-    report: Make, measured: Make, failed: Make
-) -> None:
-    text = markdown(report(measured(1), failed(2, error="a | b")))
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {row.count("|") for row in rows} == {8}
 
 
 def test_a_writable_place_passes_and_is_left_clean(tmp_path: Path) -> None:

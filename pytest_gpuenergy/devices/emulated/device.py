@@ -119,6 +119,9 @@ class EmulatedDevice(Device):
     def prepare(self, kernels: Sequence[Kernel]) -> None:
         self._runner.prepare(kernels)
 
+    def compile(self, kernel: Kernel) -> None:
+        self._runner.compile(kernel)
+
     def run_once(
         self,
         kernel: Kernel,

@@ -1,0 +1,221 @@
+"""How often the gate raises a false alarm, and how often it finds a regression, by simulation.
+
+``python bench/gate_simulation.py`` draws trials and differences between sessions from their
+distributions; ``--device`` measures kernels on the emulated GPU instead, whose recorded figures are
+shifted from session to session.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_gpuenergy.devices.device import Work
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.energy.meter import Trial
+from pytest_gpuenergy.energy.statistics import estimate
+from pytest_gpuenergy.harness import Harness, Subject
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
+from pytest_gpuenergy.report.gate import compare
+from pytest_gpuenergy.report.gate_settings import SAME_BOARD_SD, GateSettings
+from pytest_gpuenergy.report.measurement import Interval, KernelInfo
+from pytest_gpuenergy.report.verdict import Verdict
+
+# Over the 175 kernels in bench/results/nvidia-h200-2026-11-21: the median is 0.0030 in energy; in
+# time it is 0.00004, and one kernel in twenty has more than 0.0004. Most had four trials.
+TRIAL_SD_ENERGY = 0.0031
+TRIAL_SD_TIME = 0.0002
+TRIALS = 4
+
+TIME_MS, POWER_W = 0.0194, 419.0
+SOURCE = 'extern "C" __global__ void f() {}'
+
+
+@dataclass(frozen=True)
+class Session:
+    """Relative shifts of one kernel's time and energy in one session, as logarithms."""
+
+    time: float
+    energy: float
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, *, heavy_tails: bool) -> Session:
+        """By the deviations that the gate reckons with, correlated so that EDP's follows.
+
+        ``heavy_tails``: Student's t of five degrees of freedom in place of the normal distribution,
+        at the same standard deviation.
+        """
+        time, energy, edp = (SAME_BOARD_SD[metric] for metric in ("time", "energy", "edp"))
+        covariance = (edp**2 - time**2 - energy**2) / 2
+        shape = np.linalg.cholesky([[time**2, covariance], [covariance, energy**2]])
+        drawn = shape @ rng.standard_normal(2)
+        if heavy_tails:
+            drawn *= math.sqrt(3 / rng.chisquare(5))
+        return cls(float(drawn[0]), float(drawn[1]))
+
+
+Measure = Callable[[str, Session, float], Measurement]
+"""Label, session's shift and true EDP (a factor) to a measurement."""
+
+
+def drawn_measurement(rng: np.random.Generator) -> Measure:
+    """Measurements whose trials are drawn from normal distributions."""
+
+    def measure(label: str, session: Session, edp: float) -> Measurement:
+        factor = math.sqrt(edp)
+        times = TIME_MS * factor * math.exp(session.time)
+        energies = TIME_MS * POWER_W * factor * math.exp(session.energy)
+        time_ms = times * (1 + TRIAL_SD_TIME * rng.standard_normal(TRIALS))
+        energy_mj = energies * (1 + TRIAL_SD_ENERGY * rng.standard_normal(TRIALS))
+        columns = (time_ms, energy_mj, time_ms * energy_mj)
+        figures = [estimate(values.tolist()) for values in columns]
+        ends = [Interval(figure.low, figure.high) for figure in figures]
+        trials = tuple(
+            Trial(0.3, 0.3 * e / t, 300 / t, 0.3)
+            for t, e in zip(time_ms.tolist(), energy_mj.tolist(), strict=True)
+        )
+        return Measurement(
+            node_id=f"test[{label}]",
+            workload=WorkloadInfo("simulated", {}, 10**8, 10**6),
+            kernel=KernelInfo(label, "", "simulated"),
+            outcome="correct",
+            cap="current",
+            enforced_power_limit_w=700.0,
+            time_ms=figures[0].mean,
+            time_ms_ci95=ends[0],
+            energy_mj=figures[1].mean,
+            energy_mj_ci95=ends[1],
+            edp_mj_ms=figures[2].mean,
+            edp_mj_ms_ci95=ends[2],
+            power_w=figures[1].mean / figures[0].mean,
+            gflops=100 / figures[0].mean,
+            gflops_per_w=0.1 / figures[1].mean,
+            trials=trials,
+        )
+
+    return measure
+
+
+def emulated_measurement(device: EmulatedDevice) -> Measure:
+    """Measurements by the harness on ``device``, of a kernel with recorded figures."""
+    harness = Harness(device)
+
+    def measure(label: str, session: Session, edp: float) -> Measurement:
+        factor = math.sqrt(edp)
+        time_ms = TIME_MS * factor * math.exp(session.time)
+        energy_mj = TIME_MS * POWER_W * factor * math.exp(session.energy)
+        figures = RecordedFigures(device.name, 700.0, time_ms, energy_mj / time_ms, energy_mj)
+        kernel = Kernel(SOURCE, (Launch("f", (1, 1, 1), (32, 1, 1), ()),), recorded=(figures,))
+        return harness.measure_callable(
+            lambda: device.repeat(kernel, {}, {}, work=Work(10**8, 10**6), timeout_s=60.0),
+            WorkloadInfo("simulated", {}, 10**8, 10**6),
+            Subject(f"test[{label}]", label, enforced_power_limit_w=700.0),
+            "simulated",
+        )
+
+    return measure
+
+
+def simulate(
+    measure: Measure,
+    rng: np.random.Generator,
+    *,
+    runs: int,
+    kernels: int,
+    limit: float,
+    edp: float,
+    heavy_tails: bool = False,
+) -> Iterator[tuple[Verdict, Counter[Verdict]]]:
+    """Pairs of sessions, the EDP of the first kernel multiplied by ``edp`` in the later one.
+
+    Yields:
+        Of each pair: the verdict on the EDP of the first kernel, and how many of the others got
+        which verdict.
+    """
+    settings = GateSettings({"edp": limit}, enforced=True)
+    labels = [f"k{number:03d}" for number in range(1, kernels + 1)]
+
+    def report(name: str, factor: float) -> Report:
+        sessions = [Session.draw(rng, heavy_tails=heavy_tails) for _ in labels]
+        factors = [factor, *(1.0 for _ in labels[1:])]
+        made = map(measure, labels, sessions, factors)
+        return Report(_run(name), tuple(made))
+
+    for _ in range(runs):
+        comparison = compare(report("base", 1.0), report("new", edp), settings)
+        first, *others = (judgement.verdict for judgement in comparison.judgements)
+        yield first, Counter(others)
+
+
+def rates(outcomes: Sequence[tuple[Verdict, Counter[Verdict]]]) -> dict[str, float]:
+    """Fractions of the runs.
+
+    Alarmed by a kernel that has not changed; ``strict``: by one that is WORSE or AMBIGUOUS; and
+    the verdicts on the first kernel.
+    """
+    count = len(outcomes)
+    firsts = Counter(first for first, _ in outcomes)
+    alarms = sum(others[Verdict.WORSE] > 0 for _, others in outcomes)
+    strict = sum(others[Verdict.WORSE] + others[Verdict.AMBIGUOUS] > 0 for _, others in outcomes)
+    return {
+        "alarm": alarms / count,
+        "strict": strict / count,
+        **{verdict: firsts[verdict] / count for verdict in Verdict},
+    }
+
+
+def _run(name: str) -> RunInfo:
+    return RunInfo(name, "", "", "simulated", "GPU-0", "sm_90", True, {}, {}, {})
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--kernels", default="5,25")
+    parser.add_argument("--limits", default="1,5", help="Percent")
+    parser.add_argument("--changes", default="0,5,10", help="Of the first kernel's EDP, percent")
+    parser.add_argument("--heavy-tails", action="store_true")
+    parser.add_argument("--device", action="store_true", help="Measure on the emulated GPU")
+    arguments = parser.parse_args()
+    rng = np.random.default_rng(1)
+    print("| kernels | limit | change | false alarms | strict | WORSE | AMBIGUOUS | SAME |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
+    with ExitStack() as stack:
+        if arguments.device:
+            device = stack.enter_context(EmulatedDevice())
+            assert isinstance(device, EmulatedDevice)
+            measure = emulated_measurement(device)
+        else:
+            measure = drawn_measurement(rng)
+        for kernels in map(int, arguments.kernels.split(",")):
+            for limit in arguments.limits.split(","):
+                for change in arguments.changes.split(","):
+                    found = rates(
+                        list(
+                            simulate(
+                                measure,
+                                rng,
+                                runs=arguments.runs,
+                                kernels=kernels,
+                                limit=float(limit) / 100,
+                                edp=1 + float(change) / 100,
+                                heavy_tails=arguments.heavy_tails,
+                            )
+                        )
+                    )
+                    words = (f"{100 * found[k]:.1f} %" for k in ("alarm", "strict", *_VERDICTS))
+                    print(f"| {kernels} | {limit} % | {change} % | {' | '.join(words)} |")
+
+
+_VERDICTS = (Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.SAME)
+
+if __name__ == "__main__":
+    main()

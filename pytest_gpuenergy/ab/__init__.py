@@ -1,0 +1,1 @@
+"""Two revisions of the same kernels, measured alternately by one session on one GPU."""

@@ -1,0 +1,138 @@
+"""A kernel with its inputs as data, so that another process can measure it without its project."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_gpuenergy.errors import InputError, ReportError
+from pytest_gpuenergy.files import write_atomically
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.source import plan_of, read_plan
+from pytest_gpuenergy.report.measurement import Measurement, from_json, to_json
+from pytest_gpuenergy.workloads.workload import Array, Scalar, Tensor, Workload
+
+_LINES, _PLAN, _SOURCE, _INPUTS = "items.jsonl", "kernel.json", "kernel.cu", "inputs.npz"
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One item of a run that exported.
+
+    Attributes:
+        draft: the item's measurement without figures; with an outcome and an error when the kernel
+            failed its verification.
+        folder: where kernel and inputs are; None when the kernel failed.
+        tensors: inputs and outputs.
+        scalars: arguments passed by value.
+    """
+
+    draft: Measurement
+    folder: Path | None
+    tensors: tuple[Tensor, ...] = ()
+    scalars: tuple[Scalar, ...] = ()
+
+    def kernel(self) -> Kernel:
+        """Read the kernel.
+
+        Raises:
+            InputError: it is damaged.
+        """
+        assert self.folder is not None
+        return read_plan(self.folder / _PLAN)
+
+    def inputs(self) -> dict[str, Array]:
+        """Read the inputs, by tensor name."""
+        assert self.folder is not None
+        with np.load(self.folder / _INPUTS, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+
+
+def export(folder: Path, draft: Measurement, kernel: Kernel, workload: Workload) -> None:
+    """Add an item to ``folder``; equal kernels with equal inputs are written once.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+    inputs = workload.make_inputs(_SEED)
+    content = hashlib.sha256(kernel.digest.encode())
+    for name, value in sorted(inputs.items()):
+        content.update(f"{name} {value.dtype} {value.shape}".encode())
+        content.update(np.ascontiguousarray(value).tobytes())
+    name = content.hexdigest()[:32]
+    line = {
+        "draft": to_json(draft),
+        "folder": name,
+        "tensors": [asdict(tensor) for tensor in workload.tensors],
+        "scalars": [asdict(scalar) for scalar in workload.scalars],
+    }
+    with _explained(folder):
+        own = folder / name
+        if not (own / _PLAN).exists():
+            own.mkdir(parents=True, exist_ok=True)
+            (own / _SOURCE).write_text(kernel.source, encoding="utf-8", newline="")
+            with (own / _INPUTS).open("wb") as file:
+                np.savez(file, allow_pickle=False, **inputs)
+            # The plan goes last: where it is, the others are whole.
+            write_atomically(own / _PLAN, json.dumps(plan_of(kernel, _SOURCE)))
+        _append(folder, line)
+
+
+def export_failure(folder: Path, draft: Measurement) -> None:
+    """Add an item whose kernel failed: ``draft`` tells how.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+    with _explained(folder):
+        _append(folder, {"draft": to_json(draft), "folder": None, "tensors": [], "scalars": []})
+
+
+def load_exhibits(folder: Path) -> tuple[Exhibit, ...]:
+    """What `export` has written, in the order of the items; of an item, the last.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    path = folder / _LINES
+    if not path.exists():
+        return ()
+    try:
+        found = [_exhibit(folder, json.loads(line)) for line in path.read_text().splitlines()]
+    except (OSError, ValueError, TypeError, KeyError, ReportError) as error:
+        raise InputError(f"The exported kernels in {folder} cannot be read: {error}.") from None
+    return tuple({exhibit.draft.node_id: exhibit for exhibit in found}.values())
+
+
+def _exhibit(folder: Path, line: dict[str, Any]) -> Exhibit:
+    tensors = (Tensor(**{**t, "shape": tuple(t["shape"])}) for t in line["tensors"])
+    return Exhibit(
+        from_json(Measurement, line["draft"]),
+        None if line["folder"] is None else folder / Path(line["folder"]).name,
+        tuple(tensors),
+        tuple(Scalar(**scalar) for scalar in line["scalars"]),
+    )
+
+
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ReportError(
+            f"{error.filename or folder} cannot be written: {error.strerror}."
+        ) from None
+
+
+def _append(folder: Path, line: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LINES).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")

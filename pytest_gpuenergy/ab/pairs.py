@@ -1,0 +1,111 @@
+"""The items of two revisions, paired, measured by turns and judged."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from pytest_gpuenergy.ab.exhibit import Exhibit
+from pytest_gpuenergy.ab.rounds import take_turns
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.energy.lease import PowerCapLease
+from pytest_gpuenergy.energy.powercap import PowerCap
+from pytest_gpuenergy.report.gate import Baseline, Comparison, Unmatched
+from pytest_gpuenergy.report.gate_settings import GateSettings
+from pytest_gpuenergy.report.gate_views import label
+from pytest_gpuenergy.report.measurement import RunInfo
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.verdict import Judgement, count_comparisons
+
+Revision = tuple[RunInfo, Sequence[Exhibit]]
+
+
+def run_info(device: Device, name: str, commit: str) -> RunInfo:
+    """What to call a revision that is measured on ``device``."""
+    return RunInfo(
+        run_id=name,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        host=socket.gethostname(),
+        gpu_name=device.name,
+        gpu_uuid=device.uuid,
+        architecture=device.architecture,
+        emulated=device.emulated,
+        power_limits_w={},
+        software=device.describe(),
+        options={},
+        git_revision=commit,
+    )
+
+
+def compare_pairs(
+    device: Device,
+    base: Revision,
+    head: Revision,
+    settings: GateSettings,
+    *,
+    rounds: int,
+    timeout_s: float,
+    tell: Callable[[str], None],
+) -> Comparison:
+    """Measure each pair by turns under its power cap, which is put back at the end.
+
+    Args:
+        device: which nobody else uses meanwhile.
+        base: the earlier revision.
+        head: the later one.
+        settings: limits to judge by; no deviation between sessions is reckoned with.
+        rounds: how often each version has its turn.
+        timeout_s: for one run of a kernel.
+        tell: called with the label of each pair before it is measured.
+
+    Raises:
+        DeviceError: the power cap cannot be set or restored.
+    """
+    by_item = {exhibit.draft.node_id: exhibit for exhibit in base[1]}
+    index = Baseline(Report(base[0], tuple(one.draft for one in base[1])), settings)
+    pairs: list[tuple[Exhibit, Exhibit]] = []
+    unknown: list[Unmatched] = []
+    failed: list[Unmatched] = []
+    unchanged: list[Unmatched] = []
+    for exhibit in head[1]:
+        draft = exhibit.draft
+        before = index.counterpart(draft)
+        if before is None:
+            unknown.append(Unmatched(draft, "not in the baseline"))
+        elif before.error is not None:
+            unknown.append(Unmatched(draft, f"wrong in the baseline: {before.error}"))
+        elif draft.error is not None:
+            failed.append(Unmatched(draft, draft.error))
+        elif (before.kernel.digest, before.workload) == (draft.kernel.digest, draft.workload):
+            unchanged.append(Unmatched(draft, "the same kernel in both"))
+        elif before.workload != draft.workload:
+            unknown.append(Unmatched(draft, "the workload has changed under its name"))
+        else:
+            pairs.append((by_item[before.node_id], exhibit))
+    comparisons = count_comparisons(len(pairs), settings)
+    judgements: list[Judgement] = []
+    lease = PowerCapLease(device)
+    try:
+        for earlier, later in pairs:
+            tell(label(later.draft.identity))
+            lease.set(PowerCap(later.draft.power_limit_w, later.draft.cap_index))
+            turns = take_turns(device, earlier, later, rounds=rounds, timeout_s=timeout_s)
+            flags = lease.judge()
+            if turns.problem:
+                failed.append(Unmatched(later.draft, turns.problem))
+            else:
+                judgements += turns.judge(later, settings, comparisons, flags)
+    finally:
+        lease.restore()
+    return Comparison(
+        base[0],
+        head[0],
+        settings,
+        comparisons,
+        tuple(judgements),
+        tuple(unknown),
+        index.missing([exhibit.draft for exhibit in head[1]]),
+        tuple(failed),
+        unchanged=tuple(unchanged),
+    )

@@ -1,0 +1,95 @@
+"""Two revisions of a project in git worktrees, and pytest in each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_gpuenergy.errors import GpuEnergyError, InputError
+
+_PATIENCE_S = 60.0
+_LINES_SHOWN = 30
+_OK, _TESTS_FAILED, _NOTHING_COLLECTED = 0, 1, 5  # pytest.ExitCode
+
+
+def commit_of(folder: Path, revision: str) -> str:
+    """The full hash of the commit that ``revision`` names.
+
+    Raises:
+        InputError: git, the repository or the revision is missing.
+    """
+    # A revision that begins with a dash would be an option.
+    return _git(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+
+
+@contextlib.contextmanager
+def worktree(folder: Path, commit: str, place: Path) -> Iterator[Path]:
+    """``folder`` as it was at ``commit``, in a new git worktree at ``place``, removed at the end.
+
+    Args:
+        folder: the top of a repository, or a folder in it.
+        commit: full hash.
+        place: a path where there is nothing.
+
+    Raises:
+        InputError: git cannot make it, or the folder was not there at that commit.
+    """
+    top = Path(_git(folder, "rev-parse", "--show-toplevel"))
+    _git(folder, "worktree", "add", "--detach", str(place), commit)
+    try:
+        inside = place / folder.resolve().relative_to(top.resolve())
+        if not inside.is_dir():
+            raise InputError(f"There is no folder {folder.name} at {commit[:12]}.")
+        yield inside
+    finally:
+        _git(folder, "worktree", "remove", "--force", str(place))
+
+
+def run_pytest(folder: Path, arguments: Sequence[str], title: str) -> None:
+    """Run pytest in ``folder``, quietly; failed items are not its concern.
+
+    Args:
+        folder: where to run it.
+        arguments: of the command line.
+        title: of the revision, for messages.
+
+    Raises:
+        InputError: there was nothing to run.
+        GpuEnergyError: it broke off; the message has the end of what it said.
+    """
+    # -P: what is imported by name comes from the environment, as with the command pytest.
+    command = [sys.executable, "-P", "-m", "pytest", "-q", *arguments]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode == _NOTHING_COLLECTED:
+        raise InputError(f"At {title} there are no such items.")
+    if done.returncode not in (_OK, _TESTS_FAILED):
+        end = "\n".join(done.stdout.splitlines()[-_LINES_SHOWN:])
+        raise GpuEnergyError(f"pytest broke off at {title} with code {done.returncode}:\n{end}")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise InputError(f"git cannot be run: {error}.") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise InputError(f"git {arguments[0]} does not work in {folder}: {last}")
+    return done.stdout.strip()

@@ -1,0 +1,141 @@
+"""Both versions of a kernel, measured by turns."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from pytest_gpuenergy.ab.exhibit import Exhibit
+from pytest_gpuenergy.devices.device import Arena, Device, Work
+from pytest_gpuenergy.energy.meter import EnergyMeter, MeterSettings, Reading
+from pytest_gpuenergy.errors import DeviceError, KernelFault
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.metrics import Metric
+from pytest_gpuenergy.report.gate_settings import GateSettings
+from pytest_gpuenergy.report.ratio import paired_log_ratio
+from pytest_gpuenergy.report.verdict import Judgement, Verdict, decide, tail_of
+
+SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf)
+"""Of one turn: the scatter between rounds tells how precise it is, so few trials do."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The readings of both versions, one of each a round, or what went wrong."""
+
+    base: tuple[Reading, ...] = ()
+    head: tuple[Reading, ...] = ()
+    problem: str = ""
+
+    def judge(
+        self,
+        exhibit: Exhibit,
+        settings: GateSettings,
+        comparisons: int,
+        flags: Sequence[str] = (),
+    ) -> list[Judgement]:
+        """A judgement for each metric of the settings, by paired statistics over the rounds.
+
+        All are AMBIGUOUS when a reading is flagged, or ``flags`` names something.
+        """
+        found = {flag for reading in (*self.base, *self.head) for flag in reading.flags}
+        named = ", ".join(sorted({*found, *flags}))
+        reasons = (f"flagged: {named}",) if named else ()
+        return [
+            self._judge(exhibit, metric, limit, comparisons, reasons)
+            for metric, limit in settings.limits.items()
+        ]
+
+    def _judge(
+        self,
+        exhibit: Exhibit,
+        metric: Metric,
+        limit: float,
+        comparisons: int,
+        reasons: tuple[str, ...],
+    ) -> Judgement:
+        base, head = (
+            [math.log(_value(r, metric)) for r in side] for side in (self.base, self.head)
+        )
+        ratios = [later - earlier for earlier, later in zip(base, head, strict=True)]
+        change = paired_log_ratio(ratios, tail=tail_of(comparisons))
+        return Judgement(
+            exhibit.draft.identity,
+            metric,
+            Verdict.AMBIGUOUS if reasons else decide(change, limit),
+            limit,
+            change,
+            math.exp(fmean(base)),
+            math.exp(fmean(head)),
+            reasons,
+        )
+
+
+@dataclass(frozen=True)
+class _Side:
+    exhibit: Exhibit
+    kernel: Kernel
+    arenas: dict[str, Arena]
+
+
+def take_turns(
+    device: Device,
+    base: Exhibit,
+    head: Exhibit,
+    *,
+    rounds: int,
+    timeout_s: float,
+    meter: MeterSettings = SHORT,
+) -> Turns:
+    """Measure both ``rounds`` times; every other round the other one goes first.
+
+    The caller has set the power cap.
+    """
+    readings: tuple[list[Reading], list[Reading]] = ([], [])
+    with contextlib.ExitStack() as stack:
+        sides = [stack.enter_context(_loaded(exhibit)) for exhibit in (base, head)]
+        try:
+            for number in range(rounds):
+                # A drift that is linear in time cancels between a round and the next.
+                for index in (0, 1) if number % 2 == 0 else (1, 0):
+                    readings[index].append(_measure(device, sides[index], meter, timeout_s))
+        except (KernelFault, DeviceError) as error:
+            return Turns(problem=str(error))
+    return Turns(tuple(readings[0]), tuple(readings[1]))
+
+
+@contextlib.contextmanager
+def _loaded(exhibit: Exhibit) -> Iterator[_Side]:
+    inputs = exhibit.inputs()
+    with tempfile.TemporaryDirectory(prefix="gpuenergy-ab-") as folder:
+        arenas = {
+            tensor.name: Arena.create(Path(folder) / str(number), tensor, inputs.get(tensor.name))
+            for number, tensor in enumerate(exhibit.tensors)
+        }
+        yield _Side(exhibit, exhibit.kernel(), arenas)
+
+
+def _measure(device: Device, side: _Side, meter: MeterSettings, timeout_s: float) -> Reading:
+    info = side.exhibit.draft.workload
+    with device.repeat(
+        side.kernel,
+        side.arenas,
+        {scalar.name: scalar for scalar in side.exhibit.scalars},
+        work=Work(info.flops, info.bytes_moved),
+        timeout_s=timeout_s,
+    ) as repeater:
+        return EnergyMeter(device, meter).measure(repeater)
+
+
+def _value(reading: Reading, metric: Metric) -> float:
+    means: dict[Metric, float] = {
+        "time": reading.time_ms.mean,
+        "energy": reading.energy_mj.mean,
+        "edp": reading.edp_mj_ms.mean,
+    }
+    return means[metric]

@@ -1,0 +1,136 @@
+"""``gpuenergy ab``: two revisions of the kernels, measured alternately on the same GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.commands import Subparsers, add_command
+from pytest_gpuenergy.commands.compare import add_gate_arguments, write_comparison
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.ab.exhibit import Exhibit
+    from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.report.gate import Comparison
+    from pytest_gpuenergy.report.gate_settings import GateSettings
+
+ROUNDS = 6
+_LOCK_WAIT_S = 10.0
+_TIMEOUT_S = 60.0
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add ``ab``."""
+    parser = add_command(
+        subparsers,
+        "ab",
+        run,
+        summary="Measure two revisions of the kernels alternately on the same GPU",
+        description="pytest verifies the kernels of both in git worktrees, without measuring; then "
+        "each pair is measured by turns in one session, so that what differs between machines, "
+        "boards and hours drops out. Kernels that are the same in both are not measured.",
+        example="""
+gpuenergy ab main HEAD -k case1 --powercap 3
+gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
+""",
+    )
+    parser.add_argument("base", metavar="BASE_REV", help="The earlier revision, as git names it")
+    parser.add_argument("head", metavar="HEAD_REV", help="The later one")
+    parser.add_argument("paths", metavar="PATH", nargs="*", help="Of tests, as for pytest")
+    parser.add_argument("-k", metavar="EXPRESSION", dest="keyword", help="Items, as for pytest")
+    parser.add_argument(
+        "--rounds",
+        metavar="N",
+        type=_rounds,
+        default=ROUNDS,
+        help=f"How often each version has its turn (default: {ROUNDS})",
+    )
+    parser.add_argument("--powercap", metavar="LIST", help="As for pytest")
+    parser.add_argument("--gpu-device", metavar="DEVICE", default="auto", help="As for pytest")
+    add_gate_arguments(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """Export both, measure, judge; 1 when the gate fails."""
+    from pytest_gpuenergy.ab.exhibit import load_exhibits
+    from pytest_gpuenergy.ab.revisions import commit_of, run_pytest, worktree
+    from pytest_gpuenergy.devices.select import check_spec
+    from pytest_gpuenergy.report.gate_settings import GateSettings
+
+    settings = GateSettings.parse(arguments.fail, strict=arguments.strict)
+    check_spec(arguments.gpu_device)
+    here = Path.cwd()
+    commits = {name: commit_of(here, getattr(arguments, name)) for name in ("base", "head")}
+    with tempfile.TemporaryDirectory(prefix="gpuenergy-ab-") as scratch:
+        sides = []
+        for name, commit in commits.items():
+            title = f"{getattr(arguments, name)} ({commit[:12]})"
+            print(f"{title}: verifying", file=sys.stderr)
+            target = Path(scratch) / name
+            with worktree(here, commit, Path(scratch) / f"{name}-tree") as folder:
+                run_pytest(folder, _pytest_arguments(arguments, target), title)
+            sides.append(load_exhibits(target))
+        comparison = _compare(arguments, settings, commits, *sides)
+    write_comparison(comparison, arguments)
+    return 0 if comparison.passed else 1
+
+
+def _pytest_arguments(arguments: Namespace, target: Path) -> list[str]:
+    words = ["--gpuenergy-export", str(target), "--gpu-device", arguments.gpu_device]
+    for option, value in (("-k", arguments.keyword), ("--powercap", arguments.powercap)):
+        words += [option, value] if value else []
+    return [*words, *arguments.paths]
+
+
+def _compare(
+    arguments: Namespace,
+    settings: GateSettings,
+    commits: dict[str, str],
+    base: tuple[Exhibit, ...],
+    head: tuple[Exhibit, ...],
+) -> Comparison:
+    from pytest_gpuenergy.devices.lock import gpu_lock
+    from pytest_gpuenergy.devices.select import open_device
+    from pytest_gpuenergy.signals import termination_as_interrupt
+
+    with contextlib.ExitStack() as stack:
+        device = stack.enter_context(open_device(arguments.gpu_device))
+        stack.enter_context(gpu_lock(device, wait_s=_LOCK_WAIT_S))
+        stack.enter_context(termination_as_interrupt())
+        return _measure(device, arguments, settings, commits, base, head)
+
+
+def _measure(
+    device: Device,
+    arguments: Namespace,
+    settings: GateSettings,
+    commits: dict[str, str],
+    base: tuple[Exhibit, ...],
+    head: tuple[Exhibit, ...],
+) -> Comparison:
+    from pytest_gpuenergy.ab.pairs import compare_pairs, run_info
+
+    runs = [run_info(device, getattr(arguments, name), commit) for name, commit in commits.items()]
+
+    def tell(label: str) -> None:
+        print(f"{label}: {arguments.rounds} rounds", file=sys.stderr)
+
+    return compare_pairs(
+        device,
+        (runs[0], base),
+        (runs[1], head),
+        settings,
+        rounds=arguments.rounds,
+        timeout_s=_TIMEOUT_S,
+        tell=tell,
+    )
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or not 2 <= int(text) <= 1000:
+        raise ArgumentTypeError(f"{text!r} is not a number of rounds from 2 to 1000")
+    return int(text)

@@ -1,0 +1,68 @@
+"""``gpuenergy baseline update``: makes a run the one that others are judged by."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from pytest_gpuenergy.commands import Subparsers, add_command
+
+DEFAULT = "gpuenergy-baseline.json"
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add ``baseline`` with ``update``."""
+    parser = add_command(
+        subparsers,
+        "baseline",
+        None,
+        summary="Make a run the baseline that later ones are judged by",
+        description="Nothing else ever changes a baseline.",
+        example="gpuenergy baseline update",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
+    change = add_command(
+        actions,
+        "update",
+        _update,
+        summary="Take what a run has measured without a flag into the baseline",
+        description="Kernels that the run did not measure keep what the baseline has of them. "
+        "How the new figures compare with the old ones is printed.",
+        example="""
+gpuenergy baseline update
+gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200.json
+""",
+    )
+    change.add_argument(
+        "source", metavar="RUN", nargs="?", help="Path or id (default: this project's latest run)"
+    )
+    change.add_argument(
+        "--to", metavar="PATH", default=DEFAULT, help=f"The baseline (default: {DEFAULT})"
+    )
+    change.add_argument(
+        "--replace", action="store_true", help="Begin a new baseline, whatever there is now"
+    )
+
+
+def _update(arguments: Namespace) -> int:
+    from pytest_gpuenergy.commands.report import find_runs
+    from pytest_gpuenergy.report.baseline import update
+    from pytest_gpuenergy.report.gate import compare
+    from pytest_gpuenergy.report.gate_settings import GateSettings
+    from pytest_gpuenergy.report.gate_views import label, terminal
+    from pytest_gpuenergy.report.store import load_report
+    from pytest_gpuenergy.report.views import write_json
+
+    path = Path(arguments.to)
+    (run,) = find_runs([arguments.source] if arguments.source else [])
+    new = load_report(run)
+    old = load_report(path) if path.exists() and not arguments.replace else None
+    changed = update(old, new)
+    if old is not None:
+        for line in terminal(compare(old, new, GateSettings())):
+            print(line)
+    write_json(changed.report, path)
+    for left in changed.left_out:
+        print(f"left out: {label(left.measurement.identity)} ({left.why})")
+    print(f"{path}: {len(changed.taken)} taken, {len(changed.kept)} kept")
+    return 0

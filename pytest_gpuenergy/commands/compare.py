@@ -1,0 +1,98 @@
+"""``gpuenergy compare``: judges a run by an earlier one."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.commands import (
+    Subparsers,
+    add_command,
+    add_output_arguments,
+    write_outcome,
+)
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.report.gate import Comparison
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add ``compare``."""
+    parser = add_command(
+        subparsers,
+        "compare",
+        run,
+        summary="Judge a run by an earlier one: SAME, BETTER, WORSE or AMBIGUOUS",
+        description="A kernel is worse, or better, when the whole interval of its change lies "
+        "beyond the limit. Both runs must be of the same GPU model.",
+        example="""
+gpuenergy compare baseline.json
+gpuenergy compare baseline.json .gpuenergy/runs/20261121T120623-cedcdd --fail edp:5% --fail time:3%
+gpuenergy compare old.json new.json --fail edp:5% --md - >> "$GITHUB_STEP_SUMMARY"
+""",
+    )
+    parser.add_argument("base", metavar="BASE", help="Run folder, run id, or JSON report")
+    parser.add_argument(
+        "new", metavar="NEW", nargs="?", help="Likewise (default: this project's latest run)"
+    )
+    add_gate_arguments(parser)
+    parser.add_argument(
+        "--session-sd",
+        metavar="LIST",
+        default="",
+        help="Standard deviation between sessions, such as energy:0.3%%,edp:0.4%% (default: see "
+        "docs/gate.md)",
+    )
+    parser.add_argument(
+        "--allow",
+        metavar="LIST",
+        default="",
+        help="Differences that do not make every verdict AMBIGUOUS: board, driver",
+    )
+
+
+def add_gate_arguments(parser: ArgumentParser) -> None:
+    """Add what ``compare`` and ``ab`` share: limits, and where to write the outcome."""
+    parser.add_argument(
+        "--fail",
+        metavar="METRIC:PERCENT",
+        action="append",
+        default=[],
+        help="Judge this metric (time, energy, edp) and fail when it is worse by more than this, "
+        "such as edp:5%%; may be repeated (default: judge all at 5%%, fail none)",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="AMBIGUOUS, and missing in the baseline, fail too"
+    )
+    add_output_arguments(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """Compare, write or print; 1 when the gate fails."""
+    from pytest_gpuenergy.commands.report import find_runs
+    from pytest_gpuenergy.report.gate import compare
+    from pytest_gpuenergy.report.gate_settings import GateSettings
+    from pytest_gpuenergy.report.store import load_report
+
+    settings = GateSettings.parse(
+        arguments.fail,
+        session_sd=arguments.session_sd,
+        allow=arguments.allow,
+        strict=arguments.strict,
+    )
+    (base,) = find_runs([arguments.base])
+    (new,) = find_runs([arguments.new] if arguments.new else [])
+    comparison = compare(load_report(base), load_report(new), settings)
+    write_comparison(comparison, arguments)
+    return 0 if comparison.passed else 1
+
+
+def write_comparison(comparison: Comparison, arguments: Namespace) -> None:
+    """To wherever the arguments say.
+
+    Raises:
+        ReportError: a file cannot be written.
+    """
+    from pytest_gpuenergy.report.gate_views import json_document, markdown, terminal
+
+    write_outcome(arguments, comparison, terminal, json_document, markdown)

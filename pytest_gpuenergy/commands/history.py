@@ -1,0 +1,88 @@
+"""``gpuenergy history``: a metric over the runs of this project."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.commands import (
+    Subparsers,
+    add_command,
+    add_output_arguments,
+    write_outcome,
+)
+from pytest_gpuenergy.errors import InputError, ReportError
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.report.store import Report
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add ``history``."""
+    parser = add_command(
+        subparsers,
+        "history",
+        run,
+        summary="Show a metric over the runs of this project, and where it changed",
+        description="Runs are those in .gpuenergy; boards are kept apart. Flagged measurements are "
+        "shown, and left out when changes are looked for.",
+        example="""
+gpuenergy history -k case1
+gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
+""",
+    )
+    parser.add_argument(
+        "-k",
+        metavar="WORDS",
+        dest="words",
+        default="",
+        help="Kernels whose label, such as case1-k01-300W, has all these words (default: all)",
+    )
+    parser.add_argument(
+        "--metric", choices=("edp", "energy", "time"), default="edp", help="Default: edp"
+    )
+    parser.add_argument(
+        "--runs", metavar="N", type=_count, help="Only the latest N runs (default: all)"
+    )
+    add_output_arguments(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """Show, or write."""
+    from pytest_gpuenergy.report.history import history
+    from pytest_gpuenergy.report.history_views import json_document, markdown, terminal
+
+    reports = sorted(_load(Path.cwd()), key=lambda report: report.run.started)
+    if arguments.runs is not None:
+        reports = reports[-arguments.runs :]
+    found = history(reports, arguments.metric, arguments.words.split())
+    if not found:
+        raise InputError(
+            f"No run here has a measured kernel with {arguments.words!r} in its label: "
+            "see gpuenergy report."
+        )
+    write_outcome(arguments, found, terminal, json_document, markdown)
+    return 0
+
+
+def _load(root: Path) -> list[Report]:
+    from pytest_gpuenergy.report.store import HOME, is_run, load_report
+
+    reports = []
+    folders = sorted((root / HOME / "runs").glob("*"))
+    for folder in filter(is_run, folders):
+        try:
+            reports.append(load_report(folder))
+        except ReportError as error:
+            print(f"left out: {error}", file=sys.stderr)
+    if not reports:
+        raise InputError(f"There is no run under {root / HOME}: run pytest first.")
+    return reports
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"{text!r} is not a number of runs above zero")
+    return int(text)

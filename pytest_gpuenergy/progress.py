@@ -1,0 +1,73 @@
+"""Says now and then how far a long run is, and how long it will still take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.report.durations import span
+
+INTERVAL_S = 30.0
+CI_INTERVAL_S = 300.0
+"""The log of a CI job is read afterwards, and need not be told so often."""
+
+
+class Progress:
+    """Counts finished items and tells the time left, at most once an interval.
+
+    Args:
+        interval_s: least time between two lines.
+        clock: seconds.
+    """
+
+    def __init__(self, interval_s: float, clock: Callable[[], float] = monotonic) -> None:
+        self._interval_s = interval_s
+        self._clock = clock
+        self._began_s = self._told_s = clock()
+        self._finished = self._worked = 0
+
+    def finish(self, total: int, *, skipped: bool) -> str | None:
+        """Count an item of ``total``; the line to show, when it is time for one.
+
+        What was skipped took no time, so the time left is judged by the other items.
+        """
+        self._finished += 1
+        self._worked += not skipped
+        now_s = self._clock()
+        left = total - self._finished
+        if left <= 0 or not self._worked or now_s - self._told_s < self._interval_s:
+            return None
+        self._told_s = now_s
+        left_s = left * (now_s - self._began_s) / self._worked
+        return f"gpuenergy: {self._finished} of {total} items, about {span(left_s)} left"
+
+
+class ProgressPlugin:
+    """Shows `Progress` in the terminal, from the first item of ours on."""
+
+    def __init__(self, config: pytest.Config, is_ours: Callable[[pytest.TestReport], bool]) -> None:
+        self._config = config
+        self._is_ours = is_ours
+        self._session: pytest.Session | None = None
+        self._progress = Progress(CI_INTERVAL_S if os.environ.get("CI") else INTERVAL_S)
+        self._ours = self._skipped = False
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Keep the session, which knows how many items there are, under pytest-xdist too."""
+        self._session = session
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count an item when its last phase is over."""
+        self._ours = self._ours or self._is_ours(report)
+        self._skipped = report.skipped or (self._skipped and report.when != "setup")
+        if report.when != "teardown" or self._session is None:
+            return
+        line = self._progress.finish(self._session.testscollected, skipped=self._skipped)
+        terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        if line and self._ours and terminal is not None:
+            terminal.ensure_newline()
+            terminal.write_line(line)

@@ -1,0 +1,41 @@
+"""Where the wall time of a run went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_gpuenergy.report.measurement import PHASES, Measurement
+
+SLOWEST = 5
+
+
+def duration_lines(measurements: Sequence[Measurement]) -> Iterator[str]:
+    """The phases' shares of the items' wall time, then the slowest items; nothing without items.
+
+    Kernels are compiled ahead in the background: ``compile`` is what an item had to wait for it.
+    """
+    total_s = sum(m.wall_s for m in measurements)
+    if total_s <= 0:
+        return
+    yield f"wall time of {len(measurements)} items: {span(total_s)}"
+    for name in PHASES:
+        spent_s = sum(m.phases_s.get(name, 0.0) for m in measurements)
+        yield f"  {name:<8} {span(spent_s):>9} {spent_s / total_s:6.1%}"
+    rest_s = total_s - sum(sum(m.phases_s.values()) for m in measurements)
+    yield f"  {'rest':<8} {span(rest_s):>9} {rest_s / total_s:6.1%}"
+    yield "slowest items"
+    for m in sorted(measurements, key=lambda m: m.wall_s, reverse=True)[:SLOWEST]:
+        parts = ", ".join(f"{name} {span(seconds)}" for name, seconds in m.phases_s.items())
+        yield f"  {span(m.wall_s):>9} {m.node_id}{f' ({parts})' if parts else ''}"
+
+
+def span(seconds: float) -> str:
+    """A span of time in words: ``0.53 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

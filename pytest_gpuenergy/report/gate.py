@@ -1,0 +1,203 @@
+"""The gate: two reports, or a baseline and one measurement, and a verdict on each metric."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.report.gate_settings import GateSettings
+from pytest_gpuenergy.report.measurement import Measurement, RunInfo
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.verdict import Judgement, count_comparisons, fails, judge
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A measurement that could not be compared, and why, as a clause."""
+
+    measurement: Measurement
+    why: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of comparing two reports.
+
+    Attributes:
+        base: the earlier run.
+        new: the later one.
+        settings: by which it was judged.
+        comparisons: for how many verdicts the intervals are widened.
+        judgements: in the order of the new report.
+        missing_in_base: measured now, without a counterpart that has figures.
+        missing_in_new: in the baseline, and not in the new report.
+        failed: had figures in the baseline, and have none now.
+        doubts: what makes every verdict AMBIGUOUS.
+        unchanged: the same kernel in both, which was therefore not measured.
+    """
+
+    base: RunInfo
+    new: RunInfo
+    settings: GateSettings
+    comparisons: int
+    judgements: tuple[Judgement, ...]
+    missing_in_base: tuple[Unmatched, ...]
+    missing_in_new: tuple[Unmatched, ...]
+    failed: tuple[Unmatched, ...]
+    doubts: tuple[str, ...] = ()
+    unchanged: tuple[Unmatched, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing fails by the settings."""
+        if self.settings.enforced and self.failed:
+            return False
+        if self.settings.strict and self.missing_in_base:
+            return False
+        return not any(fails(judgement, self.settings) for judgement in self.judgements)
+
+
+class Baseline:
+    """A report to compare with.
+
+    Raises:
+        InputError: it is of an older tool, whose protocol is unknown.
+    """
+
+    def __init__(self, report: Report, settings: GateSettings) -> None:
+        _refuse_legacy(report.run)
+        self.run = report.run
+        self.settings = settings
+        self._known: dict[tuple[str, str, str, str], list[Measurement]] = defaultdict(list)
+        for measurement in report.measurements:
+            self._known[measurement.identity].append(measurement)
+
+    def doubts(self, run: RunInfo) -> tuple[str, ...]:
+        """What makes every verdict on ``run`` AMBIGUOUS, as clauses; see the settings' ``allow``.
+
+        Raises:
+            InputError: the runs cannot be compared at all.
+        """
+        _refuse_legacy(run)
+        ours, theirs = _title(run), _title(self.run)
+        if ours != theirs:
+            differs = "gpu_name" if run.gpu_name != self.run.gpu_name else "emulated"
+            raise InputError(
+                f"The baseline (run {self.run.run_id}) is of {theirs}, and run {run.run_id} of "
+                f"{ours}: they differ in {differs}, so compare with a baseline of the same GPU."
+            )
+        differences = {
+            "board": (self.run.gpu_uuid, run.gpu_uuid),
+            "driver": (self.run.software.get("driver"), run.software.get("driver")),
+        }
+        return tuple(
+            f"another {name} than the baseline's ({now} instead of {before})"
+            for name, (before, now) in differences.items()
+            if before != now and name not in self.settings.allow
+        )
+
+    def counterpart(self, measurement: Measurement) -> Measurement | None:
+        """The baseline's measurement of the same identity; of several, that of the same item."""
+        known = self._known.get(measurement.identity, [])
+        same_item = [item for item in known if item.node_id == measurement.node_id]
+        if same_item:
+            return same_item[-1]
+        return known[0] if len(known) == 1 else None
+
+    def judge(
+        self, measurement: Measurement, run: RunInfo, comparisons: int
+    ) -> tuple[Judgement, ...] | Unmatched:
+        """A judgement for each metric of the settings, or why there is none.
+
+        Args:
+            measurement: with figures.
+            run: that it belongs to.
+            comparisons: how many verdicts the whole run makes, fixed before it measures.
+
+        Raises:
+            InputError: the runs cannot be compared at all.
+        """
+        doubts = self.doubts(run)
+        base = self.counterpart(measurement)
+        if base is None:
+            several = len(self._known.get(measurement.identity, [])) > 1
+            return Unmatched(
+                measurement,
+                "the baseline has several of that name" if several else "not in the baseline",
+            )
+        if not base.measured:
+            return Unmatched(measurement, "without figures in the baseline")
+        same_board = run.gpu_uuid == self.run.gpu_uuid
+        return tuple(
+            judge(
+                base,
+                measurement,
+                metric,
+                limit,
+                self.settings.sd(metric, same_board=same_board),
+                comparisons,
+                doubts,
+            )
+            for metric, limit in self.settings.limits.items()
+        )
+
+    def missing(self, measurements: Iterable[Measurement]) -> tuple[Unmatched, ...]:
+        """The baseline's measurements that are nobody's counterpart."""
+        used = {id(self.counterpart(measurement)) for measurement in measurements}
+        return tuple(
+            Unmatched(item, "not in the new run")
+            for known in self._known.values()
+            for item in known
+            if id(item) not in used
+        )
+
+
+def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
+    """Judge every measurement of ``new`` by its counterpart in ``base``.
+
+    Raises:
+        InputError: the runs cannot be compared at all: another GPU model, a real and an emulated
+            GPU, or figures of an older tool.
+    """
+    baseline = Baseline(base, settings)
+    doubts = baseline.doubts(new.run)
+    comparisons = count_comparisons(len(new.measurements), settings)
+    judgements: list[Judgement] = []
+    unknown: list[Unmatched] = []
+    failed: list[Unmatched] = []
+    for measurement in new.measurements:
+        if not measurement.measured:
+            before = baseline.counterpart(measurement)
+            if before is not None and before.measured:
+                failed.append(Unmatched(measurement, measurement.error or measurement.outcome))
+            continue
+        result = baseline.judge(measurement, new.run, comparisons)
+        if isinstance(result, Unmatched):
+            unknown.append(result)
+        else:
+            judgements += result
+    return Comparison(
+        base.run,
+        new.run,
+        settings,
+        comparisons,
+        tuple(judgements),
+        tuple(unknown),
+        baseline.missing(new.measurements),
+        tuple(failed),
+        doubts,
+    )
+
+
+def _title(run: RunInfo) -> str:
+    return f"{run.gpu_name}{' (emulated)' if run.emulated else ''}"
+
+
+def _refuse_legacy(run: RunInfo) -> None:
+    if run.legacy:
+        raise InputError(
+            f"Run {run.run_id} is marked legacy, its figures come from an unknown protocol: "
+            "measure again, and compare with that."
+        )

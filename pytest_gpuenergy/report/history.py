@@ -1,0 +1,137 @@
+"""One metric over the runs of a project: its values, its spread, and where its level changed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, median
+
+from pytest_gpuenergy.metrics import Metric
+from pytest_gpuenergy.report.changepoints import ChangePoint, change_points
+from pytest_gpuenergy.report.gate_views import label
+from pytest_gpuenergy.report.measurement import Interval, Measurement, RunInfo
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.verdict import figure, interval
+
+
+@dataclass(frozen=True)
+class Point:
+    """The metric in one run, in ms, mJ or mJ ms."""
+
+    run: RunInfo
+    value: float
+    ci95: Interval | None
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Another level from one run on.
+
+    Attributes:
+        last: the last run of the former level.
+        first: the first of the new one.
+        before: median of the former level.
+        after: median of the new one.
+        p: of the permutation test.
+    """
+
+    last: Point
+    first: Point
+    before: float
+    after: float
+    p: float
+
+    @property
+    def relative(self) -> float:
+        """As a fraction: 0.05 is 5 % more."""
+        return self.after / self.before - 1
+
+
+@dataclass(frozen=True)
+class Series:
+    """One kernel under one cap on one board, in the order in which the runs were started."""
+
+    identity: tuple[str, str, str, str]
+    metric: Metric
+    points: tuple[Point, ...]
+
+    @property
+    def run(self) -> RunInfo:
+        """The latest run."""
+        return self.points[-1].run
+
+    @property
+    def clean(self) -> tuple[Point, ...]:
+        """The points without flags, above zero: only these are looked at for changes."""
+        return tuple(point for point in self.points if not point.flags and point.value > 0)
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        """Where the level changed, by `change_points` on the logarithms."""
+        return tuple(
+            Change(
+                earlier[-1],
+                later[0],
+                median(point.value for point in earlier),
+                median(point.value for point in later),
+                cut.p,
+            )
+            for cut, (earlier, later) in zip(
+                self._cuts, itertools.pairwise(self.levels), strict=True
+            )
+        )
+
+    @property
+    def levels(self) -> list[tuple[Point, ...]]:
+        """The clean points, cut where their level changed."""
+        cuts = [0, *(cut.index for cut in self._cuts), len(self.clean)]
+        return [self.clean[begin:end] for begin, end in itertools.pairwise(cuts)]
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation between runs around their level, as a fraction.
+
+        The root of the pooled variance of the logarithms; None with fewer than two degrees of
+        freedom, that is with fewer than two runs more than there are levels.
+        """
+        logs = [[math.log(point.value) for point in level] for level in self.levels]
+        degrees = sum(map(len, logs)) - len(logs)
+        if degrees < 2:
+            return None
+        squares = [(x - fmean(level)) ** 2 for level in logs for x in level]
+        return math.sqrt(math.fsum(squares) / degrees)
+
+    @cached_property
+    def _cuts(self) -> list[ChangePoint]:
+        return change_points([math.log(point.value) for point in self.clean])
+
+
+def history(reports: Iterable[Report], metric: Metric, words: Sequence[str] = ()) -> list[Series]:
+    """The series of all kernels whose label has all ``words``, as ``case1-k01-300W`` has ``case1``.
+
+    Boards are kept apart, and so are real and emulated GPUs; legacy runs are left out.
+    """
+    ordered = sorted(
+        (report for report in reports if not report.run.legacy),
+        key=lambda report: (report.run.started, report.run.run_id),
+    )
+    wanted = [word.casefold() for word in words]
+    points: dict[tuple[object, ...], list[tuple[Measurement, Point]]] = defaultdict(list)
+    for report in ordered:
+        board = (report.run.gpu_name, report.run.gpu_uuid, report.run.emulated)
+        for measurement in report.measurements:
+            value = figure(measurement, metric)
+            name = label(measurement.identity).casefold()
+            if value is None or not all(word in name for word in wanted):
+                continue
+            point = Point(report.run, value, interval(measurement, metric), measurement.validity)
+            points[(board, measurement.identity)].append((measurement, point))
+    return [
+        Series(found[0][0].identity, metric, tuple(point for _, point in found))
+        for found in points.values()
+    ]

@@ -1,0 +1,176 @@
+"""What the page shows, as plain values for JSON: nothing in it is markup or code."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_gpuenergy.report.differences import Difference, differences
+from pytest_gpuenergy.report.html.charts import charts
+from pytest_gpuenergy.report.measurement import Interval, Measurement, RunInfo
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.tables import Best, best_of_each, energy, subject, time
+
+Values = dict[str, Any]
+
+FLAGS = {
+    "not_steady": "the power had not settled when the trials began",
+    "interval_wide": "the energy's interval is wider than ±1 %",
+    "host_gaps": "the GPU was idle for more than 1 % of the window",
+    "sources_disagree": "counter and power samples differ by more than 2 %",
+    "counter_stale": "the energy counter stood still: there are no figures",
+    "power_stale": "there is no counter, and the power stood still: there are no figures",
+    "counter_reset": "the energy counter ran backwards: there are no figures",
+    "hw_slowdown": "the hardware lowered the clocks",
+    "sw_thermal_slowdown": "the driver lowered the clocks because of heat",
+    "hw_thermal_slowdown": "the hardware lowered the clocks because of heat",
+    "hw_power_brake": "an external power brake lowered the clocks",
+    "temperature_drift": "the GPU warmed or cooled by more than 8 K during the trials",
+    "power_limit_changed": "the requested or the enforced power limit is not what it was",
+    "enforced_limit_lower": "the card enforced less than the cap asked for",
+    "power_limit_unknown": "the card no longer told its power limit",
+    "foreign_process": "another process had a CUDA context on the GPU",
+    "legacy": "read from an older tool's output: how it was measured is not known",
+}
+
+
+def page_data(report: Report, baseline: Report | None = None) -> Values:
+    """Everything the page shows of ``report``, and of its differences to ``baseline``.
+
+    Raises:
+        ReportError: one is of an emulated GPU and the other of a real one.
+    """
+    rows = report.measurements
+    best = best_of_each(rows)
+    # By identity: equal measurements are still two.
+    front = {id(m) for one in best for m in one.front}
+    caps = _caps(rows)
+    return {
+        "gpu": report.run.gpu_name,
+        "emulated": report.run.emulated,
+        "run": _identity(report.run),
+        "caps": caps,
+        "rows": [_row(m, pareto=id(m) in front) for m in rows],
+        "best": [_best(one) for one in best],
+        "flags": _flags(rows),
+        "charts": charts(emulated=report.run.emulated, caps=len(caps)),
+        "baseline": None if baseline is None else _identity(baseline.run),
+        "differences": []
+        if baseline is None
+        else [_difference(one) for one in differences(report, baseline)],
+    }
+
+
+def _caps(rows: Sequence[Measurement]) -> list[str]:
+    """Labels of the caps, lowest first."""
+    watts = {m.cap: m.enforced_power_limit_w or m.power_limit_w or 0.0 for m in rows}
+    return sorted(watts, key=lambda cap: (watts[cap], cap))
+
+
+def _row(m: Measurement, *, pareto: bool) -> Values:
+    conditions = m.end
+    return {
+        "workload": subject(m),
+        "kernel": m.kernel.label,
+        "band": str(m.kernel.details.get("band", m.kernel.origin)),
+        "cap": m.cap,
+        "limit_w": _finite(m.enforced_power_limit_w or m.power_limit_w),
+        **_figure("time_us", m.time_ms, m.time_ms_ci95, 1e3),
+        **_figure("energy_mj", m.energy_mj, m.energy_mj_ci95),
+        **_figure("edp_mj_ms", m.edp_mj_ms, m.edp_mj_ms_ci95),
+        "power_w": _finite(m.power_w),
+        "gflops": _finite(m.gflops),
+        "gflops_per_w": _finite(m.gflops_per_w),
+        "temperature_c": conditions.temperature_c if conditions else None,
+        "sm_clock_mhz": conditions.sm_clock_mhz if conditions else None,
+        "binding": m.cap_binding,
+        "pareto": pareto,
+        "flags": list(m.validity),
+        "state": "failed" if not m.measured else "flagged" if m.validity else "clean",
+        "outcome": m.outcome,
+        "error": m.error,
+        "digest": m.kernel.digest[:12],
+        "item": m.node_id,
+    }
+
+
+def _figure(
+    name: str, value: float | None, interval: Interval | None, scale: float = 1.0
+) -> Values:
+    low, high = (interval.low, interval.high) if interval else (value, value)
+    ends = {name: value, f"{name}_low": low, f"{name}_high": high}
+    return {key: _finite(end, scale) for key, end in ends.items()}
+
+
+def _finite(value: float | None, scale: float = 1.0) -> float | None:
+    if value is None:
+        return None
+    scaled = value * scale
+    return scaled if math.isfinite(scaled) else None
+
+
+def _best(best: Best) -> Values:
+    def told(m: Measurement, figure: str) -> Values:
+        return {
+            "figure": figure,
+            "kernel": m.kernel.label,
+            "cap": m.cap,
+            "flagged": bool(m.validity),
+        }
+
+    return {
+        "workload": best.workload,
+        "measured": len(best.rows),
+        "time": told(best.time, time(best.time.time_ms or 0.0)),
+        "energy": told(best.energy, energy(best.energy.energy_mj or 0.0)),
+        "edp": told(best.edp, f"{best.edp.edp_mj_ms:.3g} mJ·ms"),
+        "front": [{"kernel": m.kernel.label, "cap": m.cap} for m in best.front],
+    }
+
+
+def _flags(rows: Sequence[Measurement]) -> list[Values]:
+    counts = Counter(flag for m in rows for flag in dict.fromkeys(m.validity))
+    return [
+        {"flag": flag, "count": count, "meaning": FLAGS.get(flag, "")}
+        for flag, count in counts.most_common()
+    ]
+
+
+def _identity(run: RunInfo) -> list[tuple[str, str]]:
+    limits = [f"{name} {watts:g} W" for name, watts in run.power_limits_w.items()]
+    return [
+        ("run", run.run_id),
+        ("started", run.started),
+        ("host", run.host),
+        ("GPU", f"{run.gpu_name}{' (emulated)' if run.emulated else ''}"),
+        ("UUID", run.gpu_uuid),
+        ("architecture", run.architecture),
+        ("power limits", ", ".join(limits)),
+        ("git revision", run.git_revision or "unknown"),
+        *((f"option --{name}", value) for name, value in run.options.items()),
+        *run.software.items(),
+    ]
+
+
+def _difference(one: Difference) -> Values:
+    (before, now), intervals = one.values, one.intervals
+    change = one.change
+    return {
+        "workload": subject(one.now),
+        "kernel": one.now.kernel.label,
+        "cap": one.now.cap,
+        "metric": f"{one.metric.name} ({one.metric.unit})",
+        "before": before,
+        "now": now,
+        "before_interval": _ends(intervals[0]),
+        "now_interval": _ends(intervals[1]),
+        "change_percent": None if change is None else _finite(change, 100.0),
+        "same_kernel": one.same_kernel,
+        "flags": sorted({*one.before.validity, *one.now.validity}),
+    }
+
+
+def _ends(interval: Interval | None) -> tuple[float, float] | None:
+    return None if interval is None else (interval.low, interval.high)

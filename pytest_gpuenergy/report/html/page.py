@@ -1,0 +1,98 @@
+"""Putting the page together: template, style, script, plotting library and data."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+from html import escape
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.report.html.data import Values, page_data
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.views import write_view
+
+VEGA_LITE = "6.4"
+
+
+def check_html() -> None:
+    """See that the page can be made here.
+
+    Raises:
+        InputError: the plotting library is not installed.
+    """
+    try:
+        import vl_convert  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "The HTML page needs a plotting library: pip install 'pytest-gpuenergy[html]'."
+        ) from None
+
+
+def html_page(report: Report, baseline: Report | None = None) -> str:
+    """The page: every script and style is in it, and nothing is fetched when it is opened.
+
+    Strings of the report are data in a JSON block and shown as text. The page's content policy
+    lets only its own two scripts run, by their hashes, so that no name can become code.
+
+    Args:
+        report: what to show.
+        baseline: an earlier report to show the differences to, without verdicts.
+
+    Raises:
+        InputError: the plotting library is not installed.
+        ReportError: one of the two is of an emulated GPU and the other of a real one.
+    """
+    check_html()
+    data = page_data(report, baseline)
+    scripts = {"vega": _vega(), "script": _read("page.js")}
+    label = " (emulated)" if report.run.emulated else ""
+    return Template(_read("page.html")).substitute(
+        scripts,
+        title=escape(f"{report.run.gpu_name}{label}, run {report.run.run_id}"),
+        style=_read("page.css"),
+        hashes=" ".join(map(_hash, scripts.values())),
+        data=_embedded(data),
+    )
+
+
+def write_html(report: Report, path: Path, baseline: Report | None = None) -> None:
+    """Write `html_page` to ``path``.
+
+    Raises:
+        InputError, ReportError: as `html_page`, or it cannot be written.
+    """
+    write_view(path, html_page(report, baseline))
+
+
+@functools.cache
+def _vega() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script."""
+    import vl_convert
+
+    library: Any = vl_convert  # whose stubs want the optional snippet
+    bundle: str = library.javascript_bundle(vl_version=VEGA_LITE)
+    return bundle.replace("</script", "<\\/script").replace("\r\n", "\n")
+
+
+@functools.cache
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _embedded(data: Values) -> str:
+    """JSON in ASCII that no HTML parser takes for a tag, a comment or an entity."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text

@@ -1,0 +1,142 @@
+"""The tidy table: one row per measurement, one column per field, for data frames."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuenergy.errors import InputError, ReportError
+from pytest_gpuenergy.report.measurement import Measurement, RunInfo, to_json
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.views import write_view
+
+Cell = str | int | float | bool | None
+_RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name, the type of its cells (each of which may be empty), and where it is from.
+
+    ``path`` leads through nested dataclasses from a `Measurement`, or from a `RunInfo` when
+    ``of_run``.
+    """
+
+    name: str
+    kind: type
+    path: tuple[str, ...]
+    of_run: bool = False
+
+    def cell(self, run: RunInfo, measurement: Measurement) -> Cell:
+        """This column's cell in the row of ``measurement``."""
+        value: Any = run if self.of_run else measurement
+        for name in self.path:
+            value = None if value is None else getattr(value, name)
+        if isinstance(value, Mapping):
+            return json.dumps(value)
+        if isinstance(value, tuple):
+            return len(value) if self.kind is int else " ".join(map(str, value))
+        return typing.cast(Cell, value)
+
+
+def tidy_columns() -> list[Column]:
+    """The columns, in order: the run's identity, then every field of a measurement.
+
+    Nested fields are joined with ``_``: ``kernel_label``, ``time_ms_ci95_low``. Mappings are JSON
+    text, flags and seeds are joined with blanks, of the trials there is the number.
+    """
+    kinds = typing.get_type_hints(RunInfo)
+    run = [Column(name, kinds[name], (name,), of_run=True) for name in _RUN_FIELDS]
+    return [*run, *_columns(Measurement, ())]
+
+
+def tidy_rows(report: Report) -> Iterator[list[Cell]]:
+    """The rows, in the order of the measurements; cells in the order of `tidy_columns`."""
+    columns = tidy_columns()
+    for measurement in report.measurements:
+        yield [column.cell(report.run, measurement) for column in columns]
+
+
+def tidy_csv(report: Report) -> str:
+    """The table as CSV with a header; figures in full precision, empty where there is none."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.name for column in tidy_columns()])
+    writer.writerows(tidy_rows(report))
+    return text.getvalue()
+
+
+def check_parquet() -> None:
+    """See that Parquet can be written here.
+
+    Raises:
+        InputError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "Parquet needs pyarrow: pip install 'pytest-gpuenergy[parquet]'."
+        ) from None
+
+
+def write_parquet(report: Report, path: Path) -> None:
+    """Write the table as Parquet; the file's metadata ``gpuenergy`` is the run's identity as JSON.
+
+    Raises:
+        InputError: pyarrow is not installed.
+        ReportError: it cannot be written.
+    """
+    check_parquet()
+    import pyarrow
+    import pyarrow.parquet
+
+    types_of = {
+        str: pyarrow.string(),
+        int: pyarrow.int64(),
+        float: pyarrow.float64(),
+        bool: pyarrow.bool_(),
+    }
+    columns = tidy_columns()
+    schema = pyarrow.schema(
+        [(column.name, types_of[column.kind]) for column in columns],
+        metadata={"gpuenergy": json.dumps(to_json(report.run))},
+    )
+    rows = [dict(zip(schema.names, row, strict=True)) for row in tidy_rows(report)]
+    sink = pyarrow.BufferOutputStream()
+    try:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), sink)
+    except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        raise ReportError(f"{path} cannot be written as Parquet: {error}.") from None
+    write_view(path, sink.getvalue().to_pybytes())
+
+
+def _columns(kind: type, path: tuple[str, ...]) -> Iterator[Column]:
+    hints = typing.get_type_hints(kind)
+    for item in fields(kind):
+        name, inner = (*path, item.name), _without_none(hints[item.name])
+        if is_dataclass(inner) and isinstance(inner, type):
+            yield from _columns(inner, name)
+        else:
+            yield Column("_".join(name), _cell_type(inner), name)
+
+
+def _without_none(hint: Any) -> Any:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
+    return hint
+
+
+def _cell_type(hint: Any) -> type:
+    if hint in (str, int, float, bool):
+        return typing.cast(type, hint)
+    if typing.get_origin(hint) is tuple and is_dataclass(typing.get_args(hint)[0]):
+        return int
+    return str

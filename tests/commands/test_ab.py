@@ -1,0 +1,172 @@
+"""`gpuenergy ab` on a small repository whose kernel differs between revisions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.cli import main
+
+INI = """
+[tool.pytest.ini_options]
+filterwarnings = ["error"]
+gpu_device = "emulated"
+addopts = ["-p", "no:hypothesispytest"]
+"""
+
+BENCH = '''
+import pytest
+from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
+
+SOURCE = """
+extern "C" __global__ void scale(const float* x, float* y, float factor) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  y[i] = factor * x[i];
+}
+"""
+SCALE = Contract(
+    "scale",
+    (Tensor("x", (1024,), "float32", "input"), Tensor("y", (1024,), "float32", "output")),
+    lambda inputs: {"y": 2 * inputs["x"]},
+    values=(Scalar("factor", "float32", 2.0),),
+)
+
+@pytest.mark.parametrize("block", [64, 128], ids=["b064", "b128"])
+def test_scale(block, powercap, load_kernel, energy_benchmark):
+    kernel = load_kernel(
+        SOURCE, entry="scale", grid=1024 // block, block=block, arguments=("x", "y", "factor")
+    )
+    energy_benchmark(kernel, workload=SCALE, label=f"b{block:03d}")
+'''
+LINE = "  y[i] = factor * x[i];"
+SLOWER = (
+    LINE
+    + """
+  for (int k = 1; k < 16; ++k) y[i] += x[(i * 33 * k) % 1024] - x[(i * 33 * k) % 1024];"""
+)
+WRONG = "  y[i] = 3 * x[i];"
+
+
+@pytest.fixture(autouse=True)
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a bench in a folder of it, which is where the command is called."""
+    bench = tmp_path / "repository" / "kernels"
+    bench.mkdir(parents=True)
+    monkeypatch.chdir(bench)
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "Somebody")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "somebody@example.org")
+    git("init", "-q", "-b", "main", "..")
+    (bench / "pyproject.toml").write_text(INI)
+    (bench / "test_scale.py").write_text(BENCH)
+    commit("One")
+    return bench
+
+
+def git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def commit(subject: str) -> None:
+    git("add", "-A")
+    git("commit", "-qm", subject)
+
+
+def change(repository: Path, old: str, new: str) -> None:
+    path = repository / "test_scale.py"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    commit("Another")
+
+
+def ab(*arguments: str) -> int:
+    return main(["ab", "HEAD~1", "HEAD", "--powercap", "1", *arguments])
+
+
+def test_a_slower_revision_is_found(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(repository, LINE, SLOWER)
+    assert ab("-k", "b128", "--fail", "edp:0.5%", "--json", "-") == 1
+    document = json.loads(capsys.readouterr().out)
+    (found,) = document["judgements"]
+    assert (found["kernel"], found["cap"], found["verdict"]) == ("b128", "200W", "WORSE")
+    assert found["interval"][1] - found["interval"][0] < 0.02
+    assert document["new"]["git_revision"] == git("rev-parse", "HEAD").strip()
+
+
+def test_a_faster_revision_is_better(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(repository, LINE, SLOWER)
+    words = ["ab", "HEAD", "HEAD~1", "--powercap", "1", "--fail", "edp:0.5%", "--rounds", "4"]
+    assert main(words) == 0
+    assert "2 BETTER" in capsys.readouterr().out
+
+
+def test_only_kernels_that_differ_are_measured(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(repository, "import pytest", "import pytest  # and more")
+    assert ab() == 0
+    captured = capsys.readouterr()
+    assert captured.out.count("(the same kernel in both)") == 2
+    assert "rounds" not in captured.err
+
+
+def test_a_text_that_differs_in_nothing_that_matters_is_the_same(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(repository, LINE, LINE + "  // twice")
+    assert ab("-k", "b128", "--fail", "edp:2%") == 0
+    assert "1 SAME" in capsys.readouterr().out
+
+
+def test_a_kernel_that_is_wrong_now_fails(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(repository, LINE, WRONG)
+    assert ab("--fail", "edp:5%") == 1
+    assert "no longer measured: scale-b064-200W (" in capsys.readouterr().out
+
+
+def test_items_of_one_revision_only_are_told(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(repository, "[64, 128]", "[128, 256]")
+    change(repository, '["b064", "b128"]', '["b128", "b256"]')
+    assert main(["ab", "HEAD~2", "HEAD", "--powercap", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "missing in the baseline: scale-b256-200W" in out
+    assert "missing in the new run: scale-b064-200W" in out
+
+
+def test_nothing_is_left_behind(repository: Path) -> None:
+    change(repository, LINE, SLOWER)
+    ab("-k", "b128", "--rounds", "2")
+    assert git("worktree", "list").count("\n") == 1
+    assert git("status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ab", "no-such", "HEAD"], "git rev-parse does not work"),
+        (["ab", "HEAD", "HEAD", "-k", "nothing"], "there are no such items"),
+        (["ab", "HEAD", "HEAD", "--rounds", "1"], "not a number of rounds"),
+        (["ab", "HEAD", "HEAD", "--gpu-device", "tpu"], "--gpu-device 'tpu' is not understood"),
+        (["ab", "HEAD", "HEAD", "--fail", "edp"], "--fail 'edp' is not understood"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_ends_with_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_bench_that_breaks_is_shown(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(repository, "import pytest", "import no_such_module")
+    assert ab() == 1
+    assert "no_such_module" in capsys.readouterr().err

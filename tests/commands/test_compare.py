@@ -1,0 +1,209 @@
+"""`gpuenergy compare`, `baseline` and `history` on run folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gate_simulation import Session, drawn_measurement
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.report import Measurement, RunFolder, RunInfo, load_report
+
+MakeRun = Callable[..., None]
+STEADY = Session(0.0, 0.0)
+RUN = RunInfo(
+    run_id="",
+    started="",
+    host="host",
+    gpu_name="NVIDIA H200",
+    gpu_uuid="GPU-0",
+    architecture="sm_90",
+    emulated=True,
+    power_limits_w={},
+    software={"driver": "580"},
+    options={},
+)
+
+
+def measurement(label: str = "k01", edp: float = 1.0, seed: int = 0) -> Measurement:
+    return drawn_measurement(np.random.default_rng(seed))(label, STEADY, edp)
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def make_run(project: Path) -> MakeRun:
+    """A run folder of this project; ids sort as their times do."""
+
+    def make(name: str, *measurements: Measurement, **changes: Any) -> None:
+        started = f"2026-01-01T00:00:00 {name}"
+        folder = RunFolder.create(project, replace(RUN, run_id=name, started=started, **changes))
+        for one in measurements:
+            folder.append(one)
+
+    return make
+
+
+def test_a_good_run_ends_with_0_and_a_bad_one_with_1(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("a", measurement())
+    make_run("b", measurement(seed=1))
+    make_run("c", measurement(edp=1.2))
+    assert main(["compare", "a", "b", "--fail", "edp:5%"]) == 0
+    assert capsys.readouterr().out.endswith(": passed\n")
+    assert main(["compare", "a", "--fail", "edp:5%"]) == 1  # the latest run
+    assert capsys.readouterr().out.endswith(": FAILED\n")
+
+
+def test_without_a_limit_nothing_fails(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("a", measurement())
+    make_run("b", measurement(edp=1.2))
+    assert main(["compare", "a", "b"]) == 0
+    assert "3 WORSE" in capsys.readouterr().out
+
+
+def test_strict_and_the_deviation_between_sessions_are_heeded(make_run: MakeRun) -> None:
+    make_run("a", measurement())
+    make_run("b", measurement(edp=1.05))
+    words = ["compare", "a", "b", "--fail", "edp:2%"]
+    assert main([*words, "--session-sd", "edp:3%"]) == 0
+    assert main([*words, "--session-sd", "edp:3%", "--strict"]) == 1
+    assert main([*words, "--session-sd", "edp:0.1%"]) == 1
+
+
+def test_verdicts_as_json_and_markdown(
+    make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("a", measurement())
+    make_run("b", measurement(), measurement("k02"))
+    assert main(["compare", "a", "b", "--json", "-", "--md", "out/c.md"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["verdict"] for one in document["judgements"]] == ["SAME"] * 3
+    assert "missing in the baseline: simulated-k02-current" in (project / "out/c.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gpu_name": "NVIDIA A30"}, "differ in gpu_name"),
+        ({"emulated": False}, "differ in emulated"),
+        ({"legacy": True}, "marked legacy"),
+    ],
+)
+def test_what_cannot_be_compared_ends_with_2(
+    make_run: MakeRun,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, object],
+    words: str,
+) -> None:
+    make_run("a", measurement())
+    make_run("b", measurement(), **changes)
+    assert main(["compare", "a", "b"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_another_board_is_said_once_and_can_be_allowed(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("a", measurement())
+    make_run("b", measurement(edp=2.0), gpu_uuid="GPU-1")
+    assert main(["compare", "a", "b", "--fail", "edp:5%"]) == 0
+    assert "every verdict is AMBIGUOUS: another board" in capsys.readouterr().out
+    assert main(["compare", "a", "b", "--fail", "edp:5%", "--allow", "board"]) == 1
+
+
+def test_a_baseline_is_made_from_the_clean_measurements(
+    make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("a", measurement(), replace(measurement("k02"), validity=("not_steady",)))
+    assert main(["baseline", "update"]) == 0
+    out = capsys.readouterr().out
+    assert "left out: simulated-k02-current (flagged: not_steady)\n" in out
+    assert out.endswith("gpuenergy-baseline.json: 1 taken, 0 kept\n")
+    report = load_report(project / "gpuenergy-baseline.json")
+    assert [m.kernel.label for m in report.measurements] == ["k01"]
+
+
+def test_an_update_replaces_what_was_measured_and_keeps_the_rest(
+    make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("a", measurement(), measurement("k02"))
+    make_run("b", measurement(edp=1.5))
+    assert main(["baseline", "update", "a", "--to", "base.json"]) == 0
+    assert main(["baseline", "update", "b", "--to", "base.json"]) == 0
+    assert "WORSE" in capsys.readouterr().out
+    report = load_report(project / "base.json")
+    assert report.run.run_id == "b"
+    figures = {m.kernel.label: m.edp_mj_ms for m in report.measurements}
+    assert figures == {"k01": measurement(edp=1.5).edp_mj_ms, "k02": measurement("k02").edp_mj_ms}
+
+
+def test_a_baseline_is_of_one_board(
+    make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("a", measurement(), measurement("k02"))
+    make_run("b", measurement(), gpu_uuid="GPU-1")
+    assert main(["baseline", "update", "a"]) == 0
+    assert main(["baseline", "update", "b"]) == 2
+    assert "differ in the board (GPU-0 and GPU-1)" in capsys.readouterr().err
+    assert main(["baseline", "update", "b", "--replace"]) == 0
+    report = load_report(project / "gpuenergy-baseline.json")
+    assert [m.kernel.label for m in report.measurements] == ["k01"]
+
+
+def test_nothing_clean_makes_no_baseline(
+    make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("a", replace(measurement(), validity=("not_steady",)))
+    assert main(["baseline", "update"]) == 2
+    assert "no measurement without a flag" in capsys.readouterr().err
+    assert not (project / "gpuenergy-baseline.json").exists()
+
+
+def test_history_shows_runs_and_changes(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for day in range(16):
+        make_run(f"run{day:02d}", measurement(edp=1.0 if day < 8 else 1.1, seed=day))
+    assert main(["history", "-k", "k01"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("simulated-k01-current EDP, NVIDIA H200 GPU-0 (emulated), 16 runs")
+    assert lines[-1].startswith("  changed by +") and "from run run08 on" in lines[-1]  # noqa: PT018
+    assert main(["history", "--runs", "3", "--json", "-"]) == 0
+    (series,) = json.loads(capsys.readouterr().out)["series"]
+    assert [point["run_id"] for point in series["points"]] == ["run13", "run14", "run15"]
+
+
+def test_history_of_nothing_ends_with_2(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["history"]) == 2
+    assert "run pytest first" in capsys.readouterr().err
+    make_run("a", measurement())
+    assert main(["history", "-k", "k99"]) == 2
+    assert "'k99'" in capsys.readouterr().err
+
+
+def test_a_damaged_run_is_left_out_of_the_history(
+    make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("a", measurement())
+    make_run("b", measurement())
+    (project / ".gpuenergy/runs/b/run.json").write_text("{")
+    assert main(["history"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("left out: ")
+    assert ", 1 run\n" in captured.out

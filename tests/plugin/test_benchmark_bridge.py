@@ -1,0 +1,119 @@
+"""Our items as records of pytest-benchmark, of the release that is installed."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pytest_benchmark.table import TableResults
+from pytest_benchmark.utils import TIME_UNITS
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+ONE = ("--powercap", "450W")
+NAME = "test_scale.py::test_scale[450W] (emulated)"
+
+
+def records(project: Project) -> dict[str, Any]:
+    document = json.loads((project.path / "b.json").read_text())
+    return {record["fullname"]: record for record in document["benchmarks"]}
+
+
+def test_time_energy_and_edp_are_records_of_their_own(project: Project) -> None:
+    project.run("--benchmark-json", "b.json", *ONE).assert_outcomes(passed=1)
+    (measurement,) = project.report().measurements
+    found = records(project)
+    energy, edp = found[f"{NAME} energy (mJ)"], found[f"{NAME} EDP (mJ·ms)"]
+    assert len(found) == 3
+    assert math.isclose(found[NAME]["stats"]["mean"] * 1e3, measurement.time_ms or 0.0)
+    assert math.isclose(energy["stats"]["mean"], measurement.energy_mj or 0.0)
+    assert math.isclose(edp["stats"]["mean"], measurement.edp_mj_ms or 0.0)
+    assert energy["stats"]["rounds"] == len(measurement.trials)
+    assert [record["extra_info"].get("unit") for record in (found[NAME], energy, edp)] == [
+        None,
+        "mJ",
+        "mJ·ms",
+    ]
+
+
+def test_records_tell_where_they_are_from(project: Project) -> None:
+    project.run("--benchmark-json", "b.json", *ONE).assert_outcomes(passed=1)
+    info = records(project)[NAME]["extra_info"]
+    assert info["gpu"] == "NVIDIA H200"
+    assert info["emulated"] is True
+    assert info["enforced_power_limit_w"] == 450.0
+    assert json.loads((project.path / "b.json").read_text())["gpuenergy"]["emulated"] is True
+
+
+def test_the_table_names_the_right_units(project: Project) -> None:
+    result = project.run("--benchmark-json", "b.json", *ONE)
+    result.stdout.fnmatch_lines(["* benchmark 'EDP (mJ·ms) (emulated)': 1 tests *"])
+    result.stdout.fnmatch_lines(["Name (in ?J·ms) *", "Name (in ?J) *", "Name (time in us) *"])
+
+
+def test_saved_records_are_compared(project: Project) -> None:
+    project.run("--benchmark-save", "first", *ONE).assert_outcomes(passed=1)
+    result = project.run("--benchmark-compare", "--benchmark-compare-fail=mean:50%", *ONE)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["*'energy (mJ) (emulated)': 2 tests *", "*energy (mJ) (0001_first) *"]
+    )
+
+
+def test_more_energy_fails_a_comparison(project: Project) -> None:
+    project.run("--benchmark-save", "first", *ONE).assert_outcomes(passed=1)
+    (saved,) = project.path.glob(".benchmarks/*/0001_first.json")
+    document = json.loads(saved.read_text())
+    for record in document["benchmarks"]:
+        if record["fullname"].endswith("energy (mJ)"):
+            record["stats"]["mean"] /= 2
+    saved.write_text(json.dumps(document))
+    result = project.run_apart("--benchmark-compare", "--benchmark-compare-fail=mean:50%", *ONE)
+    assert result.ret != pytest.ExitCode.OK
+    text = result.stdout.str() + result.stderr.str()
+    assert "energy (mJ) (0001_first) - Field 'mean' has failed" in text
+    assert "EDP (mJ·ms) (0001_first) - Field" not in text
+
+
+def test_the_histogram_names_the_right_units(project: Project) -> None:
+    # Apart: what draws it leaves sys.meta_path changed.
+    result = project.run_apart("--benchmark-histogram=plots/h", *ONE)
+    result.assert_outcomes(passed=1)
+    plots = {path.name: path.read_text() for path in (project.path / "plots").glob("*.svg")}
+    assert len(plots) == 3
+    (energy,) = (text for name, text in plots.items() if "energy" in name)
+    assert "in mJ of" in energy
+
+
+def test_benchmarks_of_others_stay_as_they_are(project: Project) -> None:
+    project.module("def test_own(benchmark):\n    benchmark(sum, [1, 2])\n", name="test_own")
+    result = project.run("--benchmark-json", "b.json", *ONE)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["* benchmark: 1 tests *", "Name (time in *s) *"])
+    assert records(project)["test_own.py::test_own"]["extra_info"] == {}
+
+
+def test_without_an_output_of_it_nothing_is_added(project: Project) -> None:
+    result = project.run(*ONE)
+    result.assert_outcomes(passed=1)
+    assert "benchmark '" not in result.stdout.str()
+
+
+def test_a_run_leaves_pytest_benchmark_as_it_was(project: Project) -> None:
+    before = TableResults.compute_scale, dict(TIME_UNITS)
+    project.run("--benchmark-json", "b.json", *ONE).assert_outcomes(passed=1)
+    assert (TableResults.compute_scale, dict(TIME_UNITS)) == before
+
+
+def test_without_pytest_benchmark_all_else_works(project: Project) -> None:
+    result = project.run_apart("-p", "no:benchmark", *ONE)
+    result.assert_outcomes(passed=1)
+
+
+def test_workers_of_xdist_hand_their_items_over(project: Project) -> None:
+    result = project.run_apart("--benchmark-json", "b.json", "-n", "1", *ONE)
+    result.assert_outcomes(passed=1)
+    assert len(records(project)) == 3

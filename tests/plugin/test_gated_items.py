@@ -1,0 +1,263 @@
+"""Items that are judged by a baseline or a budget, in their call phase."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.ab.exhibit import load_exhibits
+from pytest_gpuenergy.report import Report, load_report
+from pytest_gpuenergy.report.views import write_json
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+COMPARE = ("--powercap", "1", "--gpuenergy-compare", "base.json")
+FAIL = (*COMPARE, "--gpuenergy-fail", "edp:5%")
+
+
+def make_baseline(project: Project, *, edp: float = 1.0, **changes: object) -> None:
+    """A baseline ``base.json`` from a run, whose EDP is what was measured times ``edp``."""
+    project.run("--powercap", "1", "--gpuenergy-json", "base.json").assert_outcomes(passed=1)
+    path = project.path / "base.json"
+    report = load_report(path)
+    measurements = []
+    for m in report.measurements:
+        interval = m.edp_mj_ms_ci95
+        assert m.edp_mj_ms is not None and interval is not None  # noqa: PT018
+        ends = replace(interval, low=interval.low * edp, high=interval.high * edp)
+        changed = replace(m, edp_mj_ms=m.edp_mj_ms * edp, edp_mj_ms_ci95=ends, **changes)
+        measurements.append(changed)
+    write_json(Report(report.run, tuple(measurements)), path)
+
+
+def slower(project: Project) -> None:
+    """Let the kernel do more than it has to."""
+    text = (project.path / "parts.py").read_text()
+    worse = """y[i] = factor * x[i];
+      for (int k = 1; k < 16; ++k) y[i] += x[(i * 33 * k) % 1024] - x[(i * 33 * k) % 1024];"""
+    assert "y[i] = factor * x[i];" in text
+    (project.path / "parts.py").write_text(text.replace("y[i] = factor * x[i];", worse))
+
+
+def test_a_kernel_that_is_worse_fails_in_its_call_phase(project: Project) -> None:
+    make_baseline(project)
+    slower(project)
+    fail = ("--gpuenergy-fail", "edp:2%", "--junitxml=j.xml")
+    result = project.run(*COMPARE, *fail)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["gate: EDP +* % (+* % to +* %), limit 2 %: WORSE"])
+    (case,) = ET.parse(project.path / "j.xml").getroot().iter("testcase")
+    assert case.find("failure") is not None
+    properties = {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
+    assert properties["edp_verdict"] == "WORSE"
+    assert "energy_mj" in properties
+    again = project.run(*COMPARE, *fail, "--lf", "-rA")
+    again.assert_outcomes(failed=1)
+
+
+def test_a_kernel_that_is_the_same_passes(project: Project) -> None:
+    make_baseline(project)
+    result = project.run(*FAIL)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["baseline: run *", "1 SAME"])
+
+
+def test_without_limits_worse_is_told_and_passes(project: Project) -> None:
+    make_baseline(project, edp=0.5)
+    result = project.run(*COMPARE)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*: EDP +* limit 5 %: WORSE", "1 WORSE, 2 SAME"])
+
+
+def test_ambiguous_is_told_and_fails_when_strict(project: Project) -> None:
+    make_baseline(project, edp=1 / 1.05)
+    result = project.run(*FAIL, "-v")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["test_scale.py::test_scale[[]200W] PASSED * AMBIGUOUS *", "*limit 5 %: AMBIGUOUS"]
+    )
+    result = project.run(*FAIL, "--gpuenergy-strict")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["gate: EDP * limit 5 %: AMBIGUOUS"])
+
+
+def test_a_flagged_baseline_is_ambiguous(project: Project) -> None:
+    make_baseline(project, edp=0.5, validity=("not_steady",))
+    result = project.run(*FAIL)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*AMBIGUOUS (flagged in the baseline: not_steady)"])
+
+
+def test_missing_in_the_baseline_is_said(project: Project) -> None:
+    make_baseline(project)
+    result = project.run("--powercap", "1,2", *FAIL[2:])
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        ["test_scale.py::test_scale[[]325W]: not in the baseline", "1 SAME, 1 not in the baseline"]
+    )
+
+
+def test_missing_in_the_baseline_fails_when_strict(project: Project) -> None:
+    make_baseline(project)
+    result = project.run("--powercap", "1,2", *FAIL[2:], "--gpuenergy-strict")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["gate: not in the baseline"])
+
+
+def test_another_gpu_ends_the_run_before_it_measures(project: Project) -> None:
+    make_baseline(project)
+    result = project.run(*FAIL, "--gpu-device", "emulated:a30")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*The baseline (run *) is of NVIDIA H200 (emulated), *gpu_name*"])
+    assert "Traceback" not in result.stdout.str()
+
+
+def test_what_was_resumed_is_judged_too(project: Project) -> None:
+    make_baseline(project, edp=0.5)
+    project.run("--powercap", "1").assert_outcomes(passed=1)
+    project.run(*FAIL, "--gpuenergy-resume").assert_outcomes(failed=1)
+
+
+def test_the_ini_file_can_ask_for_a_gate(project: Project) -> None:
+    make_baseline(project, edp=0.5)
+    project.ini('gpuenergy_compare = "base.json"\ngpuenergy_fail = "edp:5%,time:5%"')
+    project.run("--powercap", "1").assert_outcomes(failed=1)
+
+
+def test_a_run_can_be_named_by_its_id(project: Project) -> None:
+    project.run("--powercap", "1").assert_outcomes(passed=1)
+    (folder,) = project.runs
+    result = project.run("--powercap", "1", "--gpuenergy-compare", folder.name)
+    result.stdout.fnmatch_lines([f"baseline: run {folder.name} of *"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--gpuenergy-fail", "edp:5%"), "*--gpuenergy-fail needs a baseline: *"),
+        (("--gpuenergy-compare", "no.json"), "*/no.json does not exist."),
+        ((*COMPARE, "--gpuenergy-fail", "edp"), "*--gpuenergy-fail 'edp' is not understood: *"),
+        ((*COMPARE, "--gpuenergy-allow", "gpu"), "*--gpuenergy-allow 'gpu' is not understood: *"),
+        ((*COMPARE, "--gpuenergy-session-sd", "1%"), "*--gpuenergy-session-sd '1%' is not *"),
+    ],
+)
+def test_wrong_options_are_told_at_once(
+    project: Project, arguments: tuple[str, ...], sentence: str
+) -> None:
+    result = project.run(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([sentence])
+
+
+def test_a_legacy_baseline_is_refused(project: Project) -> None:
+    make_baseline(project)
+    path = project.path / "base.json"
+    document = json.loads(path.read_text())
+    document["run"]["legacy"] = True
+    path.write_text(json.dumps(document))
+    result = project.run(*FAIL)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*is marked legacy*"])
+
+
+def test_with_xdist_the_verdicts_are_told_too(project: Project) -> None:
+    make_baseline(project, edp=0.5)
+    result = project.run_apart(*FAIL, "-n1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["baseline: run *", "*limit 5 %: WORSE", "1 WORSE"])
+
+
+def budget(project: Project, arguments: str) -> None:
+    project.module(
+        f"""
+        import pytest
+        from parts import LAUNCH, SCALE, SOURCE
+
+        @pytest.mark.edp_budget({arguments})
+        def test_scale(powercap, load_kernel, energy_benchmark):
+            energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+        """
+    )
+
+
+def test_a_budget_that_is_kept_passes(project: Project) -> None:
+    budget(project, "max_mj_ms=1")
+    result = project.run("--powercap", "1", "--strict-markers")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*= gpuenergy gate =*", "1 SAME"])
+
+
+def test_over_budget_fails_in_the_call_phase(project: Project) -> None:
+    budget(project, 'max_mj_ms=1e-5, rel="3%"')
+    result = project.run("--powercap", "1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["budget: EDP 0.000* mJ·ms, +* of the budget of 1e-05 mJ·ms, rel 3 %: WORSE"]
+    )
+
+
+def test_a_budget_about_right_is_ambiguous(project: Project) -> None:
+    project.run("--powercap", "1").assert_outcomes(passed=1)
+    (measurement,) = project.report().measurements
+    budget(project, f"max_mj_ms={measurement.edp_mj_ms}")
+    project.run("--powercap", "1").assert_outcomes(passed=1)
+    project.run("--powercap", "1", "--gpuenergy-strict").assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("", "needs max_mj_ms, a number of mJ·ms above zero, not None"),
+        ("max_mj_ms=0", "needs max_mj_ms"),
+        ("0.15", "does not take 0.15"),
+        ("max_mj_ms=1, relative='3%'", "does not take relative"),
+        ("max_mj_ms=1, rel=3", "edp_budget's rel 3 is not understood"),
+    ],
+)
+def test_a_budget_that_cannot_be_used_is_told_at_collection(
+    project: Project, arguments: str, sentence: str
+) -> None:
+    budget(project, arguments)
+    result = project.run("--powercap", "1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert re.search(rf"test_scale\[200W\]: .*{re.escape(sentence)}", result.stderr.str())
+
+
+def test_with_xdist_an_unusable_budget_fails_its_item(project: Project) -> None:
+    budget(project, "max_mj_ms=0")
+    result = project.run_apart("--powercap", "1", "-n1")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*test_scale[[]200W]: The marker edp_budget needs max_mj_ms*"])
+
+
+def test_a_budget_needs_something_that_measures(project: Project) -> None:
+    project.module(
+        """
+        import pytest
+
+        @pytest.mark.edp_budget(max_mj_ms=1)
+        def test_nothing():
+            pass
+        """
+    )
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*The marker edp_budget needs the fixture energy_benchmark."])
+
+
+def test_exported_kernels_are_verified_and_not_measured(project: Project) -> None:
+    result = project.run("--powercap", "1", "--gpuenergy-export", "out", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * written to */out, not measured"])
+    assert project.stored().measurements == ()
+    (exhibit,) = load_exhibits(project.path / "out")
+    assert exhibit.draft.node_id == "test_scale.py::test_scale[200W]"
+    assert exhibit.draft.correctness is not None
+    assert exhibit.kernel().digest == exhibit.draft.kernel.digest
+    assert exhibit.inputs()["x"].shape == (1024,)

@@ -1,0 +1,94 @@
+"""A real browser, and pages to look at with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.report.html import write_html
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Headless Chromium from the system; nothing is downloaded."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+    browser = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    driver = shutil.which("chromedriver")
+    if browser is None or driver is None:
+        pytest.skip("needs Chromium with chromedriver (Debian: chromium, chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    profile = tmp_path_factory.mktemp("chromium")
+    for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.add_argument("--window-size=1400,4000")  # charts are drawn when they come into view
+    options.add_argument(f"--user-data-dir={profile}")
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(executable_path=driver)
+    found = webdriver.Chrome(options=options, service=service)
+    yield found
+    found.quit()
+
+
+class Page:
+    """A page in the browser, with its charts drawn."""
+
+    def __init__(self, chromium: Any, path: Path) -> None:
+        self.browser = chromium
+        chromium.get_log("browser")  # forget what earlier pages said
+        chromium.get(path.as_uri())
+        self.wait("return document.body.dataset.ready === 'yes'")
+        self.wait("return !document.querySelector('.chart:not([data-drawn])')")
+
+    def run(self, script: str, *arguments: object) -> Any:
+        return self.browser.execute_script(script, *arguments)
+
+    def wait(self, script: str, *arguments: object) -> None:
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        WebDriverWait(self.browser, 30).until(lambda _: self.run(script, *arguments), script)
+
+    def find(self, selector: str) -> list[Any]:
+        found: list[Any] = self.browser.find_elements("css selector", selector)
+        return found
+
+    def choose(self, name: str, text: str) -> None:
+        """An entry of the filter ``name``, as a user does."""
+        from selenium.webdriver.support.ui import Select
+
+        Select(self.find(f"#filters [name={name}]")[0]).select_by_visible_text(text)
+
+    def column(self, number: int, table: str = "#measurements") -> list[str]:
+        """Cells of a table's column, from 1."""
+        return [cell.text for cell in self.find(f"{table} tbody td:nth-child({number})")]
+
+    def points(self, kind: str) -> int:
+        """How many kernels the charts ``kind`` show."""
+        return len(self.find(f".workload:not([hidden]) .{kind} svg .points_marks path"))
+
+    @property
+    def complaints(self) -> list[str]:
+        """What the browser's console has said, scripts held back by the policy included."""
+        return [entry["message"] for entry in self.browser.get_log("browser")]
+
+
+@pytest.fixture
+def show(chromium: Any, tmp_path: Path) -> Callable[..., Page]:
+    """Write the page of a report, and open it."""
+
+    def make(report: Report, baseline: Report | None = None) -> Page:
+        path = tmp_path / "page.html"
+        write_html(report, path, baseline)
+        return Page(chromium, path)
+
+    return make

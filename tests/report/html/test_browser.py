@@ -1,0 +1,231 @@
+"""The page in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.report import Measurement
+from pytest_gpuenergy.report.measurement import Interval
+
+pytest.importorskip("vl_convert", reason="the page's charts need vl-convert-python")
+pytestmark = pytest.mark.browser
+Make = Callable[..., Any]
+KERNELS, CAPS, CHARTS = 4, (1, 3, 5), 4
+
+
+@pytest.fixture
+def sweep(measured: Make) -> list[Measurement]:
+    """Two workloads, four kernels, three caps; k02 is flagged."""
+    return [
+        measured(
+            rank,
+            cap,
+            workload=workload,
+            time_ms=rank * (1 + 0.5 / cap),
+            energy_mj=100.0 / rank + 10.0 * cap,
+            energy_mj_ci95=Interval(90.0, 120.0),
+            validity=("temperature_drift",) if rank == 2 else (),
+        )
+        for workload in ("case1", "case2")
+        for rank in range(1, KERNELS + 1)
+        for cap in CAPS
+    ]
+
+
+def test_all_charts_are_drawn_and_nobody_complains(
+    show: Make, report: Make, sweep: list[Measurement]
+) -> None:
+    page = show(report(*sweep))
+    assert page.complaints == []
+    assert len(page.find(".chart svg.marks")) == 2 * CHARTS
+    for kind in ("front", "edp", "efficiency", "distribution"):
+        assert page.points(kind) == len(sweep)
+
+
+def test_nothing_is_fetched(show: Make, report: Make, sweep: list[Measurement]) -> None:
+    page = show(report(*sweep))
+    assert page.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_every_chart_of_an_emulated_gpu_says_so(
+    show: Make, report: Make, sweep: list[Measurement]
+) -> None:
+    page = show(report(*sweep))
+    titles = [title.text for title in page.find(".chart svg.marks .role-title")]
+    assert len(titles) == 2 * CHARTS
+    assert all(title.endswith("(emulated)") for title in titles)
+    assert [badge.text for badge in page.find("h1 .badge")] == ["emulated"]
+
+
+def test_no_chart_of_a_real_gpu_says_emulated(
+    show: Make, report: Make, sweep: list[Measurement]
+) -> None:
+    page = show(report(*sweep, emulated=False))
+    assert "emulated" not in page.run("return document.body.innerText")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "left"),
+    [
+        ("workload", "case2", KERNELS * len(CAPS)),
+        ("cap", "450W", 2 * KERNELS),
+        ("state", "flagged", 2 * len(CAPS)),
+        ("state", "failed", 0),
+    ],
+)
+def test_a_filter_narrows_table_and_charts(
+    show: Make, report: Make, sweep: list[Measurement], name: str, text: str, left: int
+) -> None:
+    page = show(report(*sweep))
+    page.choose(name, text)
+    assert len(page.column(1)) == left
+    page.wait(
+        "return document.querySelectorAll('.workload:not([hidden]) .front svg .points_marks path')"
+        ".length === arguments[0]",
+        left,
+    )
+    assert page.complaints == []
+
+
+def test_words_are_searched_for(show: Make, report: Make, sweep: list[Measurement]) -> None:
+    page = show(report(*sweep))
+    page.find("#filters [name=search]")[0].send_keys("CASE1 k03")
+    assert page.column(1) == ["case1"] * len(CAPS)
+    assert page.column(2) == ["k03"] * len(CAPS)
+
+
+def test_a_column_sorts_by_number_up_and_down(
+    show: Make, report: Make, measured: Make, failed: Make
+) -> None:
+    energies = (9.0, 100.0, 20.0)
+    page = show(
+        report(*(measured(k, energy_mj=e) for k, e in enumerate(energies, start=1)), failed(4))
+    )
+    (head,) = (head for head in page.find("#measurements th") if head.text == "energy (mJ)")
+    head.find_element("tag name", "button").click()
+    assert page.column(2) == ["k01", "k03", "k02", "k04"]
+    assert head.get_attribute("aria-sort") == "ascending"
+    head.find_element("tag name", "button").click()
+    assert page.column(2) == ["k02", "k03", "k01", "k04"]
+
+
+def test_the_distribution_of_another_figure_can_be_chosen(
+    show: Make, report: Make, sweep: list[Measurement]
+) -> None:
+    page = show(report(*sweep))
+    page.choose("metric", "power (W)")
+    page.wait("return document.querySelectorAll('[data-drawn=power_w]').length === 2")
+    titles = [title.text for title in page.find(".distribution svg .role-title-text")]
+    assert titles[0] == "case1: Distribution of power (W) over the kernels (emulated)"
+
+
+def test_the_best_cap_of_each_workload_is_told(
+    show: Make, report: Make, sweep: list[Measurement]
+) -> None:
+    page = show(report(*sweep))
+    best = min(sweep[: KERNELS * len(CAPS)], key=lambda m: m.edp_mj_ms or 0.0)
+    assert page.column(5, "#best") == [best.cap, best.cap]
+
+
+def test_failures_and_flags_are_told(
+    show: Make, report: Make, measured: Make, failed: Make
+) -> None:
+    page = show(report(measured(1, validity=("host_gaps",)), failed(2)))
+    assert page.column(15) == ["correct", "correctness: 1 of 4 elements of output is wrong."]
+    assert page.column(1, "#validity") == ["host_gaps"]
+    assert page.points("front") == 1
+    assert page.complaints == []
+
+
+def test_differences_to_a_baseline_show_both_intervals(
+    show: Make, report: Make, measured: Make
+) -> None:
+    now = measured(1, energy_mj=110.0, energy_mj_ci95=Interval(109.0, 111.0))
+    before = measured(1, energy_mj=100.0, energy_mj_ci95=Interval(98.0, 102.0))
+    page = show(report(now), report(before, run_id="the-baseline"))
+    assert page.column(5, "#differences") == ["0.5", "100 [98, 102]", "50"]
+    assert page.column(6, "#differences") == ["0.5", "110 [109, 111]", "55"]
+    assert page.column(7, "#differences") == ["0.00", "+10.00", "+10.00"]
+    assert "the-baseline" in page.find("#differences")[0].text
+
+
+def test_without_a_baseline_there_is_no_comparison(
+    show: Make, report: Make, measured: Make
+) -> None:
+    assert not show(report(measured(1))).find("#comparison")[0].is_displayed()
+
+
+HOSTILE = (
+    "<img src=x onerror=window.pwned=1>",
+    "</script><script>window.pwned=1</script>",
+    "<svg/onload=window.pwned=1>",
+    "{{constructor.constructor('window.pwned=1')()}}",
+    "';window.pwned=1;//",
+    "__proto__",
+    "datum['x']);window.pwned=1",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_only_shown(
+    show: Make, report: Make, measured: Make, failed: Make, name: str
+) -> None:
+    bad = measured(1, workload=name, validity=(name,), cap_binding=True)
+    kernel = replace(bad.kernel, label=name, origin=name, details={"band": name})
+    bad = replace(bad, kernel=kernel, cap=name, cache=name)
+    broken = failed(2, error=name, node_id=name)
+    page = show(
+        report(bad, broken, measured(3), gpu_name=name, run_id=name, software={name: name}),
+        report(bad, measured(3), gpu_name=name),
+    )
+    _hover(page, ".front svg .points_marks path")
+    page.choose("workload", f"{name}, {name}")
+    assert page.complaints == []
+    assert page.run("return window.pwned ?? null") is None
+    assert page.find("body img, body script:not(body > script)") == []
+    assert page.column(2) == [name]
+    assert page.find("h1")[0].text.startswith(name)
+    assert page.points("front") == 1
+
+
+def _hover(page: Any, selector: str) -> None:
+    from selenium.webdriver import ActionChains
+
+    ActionChains(page.browser).move_to_element(page.find(selector)[0]).perform()
+    page.wait("return document.querySelector('#vg-tooltip-element.visible') !== null")
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"time_ms": 1e300, "energy_mj": 1.0},
+        {"time_ms": 1e-300, "energy_mj": 1e-300},
+        {"time_ms": 1.0, "energy_mj": 0.0, "power_w": 0.0, "gflops_per_w": 0.0},
+        {"time_ms": 1.0, "energy_mj": -5.0},
+        {"time_ms": 1.7e308, "energy_mj": 1.7e308, "edp_mj_ms": 1.7e308},
+    ],
+    ids=str,
+)
+def test_strange_numbers_do_no_harm(
+    show: Make, report: Make, measured: Make, figures: dict[str, float]
+) -> None:
+    page = show(report(replace(measured(1), **figures), measured(2)))
+    assert page.complaints == []
+    assert len(page.column(1)) == 2
+
+
+def test_a_run_without_measurements_says_so(show: Make, report: Make) -> None:
+    page = show(report())
+    assert page.complaints == []
+    assert "Nothing was measured." in page.find("#best")[0].text
+
+
+def test_a_run_that_only_failed_shows_why(show: Make, report: Make, failed: Make) -> None:
+    page = show(report(failed(1), failed(2)))
+    assert page.complaints == []
+    assert len(page.column(1)) == 2
+    assert page.points("front") == 0

@@ -1,0 +1,101 @@
+"""The tidy table as CSV and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.energy.meter import Trial
+from pytest_gpuenergy.energy.sensors import Conditions
+from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.report.measurement import Interval, WorkloadInfo
+from pytest_gpuenergy.report.tidy import tidy_columns, tidy_csv, write_parquet
+from pytest_gpuenergy.verification import Correctness
+
+parquet = pytest.importorskip("pyarrow.parquet", reason="Parquet is read with pyarrow")
+Make = Callable[..., Any]
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_there_is_a_row_for_each_measurement(report: Make, measured: Make, failed: Make) -> None:
+    rows = table(tidy_csv(report(measured(1), measured(2), failed(3))))
+    assert [row["kernel_label"] for row in rows] == ["k01", "k02", "k03"]
+    assert {row["run_id"] for row in rows} == {"20260102T030405-abcdef"}
+    assert {row["emulated"] for row in rows} == {"True"}
+
+
+def test_nested_fields_have_columns_of_their_own(report: Make, measured: Make) -> None:
+    item = measured(
+        energy_mj_ci95=Interval(99.0, 101.5),
+        trials=(Trial(0.3, 1.0, 10.0, 0.3), Trial(0.3, 1.0, 10.0, 0.3)),
+        correctness=Correctness(1e-6, 2e-6, 1e-5, 1e-5, (0, 1)),
+        end=Conditions(43, 1980, 3201, 0, 700000),
+        validity=("host_gaps", "not_steady"),
+    )
+    (row,) = table(tidy_csv(report(item)))
+    assert (row["energy_mj_ci95_low"], row["energy_mj_ci95_high"]) == ("99.0", "101.5")
+    assert row["trials"] == "2"
+    assert row["correctness_seeds"] == "0 1"
+    assert (row["begin_temperature_c"], row["end_temperature_c"]) == ("", "43")
+    assert row["validity"] == "host_gaps not_steady"
+    assert json.loads(row["workload_parameters"]) == {"kind": "conv2d"}
+
+
+def test_what_failed_has_a_row_without_figures(report: Make, failed: Make) -> None:
+    (row,) = table(tidy_csv(report(failed())))
+    assert (row["outcome"], row["error"]) == ("correctness", "1 of 4 elements of output is wrong.")
+    assert {row[name] for name in ("time_ms", "energy_mj", "edp_mj_ms", "power_w")} == {""}
+
+
+def test_nothing_measured_is_a_header(report: Make) -> None:
+    header, *rows = csv.reader(io.StringIO(tidy_csv(report())))
+    assert header == [column.name for column in tidy_columns()]
+    assert rows == []
+
+
+def test_columns_have_distinct_names() -> None:
+    names = [column.name for column in tidy_columns()]
+    assert len(names) == len(set(names))
+
+
+def test_parquet_holds_the_same_table_with_types(
+    tmp_path: Path, report: Make, measured: Make, failed: Make
+) -> None:
+    given = report(measured(1, cap_binding=False), failed(2))
+    write_parquet(given, tmp_path / "deep" / "t.parquet")
+    found = parquet.read_table(tmp_path / "deep" / "t.parquet")
+    rows = table(tidy_csv(given))
+    assert [
+        {name: "" if cell is None else str(cell) for name, cell in row.items()}
+        for row in found.to_pylist()
+    ] == rows
+    assert found.column("energy_mj").to_pylist() == [100.0, None]
+    assert found.column("cap_binding").to_pylist() == [False, None]
+
+
+def test_parquet_keeps_the_identity_of_the_run(tmp_path: Path, report: Make) -> None:
+    write_parquet(report(), tmp_path / "t.parquet")
+    metadata = parquet.read_schema(tmp_path / "t.parquet").metadata
+    assert json.loads(metadata[b"gpuenergy"])["gpu_name"] == "NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    "workload", [WorkloadInfo("w", {}, 10**30, 0), WorkloadInfo("\ud800", {}, 1, 1)]
+)
+def test_what_parquet_cannot_hold_is_one_sentence(
+    tmp_path: Path, report: Make, measured: Make, workload: WorkloadInfo
+) -> None:
+    path = tmp_path / "t.parquet"
+    with pytest.raises(ReportError, match="cannot be written as Parquet"):
+        write_parquet(report(replace(measured(1), workload=workload)), path)
+    assert not path.exists()
