@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -40,14 +41,13 @@ def limit_w() -> float:
 
 def descendants(pid: int) -> Iterator[int]:
     """Its children and theirs, those that are there at this moment."""
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = list(map(int, path.read_text().split()))
-        except OSError:
-            continue
-        for child in children:
-            yield child
-            yield from descendants(child)
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # it may end while we look
+        for path in list(Path(f"/proc/{pid}/task").glob("*/children")):
+            children += map(int, path.read_text().split())
+    for child in children:
+        yield child
+        yield from descendants(child)
 
 
 def running_program(pid: int) -> int:
