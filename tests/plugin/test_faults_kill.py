@@ -40,14 +40,14 @@ def limit_w() -> float:
 
 def descendants(pid: int) -> Iterator[int]:
     """Its children and theirs, those that are there at this moment."""
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = list(map(int, path.read_text().split()))
-        except OSError:
-            continue
-        for child in children:
-            yield child
-            yield from descendants(child)
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").glob("*/children"))
+        children = [int(child) for task in tasks for child in task.read_text().split()]
+    except OSError:  # it has ended meanwhile
+        return
+    for child in children:
+        yield child
+        yield from descendants(child)
 
 
 def running_program(pid: int) -> int:
