@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -41,10 +40,11 @@ def limit_w() -> float:
 
 def descendants(pid: int) -> Iterator[int]:
     """Its children and theirs, those that are there at this moment."""
-    children: list[int] = []
-    with contextlib.suppress(OSError):  # it may end while we look
-        for path in list(Path(f"/proc/{pid}/task").glob("*/children")):
-            children += map(int, path.read_text().split())
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").glob("*/children"))
+        children = [int(child) for task in tasks for child in task.read_text().split()]
+    except OSError:  # it has ended meanwhile
+        return
     for child in children:
         yield child
         yield from descendants(child)
