@@ -230,7 +230,8 @@ def test_a_stranger_that_appears_between_two_items_is_flagged(device: EmulatedDe
 
 
 def test_settings_of_the_meter_are_used(device: EmulatedDevice) -> None:
-    harness = Harness(device, MeterSettings(min_trials=6, relative_half_width=1.0))
+    settings = MeterSettings(min_trials=6, min_measure_s=0.0, relative_half_width=1.0)
+    harness = Harness(device, settings)
     assert len(harness.measure_kernel(conv(), SMALL, SUBJECT).trials) == 6
 
 

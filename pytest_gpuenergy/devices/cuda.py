@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.cuda_runner import check_arguments
-from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Timeline, Work
+from pytest_gpuenergy.devices.device import Arena, Device, Launches, Repeater, Timeline, Work
 from pytest_gpuenergy.devices.discovery import FoundGpu
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
 from pytest_gpuenergy.devices.nvrtc import Binary, CompilerPool
@@ -174,3 +174,7 @@ class _WorkerRepeater:
     def stop(self) -> Timeline:
         timeline: Timeline = self._device._call(self._timeout_s, "stop")
         return timeline
+
+    def launch(self, count: int) -> Launches:
+        launches: Launches = self._device._call(self._timeout_s, "launch", count)
+        return launches

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pytest_gpuenergy.devices.cache import CacheState, sets_needed
-from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Timeline
+from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Launches, Timeline
 from pytest_gpuenergy.devices.nvrtc import Binary
 from pytest_gpuenergy.devices.replay import GraphRepeater
 from pytest_gpuenergy.errors import KernelFault, Outcome
@@ -99,6 +99,10 @@ class CudaRunner:
     def stop(self) -> Timeline:
         """Stop running and tell what was done."""
         return self._guarded(self._loaded().stop)
+
+    def launch(self, count: int) -> Launches:
+        """Launch from the host, and wait."""
+        return self._guarded(lambda: self._loaded().launch(count))
 
     def unload(self) -> None:
         """Free what `load` made."""

@@ -84,6 +84,24 @@ class Timeline:
     busy_s: npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Launches:
+    """Launches made one by one from the host, rather than back to back.
+
+    Attributes:
+        count: how many.
+        begin_s: the device clock before the first.
+        end_s: the device clock when the last had finished.
+        gpu_s: between two marks of the GPU's own timer, one before the first launch and one
+            after the last: what it waited for the host is part of it.
+    """
+
+    count: int
+    begin_s: float
+    end_s: float
+    gpu_s: float
+
+
 class Clock(Protocol):
     """The clock that NVML's readings and timelines share."""
 
@@ -102,6 +120,15 @@ class Repeater(Protocol):
 
     def stop(self) -> Timeline:
         """Stop launching, wait for what is under way, and tell what was done.
+
+        Raises:
+            KernelFault: a launch failed or hung.
+        """
+
+    def launch(self, count: int) -> Launches:
+        """Launch ``count`` times from the host, one after another, and wait for the last.
+
+        It is how programs without a CUDA graph run. Not between `start` and `stop`.
 
         Raises:
             KernelFault: a launch failed or hung.

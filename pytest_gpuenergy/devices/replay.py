@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Timeline
+from pytest_gpuenergy.devices.device import Launches, Timeline
 
 GRAPH_S = 0.008
 """GPU time one graph should take: long against a launch, short against a counter period."""
@@ -82,6 +82,19 @@ class GraphRepeater:
         table = np.array(self._log, dtype=np.float64).reshape(-1, 3)
         return Timeline(table[:, 0], table[:, 1], table[:, 2])
 
+    def launch(self, count: int) -> Launches:
+        """Call ``enqueue`` so many times, without the graph, and wait for the last."""
+
+        def enqueue_all() -> None:
+            for _ in range(count):
+                self._enqueue()
+
+        with self._current_stream():
+            self._stream.synchronize()
+            begin_s = time.monotonic()
+            gpu_s = self._elapsed_s(enqueue_all)
+            return Launches(count, begin_s, time.monotonic(), gpu_s)
+
     def _batch_for(self, launch_s: float) -> int:
         calls = max(1, min(MAX_NODES, math.ceil(GRAPH_S / launch_s)))
         return -(-calls // self._multiple) * self._multiple
@@ -105,20 +118,13 @@ class GraphRepeater:
 
     def _time_launch(self) -> float:
         """Roughly what one launch takes, in seconds; enough of them to outweigh the host."""
-
-        def enqueue_all() -> None:
-            for _ in range(count):
-                self._enqueue()
-
-        with self._current_stream():
-            self._enqueue()
-            self._stream.synchronize()
-            count = 1
-            while True:
-                total_s = self._elapsed_s(enqueue_all)
-                if total_s > GRAPH_S / 4 or count >= 64:
-                    return max(total_s / count, 1e-7)
-                count *= 4
+        self.launch(1)
+        count = 1
+        while True:
+            total_s = self.launch(count).gpu_s
+            if total_s > GRAPH_S / 4 or count >= 64:
+                return max(total_s / count, 1e-7)
+            count *= 4
 
     def _capture(self) -> Any:
         with self._current_stream():

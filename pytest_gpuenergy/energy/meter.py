@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
 from pytest_gpuenergy.devices.device import Device, Repeater, Timeline
 from pytest_gpuenergy.energy.counter import regular_times_s
+from pytest_gpuenergy.energy.drift import Slope, power_slope, unsettled
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import Conditions, power_by_samples_w, read_conditions
 from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.energy.statistics import Estimate, estimate
+from pytest_gpuenergy.metrics import Metric
+
+WANDER: Mapping[Metric, float] = {"time": 0.0005, "energy": 0.002, "edp": 0.0021}
+"""On one H200 seven kernels differed by 0.23 % in energy, root mean square, from 12 s of running
+right afterwards (docs/measurement.md), of which the trials explain 0.1 %; six of them by 0.02 % in
+time, and the seventh by 0.37 %.
+"""
+
+_HISTORY_S = 2.4
+_SPAN_S = 1.0
+_TRANSIENT_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -25,23 +37,32 @@ class MeterSettings:
         warmup_s: least time under load before the first trial: the second over which the card
             averages its power; more by the energy source's memory.
         warmup_max_s: after this the trials begin, steady or not.
-        steady_change: two successive powers that differ by less, relatively, are steady.
+        steady_slope_per_s: power that changes by less per second, relatively, is steady.
+        settled: the heat-up ends when what the card ran before makes no more than this of the
+            power, relatively, see `unsettled`.
         trial_s: length of one trial, rounded to whole updates of the energy source, and no
             shorter than its memory.
         min_trials: least number of trials.
+        min_measure_s: least time of all trials.
         max_measure_s: the trials end after this, however wide the interval.
-        relative_half_width: the trials end when the energy's 95 % interval is this narrow.
+        relative_half_width: the trials end when their scatter leaves an energy's 95 % interval as
+            narrow as this.
+        wander: standard deviation of a mean over ``min_measure_s`` about that over a longer time,
+            relatively, which the trials cannot show, by metric.
         sources_tolerance: the counter and the power samples may differ by this, relatively.
         least_busy: least fraction of the window in which the GPU must have been busy.
     """
 
     warmup_s: float = 1.0
-    warmup_max_s: float = 3.0
-    steady_change: float = 0.005
-    trial_s: float = 0.3
+    warmup_max_s: float = 5.0
+    steady_slope_per_s: float = 0.01
+    settled: float = 0.006
+    trial_s: float = 0.1
     min_trials: int = 4
+    min_measure_s: float = 1.2
     max_measure_s: float = 5.0
     relative_half_width: float = 0.005
+    wander: Mapping[Metric, float] = field(default_factory=lambda: dict(WANDER))
     sources_tolerance: float = 0.02
     least_busy: float = 0.99
 
@@ -118,10 +139,12 @@ class EnergyMeter:
         """
         began_s = perf_counter()
         start, source = read_conditions(self._device), self.source
+        before_w = power_by_samples_w(self._device, _HISTORY_S)
         repeater.start()
+        start_s = self._device.clock.now_s()
         stopped = False
         try:
-            warm, steady = self._warm_up(source)
+            warm = self._warm_up(source, start_s, before_w)
             begin = read_conditions(self._device)
             heat_wall_s = perf_counter() - began_s
             edges = self._run_trials(source, warm[-1])
@@ -132,23 +155,37 @@ class EnergyMeter:
         finally:
             if not stopped:
                 repeater.stop()
-        conditions = (start, begin, end)
-        reading = self._evaluate(warm, edges, timeline, power_w, conditions, steady)
+        run = _Run(start_s, before_w, warm, edges, timeline, power_w)
+        reading = self._evaluate(run, start, begin, end)
         return replace(reading, heat_wall_s=heat_wall_s)
 
-    def _warm_up(self, source: EnergySource) -> tuple[list[Edge], bool]:
+    def _warm_up(self, source: EnergySource, start_s: float, before_w: float | None) -> list[Edge]:
         settings, clock = self._settings, self._device.clock
         begin_s = clock.now_s()
         edges = [source.probe()]
         stride = max(1, round(0.1 / source.period_s))
         # A source that had to be probed first has kept the card under load for longer.
         longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + 1.0)
-        steady = False
-        while not steady and clock.now_s() - begin_s < longest_s:
+        while clock.now_s() - begin_s < longest_s:
             edges.append(source.next_edge(stride))
             if clock.now_s() - begin_s >= settings.warmup_s + source.memory_s:
-                steady = _is_steady(edges, settings.steady_change)
-        return edges, steady
+                begin_span_s = max(start_s + _TRANSIENT_S, edges[-1].time_s - _SPAN_S)
+                span = [edge for edge in edges if edge.time_s >= begin_span_s]
+                if self._settled(span, source.period_s, start_s, before_w):
+                    break
+        return edges
+
+    def _settled(
+        self, span: Sequence[Edge], period_s: float, start_s: float, before_w: float | None
+    ) -> bool:
+        """Whether the power over ``span`` is steady, and far enough from what it was before."""
+        settings = self._settings
+        if (slope := _slope(span, period_s)) is None:
+            return False
+        power_w = (span[-1].energy_mj - span[0].energy_mj) / 1e3
+        power_w /= span[-1].time_s - span[0].time_s
+        far = unsettled(before_w, power_w, span[-1].time_s - start_s)
+        return far <= settings.settled and not slope.exceeds(settings.steady_slope_per_s)
 
     def _run_trials(self, source: EnergySource, first: Edge) -> list[Edge]:
         settings = self._settings
@@ -156,52 +193,59 @@ class EnergyMeter:
         edges = [first]
         while edges[-1].time_s - first.time_s < settings.max_measure_s:
             edges.append(source.next_edge(stride))
-            if len(edges) > settings.min_trials:
+            measured_s = edges[-1].time_s - first.time_s + source.period_s / 2
+            if len(edges) > settings.min_trials and measured_s >= settings.min_measure_s:
                 times, _ = regular_times_s(edges, source.period_s)
                 powers = np.diff([edge.energy_mj for edge in edges]) / np.diff(times)
-                if estimate(powers.tolist()).relative_half_width <= settings.relative_half_width:
+                scatter = estimate(powers.tolist(), successive=True)
+                if scatter.relative_half_width <= settings.relative_half_width:
                     break
         return edges
 
     def _evaluate(
-        self,
-        warm: Sequence[Edge],
-        edges: Sequence[Edge],
-        timeline: Timeline,
-        samples_w: float | None,
-        conditions: tuple[Conditions, Conditions, Conditions],
-        steady: bool,
+        self, run: _Run, start: Conditions, begin: Conditions, end: Conditions
     ) -> Reading:
-        settings = self._settings
-        start, begin, end = conditions
-        period_s = self.source.period_s
-        all_times, time_error_s = regular_times_s([*warm[:-1], *edges], period_s)
-        times = all_times[len(warm) - 1 :]
-        trials = cut_trials(times, [edge.energy_mj for edge in edges], timeline)
+        settings, period_s = self._settings, self.source.period_s
+        all_edges = [*run.warm[:-1], *run.edges]
+        all_times, time_error_s = regular_times_s(all_edges, period_s)
+        times = all_times[len(run.warm) - 1 :]
+        trials = cut_trials(times, [edge.energy_mj for edge in run.edges], run.timeline)
         window_s = times[-1] - times[0]
-        joules = sum(trial.joules for trial in trials)
-        power_w = joules / window_s
+        power_w = sum(trial.joules for trial in trials) / window_s
+        middle_s = (times[0] + times[-1]) / 2
         # An error of the window's ends is the same for every trial's neighbour: it shows in the
-        # trials' scatter only in part, and is added in full.
-        shared = (math.sqrt(2) * time_error_s / window_s) ** 2
-        energies = [trial.energy_mj for trial in trials]
-        durations = [trial.time_ms for trial in trials]
-        products = [e * t for e, t in zip(energies, durations, strict=True)]
-        energy = _around(energies, shared)
+        # trials' scatter only in part, and is added in full. What is left of the former power is
+        # taken for two standard deviations.
+        shared = 2 * (time_error_s / window_s) ** 2
+        shared += (unsettled(run.before_w, power_w, middle_s - run.start_s) / 2) ** 2
+        columns: dict[Metric, list[float]] = {
+            "time": [trial.time_ms for trial in trials],
+            "energy": [trial.energy_mj for trial in trials],
+            "edp": [trial.energy_mj * trial.time_ms for trial in trials],
+        }
+        figures = {
+            metric: _around(
+                values, settings.wander[metric] ** 2 + (0.0 if metric == "time" else shared)
+            )
+            for metric, values in columns.items()
+        }
+        energy = figures["energy"]
         busy = sum(trial.busy_seconds for trial in trials) / window_s
+        settled_s = run.start_s + settings.warmup_s - _SPAN_S / 2
+        slope = _slope([edge for edge in all_edges if edge.time_s >= settled_s], period_s)
         flags = {
-            "not_steady": not steady,
+            "not_steady": slope is None or slope.exceeds(settings.steady_slope_per_s),
             "interval_wide": energy.relative_half_width > 2 * settings.relative_half_width,
             "host_gaps": busy < settings.least_busy,
-            "sources_disagree": samples_w is not None
-            and abs(samples_w / power_w - 1) > settings.sources_tolerance,
+            "sources_disagree": run.samples_w is not None
+            and abs(run.samples_w / power_w - 1) > settings.sources_tolerance,
             "power_limit_changed": start.power_limit_mw != end.power_limit_mw,
             **begin.judge(end),
         }
         return Reading(
-            time_ms=_around(durations, 0.0),
+            time_ms=figures["time"],
             energy_mj=energy,
-            edp_mj_ms=_around(products, shared),
+            edp_mj_ms=figures["edp"],
             power_w=power_w,
             trials=trials,
             start=start,
@@ -210,6 +254,21 @@ class EnergyMeter:
             flags=tuple(name for name, raised in flags.items() if raised),
             energy_source=self.source.name,
         )
+
+
+class _Run(NamedTuple):
+    """What was noted of one measurement.
+
+    ``before_w`` is the mean power before ``start_s``, ``warm`` holds the edges up to the first of
+    ``edges``, between which the trials are, and ``samples_w`` is the power by the card's samples.
+    """
+
+    start_s: float
+    before_w: float | None
+    warm: list[Edge]
+    edges: list[Edge]
+    timeline: Timeline
+    samples_w: float | None
 
 
 def cut_trials(
@@ -228,20 +287,17 @@ def cut_trials(
     return tuple(Trial(*(float(value) for value in row)) for row in table)
 
 
-def _is_steady(edges: Sequence[Edge], change: float) -> bool:
-    """Whether the last two spans of three edges took the same power, to within ``change``."""
-    if len(edges) < 7:
-        return False
-    powers = [
-        (later.energy_mj - earlier.energy_mj) / (later.time_s - earlier.time_s)
-        for earlier, later in ((edges[-7], edges[-4]), (edges[-4], edges[-1]))
-    ]
-    return bool(powers[0] > 0 and abs(powers[1] / powers[0] - 1) <= change)
+def _slope(edges: Sequence[Edge], period_s: float) -> Slope | None:
+    """The slope of power over ``edges``; None while it cannot be told."""
+    if len(edges) < 5 or edges[-1].energy_mj <= edges[0].energy_mj:
+        return None
+    times, _ = regular_times_s(edges, period_s)
+    return power_slope(times, [edge.energy_mj for edge in edges])
 
 
 def _around(values: Sequence[float], relative_variance: float) -> Estimate:
     mean = sum(values) / len(values)
-    return estimate(values, extra_variance=relative_variance * mean * mean)
+    return estimate(values, extra_variance=relative_variance * mean * mean, successive=True)
 
 
 __all__ = ["CounterError", "EnergyMeter", "MeterSettings", "Reading", "Trial", "cut_trials"]

@@ -26,11 +26,14 @@ class Estimate:
         return (self.high - self.low) / (2 * abs(self.mean)) if self.mean else math.inf
 
 
-def estimate(values: Sequence[float], *, extra_variance: float = 0.0) -> Estimate:
-    """Mean of independent ``values`` with Student's t interval.
+def estimate(
+    values: Sequence[float], *, extra_variance: float = 0.0, successive: bool = False
+) -> Estimate:
+    """Mean of ``values`` with Student's t interval.
 
     ``extra_variance`` is the variance of the mean from errors that all values share, so that
-    their scatter does not show it.
+    their scatter does not show it. ``successive`` values are neighbours in time and depend on each
+    other, see `variance_of_mean`; others are independent.
 
     Raises:
         ValueError: fewer than two values, or one that is not finite.
@@ -38,8 +41,33 @@ def estimate(values: Sequence[float], *, extra_variance: float = 0.0) -> Estimat
     if len(values) < 2 or not all(map(math.isfinite, values)):
         raise ValueError("an interval needs at least two finite values")
     mean = fmean(values)
-    half = student_t(len(values) - 1) * math.sqrt(stdev(values) ** 2 / len(values) + extra_variance)
+    own = variance_of_mean(values) if successive else stdev(values) ** 2 / len(values)
+    half = student_t(len(values) - 1) * math.sqrt(own + extra_variance)
     return Estimate(mean, mean - half, mean + half)
+
+
+def variance_of_mean(values: Sequence[float]) -> float:
+    """Variance of the mean of values that follow each other in time.
+
+    Two windows share the edge between them: its error makes one larger and the other smaller, and
+    drops out of the sum. A power that wanders does the opposite. Both are in the autocovariances,
+    which are added up with Bartlett's weights (W. K. Newey and K. D. West, "A Simple, Positive
+    Semi-definite, Heteroskedasticity and Autocorrelation Consistent Covariance Matrix",
+    Econometrica 55, 1987), here over a quarter of the values, and corrected for the mean being
+    theirs. The two edges at the ends remain: the result is no less than what they give when all the
+    scatter is theirs.
+    """
+    count = len(values)
+    mean = fmean(values)
+    gaps = [value - mean for value in values]
+    total = math.fsum(gap * gap for gap in gaps)
+    lags = min(count - 1, max(1, round(count / 4)))
+    longrun = total
+    for lag in range(1, lags + 1):
+        products = math.fsum(a * b for a, b in zip(gaps, gaps[lag:], strict=False))
+        longrun += 2 * (1 - lag / (lags + 1)) * products
+    freed = max(1.0, count - 1 - lags)
+    return max(longrun / freed / count, total / (count - 1) / count**2)
 
 
 @functools.cache

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.energy.statistics import Estimate, estimate, student_t
+from pytest_gpuenergy.energy.statistics import Estimate, estimate, student_t, variance_of_mean
 
 DEGREES = st.integers(1, 500)
 PROBABILITIES = st.floats(0.5, 0.999)
@@ -117,3 +118,46 @@ def test_relative_half_width_of_a_negative_mean_is_positive() -> None:
 
 def test_relative_half_width_of_zero_is_infinite() -> None:
     assert Estimate(0.0, -1.0, 1.0).relative_half_width == math.inf
+
+
+def shared_edges(rng: np.random.Generator, count: int) -> list[float]:
+    """Trials between edges whose moments are uncertain."""
+    return (1 + np.diff(0.0064 * rng.standard_normal(count + 1))).tolist()
+
+
+def wandering(rng: np.random.Generator, count: int) -> list[float]:
+    """Trials each of which is like the one before."""
+    values = rng.standard_normal(count)
+    for i in range(1, count):
+        values[i] = 0.5 * values[i - 1] + math.sqrt(0.75) * values[i]
+    return (1 + 0.003 * values).tolist()
+
+
+@pytest.mark.parametrize(("draw", "least"), [(shared_edges, 0.95), (wandering, 0.75)])
+@pytest.mark.parametrize("count", [6, 12, 24])
+def test_intervals_of_successive_values_hold_the_truth(
+    draw: Callable[[np.random.Generator, int], list[float]], least: float, count: int
+) -> None:
+    rng = np.random.default_rng(count)
+    found = [estimate(draw(rng, count), successive=True) for _ in range(1000)]
+    assert sum(one.low <= 1 <= one.high for one in found) >= 1000 * least
+
+
+def test_values_that_wander_are_less_certain_than_independent_ones() -> None:
+    rng = np.random.default_rng(3)
+    drawn = [wandering(rng, 24) for _ in range(200)]
+    plain = np.mean([np.var(values, ddof=1) / 24 for values in drawn])
+    assert np.mean([variance_of_mean(values) for values in drawn]) > 1.3 * plain
+
+
+def test_errors_of_edges_partly_drop_out_of_the_mean() -> None:
+    rng = np.random.default_rng(4)
+    drawn = [shared_edges(rng, 24) for _ in range(200)]
+    plain = np.mean([np.var(values, ddof=1) / 24 for values in drawn])
+    assert np.mean([variance_of_mean(values) for values in drawn]) < 0.5 * plain
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30))
+def test_the_variance_of_a_mean_is_that_of_the_ends_at_least(values: list[float]) -> None:
+    least = np.var(values, ddof=1) / len(values) ** 2
+    assert variance_of_mean(values) >= least * (1 - 1e-9)

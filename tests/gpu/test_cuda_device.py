@@ -160,6 +160,19 @@ def test_launches_are_back_to_back(device: Device) -> None:
     assert busy >= 0.99
 
 
+def test_launches_from_the_host_come_one_after_another(device: Device) -> None:
+    work = workload()
+    scalars = {scalar.name: scalar for scalar in work.scalars}
+    with (
+        arenas_for(work, seed=0) as arenas,
+        device.repeat(kernel(), arenas, scalars, work=None, timeout_s=60.0) as repeater,
+    ):
+        many, one = repeater.launch(10_000), repeater.launch(1)
+    assert many.count == 10_000
+    assert 0 < many.gpu_s <= many.end_s - many.begin_s
+    assert 0 < one.gpu_s < many.gpu_s
+
+
 def test_a_cold_cache_makes_a_kernel_slower(device: Device) -> None:
     found = {
         state: Harness(device, cache=state).measure_kernel(kernel(), workload(), Subject("t", "s"))

@@ -123,6 +123,34 @@ def test_a_timeline_is_busy_and_as_fast_as_recorded(gpu: EmulatedDevice) -> None
     assert busy_s / (line.launches[-1] - line.launches[0]) == pytest.approx(19.4e-6, rel=2e-3)
 
 
+def test_launches_from_the_host_take_the_kernels_time(gpu: EmulatedDevice) -> None:
+    with repeat(gpu) as repeater:
+        launches = repeater.launch(1000)
+    assert launches.count == 1000
+    assert launches.end_s - launches.begin_s == pytest.approx(1000 * 19.4e-6, rel=5e-3)
+    assert launches.end_s == pytest.approx(gpu.clock.now_s(), abs=1e-3)
+
+
+def test_a_single_launch_is_timed_with_what_the_host_adds(gpu: EmulatedDevice) -> None:
+    with repeat(gpu) as repeater:
+        assert repeater.launch(1).gpu_s == pytest.approx(32.4e-6, rel=5e-3)
+
+
+def test_the_card_is_free_after_launches_from_the_host(gpu: EmulatedDevice) -> None:
+    with repeat(gpu) as repeater:
+        repeater.launch(10)
+        repeater.start()
+        gpu.clock.sleep_s(0.1)
+        assert repeater.stop().launches[-1] > 1000
+
+
+def test_launches_from_the_host_that_take_too_long_are_a_timeout(gpu: EmulatedDevice) -> None:
+    with repeat(gpu, timeout_s=1.0) as repeater, pytest.raises(KernelFault) as raised:
+        repeater.launch(100_000)
+    assert raised.value.outcome == "timeout"
+    assert gpu.state.spend(0).load is None
+
+
 def test_a_timeline_ends_when_the_launches_do(gpu: EmulatedDevice) -> None:
     line = timeline(gpu, 0.0)
     assert len(line.launches) == 1

@@ -1,0 +1,188 @@
+"""What only the validation bench has: its kernels, its options, its file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import kernels
+import pytest
+from record import Validated, Validation
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.energy.lease import enforced_limit_w
+from pytest_gpuenergy.energy.meter import MeterSettings
+from pytest_gpuenergy.errors import GpuEnergyError
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.records import records_of
+from pytest_gpuenergy.kernels.source import load_kernel
+from pytest_gpuenergy.tuning.lowering import KernelStore
+from pytest_gpuenergy.workloads import find_workload
+from pytest_gpuenergy.workloads.workload import Workload
+
+SUBJECTS = (
+    "case7-slowest",
+    "case5-fastest",
+    "case7-fastest",
+    "case4-fastest",
+    "case4-slowest",
+    "case5-slowest",
+    "axpy",
+    "lcg",
+    "case1-slowest",
+    "case1-fastest",
+)
+"""Kernels that draw little come after others of little, except one: case4-slowest."""
+
+REPEATED = frozenset({"case4-slowest", "case5-fastest", "axpy", "case1-slowest"})
+"""Their intervals are tested: the slowest, a fast one, the shortest, one whose power sways."""
+
+DEFAULT_JSON = ".gpuenergy/validation.json"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel to be validated, and how often its measurement is to be repeated."""
+
+    name: str
+    kernel: Kernel
+    workload: Workload
+    repeats: int
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("bench")
+    group.addoption(
+        "--validation-json",
+        metavar="PATH",
+        default=DEFAULT_JSON,
+        help=f"Where to write what was found, kernel by kernel (default: {DEFAULT_JSON})",
+    )
+    group.addoption(
+        "--validation-repeats",
+        type=int,
+        metavar="N",
+        default=20,
+        help="How often to repeat the kernels whose intervals are tested (default: 20)",
+    )
+    group.addoption(
+        "--validation-budget-s",
+        type=float,
+        metavar="S",
+        default=None,
+        help="Begin no kernel later than this many seconds after the first; skip the rest",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "subject" in metafunc.fixturenames:
+        metafunc.parametrize("subject", SUBJECTS, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def ready(
+    request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore
+) -> Callable[[str], tuple[Kernel, Workload]]:
+    """Gives the kernels by name; all of this run's are being compiled before the first is asked."""
+    config = request.config
+    given = config.getoption("--records")
+    folder = (
+        config.invocation_params.dir / given
+        if given
+        else config.rootpath / "bench" / "records" / "nvidia-h200"
+    )
+    made: dict[str, tuple[Kernel, Workload] | GpuEnergyError] = {}
+    for item in request.session.items:
+        name = item.callspec.params.get("subject") if hasattr(item, "callspec") else None
+        if name is not None and name not in made:
+            try:
+                made[name] = _make(name, folder, kernel_store, emulated=gpu.emulated)
+                gpu.prepare([made[name][0]])
+            except GpuEnergyError as error:
+                made[name] = error
+
+    def find(name: str) -> tuple[Kernel, Workload]:
+        found = made[name]
+        if isinstance(found, GpuEnergyError):
+            pytest.fail(str(found), pytrace=False)
+        return found
+
+    return find
+
+
+def _make(
+    name: str, folder: Path, store: KernelStore, *, emulated: bool
+) -> tuple[Kernel, Workload]:
+    if name == "axpy":
+        return kernels.axpy(load_kernel)
+    if name == "lcg":
+        return kernels.lcg(load_kernel, emulated=emulated)
+    case, _, which = name.partition("-")
+    workload = find_workload(case)
+    file = records_of(folder, workload)
+    rank = file.ranks[0] if which == "fastest" else file.ranks[-1]
+    return store.kernel(file, rank), workload
+
+
+@pytest.fixture(scope="session")
+def started_s() -> list[float]:
+    """The device's clock when the first kernel began, once it has."""
+    return []
+
+
+@pytest.fixture
+def subject(
+    request: pytest.FixtureRequest,
+    gpu: Device,
+    ready: Callable[[str], tuple[Kernel, Workload]],
+    started_s: list[float],
+) -> Subject:
+    config = request.config
+    budget_s = config.getoption("--validation-budget-s")
+    started_s.append(gpu.clock.now_s())
+    spent_s = started_s[-1] - started_s[0]
+    if budget_s is not None and spent_s > budget_s:
+        pytest.skip(f"{spent_s:.0f} s are spent, of {budget_s:g}")
+    kernel, workload = ready(request.param)
+    repeats = config.getoption("--validation-repeats") if request.param in REPEATED else 0
+    return Subject(request.param, kernel, workload, repeats)
+
+
+class Notebook:
+    """The run's file, written anew after every kernel."""
+
+    def __init__(self, path: Path, gpu: Device) -> None:
+        self.path = path
+        self.validation = Validation({})
+        self._gpu = gpu
+
+    def add(self, validated: Validated) -> None:
+        if not self.validation.run:
+            self.validation = Validation(_described(self._gpu))
+        self.validation = self.validation.with_kernel(validated)
+        self.validation.write(self.path)
+
+
+@pytest.fixture(scope="session")
+def notebook(request: pytest.FixtureRequest, gpu: Device) -> Iterator[Notebook]:
+    config = request.config
+    path = config.invocation_params.dir / config.getoption("--validation-json")
+    made = Notebook(path, gpu)
+    yield made
+    if made.validation.kernels:
+        print(f"\nvalidation: python bench/validation/table.py {path}")
+
+
+def _described(gpu: Device) -> dict[str, Any]:
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "gpu_name": gpu.name,
+        "gpu_uuid": gpu.uuid,
+        "emulated": gpu.emulated,
+        "power_limit_w": enforced_limit_w(gpu),
+        "software": gpu.describe(),
+        "settings": asdict(MeterSettings()),
+    }

@@ -1,0 +1,99 @@
+"""Two kernels of our own: one of about 3 us and one of about 20 ms on an H200."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
+from pytest_gpuenergy.workloads.workload import Array
+
+SOURCES = Path(__file__).parent / "cuda"
+
+AXPY_SIZE = 1 << 19
+AXPY_BLOCK = 256
+AXPY_FACTOR = 2.5
+_PER_THREAD = 4
+
+LCG_BLOCKS, LCG_BLOCK = 132, 256
+"""A block for each multiprocessor of an H200, two warps for each of its schedulers."""
+LCG_MULTIPLIER, LCG_INCREMENT = 1664525, 1013904223
+LCG_STEPS = 9_000_000
+LCG_STEPS_EMULATED = 2_000
+"""The emulated GPU runs every step on the host, where the full number would take hours."""
+
+Load = Callable[..., Kernel]
+"""The fixture ``load_kernel``, or what it calls."""
+
+
+def axpy(load_kernel: Load) -> tuple[Kernel, Contract]:
+    """A multiply-add of 6 MB, which an L2 cache holds."""
+    kernel = load_kernel(
+        SOURCES / "axpy.cu",
+        entry="axpy",
+        grid=AXPY_SIZE // _PER_THREAD // AXPY_BLOCK,
+        block=AXPY_BLOCK,
+        arguments=("x", "y", "out", "factor"),
+    )
+    tensors = [Tensor(name, (AXPY_SIZE,), "float32", "input") for name in ("x", "y")]
+    workload = Contract(
+        "axpy",
+        (*tensors, Tensor("out", (AXPY_SIZE,), "float32", "output")),
+        lambda inputs: {"out": AXPY_FACTOR * inputs["x"] + inputs["y"]},
+        flops=2 * AXPY_SIZE,
+        values=(Scalar("factor", "float32", AXPY_FACTOR),),
+    )
+    return kernel, workload
+
+
+def lcg(load_kernel: Load, *, emulated: bool) -> tuple[Kernel, Contract]:
+    """Each thread steps a linear congruential generator, every step waiting for the last.
+
+    Its result after any number of steps is known at once, see `advanced`, and exactly.
+    """
+    steps = LCG_STEPS_EMULATED if emulated else LCG_STEPS
+    kernel = load_kernel(
+        SOURCES / "lcg.cu",
+        entry="lcg",
+        grid=LCG_BLOCKS,
+        block=LCG_BLOCK,
+        arguments=("seeds", "out", "multiplier", "increment", "steps"),
+    )
+    size = LCG_BLOCKS * LCG_BLOCK
+    factor, offset = jump(steps)
+
+    def advanced(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        seeds = inputs["seeds"].astype("uint64")
+        return {"out": (factor * seeds + offset) % (1 << 32)}
+
+    workload = Contract(
+        "lcg",
+        (
+            Tensor("seeds", (size,), "uint32", "input"),
+            Tensor("out", (size,), "uint32", "output"),
+        ),
+        advanced,
+        flops=2 * steps * size,
+        values=(
+            Scalar("multiplier", "uint32", LCG_MULTIPLIER),
+            Scalar("increment", "uint32", LCG_INCREMENT),
+            Scalar("steps", "int32", steps),
+        ),
+    )
+    return kernel, workload
+
+
+def jump(steps: int) -> tuple[int, int]:
+    """``factor`` and ``offset`` of that many steps at once, modulo 2**32.
+
+    F. B. Brown, "Random Number Generation with Arbitrary Strides", Trans. Am. Nucl. Soc. 71, 1994.
+    """
+    factor, offset = 1, 0
+    step, shift = LCG_MULTIPLIER, LCG_INCREMENT
+    while steps:
+        if steps & 1:
+            factor, offset = factor * step % (1 << 32), (offset * step + shift) % (1 << 32)
+        step, shift = step * step % (1 << 32), shift * (step + 1) % (1 << 32)
+        steps >>= 1
+    return factor, offset

@@ -1,0 +1,175 @@
+"""What a validation run found, kernel by kernel, as a file that grows while it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.files import write_atomically
+from pytest_gpuenergy.metrics import METRICS, Metric
+
+KIND = "gpuenergy-validation"
+VERSION = 1
+OURS = "gpuenergy"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A 95 % interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one protocol found for one launch.
+
+    Attributes:
+        protocol: its name.
+        energy_mj: of one launch.
+        time_ms: of one launch.
+        seconds: that it took, of the device's clock.
+        intervals: 95 %, of the metrics that have one; EDP's in mJ ms.
+        phases_s: of our protocol, wall time.
+        busy: share of the window in which the GPU was busy; None when the protocol cannot tell.
+        temperature_c: of the GPU when the window began.
+        validity: flags of our protocol.
+    """
+
+    protocol: str
+    energy_mj: float
+    time_ms: float
+    seconds: float
+    intervals: Mapping[Metric, Span] | None = None
+    phases_s: Mapping[str, float] | None = None
+    busy: float | None = None
+    temperature_c: int | None = None
+    validity: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Steady running before and after the repeats.
+
+    Attributes:
+        energy_mj: of one launch, over both parts.
+        time_ms: of one launch, likewise.
+        power_w: likewise.
+        seconds: of both parts together.
+        change: of the energy from the first part to the second, as a fraction.
+        temperatures_c: when each part ended.
+    """
+
+    energy_mj: float
+    time_ms: float
+    power_w: float
+    seconds: float
+    change: float
+    temperatures_c: tuple[int | None, ...]
+
+    def figure(self, metric: Metric) -> float:
+        """The reference of a metric."""
+        figures: dict[Metric, float] = {
+            "time": self.time_ms,
+            "energy": self.energy_mj,
+            "edp": self.energy_mj * self.time_ms,
+        }
+        return figures[metric]
+
+
+@dataclass(frozen=True)
+class Validated:
+    """One kernel: every protocol once, and repeats of ours between the reference's parts."""
+
+    name: str
+    kernel: str
+    reference: Reference
+    attempts: tuple[Attempt, ...]
+    repeats: tuple[Attempt, ...] = ()
+
+    @property
+    def ours(self) -> Attempt:
+        """Our protocol's attempt."""
+        return next(one for one in self.attempts if one.protocol == OURS)
+
+    def error(self, attempt: Attempt, metric: Metric) -> float:
+        """Of an attempt against the reference, as a fraction."""
+        figures: dict[Metric, float] = {
+            "time": attempt.time_ms,
+            "energy": attempt.energy_mj,
+            "edp": attempt.energy_mj * attempt.time_ms,
+        }
+        return figures[metric] / self.reference.figure(metric) - 1
+
+    def covered(self, metric: Metric) -> int:
+        """How many of the repeats' intervals hold the reference."""
+        truth = self.reference.figure(metric)
+        spans = [one.intervals[metric] for one in self.repeats if one.intervals]
+        return sum(span.low <= truth <= span.high for span in spans)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A run of the bench; ``run`` says on what and with what."""
+
+    run: Mapping[str, Any]
+    kernels: tuple[Validated, ...] = ()
+
+    def with_kernel(self, validated: Validated) -> Validation:
+        """With one more; what the same kernel had before is replaced."""
+        others = [one for one in self.kernels if one.name != validated.name]
+        return replace(self, kernels=(*others, validated))
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        content = {"kind": KIND, "version": VERSION, **asdict(self)}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(content, indent=1) + "\n")
+        except OSError as error:
+            raise InputError(f"{path} cannot be written ({error.strerror}).") from None
+
+
+def read_validation(path: Path) -> Validation:
+    """What `Validation.write` wrote.
+
+    Raises:
+        InputError: the file cannot be read or is something else.
+    """
+    try:
+        data = json.loads(path.read_text())
+        if data["kind"] != KIND or data["version"] != VERSION:
+            raise ValueError
+        return Validation(data["run"], tuple(map(_validated, data["kernels"])))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InputError(
+            f"{path} is no file of pytest bench/validation: give what --validation-json wrote."
+        ) from None
+
+
+def _validated(data: dict[str, Any]) -> Validated:
+    reference = data["reference"]
+    return Validated(
+        data["name"],
+        data["kernel"],
+        Reference(**{**reference, "temperatures_c": tuple(reference["temperatures_c"])}),
+        tuple(map(_attempt, data["attempts"])),
+        tuple(map(_attempt, data["repeats"])),
+    )
+
+
+def _attempt(data: dict[str, Any]) -> Attempt:
+    spans = data["intervals"]
+    intervals = {metric: Span(**spans[metric]) for metric in METRICS} if spans else None
+    return Attempt(**{**data, "intervals": intervals, "validity": tuple(data["validity"])})

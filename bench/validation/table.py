@@ -1,0 +1,203 @@
+"""The table and the plot of a validation run.
+
+    pytest bench/validation --powercap current --validation-json validation.json
+    python bench/validation/table.py validation.json
+    python bench/validation/table.py validation.json --plot validation.svg
+
+The plot, SVG or PNG by the name's ending, takes ``pip install vl-convert-python``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from record import OURS, Attempt, Validated, Validation, read_validation
+
+from pytest_gpuenergy.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.metrics import METRICS, Metric
+
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+
+
+def tables(validation: Validation) -> Iterator[str]:
+    """Lines of Markdown: errors and times of all protocols, then how honest our intervals are."""
+    run = validation.run
+    yield (
+        f"{run['gpu_name']}{' (emulated)' if run['emulated'] else ''} at "
+        f"{run['power_limit_w']:g} W, driver {run['software'].get('driver', 'unknown')}"
+    )
+    yield ""
+    protocols = list(
+        dict.fromkeys(one.protocol for kernel in validation.kernels for one in kernel.attempts)
+    )
+    yield f"| kernel | reference | GPU busy | {' | '.join(protocols)} |"
+    yield f"|---|---:|---:|{'---:|' * len(protocols)}"
+    for kernel in validation.kernels:
+        by_name = {one.protocol: one for one in kernel.attempts}
+        cells = [_error(kernel, by_name.get(name)) for name in protocols]
+        busy = kernel.ours.busy
+        yield (
+            f"| {kernel.name} | {_reference(kernel)} | {'' if busy is None else f'{busy:.2%}'} "
+            f"| {' | '.join(cells)} |"
+        )
+    yield ""
+    yield "Each cell: error of energy, error of time, seconds used."
+    yield ""
+    yield from _coverage(validation.kernels)
+
+
+def _reference(kernel: Validated) -> str:
+    reference = kernel.reference
+    return (
+        f"{reference.energy_mj:.5g} mJ at {reference.power_w:.0f} W, "
+        f"{reference.time_ms * 1e3:.5g} µs"
+    )
+
+
+def _error(kernel: Validated, attempt: Attempt | None) -> str:
+    if attempt is None:
+        return ""
+    energy, time = (kernel.error(attempt, metric) for metric in ("energy", "time"))
+    return f"{energy:+.2%}, {time:+.2%}, {attempt.seconds:.1f} s"
+
+
+def _coverage(kernels: Sequence[Validated]) -> Iterator[str]:
+    tested = [kernel for kernel in kernels if kernel.repeats]
+    if not tested:
+        yield "No kernel was repeated."
+        return
+    yield "| kernel | reference's change | time | energy | EDP | energy's scatter | interval |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for kernel in tested:
+        count = len(kernel.repeats)
+        held = " | ".join(f"{kernel.covered(metric)} of {count}" for metric in METRICS)
+        yield (
+            f"| {kernel.name} | {kernel.reference.change:+.2%} | {held} "
+            f"| {spread(kernel, 'energy'):.2%} | ±{_half_width(kernel):.2%} |"
+        )
+    count = sum(len(kernel.repeats) for kernel in tested)
+    for metric in METRICS:
+        covered = sum(kernel.covered(metric) for kernel in tested)
+        pooled = math.sqrt(fmean(spread(kernel, metric) ** 2 for kernel in tested))
+        yield ""
+        yield (
+            f"{metric}: {covered} of {count} intervals hold the reference ({covered / count:.1%}); "
+            f"root mean square of the errors {pooled:.3%}"
+        )
+    items = [one for kernel in tested for one in kernel.repeats]
+    yield ""
+    mean_s = fmean(one.seconds for one in items)
+    yield f"An item took {mean_s:.2f} s on average, verification included."
+
+
+def spread(kernel: Validated, metric: Metric) -> float:
+    """Root mean square of the repeats' errors against the reference, as a fraction."""
+    return math.sqrt(fmean(kernel.error(one, metric) ** 2 for one in kernel.repeats))
+
+
+def _half_width(kernel: Validated) -> float:
+    spans = [one.intervals["energy"] for one in kernel.repeats if one.intervals]
+    return fmean((span.high - span.low) / 2 for span in spans) / kernel.reference.energy_mj
+
+
+def plot(validation: Validation) -> dict[str, Any]:
+    """A Vega-Lite specification: error of energy against seconds used, a mark for each attempt."""
+    rows = [
+        {
+            "kernel": kernel.name,
+            "protocol": one.protocol,
+            "seconds": one.seconds,
+            "error": 100 * abs(kernel.error(one, "energy")),
+        }
+        for kernel in validation.kernels
+        for one in kernel.attempts
+    ]
+    run = validation.run
+    name = f"{run['gpu_name']}{' (emulated)' if run['emulated'] else ''}"
+    error = {
+        "field": "error",
+        "type": "quantitative",
+        "title": "error of the energy of a launch, absolute (%)",
+        "scale": {"type": "symlog", "constant": 0.1},
+        "axis": {"values": [0, 0.1, 0.3, 1, 3, 10, 30, 100, 300]},
+    }
+    seconds = {
+        "field": "seconds",
+        "type": "quantitative",
+        "title": "seconds used",
+        "scale": {"type": "log"},
+    }
+    return {
+        "$schema": SCHEMA,
+        "title": f"Energy of a launch against steady running, {name}",
+        "data": {"values": rows},
+        "width": 480,
+        "height": 320,
+        "layer": [
+            {
+                "mark": {"type": "point", "filled": True, "size": 70, "opacity": 0.85},
+                "encoding": {
+                    "x": seconds,
+                    "y": error,
+                    "color": {"field": "protocol", "type": "nominal", "sort": [OURS]},
+                    "shape": {"field": "protocol", "type": "nominal", "sort": [OURS]},
+                },
+            },
+            {
+                "data": {"values": [{"limit": 1}]},
+                "mark": {"type": "rule", "strokeDash": [4, 4]},
+                "encoding": {"y": {"field": "limit", "type": "quantitative"}},
+            },
+        ],
+    }
+
+
+def draw(validation: Validation, path: Path) -> None:
+    """Write the plot.
+
+    Raises:
+        InputError: the name ends in neither ``.svg`` nor ``.png``, vl-convert is not installed, or
+            the file cannot be written.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise InputError(f"--plot {path}: give a name that ends in .svg or .png.")
+    try:
+        import vl_convert
+    except ImportError:
+        raise InputError("--plot takes vl-convert: pip install vl-convert-python.") from None
+    spec = plot(validation)
+    try:
+        if path.suffix == ".svg":
+            path.write_text(vl_convert.vegalite_to_svg(spec))
+        else:
+            path.write_bytes(vl_convert.vegalite_to_png(spec, scale=2))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}).") from None
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit code 2 when the file cannot be used."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("validation", type=Path, help="What --validation-json wrote")
+    parser.add_argument("--plot", type=Path, metavar="PATH", help="Draw to this .svg or .png")
+    arguments = parser.parse_args(words)
+    try:
+        validation = read_validation(arguments.validation)
+        for line in tables(validation):
+            print(line)
+        if arguments.plot is not None:
+            draw(validation, arguments.plot)
+    except GpuEnergyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""Are time and energy of a launch right, and their intervals honest?
+
+Collected only when this path is named; takes about seven minutes on a real GPU:
+
+    pytest bench/validation --powercap current --validation-json validation.json
+    python bench/validation/table.py validation.json --plot validation.svg
+
+For each kernel in turn: our protocol, as any item; six seconds of steady running; our protocol
+again, twenty times, for some kernels; six more seconds, which with the first six are the reference;
+then what others do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from protocols import Protocols, ours, reference_of, steady
+from record import Attempt, Validated
+
+from pytest_gpuenergy.devices.device import Work
+from pytest_gpuenergy.harness import Harness
+from pytest_gpuenergy.harness import Subject as Named
+from pytest_gpuenergy.metrics import METRICS
+from pytest_gpuenergy.verification import arenas_for
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from conftest import Notebook, Subject
+    from pytest_gpuenergy.benchmark import EnergyBenchmark
+    from pytest_gpuenergy.devices.device import Arena, Device, Repeater
+
+ENERGY_TOLERANCE, TIME_TOLERANCE = 0.01, 0.005
+LEAST_BUSY = 0.99
+LEAST_COVERED_OF_A_KERNEL, LEAST_COVERED = 0.8, 0.93
+TIMEOUT_S = 60.0
+
+
+def test_a_launch_against_steady_running(
+    subject: Subject,
+    energy_benchmark: EnergyBenchmark,
+    gpu: Device,
+    notebook: Notebook,
+    request: pytest.FixtureRequest,
+) -> None:
+    began_s = gpu.clock.now_s()
+    measurement = energy_benchmark(subject.kernel, workload=subject.workload)
+    attempts = [ours(measurement, gpu.clock.now_s() - began_s)]
+    with arenas_for(subject.workload, seed=0) as arenas:
+        with loaded(gpu, subject, arenas) as repeater:
+            parts = [steady(gpu, repeater, warmup_s=2.0)]
+        repeats = repeated(gpu, subject, request.node.nodeid)
+        with loaded(gpu, subject, arenas) as repeater:
+            parts.append(steady(gpu, repeater, warmup_s=1.0))
+            others = Protocols(gpu, repeater)
+            reference = reference_of(parts)
+            attempts += [others.single_launches(), others.cold_window()]
+            if classic := others.classic(reference.time_ms):
+                attempts.append(classic)
+    validated = Validated(
+        subject.name,
+        f"{subject.workload.name}-{measurement.kernel.label}",
+        reference,
+        tuple(attempts),
+        tuple(repeats),
+    )
+    notebook.add(validated)
+    print(f"\n{told(validated)}")
+    assert validated.ours.busy is not None
+    assert validated.ours.busy >= LEAST_BUSY
+    assert abs(validated.error(validated.ours, "energy")) <= ENERGY_TOLERANCE
+    assert abs(validated.error(validated.ours, "time")) <= TIME_TOLERANCE
+    for metric in METRICS:
+        assert validated.covered(metric) >= LEAST_COVERED_OF_A_KERNEL * len(repeats), metric
+
+
+def test_intervals_cover_the_reference(notebook: Notebook) -> None:
+    """Over all kernels that were repeated; the last test of the run."""
+    tested = [one for one in notebook.validation.kernels if one.repeats]
+    if not tested:
+        pytest.skip("no kernel was repeated")
+    count = sum(len(one.repeats) for one in tested)
+    for metric in METRICS:
+        covered = sum(one.covered(metric) for one in tested)
+        print(f"\n{metric}: {covered} of {count} intervals hold the reference")
+        assert covered >= LEAST_COVERED * count, metric
+
+
+def loaded(
+    gpu: Device, subject: Subject, arenas: dict[str, Arena]
+) -> AbstractContextManager[Repeater]:
+    workload = subject.workload
+    return gpu.repeat(
+        subject.kernel,
+        arenas,
+        {scalar.name: scalar for scalar in workload.scalars},
+        work=Work(workload.flops, workload.bytes_moved),
+        timeout_s=TIMEOUT_S,
+    )
+
+
+def repeated(gpu: Device, subject: Subject, node_id: str) -> list[Attempt]:
+    """Our protocol as often as the subject asks, verification included."""
+    harness = Harness(gpu, timeout_s=TIMEOUT_S)
+    attempts = []
+    for number in range(subject.repeats):
+        began_s = gpu.clock.now_s()
+        named = Named(f"{node_id} {number}", subject.name)
+        measurement = harness.measure_kernel(subject.kernel, subject.workload, named)
+        attempts.append(ours(measurement, gpu.clock.now_s() - began_s))
+    return attempts
+
+
+def told(validated: Validated) -> str:
+    reference = validated.reference
+    lines = [
+        f"{validated.name} ({validated.kernel}): {reference.energy_mj:.5g} mJ at "
+        f"{reference.power_w:.1f} W, {reference.time_ms * 1e3:.5g} us; the reference changed by "
+        f"{reference.change:+.2%}"
+    ]
+    for one in validated.attempts:
+        energy, time = (validated.error(one, metric) for metric in ("energy", "time"))
+        lines.append(
+            f"  {one.protocol:<16} energy {energy:+.2%}, time {time:+.2%}, {one.seconds:.2f} s"
+        )
+    if count := len(validated.repeats):
+        covered = ", ".join(f"{metric} {validated.covered(metric)}" for metric in METRICS)
+        lines.append(f"  of {count} intervals hold the reference: {covered}")
+    return "\n".join(lines)
