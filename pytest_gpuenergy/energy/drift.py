@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.energy.sensors import power_by_samples_w
 
 SIGNIFICANT = 2.0
 """A slope of this many standard errors is taken for real."""
@@ -19,6 +23,10 @@ On one H200 a kernel of 129 W that followed 14 s of 316 W took 1.2 % too much ab
 start, and one of 419 W that followed idling 0.35 % too little at 1.3 s and 0.23 % at 2 s: the
 curve goes through the first and lies above the others.
 """
+
+
+_HISTORY_S = 10.0
+_SAMPLES_S = 2.4  # what the card's own buffer of samples holds
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,43 @@ def power_slope(times_s: Sequence[float], energies_mj: Sequence[float]) -> Slope
     error = math.sqrt(variance * np.linalg.inv(design.T @ design)[0, 0])
     power_mw = float(coefficients[1])
     return Slope(2 * float(coefficients[0]) / power_mw, 2 * error / power_mw)
+
+
+class PowerHistory:
+    """The mean power of the last seconds, whoever ran what.
+
+    Of about ten seconds, by the energy counter, once it has been noted that long ago; sooner, and
+    without a counter, of what the card's buffer of power samples holds.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def note(self) -> None:
+        """Remember the counter as it is now."""
+        if (mark := self._read()) is not None:
+            self._marks.append(mark)
+
+    def mean_w(self) -> float | None:
+        """The mean power until now; None when the card does not tell it."""
+        now = self._read() if self._marks else None
+        if now is not None:
+            now_s, energy_mj = now
+            while len(self._marks) > 1 and now_s - self._marks[1][0] >= _HISTORY_S:
+                self._marks.popleft()
+            begin_s, begin_mj = self._marks[0]
+            if now_s - begin_s >= _SAMPLES_S and energy_mj >= begin_mj:
+                return (energy_mj - begin_mj) / 1e3 / (now_s - begin_s)
+        return power_by_samples_w(self._device, _SAMPLES_S)
+
+    def _read(self) -> tuple[float, int] | None:
+        nvml = self._device.nvml
+        try:
+            energy_mj = int(nvml.nvmlDeviceGetTotalEnergyConsumption(self._device.handle))
+        except nvml.NVMLError:
+            return None
+        return self._device.clock.now_s(), energy_mj
 
 
 def unsettled(before_w: float | None, power_w: float, since_s: float) -> float:

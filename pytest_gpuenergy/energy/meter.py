@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_gpuenergy.devices.device import Device, Repeater, Timeline
 from pytest_gpuenergy.energy.counter import regular_times_s
-from pytest_gpuenergy.energy.drift import Slope, power_slope, unsettled
+from pytest_gpuenergy.energy.drift import PowerHistory, Slope, power_slope, unsettled
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import Conditions, power_by_samples_w, read_conditions
 from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
@@ -24,7 +24,6 @@ right afterwards (docs/measurement.md), of which the trials explain 0.1 %; six o
 time, and the seventh by 0.37 %.
 """
 
-_HISTORY_S = 2.4
 _SPAN_S = 1.0
 _TRANSIENT_S = 0.3
 
@@ -116,6 +115,7 @@ class EnergyMeter:
     def __init__(self, device: Device, settings: MeterSettings | None = None) -> None:
         self._device = device
         self._settings = settings or MeterSettings()
+        self._history = PowerHistory(device)
         self._source: EnergySource | None = None
 
     @property
@@ -139,7 +139,7 @@ class EnergyMeter:
         """
         began_s = perf_counter()
         start, source = read_conditions(self._device), self.source
-        before_w = power_by_samples_w(self._device, _HISTORY_S)
+        before_w = self._history.mean_w()
         repeater.start()
         start_s = self._device.clock.now_s()
         stopped = False
@@ -152,6 +152,7 @@ class EnergyMeter:
             end = read_conditions(self._device)
             stopped = True
             timeline = repeater.stop()
+            self._history.note()
         finally:
             if not stopped:
                 repeater.stop()
