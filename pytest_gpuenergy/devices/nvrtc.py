@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,13 +18,15 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from pytest_gpuenergy.cuda_sources import cuda_dir
 from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.worker import WorkerDiedError, WorkerPool, WorkerTimeoutError
 
 _OPTIONS = ("-std=c++17", "-default-device")
 _COMPILE_TIMEOUT_S = 300.0
-_FORMAT = 1
+_FORMAT = 2
+_STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Compiler:
         bundled = Path(cupy.__file__).parent / "_core/include/cupy/_cccl/libcudacxx"
         toolkit = pathfinder.find_nvidia_header_directory("cudart")
         self._includes = [f"-I{folder}" for folder in (bundled, toolkit) if folder]
+        self._small = cuda_dir() / "nvrtc"
 
     def compile(
         self, source: str, entries: Sequence[str], architecture: str
@@ -55,12 +59,27 @@ class Compiler:
         Raises:
             KernelFault: the text does not compile, or has no such entry.
         """
+        if self._are_small(_STANDARD_HEADER.findall(source)):
+            try:
+                return self._compile(source, entries, architecture, [f"-I{self._small}"])
+            except KernelFault:
+                pass  # it may use more of the headers than ours have
+        return self._compile(source, entries, architecture, [])
+
+    def _are_small(self, headers: Sequence[str]) -> bool:
+        """Whether ours can stand in for all of these headers of libcu++."""
+        return bool(headers) and all((self._small / header).is_file() for header in headers)
+
+    def _compile(
+        self, source: str, entries: Sequence[str], architecture: str, first: Sequence[str]
+    ) -> tuple[bytes, dict[str, str]]:
         nvrtc = self._nvrtc
+        options = (f"-arch={architecture}", *_OPTIONS, *first, *self._includes)
         program = nvrtc.createProgram(source, "kernel.cu", (), ())
         try:
             for entry in entries:
                 nvrtc.addNameExpression(program, entry)
-            nvrtc.compileProgram(program, (f"-arch={architecture}", *_OPTIONS, *self._includes))
+            nvrtc.compileProgram(program, options)
             symbols = {entry: nvrtc.getLoweredName(program, entry) for entry in entries}
             return nvrtc.getCUBIN(program), symbols
         except nvrtc.NVRTCError as error:

@@ -69,6 +69,40 @@ def test_the_toolkits_headers_are_found(compiler: Compiler, header: str) -> None
     assert compiler.compile(f"#include <{header}>\n{COPY}", ["copy"], "sm_90")[0]
 
 
+SMALL = """
+#include <cuda/std/cstdint>
+#include <cuda/std/type_traits>
+#ifdef CCCL_VERSION
+#error "these are the toolkit's headers"
+#endif
+namespace c = cuda::std;
+static_assert(sizeof(c::int64_t) == 8 && sizeof(c::uint16_t) == 2);
+static_assert(c::is_same_v<c::conditional<true, int, float>::type, int>);
+static_assert(c::is_integral<const bool>::value && !c::is_integral<float>::value);
+static_assert(c::is_floating_point<double>::value && !c::is_floating_point<int>::value);
+static_assert(c::is_signed<float>::value && !c::is_signed<unsigned char>::value);
+static_assert(c::is_unsigned<bool>::value && !c::is_unsigned<float>::value);
+static_assert(c::is_same_v<c::enable_if<true, long>::type, long>);
+"""
+
+
+def test_small_headers_stand_in_for_those_of_tvms_text(compiler: Compiler) -> None:
+    assert compiler.compile(SMALL + COPY, ["copy"], "sm_90")[0]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "#include <cuda/std/type_traits>\nstatic_assert(cuda::std::is_const_v<const int>);",
+        "#include <cuda/std/cstdint>\n#include <cuda/std/array>\ncuda::std::array<int, 2>* a;",
+    ],
+)
+def test_the_toolkits_headers_serve_where_the_small_ones_do_not(
+    compiler: Compiler, more: str
+) -> None:
+    assert compiler.compile(more + COPY, ["copy"], "sm_90")[0]
+
+
 def test_an_error_has_the_line_and_what_is_wrong(compiler: Compiler) -> None:
     message = faulty(compiler, COPY.replace("= x[", "= nonsense["), "copy")
     assert message.startswith("NVRTC: kernel.cu(2): error: ")
