@@ -18,6 +18,9 @@ from typing import Any
 
 from pytest_gpuenergy.errors import DeviceError
 
+WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""The environment of a child that needs no GPU, and must not take memory or time of one."""
+
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 2000
 
@@ -150,10 +153,17 @@ class WorkerPool:
         factory: as of `Worker`.
         args: as of `Worker`.
         size: how many children there may be; each is started when it is first needed.
+        environment: as of `Worker`.
     """
 
-    def __init__(self, factory: str, *args: object, size: int) -> None:
-        self._workers = [Worker(factory, *args) for _ in range(size)]
+    def __init__(
+        self,
+        factory: str,
+        *args: object,
+        size: int,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._workers = [Worker(factory, *args, environment=environment) for _ in range(size)]
         self._idle: LifoQueue[Worker] = LifoQueue()  # first the one that has started already
         for worker in reversed(self._workers):
             self._idle.put(worker)

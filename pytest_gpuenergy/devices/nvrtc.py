@@ -21,7 +21,7 @@ from typing import Any
 from pytest_gpuenergy.cuda_sources import cuda_dir
 from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.worker import WorkerDiedError, WorkerPool, WorkerTimeoutError
+from pytest_gpuenergy.worker import WITHOUT_GPU, WorkerDiedError, WorkerPool, WorkerTimeoutError
 
 _OPTIONS = ("-std=c++17", "-default-device")
 _COMPILE_TIMEOUT_S = 300.0
@@ -102,7 +102,7 @@ class CompilerPool:
         self._cache = cache
         size = processes or min(16, len(os.sched_getaffinity(0)))
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="nvrtc")
-        self._workers = WorkerPool(f"{__name__}:Compiler", size=size)
+        self._workers = WorkerPool(f"{__name__}:Compiler", size=size, environment=WITHOUT_GPU)
         self._pending: dict[str, Future[Binary]] = {}
         self._lock = Lock()
 

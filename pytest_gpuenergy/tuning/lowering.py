@@ -15,7 +15,7 @@ from pytest_gpuenergy.kernels.records import RecordFile
 from pytest_gpuenergy.paths import cache_dir
 from pytest_gpuenergy.tuning.lowered_cache import LoweredCache
 from pytest_gpuenergy.tuning.requirements import INSTALL, crash_hint, installed_tvm
-from pytest_gpuenergy.worker import WorkerDiedError, WorkerPool, WorkerTimeoutError
+from pytest_gpuenergy.worker import WITHOUT_GPU, WorkerDiedError, WorkerPool, WorkerTimeoutError
 from pytest_gpuenergy.workloads.workload import Workload
 
 _TIMEOUT_S = 120.0
@@ -39,7 +39,9 @@ class KernelStore:
         self._tvm = installed_tvm()
         self._cache = LoweredCache(cache_dir("lowered"), self._tvm)
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="lower")
-        self._workers = WorkerPool("pytest_gpuenergy.tuning.lower:Lowerer", size=processes)
+        self._workers = WorkerPool(
+            "pytest_gpuenergy.tuning.lower:Lowerer", size=processes, environment=WITHOUT_GPU
+        )
 
     def kernels(self, file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:
         """The kernels of ``ranks``, in that order; see `kernel`."""

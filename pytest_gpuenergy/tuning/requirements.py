@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_gpuenergy.errors import InputError
-from pytest_gpuenergy.worker import Worker, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.worker import WITHOUT_GPU, Worker, WorkerDiedError, WorkerTimeoutError
 
 INSTALL = "pip install 'pytest-gpuenergy[tvm]'"
 _SERIES = "0.27"
@@ -99,7 +99,7 @@ def check_tvm(timeout_s: float = 120.0) -> str:
     Raises:
         InputError: it is missing, of another series, or it crashes.
     """
-    worker = Worker(f"{__name__}:Probe")
+    worker = Worker(f"{__name__}:Probe", environment=WITHOUT_GPU)
     try:
         version: str = worker.call("survives", timeout_s=timeout_s)
     except (WorkerDiedError, WorkerTimeoutError) as error:

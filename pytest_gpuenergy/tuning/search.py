@@ -1,145 +1,32 @@
-"""A search: proposals made, lowered and compiled in the background, timed one after the other.
+"""A search: batches of proposals, timed one after the other, and what they were worth.
 
-While one batch is timed, the next one is proposed, lowered in processes and compiled, so that
-neither the GPU nor the processor waits for the other. Knows records and kernels, not TVM.
+While one batch is timed, the next ones are made, so that neither the GPU nor the processor waits
+for the other. Knows records and kernels, not TVM.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Event
-from typing import Any
 
 from pytest_gpuenergy.devices.device import Arena, Device
-from pytest_gpuenergy.errors import GpuEnergyError, InputError, KernelFault
+from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.metrics import Metric
-from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.tuning.objective import (
     equivalent_ms,
     promising,
     typical_power_w,
 )
 from pytest_gpuenergy.tuning.progress import Progress
+from pytest_gpuenergy.tuning.proposals import Candidate, Proposals
 from pytest_gpuenergy.tuning.raw import RawLog, Trial, trace_of
-from pytest_gpuenergy.tuning.requirements import crash_hint
 from pytest_gpuenergy.tuning.searcher import Scored
-from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.tuning.timing import measure_power_w, measure_time_ms
-from pytest_gpuenergy.worker import Worker, WorkerDiedError, WorkerTimeoutError
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
-_TIMEOUT_S = 600.0
-_MOST_DEATHS = 3
-_LOOK_UP_S = 0.2
-_MOST_BARREN = 5  # batches in a row that hold nothing new
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A proposed schedule, and its kernel or why it has none."""
-
-    record: str
-    kernel: Kernel | KernelFault
-
-
-class Proposals:
-    """The search's process and what is made of its proposals; a context manager.
-
-    Everything it does is done in one thread of the background, in the order of the calls.
-
-    Args:
-        workload: what is searched.
-        architecture: of the GPU.
-        settings: how to search.
-        store: lowers.
-        prepare: begins to compile a kernel.
-        known: trials of earlier searches with their scores, for a search process that begins.
-    """
-
-    def __init__(
-        self,
-        workload: Conv2d,
-        architecture: str,
-        settings: SearchSettings,
-        store: KernelStore,
-        prepare: Callable[[Kernel], object],
-        known: Callable[[], Sequence[Scored]],
-    ) -> None:
-        self._workload = workload
-        self._settings = settings
-        self._store = store
-        self._prepare = prepare
-        self._known = known
-        factory = "pytest_gpuenergy.tuning.searcher:Searcher"
-        self._worker = Worker(factory, workload, architecture, settings)
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="search")
-        self._broken: GpuEnergyError | None = None
-        self._begun = self._closed = False
-        self._deaths = 0
-
-    def stored_workload(self) -> str:
-        """The line of the computation in ``database_workload.json``."""
-        stored: str = self._background.submit(self._call, "stored_workload").result()
-        return stored
-
-    def request(self) -> Future[list[Candidate]]:
-        """Begin to make the next batch; it is empty when the search finds no more."""
-        return self._background.submit(self._make)
-
-    def learn(self, trials: Sequence[Scored]) -> None:
-        """Tell the search what schedules were worth, before the next batch that is requested."""
-        self._background.submit(self._learn, trials)
-
-    def __enter__(self) -> Proposals:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._closed = True  # nothing is started again
-        self._background.shutdown(wait=False, cancel_futures=True)
-        self._worker.kill()
-
-    def _make(self) -> list[Candidate]:
-        if self._broken is not None:
-            raise self._broken
-        records: list[str] = self._call("propose")
-        futures = [self._store.lower(self._workload, record) for record in records]
-        for future in as_completed(futures):
-            if isinstance(kernel := _kernel(future), Kernel):
-                self._prepare(kernel)
-        return [Candidate(r, _kernel(future)) for r, future in zip(records, futures, strict=True)]
-
-    def _learn(self, trials: Sequence[Scored]) -> None:
-        try:
-            self._call("learn", trials)
-        except GpuEnergyError as error:  # nobody waits for this; the next request tells it
-            self._broken = error
-
-    def _call(self, method: str, *arguments: object) -> Any:
-        """Call the search's process, which is started again if TVM ends it."""
-        while True:
-            try:
-                if not self._begun:
-                    self._worker.call("begin", self._known(), timeout_s=_TIMEOUT_S)
-                    self._begun = True
-                return self._worker.call(method, *arguments, timeout_s=_TIMEOUT_S)
-            except (WorkerDiedError, WorkerTimeoutError) as error:
-                self._begun = False
-                self._deaths += 1
-                if self._closed or self._deaths > _MOST_DEATHS:
-                    raise InputError(
-                        f"TVM's search of {self._workload.name} keeps ending its process "
-                        f"({str(error).rstrip('.')}); there is {crash_hint()}"
-                    ) from None
-
-
-def _kernel(lowered: Future[Kernel]) -> Kernel | KernelFault:
-    try:
-        return lowered.result()
-    except KernelFault as fault:
-        return fault
+_MOST_BARREN = 5  # batches in a row, of each search process, that hold nothing new
 
 
 @dataclass(frozen=True)
@@ -216,14 +103,14 @@ def search(proposals: Proposals, bench: Bench, trials: int) -> None:
         DeviceError: the GPU does not answer.
     """
     raw = bench.raw
-    raw.keep_workload(proposals.stored_workload())
     seen = {trace_of(record) for record in raw.records}
-    ahead = proposals.request()
+    stored = proposals.stored_workload()
+    proposals.request()
+    raw.keep_workload(stored.result())
     barren = 0
-    while len(raw.trials) < trials and barren < _MOST_BARREN:
-        proposed = _result(ahead, bench.stop)
+    while len(raw.trials) < trials and barren < _MOST_BARREN * proposals.processes:
         batch = []
-        for candidate in proposed:
+        for candidate in proposals.take(bench.stop):
             if (trace := trace_of(candidate.record)) not in seen:
                 seen.add(trace)
                 batch.append(candidate)
@@ -232,7 +119,7 @@ def search(proposals: Proposals, bench: Bench, trials: int) -> None:
         if bench.stop.is_set():
             return
         if len(raw.trials) + len(batch) < trials:
-            ahead = proposals.request()
+            proposals.request()
         tried = bench.try_all(batch)
         worths = worth_s(bench.objective, tried, raw.trials)
         pairs = zip(batch, worths, strict=False)  # a search that is stopped has not tried all
@@ -254,11 +141,3 @@ def worth_s(
     return [
         equivalent_ms(objective, trial, typical_w) / 1e3 if trial.good else None for trial in trials
     ]
-
-
-def _result(ahead: Future[list[Candidate]], stop: Event) -> list[Candidate]:
-    """What was requested; nothing when told to stop meanwhile."""
-    while not wait([ahead], timeout=_LOOK_UP_S).done:
-        if stop.is_set():
-            return []
-    return ahead.result()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ from pytest_gpuenergy.workloads.conv2d import Conv2d
 
 _NO_END = 1 << 30
 _LARGEST_SEED = 2**31 - 3  # of TVM's linear congruential generator
+_SEEDS_APART = 15_485_863  # further than a search has trials
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,16 @@ class Searcher:
     Args:
         workload: what they compute.
         architecture: of the GPU, such as ``sm_90``.
-        settings: how to search.
+        settings: how to search, those of one process.
+        number: of this process, from 0; another one searches elsewhere.
 
     Raises:
         InputError: TVM is missing, or its search cannot work on this.
     """
 
-    def __init__(self, workload: Conv2d, architecture: str, settings: SearchSettings) -> None:
+    def __init__(
+        self, workload: Conv2d, architecture: str, settings: SearchSettings, number: int = 0
+    ) -> None:
         import_tvm()
         from tvm.s_tir import meta_schedule as ms
 
@@ -53,6 +58,8 @@ class Searcher:
         self._ms = ms
         self._shape = workload.shape
         self._settings = settings
+        self._number = number
+        self._best_s = math.inf
         self._target = cuda_target(architecture)
         self._module = conv2d_module(workload)
         self._database = ms.database.MemoryDatabase()
@@ -73,7 +80,7 @@ class Searcher:
                 target=self._target,
                 space_generator=space_generator(self._shape, self._settings.space),
                 search_strategy=self._strategy(),
-                rand_state=(self._settings.seed + len(known)) % _LARGEST_SEED + 1,
+                rand_state=self._seed(len(known)),
                 num_threads=self._settings.threads,
                 logger=logging.getLogger("tvm.s_tir.meta_schedule"),
             )
@@ -84,7 +91,7 @@ class Searcher:
                 self._database,
                 self._model,
             )
-        self.learn(known)
+        self._learn(known, commit=True)
 
     def stored_workload(self) -> str:
         """The line of the computation in ``database_workload.json``."""
@@ -104,7 +111,15 @@ class Searcher:
         return texts
 
     def learn(self, trials: Sequence[Scored]) -> None:
-        """Learn what schedules are worth: those proposed here, or by an earlier search."""
+        """Learn what schedules are worth: those proposed here, or by another process."""
+        self._learn(trials, commit=False)
+
+    def _learn(self, trials: Sequence[Scored], *, commit: bool) -> None:
+        """Teach the cost model; the next generation descends from what is in the database.
+
+        There, of others' schedules (unless ``commit``), only one better than all before goes: TVM
+        would propose it again, but once.
+        """
         read = self._ms.database.TuningRecord.from_json
         candidates, results = [], []
         with _told():
@@ -112,14 +127,21 @@ class Searcher:
                 candidate = self._proposed.pop(trial.record, None)
                 if trial.score_s is None:
                     continue  # a failed one says nothing of how fast its like are
+                descend = commit or candidate is not None or trial.score_s < self._best_s
+                self._best_s = min(self._best_s, trial.score_s)
                 if candidate is None:
                     record = read(json.loads(trial.record), self._workload)
                     candidate = record.as_measure_candidate()
-                self._database.commit_tuning_record(self._record(candidate, trial.score_s))
+                if descend:
+                    self._database.commit_tuning_record(self._record(candidate, trial.score_s))
                 candidates.append(candidate)
                 results.append(self._ms.runner.RunnerResult([trial.score_s], None))
             if candidates:
                 self._model.update(self._context, candidates, results)
+
+    def _seed(self, length: int) -> int:
+        seed = self._settings.seed + length + self._number * _SEEDS_APART
+        return seed % _LARGEST_SEED + 1
 
     def _record(self, candidate: Any, score_s: float) -> Any:
         return self._ms.database.TuningRecord(

@@ -11,6 +11,10 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 Space = Literal["direct", "gemm", "all"]
 SPACES: tuple[Space, ...] = get_args(Space)
 
+_THREADS = 2
+_LEAST_BATCH = 8
+_LEAST_POPULATION = 32
+
 
 @dataclass(frozen=True)
 class SearchSettings:
@@ -19,11 +23,11 @@ class SearchSettings:
     Attributes:
         trials: candidates to time, all searches of the folder together.
         seed: of the search; with the strategy replay-trace and one thread it decides everything.
-        threads: processor cores for the search.
+        threads: processor cores for the search, two for each of its processes.
         strategy: evolutionary learns from scores, replay-trace draws at random.
         space: see `spaces`.
-        batch: schedules proposed at a time, between two updates of the cost model.
-        population: schedules of one generation.
+        batch: schedules proposed by all processes together, between two updates of the cost model.
+        population: schedules of one generation, of all processes together.
         generations: between two proposals.
     """
 
@@ -35,6 +39,22 @@ class SearchSettings:
     batch: int = 64
     population: int = 128
     generations: int = 3
+
+    @property
+    def processes(self) -> int:
+        """How many processes search, each with a population of its own."""
+        return max(1, self.threads // _THREADS)
+
+    def of_process(self) -> SearchSettings:
+        """The settings of one of the processes: its part, but no fewer than makes sense."""
+        batch = max(_LEAST_BATCH, -(-self.batch // self.processes))
+        population = max(_LEAST_POPULATION, -(-self.population // self.processes))
+        return replace(
+            self,
+            threads=max(1, self.threads // self.processes),
+            batch=min(batch, self.batch),
+            population=min(population, self.population),
+        )
 
     def for_trials(self) -> SearchSettings:
         """The same with batches that are no larger than half the trials, but at least 16."""

@@ -27,9 +27,10 @@ from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.tuning.objective import equivalent_ms, typical_power_w
 from pytest_gpuenergy.tuning.progress import Progress
+from pytest_gpuenergy.tuning.proposals import Proposals
 from pytest_gpuenergy.tuning.raw import TRIALS_FILE, RawLog, gpu_name, trace_of
 from pytest_gpuenergy.tuning.requirements import installed_tvm
-from pytest_gpuenergy.tuning.search import Bench, Proposals, known, search
+from pytest_gpuenergy.tuning.search import Bench, known, search
 from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.verification import arenas_for
 from pytest_gpuenergy.workloads.conv2d import Conv2d

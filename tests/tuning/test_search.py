@@ -17,8 +17,9 @@ from pytest_gpuenergy.errors import DeviceError, KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.tuning import search as module
 from pytest_gpuenergy.tuning.progress import Progress
+from pytest_gpuenergy.tuning.proposals import Candidate
 from pytest_gpuenergy.tuning.raw import RawLog
-from pytest_gpuenergy.tuning.search import Bench, Candidate, known, search
+from pytest_gpuenergy.tuning.search import Bench, known, search
 from pytest_gpuenergy.tuning.searcher import Scored
 from pytest_gpuenergy.verification import arenas_for
 from pytest_gpuenergy.workloads import Conv2d
@@ -49,16 +50,21 @@ class FakeProposals:
     batches: list[Sequence[str]]
     events: list[str] = field(default_factory=list)
     learned: list[Scored] = field(default_factory=list)
+    requested: list[Sequence[str]] = field(default_factory=list)
+    processes = 1
 
-    def stored_workload(self) -> str:
-        return '["hash", "workload"]'
+    def stored_workload(self) -> Future[str]:
+        future: Future[str] = Future()
+        future.set_result('["hash", "workload"]')
+        return future
 
-    def request(self) -> Future[list[Candidate]]:
+    def request(self) -> None:
         words = self.batches.pop(0) if self.batches else []
         self.events.append(f"request {' '.join(words)}")
-        future: Future[list[Candidate]] = Future()
-        future.set_result([candidate(word) for word in words])
-        return future
+        self.requested.append(words)
+
+    def take(self, stop: Event) -> list[Candidate]:
+        return [] if stop.is_set() else [candidate(word) for word in self.requested.pop(0)]
 
     def learn(self, trials: Sequence[Scored]) -> None:
         self.events.append(f"learn {len(trials)}")

@@ -7,7 +7,9 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.tuning.lowering import KernelStore
-from pytest_gpuenergy.tuning.search import Candidate, Proposals
+from pytest_gpuenergy.tuning.proposals import Candidate, Proposals
 from pytest_gpuenergy.tuning.searcher import Scored
 from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.workloads import Conv2d
@@ -42,7 +44,8 @@ def start(lowering: KernelStore) -> Iterator[Start]:
 
 
 def take(proposals: Proposals) -> list[Candidate]:
-    return proposals.request().result(timeout=240)
+    proposals.request()
+    return proposals.take()
 
 
 def texts(candidates: Sequence[Candidate]) -> list[str]:
@@ -50,7 +53,7 @@ def texts(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def pid_of(proposals: Proposals) -> int:
-    worker: Any = proposals._worker
+    worker: Any = proposals._searches[0]._worker
     assert worker.pid is not None
     return int(worker.pid)
 
@@ -71,6 +74,28 @@ def test_another_seed_is_another_search(start: Start) -> None:
     assert texts(take(start(RANDOM))) != texts(take(start(other)))
 
 
+def test_several_processes_search_elsewhere_and_learn_from_each_other(start: Start) -> None:
+    proposals = start(replace(EVOLVING, threads=4))
+    assert proposals.processes == 2
+    proposals.request()
+    batches = [texts(proposals.take()) for _ in range(2)]
+    assert set(batches[0]) != set(batches[1])
+    proposals.learn([Scored(record, 1e-3) for batch in batches for record in batch])
+    assert take(proposals)
+
+
+def test_a_search_told_to_stop_waits_no_longer(start: Start) -> None:
+    proposals, stop = start(EVOLVING), Event()
+    stop.set()
+    proposals.request()
+    assert proposals.take(stop) == []
+
+
+def test_a_batch_must_be_requested(start: Start) -> None:
+    with pytest.raises(ValueError, match="no batch was requested"):
+        start(RANDOM).take()
+
+
 def test_scores_are_learned(start: Start) -> None:
     proposals = start(EVOLVING)
     batch = take(proposals)
@@ -83,7 +108,7 @@ def test_an_earlier_search_is_learned(start: Start) -> None:
     known = [Scored(record, 1e-3) for record in texts(take(start(EVOLVING)))]
     again = start(EVOLVING, known)
     assert take(again)
-    assert json.loads(again.stored_workload())
+    assert json.loads(again.stored_workload().result())
 
 
 def test_a_search_that_goes_on_proposes_something_else(start: Start) -> None:
@@ -104,7 +129,7 @@ def test_a_search_whose_process_keeps_dying_is_told(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     proposals = start(RANDOM)
-    worker: Any = proposals._worker
+    worker: Any = proposals._searches[0]._worker
     worker._factory = "tuning_child:Dying"
     with pytest.raises(InputError, match=r"TVM's search of small keeps ending its process"):
         take(proposals)

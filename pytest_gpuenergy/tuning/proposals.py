@@ -1,0 +1,198 @@
+"""Schedules proposed by search processes, lowered and compiled in the background.
+
+Several processes search the same workload, each with a population of its own: TVM's objects are
+counted atomically, so that more than a few threads of one process wait for one another. All learn
+from the trials of all. Knows records and kernels, not TVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from dataclasses import dataclass
+from threading import Event, Lock
+from typing import Any
+
+from pytest_gpuenergy.errors import InputError, KernelFault
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.tuning.lowering import KernelStore
+from pytest_gpuenergy.tuning.requirements import crash_hint
+from pytest_gpuenergy.tuning.searcher import Scored
+from pytest_gpuenergy.tuning.settings import SearchSettings
+from pytest_gpuenergy.worker import WITHOUT_GPU, Worker, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.workloads.conv2d import Conv2d
+
+_TIMEOUT_S = 600.0
+_MOST_DEATHS = 3
+_LOOK_UP_S = 0.2
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A proposed schedule, and its kernel or why it has none."""
+
+    record: str
+    kernel: Kernel | KernelFault
+
+
+class Proposals:
+    """The search processes of a workload and what is made of their proposals; a context manager.
+
+    Args:
+        workload: what is searched.
+        architecture: of the GPU.
+        settings: how to search; `SearchSettings.processes` tells how many processes.
+        store: lowers.
+        prepare: begins to compile a kernel.
+        known: trials of earlier searches with their scores, for a search process that begins.
+    """
+
+    def __init__(
+        self,
+        workload: Conv2d,
+        architecture: str,
+        settings: SearchSettings,
+        store: KernelStore,
+        prepare: Callable[[Kernel], object],
+        known: Callable[[], Sequence[Scored]],
+    ) -> None:
+        self._workload = workload
+        self._store = store
+        self._prepare = prepare
+        shared = settings.of_process()
+        self._searches = [
+            _Search(workload, architecture, shared, number, known)
+            for number in range(settings.processes)
+        ]
+        self._making: dict[Future[list[Candidate]], _Search] = {}
+
+    @property
+    def processes(self) -> int:
+        """How many search at the same time."""
+        return len(self._searches)
+
+    def stored_workload(self) -> Future[str]:
+        """The line of the computation in ``database_workload.json``."""
+        return self._searches[0].submit(self._searches[0].stored_workload)
+
+    def request(self) -> None:
+        """Let every search that is idle make its next batch."""
+        busy = set(self._making.values())
+        for search in self._searches:
+            if search not in busy:
+                self._making[search.submit(self._make, search)] = search
+
+    def take(self, stop: Event | None = None) -> list[Candidate]:
+        """The batch of requested ones that is there first; waits for one.
+
+        It is empty when its search finds no more, and when ``stop`` is set meanwhile.
+
+        Raises:
+            InputError: TVM's search failed.
+            ValueError: none was requested.
+        """
+        if not self._making:
+            raise ValueError("no batch was requested")
+        while not (done := wait(self._making, _LOOK_UP_S, FIRST_COMPLETED).done):
+            if stop is not None and stop.is_set():
+                return []
+        first = next(future for future in self._making if future in done)
+        del self._making[first]
+        return first.result()
+
+    def learn(self, trials: Sequence[Scored]) -> None:
+        """Tell all searches what schedules were worth, each before its next batch."""
+        for search in self._searches:
+            search.tell(trials)
+
+    def __enter__(self) -> Proposals:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for search in self._searches:
+            search.close()
+
+    def _make(self, search: _Search) -> list[Candidate]:
+        records = search.propose()
+        futures = [self._store.lower(self._workload, record) for record in records]
+        for future in as_completed(futures):
+            if isinstance(kernel := _kernel(future), Kernel):
+                self._prepare(kernel)
+        return [Candidate(r, _kernel(future)) for r, future in zip(records, futures, strict=True)]
+
+
+class _Search:
+    """One search process. All but `tell` is called in its own thread, through `submit`."""
+
+    def __init__(
+        self,
+        workload: Conv2d,
+        architecture: str,
+        settings: SearchSettings,
+        number: int,
+        known: Callable[[], Sequence[Scored]],
+    ) -> None:
+        self._name = workload.name
+        self._known = known
+        self._worker = Worker(
+            "pytest_gpuenergy.tuning.searcher:Searcher",
+            *(workload, architecture, settings, number),
+            environment=WITHOUT_GPU,
+        )
+        self._background = ThreadPoolExecutor(1, thread_name_prefix=f"search-{number}")
+        self._untold: list[Scored] = []
+        self._lock = Lock()
+        self._begun = self._closed = False
+        self._deaths = 0
+
+    def submit(self, action: Callable[..., Any], *arguments: object) -> Future[Any]:
+        """Do something in the thread of this search, after what was submitted before."""
+        return self._background.submit(action, *arguments)
+
+    def stored_workload(self) -> str:
+        stored: str = self._call("stored_workload")
+        return stored
+
+    def propose(self) -> list[str]:
+        """The next records, after it has learned what it was told."""
+        with self._lock:
+            told, self._untold = self._untold, []
+        if told and self._begun:
+            self._call("learn", told)
+        records: list[str] = self._call("propose")
+        return records
+
+    def tell(self, trials: Sequence[Scored]) -> None:
+        """Keep trials to learn from."""
+        with self._lock:
+            self._untold += trials
+
+    def close(self) -> None:
+        """End the process at once."""
+        self._closed = True  # nothing is started again
+        self._background.shutdown(wait=False, cancel_futures=True)
+        self._worker.kill()
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        """Call the search's process, which is started again if TVM ends it."""
+        while True:
+            try:
+                if not self._begun:
+                    self._worker.call("begin", self._known(), timeout_s=_TIMEOUT_S)
+                    self._begun = True
+                return self._worker.call(method, *arguments, timeout_s=_TIMEOUT_S)
+            except (WorkerDiedError, WorkerTimeoutError) as error:
+                self._begun = False
+                self._deaths += 1
+                if self._closed or self._deaths > _MOST_DEATHS:
+                    raise InputError(
+                        f"TVM's search of {self._name} keeps ending its process "
+                        f"({str(error).rstrip('.')}); there is {crash_hint()}"
+                    ) from None
+
+
+def _kernel(lowered: Future[Kernel]) -> Kernel | KernelFault:
+    try:
+        return lowered.result()
+    except KernelFault as fault:
+        return fault
