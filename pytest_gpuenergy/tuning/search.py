@@ -102,22 +102,21 @@ def search(proposals: Proposals, bench: Bench, trials: int) -> None:
         InputError: the search ended with an error.
         DeviceError: the GPU does not answer.
     """
-    raw = bench.raw
+    raw, stop = bench.raw, bench.stop
+    most_barren = _MOST_BARREN * proposals.processes
     seen = {trace_of(record) for record in raw.records}
     stored = proposals.stored_workload()
     proposals.request()
     raw.keep_workload(stored.result())
     barren = 0
-    while len(raw.trials) < trials and barren < _MOST_BARREN * proposals.processes:
+    while len(raw.trials) < trials and barren < most_barren and not stop.is_set():
         batch = []
-        for candidate in proposals.take(bench.stop):
+        for candidate in proposals.take(stop):
             if (trace := trace_of(candidate.record)) not in seen:
                 seen.add(trace)
                 batch.append(candidate)
         del batch[trials - len(raw.trials) :]
         barren = 0 if batch else barren + 1
-        if bench.stop.is_set():
-            return
         if len(raw.trials) + len(batch) < trials:
             proposals.request()
         tried = bench.try_all(batch)
