@@ -190,6 +190,33 @@ def test_another_workload_of_the_same_name_is_ambiguous(
 
 
 @pytest.mark.parametrize(
+    ("sources", "verdict"),
+    [
+        (("counter", "counter"), "WORSE"),
+        ((None, "counter"), "WORSE"),
+        (("instant power", "instant power"), "WORSE"),
+        (("counter", "instant power"), "AMBIGUOUS"),
+        (("average power", "counter"), "AMBIGUOUS"),
+        ((None, "average power"), "AMBIGUOUS"),
+    ],
+    ids=str,
+)
+def test_joules_of_different_sources_are_ambiguous_and_times_are_not(
+    judged: Callable[..., Comparison], sources: tuple[str | None, str | None], verdict: str
+) -> None:
+    base, new = (
+        replace(measurement(edp=edp), energy_source=source)
+        for edp, source in zip((1.0, 2.0), sources, strict=True)
+    )
+    comparison = judged([base], [new], GateSettings.parse(["time:5%,energy:5%,edp:5%"]))
+    assert verdicts(comparison) == ["WORSE", verdict, verdict]
+    if verdict == "AMBIGUOUS":
+        (reason,) = comparison.judgements[1].reasons
+        was, now = (source or "counter" for source in sources)
+        assert reason == f"the energy came from the {was} and comes from the {now}"
+
+
+@pytest.mark.parametrize(
     ("difference", "allowance"),
     [({"gpu_uuid": "GPU-2"}, "board"), ({"software": {"driver": "590"}}, "driver")],
 )
