@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.options import Options
     from pytest_gpuenergy.report.gate import Baseline, Unmatched
     from pytest_gpuenergy.report.measurement import Measurement, RunInfo
+    from pytest_gpuenergy.report.store import Report
     from pytest_gpuenergy.report.verdict import Judgement
 
 MARKER = "edp_budget"
@@ -86,6 +87,14 @@ class GatePlugin:
         """
         if self._baseline is not None:
             self._baseline.doubts(run)
+
+    def baseline_for(self, run: RunInfo) -> Report | None:
+        """The baseline to show beside ``run``; None without one, and when they do not compare."""
+        try:
+            self.begin(run)
+        except InputError:
+            return None
+        return None if self._baseline is None else self._baseline.report
 
     def judge(self, item: pytest.Item, measurement: Measurement, run: RunInfo) -> str:
         """Judge a measurement with figures; what fails the item, or an empty text."""

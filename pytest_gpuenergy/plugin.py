@@ -222,7 +222,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     if not hasattr(config, "workerinput"):
         from pytest_gpuenergy.outputs import write_outputs
 
-        problems += write_outputs(ours)
+        problems += write_outputs(ours, config.stash[GATE].baseline_for)
         problems += _tell_pytest_benchmark(config)
     if problems:
         config.stash[FAILED] = " ".join(problems)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.report.counterparts import Counterparts
 from pytest_gpuenergy.report.gate_settings import GateSettings
 from pytest_gpuenergy.report.measurement import Measurement, RunInfo
 from pytest_gpuenergy.report.store import Report
@@ -68,11 +68,10 @@ class Baseline:
 
     def __init__(self, report: Report, settings: GateSettings) -> None:
         _refuse_legacy(report.run)
+        self.report = report
         self.run = report.run
         self.settings = settings
-        self._known: dict[tuple[str, str, str, str], list[Measurement]] = defaultdict(list)
-        for measurement in report.measurements:
-            self._known[measurement.identity].append(measurement)
+        self._counterparts = Counterparts(report.measurements)
 
     def doubts(self, run: RunInfo) -> tuple[str, ...]:
         """What makes every verdict on ``run`` AMBIGUOUS, as clauses; see the settings' ``allow``.
@@ -100,11 +99,7 @@ class Baseline:
 
     def counterpart(self, measurement: Measurement) -> Measurement | None:
         """The baseline's measurement of the same identity; of several, that of the same item."""
-        known = self._known.get(measurement.identity, [])
-        same_item = [item for item in known if item.node_id == measurement.node_id]
-        if same_item:
-            return same_item[-1]
-        return known[0] if len(known) == 1 else None
+        return self._counterparts.of(measurement)
 
     def judge(
         self, measurement: Measurement, run: RunInfo, comparisons: int
@@ -122,7 +117,7 @@ class Baseline:
         doubts = self.doubts(run)
         base = self.counterpart(measurement)
         if base is None:
-            several = len(self._known.get(measurement.identity, [])) > 1
+            several = self._counterparts.several(measurement)
             return Unmatched(
                 measurement,
                 "the baseline has several of that name" if several else "not in the baseline",
@@ -145,13 +140,8 @@ class Baseline:
 
     def missing(self, measurements: Iterable[Measurement]) -> tuple[Unmatched, ...]:
         """The baseline's measurements that are nobody's counterpart."""
-        used = {id(self.counterpart(measurement)) for measurement in measurements}
-        return tuple(
-            Unmatched(item, "not in the new run")
-            for known in self._known.values()
-            for item in known
-            if id(item) not in used
-        )
+        unused = self._counterparts.unused(measurements)
+        return tuple(Unmatched(measurement, "not in the new run") for measurement in unused)
 
 
 def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:

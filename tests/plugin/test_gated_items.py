@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 COMPARE = ("--powercap", "1", "--gpuenergy-compare", "base.json")
 FAIL = (*COMPARE, "--gpuenergy-fail", "edp:5%")
+NEEDS_CHARTS = pytest.mark.skipif(
+    importlib.util.find_spec("vl_convert") is None,
+    reason="the page's charts need vl-convert-python",
+)
 
 
 def make_baseline(project: Project, *, edp: float = 1.0, **changes: object) -> None:
@@ -164,6 +169,38 @@ def test_a_legacy_baseline_is_refused(project: Project) -> None:
     result = project.run(*FAIL)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*is marked legacy*"])
+
+
+def shown(project: Project) -> dict[str, object]:
+    """The data of ``page.html``."""
+    page = (project.path / "page.html").read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', page)
+    assert found is not None
+    data: dict[str, object] = json.loads(found[1])
+    return data
+
+
+@NEEDS_CHARTS
+@pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["one process", "xdist"])
+def test_the_page_shows_the_comparison(project: Project, workers: tuple[str, ...]) -> None:
+    make_baseline(project, edp=0.5)
+    base = load_report(project.path / "base.json")
+    project.run_apart(*COMPARE, "--gpuenergy-html", "page.html", *workers).assert_outcomes(passed=1)
+    data = shown(project)
+    assert dict(data["baseline"])["run"] == base.run.run_id  # type: ignore[call-overload]
+    changes = {one["metric"]: one["change_percent"] for one in data["differences"]}  # type: ignore[attr-defined]
+    assert list(changes) == ["time (ms)", "energy (mJ)", "EDP (mJ·ms)"]
+    assert 80 < changes["EDP (mJ·ms)"] < 120
+
+
+@NEEDS_CHARTS
+def test_a_baseline_that_was_refused_is_not_on_the_page(project: Project) -> None:
+    make_baseline(project)
+    page = ("--gpuenergy-html", "page.html")
+    result = project.run_apart(*COMPARE, *page, "--gpu-device", "emulated:a30")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert result.stdout.str().count("they differ in gpu_name") == 1
+    assert shown(project)["baseline"] is None
 
 
 def test_with_xdist_the_verdicts_are_told_too(project: Project) -> None:
