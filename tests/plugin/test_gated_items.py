@@ -210,6 +210,13 @@ def test_with_xdist_the_verdicts_are_told_too(project: Project) -> None:
     result.stdout.fnmatch_lines(["baseline: run *", "*limit 5 %: WORSE", "1 WORSE"])
 
 
+def test_with_xdist_the_last_failed_are_those_that_were_worse(project: Project) -> None:
+    make_baseline(project, edp=0.5)
+    arguments = ("--powercap", "1,2", *FAIL[2:], "-n1")
+    project.run_apart(*arguments).assert_outcomes(passed=1, failed=1)
+    project.run_apart(*arguments, "--lf").assert_outcomes(failed=1)
+
+
 def budget(project: Project, arguments: str) -> None:
     project.module(
         f"""
