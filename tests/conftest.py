@@ -22,6 +22,7 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setenv("GPUENERGY_STATE", str(state))
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)  # else there are annotations
     return state
 
 

@@ -66,6 +66,19 @@ def test_a_kernel_that_is_worse_fails_in_its_call_phase(project: Project) -> Non
     again.assert_outcomes(failed=1)
 
 
+def test_in_github_actions_what_fails_is_annotated(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_baseline(project, edp=0.5)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert "::error" not in project.run(*COMPARE).stdout.str()
+    result = project.run(*FAIL)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["::error title=test_scale.py%3A%3Atest_scale[[]200W]::EDP +*limit 5 %25: WORSE"]
+    )
+
+
 def test_a_kernel_that_is_the_same_passes(project: Project) -> None:
     make_baseline(project)
     result = project.run(*FAIL)
