@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from small_project import LINE, PARTS, SLOWER
 
 from pytest_gpuenergy.ab.exhibit import load_exhibits
 from pytest_gpuenergy.report import Report, load_report
@@ -43,11 +44,7 @@ def make_baseline(project: Project, *, edp: float = 1.0, **changes: object) -> N
 
 def slower(project: Project) -> None:
     """Let the kernel do more than it has to."""
-    text = (project.path / "parts.py").read_text()
-    worse = """y[i] = factor * x[i];
-      for (int k = 1; k < 16; ++k) y[i] += x[(i * 33 * k) % 1024] - x[(i * 33 * k) % 1024];"""
-    assert "y[i] = factor * x[i];" in text
-    (project.path / "parts.py").write_text(text.replace("y[i] = factor * x[i];", worse))
+    (project.path / "parts.py").write_text(PARTS.replace(LINE, SLOWER))
 
 
 def test_a_kernel_that_is_worse_fails_in_its_call_phase(project: Project) -> None:
