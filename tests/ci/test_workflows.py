@@ -222,6 +222,8 @@ def test_a_workflow_may_read_and_no_more(path: Path) -> None:
         for step in job["steps"]:
             # What somebody else has written reaches a shell as a variable, never as its text.
             assert "${{" not in step.get("run", "")
+            if "uses" in step:  # a tag can be moved, a commit cannot
+                assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"])
             if step.get("uses", "").startswith("actions/checkout@"):
                 assert step["with"]["persist-credentials"] is False
 
