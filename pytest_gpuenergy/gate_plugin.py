@@ -87,7 +87,7 @@ class GatePlugin:
             InputError: it cannot.
         """
         if self._baseline is not None:
-            self._baseline.doubts(run)
+            self._baseline.check(run)
 
     def baseline_for(self, run: RunInfo) -> Report | None:
         """The baseline to show beside ``run``; None without one, and when they do not compare."""

@@ -34,7 +34,6 @@ class Comparison:
         missing_in_base: measured now, without a counterpart that has figures.
         missing_in_new: in the baseline, and not in the new report.
         failed: had figures in the baseline, and have none now.
-        doubts: what makes every verdict AMBIGUOUS.
         unchanged: the same kernel in both, which was therefore not measured.
     """
 
@@ -46,8 +45,13 @@ class Comparison:
     missing_in_base: tuple[Unmatched, ...]
     missing_in_new: tuple[Unmatched, ...]
     failed: tuple[Unmatched, ...]
-    doubts: tuple[str, ...] = ()
     unchanged: tuple[Unmatched, ...] = ()
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What makes every verdict AMBIGUOUS, as clauses."""
+        first, *others = [judgement.reasons for judgement in self.judgements] or [()]
+        return tuple(reason for reason in first if all(reason in other for other in others))
 
     @property
     def passed(self) -> bool:
@@ -73,11 +77,12 @@ class Baseline:
         self.settings = settings
         self._counterparts = Counterparts(report.measurements)
 
-    def doubts(self, run: RunInfo) -> tuple[str, ...]:
-        """What makes every verdict on ``run`` AMBIGUOUS, as clauses; see the settings' ``allow``.
+    def check(self, run: RunInfo) -> None:
+        """See that ``run`` can be compared with this baseline.
 
         Raises:
-            InputError: the runs cannot be compared at all.
+            InputError: it cannot: another GPU model, a real and an emulated GPU, or figures of an
+                older tool.
         """
         _refuse_legacy(run)
         ours, theirs = _title(run), _title(self.run)
@@ -87,15 +92,6 @@ class Baseline:
                 f"The baseline (run {self.run.run_id}) is of {theirs}, and run {run.run_id} of "
                 f"{ours}: they differ in {differs}, so compare with a baseline of the same GPU."
             )
-        differences = {
-            "board": (self.run.gpu_uuid, run.gpu_uuid),
-            "driver": (self.run.software.get("driver"), run.software.get("driver")),
-        }
-        return tuple(
-            f"another {name} than the baseline's ({now} instead of {before})"
-            for name, (before, now) in differences.items()
-            if before != now and name not in self.settings.allow
-        )
 
     def counterpart(self, measurement: Measurement) -> Measurement | None:
         """The baseline's measurement of the same identity; of several, that of the same item."""
@@ -114,7 +110,7 @@ class Baseline:
         Raises:
             InputError: the runs cannot be compared at all.
         """
-        doubts = self.doubts(run)
+        self.check(run)
         base = self.counterpart(measurement)
         if base is None:
             several = self._counterparts.several(measurement)
@@ -124,7 +120,11 @@ class Baseline:
             )
         if not base.measured:
             return Unmatched(measurement, "without figures in the baseline")
-        same_board = run.gpu_uuid == self.run.gpu_uuid
+        # Of the measurements, since a run of several workers has a board for each.
+        boards = (base.gpu_uuid or self.run.gpu_uuid, measurement.gpu_uuid or run.gpu_uuid)
+        drivers = (self.run.software.get("driver"), run.software.get("driver"))
+        doubts = (*self._difference("board", *boards), *self._difference("driver", *drivers))
+        same_board = boards[0] == boards[1]
         return tuple(
             judge(
                 base,
@@ -137,6 +137,11 @@ class Baseline:
             )
             for metric, limit in self.settings.limits.items()
         )
+
+    def _difference(self, name: str, before: str | None, now: str | None) -> tuple[str, ...]:
+        if before == now or name in self.settings.allow:
+            return ()
+        return (f"another {name} than the baseline's ({now} instead of {before})",)
 
     def missing(self, measurements: Iterable[Measurement]) -> tuple[Unmatched, ...]:
         """The baseline's measurements that are nobody's counterpart."""
@@ -152,7 +157,7 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
             GPU, or figures of an older tool.
     """
     baseline = Baseline(base, settings)
-    doubts = baseline.doubts(new.run)
+    baseline.check(new.run)
     comparisons = count_comparisons(len(new.measurements), settings)
     judgements: list[Judgement] = []
     unknown: list[Unmatched] = []
@@ -177,7 +182,6 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
         tuple(unknown),
         baseline.missing(new.measurements),
         tuple(failed),
-        doubts,
     )
 
 

@@ -226,9 +226,19 @@ def test_another_board_or_driver_is_ambiguous_unless_allowed(
     sides = [measurement()], [measurement(edp=2.0)]
     comparison = judged(*map(list, sides), **difference)
     assert verdicts(comparison) == ["AMBIGUOUS"]
-    assert allowance in comparison.doubts[0]
+    assert allowance in comparison.judgements[0].reasons[0]
     allowing = GateSettings.parse(["edp:5%"], allow=allowance)
     assert verdicts(judged(*map(list, sides), allowing, **difference)) == ["WORSE"]
+
+
+def test_the_board_is_that_of_the_measurement(judged: Callable[..., Comparison]) -> None:
+    base = [replace(measurement(f"k0{n}"), gpu_uuid=f"GPU-{n}") for n in (1, 2)]
+    new = [replace(measurement(f"k0{n}", edp=2.0), gpu_uuid="GPU-2") for n in (1, 2)]
+    comparison = judged(base, new)
+    assert verdicts(comparison) == ["AMBIGUOUS", "WORSE"]
+    assert comparison.judgements[0].reasons == (
+        "another board than the baseline's (GPU-2 instead of GPU-1)",
+    )
 
 
 def test_another_board_widens_the_intervals(judged: Callable[..., Comparison]) -> None:
