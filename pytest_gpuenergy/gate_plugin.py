@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.options import Options
     from pytest_gpuenergy.report.gate import Baseline, Unmatched
     from pytest_gpuenergy.report.measurement import Measurement, RunInfo
+    from pytest_gpuenergy.report.store import Report
     from pytest_gpuenergy.report.verdict import Judgement
 
 MARKER = "edp_budget"
@@ -70,6 +71,7 @@ class GatePlugin:
         self._baseline: Baseline | None = None
         self._comparisons = 1
         self._told: list[tuple[str, str, str]] = []
+        self._failed: set[str] = set()
         self._unusable: dict[str, str] = {}
         if options.baseline is not None:
             from pytest_gpuenergy.report.gate import Baseline
@@ -85,7 +87,15 @@ class GatePlugin:
             InputError: it cannot.
         """
         if self._baseline is not None:
-            self._baseline.doubts(run)
+            self._baseline.check(run)
+
+    def baseline_for(self, run: RunInfo) -> Report | None:
+        """The baseline to show beside ``run``; None without one, and when they do not compare."""
+        try:
+            self.begin(run)
+        except InputError:
+            return None
+        return None if self._baseline is None else self._baseline.report
 
     def judge(self, item: pytest.Item, measurement: Measurement, run: RunInfo) -> str:
         """Judge a measurement with figures; what fails the item, or an empty text."""
@@ -124,6 +134,8 @@ class GatePlugin:
         """Remember the verdicts; with pytest-xdist they come from its workers."""
         if report.when != "call":
             return
+        if report.failed:
+            self._failed.add(report.nodeid)
         properties = dict(report.user_properties)
         for name, value in properties.items():
             if name == MISSING:
@@ -138,6 +150,23 @@ class GatePlugin:
             if number == 0:
                 terminalreporter.section("gpuenergy gate")
             terminalreporter.write_line(line)
+        for line in self._annotations():
+            terminalreporter.write_line(line)
+
+    def _annotations(self) -> Iterator[str]:
+        """In GitHub Actions, an error for each verdict that failed its item."""
+        from pytest_gpuenergy.report.annotations import limited, wanted
+
+        if wanted():
+            fine = (
+                ("SAME", "BETTER") if self._settings.strict else ("SAME", "BETTER", "AMBIGUOUS", "")
+            )
+            failed = (
+                (node, words)
+                for node, verdict, words in self._told
+                if node in self._failed and verdict not in fine
+            )
+            yield from limited("error", failed)
 
     def _summary(self) -> Iterator[str]:
         if self._baseline is None and not self._told:

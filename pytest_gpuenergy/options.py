@@ -51,7 +51,8 @@ class Options:
         Raises:
             InputError: a value is not understood.
         """
-        device = str(_either(config, "gpu_device"))
+        device = named_device(config)
+        device = "auto" if device is None else device
         check_spec(device)
         worker = os.environ.get("PYTEST_XDIST_WORKER")
         return cls(
@@ -97,10 +98,9 @@ def add_options(parser: pytest.Parser) -> None:
 
     add(
         "--gpu-device",
-        "Where kernels run: auto (the first NVIDIA GPU, else emulated), an index, a UUID, or "
-        "emulated[:PROFILE][xN]",
+        "Where kernels run: auto (the first NVIDIA GPU, else emulated; the default), an index, a "
+        "UUID, or emulated[:PROFILE][xN]. With pytest-xdist, -n auto then gives each GPU a worker",
         metavar="DEVICE",
-        ini_default="auto",
     )
     add(
         "--powercap",
@@ -192,6 +192,12 @@ def add_options(parser: pytest.Parser) -> None:
         "Differences from the baseline that do not make every verdict AMBIGUOUS: board, driver",
         metavar="LIST",
     )
+
+
+def named_device(config: pytest.Config) -> str | None:
+    """What the command line says of ``--gpu-device``, or else the ini file; None: nothing."""
+    given = config.getoption("gpu_device")
+    return (config.getini("gpu_device") or None) if given is None else str(given)
 
 
 def _either(config: pytest.Config, name: str) -> Any:

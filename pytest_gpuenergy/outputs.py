@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from pytest_gpuenergy.errors import GpuEnergyError
 from pytest_gpuenergy.report.durations import duration_lines
 from pytest_gpuenergy.report.html import write_html
-from pytest_gpuenergy.report.store import HOME
+from pytest_gpuenergy.report.measurement import RunInfo
+from pytest_gpuenergy.report.store import HOME, Report
 from pytest_gpuenergy.report.tables import best_lines, idle_caps, summary
 from pytest_gpuenergy.report.views import write_classic_csv, write_json
 from pytest_gpuenergy.session import Session
 
 
-def write_outputs(session: Session) -> list[str]:
-    """Write the views into the run folder and wherever else was asked; returns what went wrong."""
+def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | None]) -> list[str]:
+    """Write the views into the run folder and wherever else was asked; returns what went wrong.
+
+    Args:
+        session: what was measured, and where to write it.
+        baseline_for: gives the report that the HTML page sets beside a run's, or None.
+    """
     try:
         report = session.report()
     except GpuEnergyError as error:
@@ -29,7 +36,7 @@ def write_outputs(session: Session) -> list[str]:
     for write, targets in (
         (write_json, json_paths),
         (write_classic_csv, csv_folders),
-        (write_html, html_paths),
+        (partial(write_html, baseline=baseline_for(report.run)), html_paths),
     ):
         for target in targets:
             assert target is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -10,7 +11,7 @@ import pytest
 
 from pytest_gpuenergy.errors import GpuEnergyError, PowerCapError
 from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin
-from pytest_gpuenergy.options import Options, add_options
+from pytest_gpuenergy.options import Options, add_options, named_device
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.benchmark import EnergyBenchmark
@@ -79,6 +80,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Let the workers of pytest-xdist write to one run."""
     node.workerinput["gpuenergy_run_id"] = node.config.stash[RUN_ID]
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)  # before pytest-xdist's own
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """``-n auto``: a worker for each GPU, where the user has said which GPUs to use.
+
+    pytest-xdist asks before anything is collected, so that it is not known whether an item of ours
+    will be there: elsewhere its own count, that of the processor's cores, stands.
+    """
+    from pytest_gpuenergy.devices.select import count_gpus
+
+    device = named_device(config)
+    if device is None or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return None
+    try:
+        return count_gpus(device)
+    except GpuEnergyError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(trylast=True)
@@ -222,7 +241,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     if not hasattr(config, "workerinput"):
         from pytest_gpuenergy.outputs import write_outputs
 
-        problems += write_outputs(ours)
+        problems += write_outputs(ours, config.stash[GATE].baseline_for)
         problems += _tell_pytest_benchmark(config)
     if problems:
         config.stash[FAILED] = " ".join(problems)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,20 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setenv("GPUENERGY_STATE", str(state))
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)  # else there are annotations
     return state
+
+
+@pytest.fixture
+def machine_apart(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPUs are locked for the whole machine by files in the temporary folder: have one apart."""
+    folder = str(tmp_path_factory.mktemp("tmp"))
+    monkeypatch.setenv("TMPDIR", folder)
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    for variable in ("PYTEST_XDIST_WORKER", "GPUENERGY_EMULATED_FAULTS"):
+        monkeypatch.delenv(variable, raising=False)
 
 
 @pytest.fixture(scope="session")

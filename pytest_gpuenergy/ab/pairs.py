@@ -11,11 +11,11 @@ from pytest_gpuenergy.ab.rounds import take_turns
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.lease import PowerCapLease
 from pytest_gpuenergy.energy.powercap import PowerCap
-from pytest_gpuenergy.report.gate import Baseline, Comparison, Unmatched
+from pytest_gpuenergy.report.counterparts import Counterparts
+from pytest_gpuenergy.report.gate import Comparison, Unmatched
 from pytest_gpuenergy.report.gate_settings import GateSettings
 from pytest_gpuenergy.report.gate_views import label
 from pytest_gpuenergy.report.measurement import RunInfo
-from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.verdict import Judgement, count_comparisons
 
 Revision = tuple[RunInfo, Sequence[Exhibit]]
@@ -63,14 +63,14 @@ def compare_pairs(
         DeviceError: the power cap cannot be set or restored.
     """
     by_item = {exhibit.draft.node_id: exhibit for exhibit in base[1]}
-    index = Baseline(Report(base[0], tuple(one.draft for one in base[1])), settings)
+    earlier = Counterparts(exhibit.draft for exhibit in base[1])
     pairs: list[tuple[Exhibit, Exhibit]] = []
     unknown: list[Unmatched] = []
     failed: list[Unmatched] = []
     unchanged: list[Unmatched] = []
     for exhibit in head[1]:
         draft = exhibit.draft
-        before = index.counterpart(draft)
+        before = earlier.of(draft)
         if before is None:
             unknown.append(Unmatched(draft, "not in the baseline"))
         elif before.error is not None:
@@ -87,10 +87,10 @@ def compare_pairs(
     judgements: list[Judgement] = []
     lease = PowerCapLease(device)
     try:
-        for earlier, later in pairs:
+        for older, later in pairs:
             tell(label(later.draft.identity))
             lease.set(PowerCap(later.draft.power_limit_w, later.draft.cap_index))
-            turns = take_turns(device, earlier, later, rounds=rounds, timeout_s=timeout_s)
+            turns = take_turns(device, older, later, rounds=rounds, timeout_s=timeout_s)
             flags = lease.judge()
             if turns.problem:
                 failed.append(Unmatched(later.draft, turns.problem))
@@ -105,7 +105,10 @@ def compare_pairs(
         comparisons,
         tuple(judgements),
         tuple(unknown),
-        index.missing([exhibit.draft for exhibit in head[1]]),
+        tuple(
+            Unmatched(draft, "not in the new run")
+            for draft in earlier.unused(exhibit.draft for exhibit in head[1])
+        ),
         tuple(failed),
         unchanged=tuple(unchanged),
     )

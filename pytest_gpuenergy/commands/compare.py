@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
@@ -88,11 +89,15 @@ def run(arguments: Namespace) -> int:
 
 
 def write_comparison(comparison: Comparison, arguments: Namespace) -> None:
-    """To wherever the arguments say.
+    """To wherever the arguments say; in GitHub Actions, annotations on the error output too.
 
     Raises:
         ReportError: a file cannot be written.
     """
+    from pytest_gpuenergy.report.annotations import annotate, wanted
     from pytest_gpuenergy.report.gate_views import json_document, markdown, terminal
 
     write_outcome(arguments, comparison, terminal, json_document, markdown)
+    if wanted():
+        for line in annotate(comparison):
+            print(line, file=sys.stderr)

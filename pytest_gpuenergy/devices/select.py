@@ -87,6 +87,23 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
     return EmulatedDevice(find_profile(emulated.profile), index % emulated.count)
 
 
+def count_gpus(spec: str = "auto") -> int:
+    """How many GPUs `open_device` gives to workers of ascending ``index`` before they come again.
+
+    Raises:
+        InputError: ``spec`` is not understood.
+    """
+    emulated = check_spec(spec)
+    if emulated is not None:
+        return emulated.count
+    if spec != "auto":
+        return 1
+    try:
+        return max(1, len(find_gpus()[1]))
+    except DeviceError:
+        return 1  # the emulated one
+
+
 @contextmanager
 def open_gpu(spec: str = "auto") -> Iterator[Gpu]:
     """The GPU that ``spec`` names, for its power limit alone: this takes neither CuPy nor CUDA.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.report.counterparts import Counterparts
 from pytest_gpuenergy.report.measurement import Interval, Measurement
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.trackers import METRICS, Metric
@@ -60,15 +61,16 @@ def check_comparable(report: Report, baseline: Report) -> None:
 def differences(report: Report, baseline: Report) -> Iterator[Difference]:
     """What both have measured, metric by metric, in the order of ``report``.
 
-    Measurements belong together when workload, kernel label, cap and cache state are the same.
+    Measurements belong together as they do for the gate: by workload, kernel label, cap and cache
+    state.
 
     Raises:
         ReportError: one is of an emulated GPU and the other of a real one.
     """
     check_comparable(report, baseline)
-    earlier = {m.identity: m for m in baseline.measurements if m.measured}
+    earlier = Counterparts(baseline.measurements)
     for measurement in report.measurements:
-        before = earlier.get(measurement.identity)
-        if before is not None and measurement.measured:
+        before = earlier.of(measurement)
+        if before is not None and before.measured and measurement.measured:
             for metric in METRICS:
                 yield Difference(metric, before, measurement)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.report.counterparts import Counterparts
 from pytest_gpuenergy.report.gate_settings import GateSettings
 from pytest_gpuenergy.report.measurement import Measurement, RunInfo
 from pytest_gpuenergy.report.store import Report
@@ -34,7 +34,6 @@ class Comparison:
         missing_in_base: measured now, without a counterpart that has figures.
         missing_in_new: in the baseline, and not in the new report.
         failed: had figures in the baseline, and have none now.
-        doubts: what makes every verdict AMBIGUOUS.
         unchanged: the same kernel in both, which was therefore not measured.
     """
 
@@ -46,8 +45,13 @@ class Comparison:
     missing_in_base: tuple[Unmatched, ...]
     missing_in_new: tuple[Unmatched, ...]
     failed: tuple[Unmatched, ...]
-    doubts: tuple[str, ...] = ()
     unchanged: tuple[Unmatched, ...] = ()
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What makes every verdict AMBIGUOUS, as clauses."""
+        first, *others = [judgement.reasons for judgement in self.judgements] or [()]
+        return tuple(reason for reason in first if all(reason in other for other in others))
 
     @property
     def passed(self) -> bool:
@@ -68,17 +72,17 @@ class Baseline:
 
     def __init__(self, report: Report, settings: GateSettings) -> None:
         _refuse_legacy(report.run)
+        self.report = report
         self.run = report.run
         self.settings = settings
-        self._known: dict[tuple[str, str, str, str], list[Measurement]] = defaultdict(list)
-        for measurement in report.measurements:
-            self._known[measurement.identity].append(measurement)
+        self._counterparts = Counterparts(report.measurements)
 
-    def doubts(self, run: RunInfo) -> tuple[str, ...]:
-        """What makes every verdict on ``run`` AMBIGUOUS, as clauses; see the settings' ``allow``.
+    def check(self, run: RunInfo) -> None:
+        """See that ``run`` can be compared with this baseline.
 
         Raises:
-            InputError: the runs cannot be compared at all.
+            InputError: it cannot: another GPU model, a real and an emulated GPU, or figures of an
+                older tool.
         """
         _refuse_legacy(run)
         ours, theirs = _title(run), _title(self.run)
@@ -88,23 +92,10 @@ class Baseline:
                 f"The baseline (run {self.run.run_id}) is of {theirs}, and run {run.run_id} of "
                 f"{ours}: they differ in {differs}, so compare with a baseline of the same GPU."
             )
-        differences = {
-            "board": (self.run.gpu_uuid, run.gpu_uuid),
-            "driver": (self.run.software.get("driver"), run.software.get("driver")),
-        }
-        return tuple(
-            f"another {name} than the baseline's ({now} instead of {before})"
-            for name, (before, now) in differences.items()
-            if before != now and name not in self.settings.allow
-        )
 
     def counterpart(self, measurement: Measurement) -> Measurement | None:
         """The baseline's measurement of the same identity; of several, that of the same item."""
-        known = self._known.get(measurement.identity, [])
-        same_item = [item for item in known if item.node_id == measurement.node_id]
-        if same_item:
-            return same_item[-1]
-        return known[0] if len(known) == 1 else None
+        return self._counterparts.of(measurement)
 
     def judge(
         self, measurement: Measurement, run: RunInfo, comparisons: int
@@ -119,17 +110,21 @@ class Baseline:
         Raises:
             InputError: the runs cannot be compared at all.
         """
-        doubts = self.doubts(run)
+        self.check(run)
         base = self.counterpart(measurement)
         if base is None:
-            several = len(self._known.get(measurement.identity, [])) > 1
+            several = self._counterparts.several(measurement)
             return Unmatched(
                 measurement,
                 "the baseline has several of that name" if several else "not in the baseline",
             )
         if not base.measured:
             return Unmatched(measurement, "without figures in the baseline")
-        same_board = run.gpu_uuid == self.run.gpu_uuid
+        # Of the measurements, since a run of several workers has a board for each.
+        boards = (base.gpu_uuid or self.run.gpu_uuid, measurement.gpu_uuid or run.gpu_uuid)
+        drivers = (self.run.software.get("driver"), run.software.get("driver"))
+        doubts = (*self._difference("board", *boards), *self._difference("driver", *drivers))
+        same_board = boards[0] == boards[1]
         return tuple(
             judge(
                 base,
@@ -143,15 +138,15 @@ class Baseline:
             for metric, limit in self.settings.limits.items()
         )
 
+    def _difference(self, name: str, before: str | None, now: str | None) -> tuple[str, ...]:
+        if before == now or name in self.settings.allow:
+            return ()
+        return (f"another {name} than the baseline's ({now} instead of {before})",)
+
     def missing(self, measurements: Iterable[Measurement]) -> tuple[Unmatched, ...]:
         """The baseline's measurements that are nobody's counterpart."""
-        used = {id(self.counterpart(measurement)) for measurement in measurements}
-        return tuple(
-            Unmatched(item, "not in the new run")
-            for known in self._known.values()
-            for item in known
-            if id(item) not in used
-        )
+        unused = self._counterparts.unused(measurements)
+        return tuple(Unmatched(measurement, "not in the new run") for measurement in unused)
 
 
 def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
@@ -162,7 +157,7 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
             GPU, or figures of an older tool.
     """
     baseline = Baseline(base, settings)
-    doubts = baseline.doubts(new.run)
+    baseline.check(new.run)
     comparisons = count_comparisons(len(new.measurements), settings)
     judgements: list[Judgement] = []
     unknown: list[Unmatched] = []
@@ -187,7 +182,6 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
         tuple(unknown),
         baseline.missing(new.measurements),
         tuple(failed),
-        doubts,
     )
 
 

@@ -140,7 +140,7 @@ def judge(
         comparisons: how many verdicts there will be in all, fixed before they are known.
         doubts: what else makes the verdict AMBIGUOUS, as clauses.
     """
-    reasons = (*doubts, *_reasons(base, new))
+    reasons = (*doubts, *_reasons(base, new, metric))
     before, now = _sample(base, metric), _sample(new, metric)
     change, verdict = None, Verdict.AMBIGUOUS
     if before is None or now is None:
@@ -192,7 +192,7 @@ def _sample(measurement: Measurement, metric: Metric) -> Sample | None:
         return None
 
 
-def _reasons(base: Measurement, new: Measurement) -> tuple[str, ...]:
+def _reasons(base: Measurement, new: Measurement, metric: Metric) -> tuple[str, ...]:
     reasons = [*_flags(base, "in the baseline"), *_flags(new, "now")]
     limits = (base.enforced_power_limit_w, new.enforced_power_limit_w)
     if limits[0] != limits[1]:
@@ -203,7 +203,15 @@ def _reasons(base: Measurement, new: Measurement) -> tuple[str, ...]:
         new.workload.flops,
     ):
         reasons.append("the workload has changed under its name")
+    sources = _energy_source(base), _energy_source(new)
+    if metric != "time" and sources[0] != sources[1]:
+        reasons.append(f"the energy came from the {sources[0]} and comes from the {sources[1]}")
     return tuple(reasons)
+
+
+def _energy_source(measurement: Measurement) -> str:
+    # Reports that do not name it are from when the counter was the only one.
+    return measurement.energy_source or "counter"
 
 
 def _flags(measurement: Measurement, when: str) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,15 +88,8 @@ def _file(workload: Conv2d, texts: list[str], target: str) -> RecordFile:
 
 
 @pytest.fixture(autouse=True)
-def own_surroundings(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """GPUs are locked for the whole machine by files in the temporary folder: have one apart."""
-    folder = str(tmp_path_factory.mktemp("tmp"))
-    monkeypatch.setenv("TMPDIR", folder)
-    monkeypatch.setattr(tempfile, "tempdir", folder)
-    for variable in ("PYTEST_XDIST_WORKER", "GPUENERGY_EMULATED_FAULTS"):
-        monkeypatch.delenv(variable, raising=False)
+def own_surroundings(machine_apart: None) -> None:
+    """No test here waits for another run's GPU."""
 
 
 @pytest.fixture

@@ -7,15 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from small_project import INI, LINE, SLOWER
 
 from pytest_gpuenergy.cli import main
-
-INI = """
-[tool.pytest.ini_options]
-filterwarnings = ["error"]
-gpu_device = "emulated"
-addopts = ["-p", "no:hypothesispytest"]
-"""
 
 BENCH = '''
 import pytest
@@ -41,12 +35,6 @@ def test_scale(block, powercap, load_kernel, energy_benchmark):
     )
     energy_benchmark(kernel, workload=SCALE, label=f"b{block:03d}")
 '''
-LINE = "  y[i] = factor * x[i];"
-SLOWER = (
-    LINE
-    + """
-  for (int k = 1; k < 16; ++k) y[i] += x[(i * 33 * k) % 1024] - x[(i * 33 * k) % 1024];"""
-)
 WRONG = "  y[i] = 3 * x[i];"
 
 

@@ -95,6 +95,22 @@ def test_verdicts_as_json_and_markdown(
     assert "missing in the baseline: simulated-k02-current" in (project / "out/c.md").read_text()
 
 
+def test_in_github_actions_there_are_annotations_too(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("a", measurement())
+    make_run("b", measurement(edp=1.2))
+    words = ["compare", "a", "b", "--fail", "edp:5%", "--md", "-"]
+    main(words)
+    before = capsys.readouterr()
+    assert before.err == ""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    main(words)
+    captured = capsys.readouterr()
+    assert captured.out == before.out
+    assert captured.err.startswith("::error title=simulated-k01-current::EDP +")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices import cuda, select
 from pytest_gpuenergy.devices.discovery import FoundGpu
-from pytest_gpuenergy.devices.select import EmulatedSpec, check_spec, open_device
+from pytest_gpuenergy.devices.select import EmulatedSpec, check_spec, count_gpus, open_device
 from pytest_gpuenergy.errors import DeviceError, InputError
 
 GPUS = [FoundGpu(0, "GPU-aa11", "NVIDIA H200", "h0"), FoundGpu(1, "GPU-bb22", "NVIDIA A30", "h1")]
@@ -136,3 +136,20 @@ def test_workers_share_the_emulated_gpus_in_turn() -> None:
             uuids.append(device.uuid)
     assert uuids[:2] == uuids[2:]
     assert len(set(uuids)) == 2
+
+
+@pytest.mark.usefixtures("found")
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [("auto", 2), ("1", 1), ("GPU-aa11", 1), ("emulated", 1), ("emulated:a30x3", 3)],
+)
+def test_there_are_as_many_gpus_as_workers_can_have_one_of(spec: str, count: int) -> None:
+    assert count_gpus(spec) == count
+    if count > 1:
+        opened = [open_device(spec, index=index) for index in range(count + 1)]
+        assert len({device.uuid for device in opened}) == count
+
+
+@pytest.mark.usefixtures("no_driver")
+def test_without_a_driver_there_is_one_emulated_gpu_to_count() -> None:
+    assert count_gpus("auto") == 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from small_project import BENCH, INI, PARTS
 
 # Imported here they stay imported: pytester forgets what a run in this process imports.
 import pytest_gpuenergy.benchmark
@@ -18,40 +18,6 @@ import pytest_gpuenergy.outputs
 import pytest_gpuenergy.progress
 import pytest_gpuenergy.session  # noqa: F401
 from pytest_gpuenergy.report import Report, RunFolder, load_report
-
-INI = """
-[tool.pytest.ini_options]
-filterwarnings = ["error"]
-gpu_device = "emulated"
-addopts = ["-p", "no:hypothesispytest"]
-"""
-
-PARTS = '''
-from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
-
-SOURCE = """
-extern "C" __global__ void scale(const float* x, float* y, float factor) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  y[i] = factor * x[i];
-}
-"""
-LAUNCH = {"entry": "scale", "grid": 8, "block": 128, "arguments": ("x", "y", "factor")}
-SCALE = Contract(
-    "scale",
-    (Tensor("x", (1024,), "float32", "input"), Tensor("y", (1024,), "float32", "output")),
-    lambda inputs: {"y": 2 * inputs["x"]},
-    flops=1024,
-    values=(Scalar("factor", "float32", 2.0),),
-)
-'''
-"""A module ``parts`` that the tests of the small project import."""
-
-BENCH = """
-from parts import LAUNCH, SCALE, SOURCE
-
-def test_scale(powercap, load_kernel, energy_benchmark):
-    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
-"""
 
 
 @dataclass(frozen=True)
@@ -96,15 +62,8 @@ class Project:
 
 
 @pytest.fixture(autouse=True)
-def own_surroundings(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """GPUs are locked for the whole machine by files in the temporary folder: have one apart."""
-    folder = str(tmp_path_factory.mktemp("tmp"))
-    monkeypatch.setenv("TMPDIR", folder)
-    monkeypatch.setattr(tempfile, "tempdir", folder)
-    for variable in ("PYTEST_XDIST_WORKER", "GPUENERGY_EMULATED_FAULTS"):
-        monkeypatch.delenv(variable, raising=False)
+def own_surroundings(machine_apart: None) -> None:
+    """No test here waits for another run's GPU."""
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -9,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from small_project import LINE, PARTS, SLOWER
 
 from pytest_gpuenergy.ab.exhibit import load_exhibits
 from pytest_gpuenergy.report import Report, load_report
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 COMPARE = ("--powercap", "1", "--gpuenergy-compare", "base.json")
 FAIL = (*COMPARE, "--gpuenergy-fail", "edp:5%")
+NEEDS_CHARTS = pytest.mark.skipif(
+    importlib.util.find_spec("vl_convert") is None,
+    reason="the page's charts need vl-convert-python",
+)
 
 
 def make_baseline(project: Project, *, edp: float = 1.0, **changes: object) -> None:
@@ -38,11 +44,7 @@ def make_baseline(project: Project, *, edp: float = 1.0, **changes: object) -> N
 
 def slower(project: Project) -> None:
     """Let the kernel do more than it has to."""
-    text = (project.path / "parts.py").read_text()
-    worse = """y[i] = factor * x[i];
-      for (int k = 1; k < 16; ++k) y[i] += x[(i * 33 * k) % 1024] - x[(i * 33 * k) % 1024];"""
-    assert "y[i] = factor * x[i];" in text
-    (project.path / "parts.py").write_text(text.replace("y[i] = factor * x[i];", worse))
+    (project.path / "parts.py").write_text(PARTS.replace(LINE, SLOWER))
 
 
 def test_a_kernel_that_is_worse_fails_in_its_call_phase(project: Project) -> None:
@@ -59,6 +61,19 @@ def test_a_kernel_that_is_worse_fails_in_its_call_phase(project: Project) -> Non
     assert "energy_mj" in properties
     again = project.run(*COMPARE, *fail, "--lf", "-rA")
     again.assert_outcomes(failed=1)
+
+
+def test_in_github_actions_what_fails_is_annotated(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_baseline(project, edp=0.5)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert "::error" not in project.run(*COMPARE).stdout.str()
+    result = project.run(*FAIL)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["::error title=test_scale.py%3A%3Atest_scale[[]200W]::EDP +*limit 5 %25: WORSE"]
+    )
 
 
 def test_a_kernel_that_is_the_same_passes(project: Project) -> None:
@@ -166,11 +181,50 @@ def test_a_legacy_baseline_is_refused(project: Project) -> None:
     result.stderr.fnmatch_lines(["*is marked legacy*"])
 
 
+def shown(project: Project) -> dict[str, object]:
+    """The data of ``page.html``."""
+    page = (project.path / "page.html").read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', page)
+    assert found is not None
+    data: dict[str, object] = json.loads(found[1])
+    return data
+
+
+@NEEDS_CHARTS
+@pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["one process", "xdist"])
+def test_the_page_shows_the_comparison(project: Project, workers: tuple[str, ...]) -> None:
+    make_baseline(project, edp=0.5)
+    base = load_report(project.path / "base.json")
+    project.run_apart(*COMPARE, "--gpuenergy-html", "page.html", *workers).assert_outcomes(passed=1)
+    data = shown(project)
+    assert dict(data["baseline"])["run"] == base.run.run_id  # type: ignore[call-overload]
+    changes = {one["metric"]: one["change_percent"] for one in data["differences"]}  # type: ignore[attr-defined]
+    assert list(changes) == ["time (ms)", "energy (mJ)", "EDP (mJ·ms)"]
+    assert 80 < changes["EDP (mJ·ms)"] < 120
+
+
+@NEEDS_CHARTS
+def test_a_baseline_that_was_refused_is_not_on_the_page(project: Project) -> None:
+    make_baseline(project)
+    page = ("--gpuenergy-html", "page.html")
+    result = project.run_apart(*COMPARE, *page, "--gpu-device", "emulated:a30")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert result.stdout.str().count("they differ in gpu_name") == 1
+    assert shown(project)["baseline"] is None
+
+
 def test_with_xdist_the_verdicts_are_told_too(project: Project) -> None:
     make_baseline(project, edp=0.5)
     result = project.run_apart(*FAIL, "-n1")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["baseline: run *", "*limit 5 %: WORSE", "1 WORSE"])
+
+
+def test_with_xdist_the_last_failed_are_those_that_were_worse(project: Project) -> None:
+    make_baseline(project, edp=0.5)
+    arguments = ("--powercap", "1,2", *FAIL[2:], "-n1")
+    project.run_apart(*arguments).assert_outcomes(passed=1, failed=1)
+    project.run_apart(*arguments, "--lf").assert_outcomes(failed=1)
 
 
 def budget(project: Project, arguments: str) -> None:

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pytest_gpuenergy.devices.select import open_device
 
 if TYPE_CHECKING:
     from conftest import Project
 
 TWO = ("-p", "no:benchmark", "-n", "2")
+AUTO = ("-p", "no:benchmark", "-n", "auto")
+# Called where ours leaves the number open, as pytest-xdist's own hook is.
+TWO_CORES = """
+def pytest_xdist_auto_num_workers():
+    return 2
+"""
 MEETS = """
 import os, time
 import pytest
@@ -69,6 +77,51 @@ def test_each_worker_has_a_gpu_with_its_own_cap_and_lock(project: Project) -> No
     for m in measurements:
         assert m.power_limit_w == m.enforced_power_limit_w
     assert limits_w(2) == [700, 700]
+
+
+def workers(result: pytest.RunResult) -> int:
+    (line,) = [line for line in result.stdout.lines if "workers [" in line or "worker [" in line]
+    return int(line.split()[0])
+
+
+def test_auto_gives_each_gpu_a_worker(project: Project) -> None:
+    result = project.run(*AUTO, "--gpu-device", "emulated:h200x3")
+    result.assert_outcomes(passed=5)
+    assert workers(result) == 3
+    assert len({m.gpu_uuid for m in project.report().measurements}) > 1
+
+
+def test_auto_counts_the_gpus_of_the_ini_file(project: Project) -> None:
+    project.pytester.makeconftest(TWO_CORES)
+    result = project.run(*AUTO, "--powercap", "1")
+    result.assert_outcomes(passed=1)
+    assert workers(result) == 1
+
+
+def test_auto_is_left_alone_where_no_gpu_is_named(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(TWO_CORES)
+    pytester.makepyfile("def test_of_somebody_else():\n    pass")
+    result = pytester.runpytest_inprocess(*AUTO)
+    result.assert_outcomes(passed=1)
+    assert workers(result) == 2
+
+
+def test_auto_can_be_set_by_xdists_own_variable(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "2")
+    result = project.run(*AUTO, "--gpu-device", "emulated:h200x3", "--powercap", "1")
+    assert workers(result) == 2
+
+
+def test_auto_and_a_device_that_is_not_understood_is_wrong_usage(project: Project) -> None:
+    result = project.run(*AUTO, "--gpu-device", "emulatedx99")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--gpu-device 'emulatedx99' asks for 99 GPUs*"])
+
+
+def test_without_xdist_there_is_nothing_to_count(project: Project) -> None:
+    project.run("-p", "no:xdist", "--powercap", "1").assert_outcomes(passed=1)
 
 
 def test_workers_that_share_a_gpu_take_turns(project: Project) -> None:

@@ -190,6 +190,33 @@ def test_another_workload_of_the_same_name_is_ambiguous(
 
 
 @pytest.mark.parametrize(
+    ("sources", "verdict"),
+    [
+        (("counter", "counter"), "WORSE"),
+        ((None, "counter"), "WORSE"),
+        (("instant power", "instant power"), "WORSE"),
+        (("counter", "instant power"), "AMBIGUOUS"),
+        (("average power", "counter"), "AMBIGUOUS"),
+        ((None, "average power"), "AMBIGUOUS"),
+    ],
+    ids=str,
+)
+def test_joules_of_different_sources_are_ambiguous_and_times_are_not(
+    judged: Callable[..., Comparison], sources: tuple[str | None, str | None], verdict: str
+) -> None:
+    base, new = (
+        replace(measurement(edp=edp), energy_source=source)
+        for edp, source in zip((1.0, 2.0), sources, strict=True)
+    )
+    comparison = judged([base], [new], GateSettings.parse(["time:5%,energy:5%,edp:5%"]))
+    assert verdicts(comparison) == ["WORSE", verdict, verdict]
+    if verdict == "AMBIGUOUS":
+        (reason,) = comparison.judgements[1].reasons
+        was, now = (source or "counter" for source in sources)
+        assert reason == f"the energy came from the {was} and comes from the {now}"
+
+
+@pytest.mark.parametrize(
     ("difference", "allowance"),
     [({"gpu_uuid": "GPU-2"}, "board"), ({"software": {"driver": "590"}}, "driver")],
 )
@@ -199,9 +226,19 @@ def test_another_board_or_driver_is_ambiguous_unless_allowed(
     sides = [measurement()], [measurement(edp=2.0)]
     comparison = judged(*map(list, sides), **difference)
     assert verdicts(comparison) == ["AMBIGUOUS"]
-    assert allowance in comparison.doubts[0]
+    assert allowance in comparison.judgements[0].reasons[0]
     allowing = GateSettings.parse(["edp:5%"], allow=allowance)
     assert verdicts(judged(*map(list, sides), allowing, **difference)) == ["WORSE"]
+
+
+def test_the_board_is_that_of_the_measurement(judged: Callable[..., Comparison]) -> None:
+    base = [replace(measurement(f"k0{n}"), gpu_uuid=f"GPU-{n}") for n in (1, 2)]
+    new = [replace(measurement(f"k0{n}", edp=2.0), gpu_uuid="GPU-2") for n in (1, 2)]
+    comparison = judged(base, new)
+    assert verdicts(comparison) == ["AMBIGUOUS", "WORSE"]
+    assert comparison.judgements[0].reasons == (
+        "another board than the baseline's (GPU-2 instead of GPU-1)",
+    )
 
 
 def test_another_board_widens_the_intervals(judged: Callable[..., Comparison]) -> None:

@@ -1,0 +1,236 @@
+"""The workflows: when they may run, and the steps of the GPU bench, run on the emulated GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from small_project import BENCH, INI, LINE, PARTS, SLOWER
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = ROOT / ".github" / "workflows"
+BASELINE = "baseline.json"
+SETTINGS = {
+    "GPU_DEVICE": "emulated",
+    "BENCH_ARGS": "test_scale.py --powercap 1",
+    "BASELINE": BASELINE,
+    "FAIL": "edp:2%",
+    "AB_ARGS": "test_scale.py --powercap 1",
+    "AB_FAIL": "edp:0.5%",
+}
+"""Variables that the workflow defines, as a small project would set them."""
+
+needs_charts = pytest.mark.skipif(
+    importlib.util.find_spec("vl_convert") is None,
+    reason="the page's charts need vl-convert-python",
+)
+
+
+def workflow(name: str) -> dict[str, Any]:
+    document: dict[Any, Any] = yaml.safe_load((WORKFLOWS / name).read_text(encoding="utf-8"))
+    document["on"] = document.pop(True)  # YAML 1.1 takes the word for a boolean
+    return document
+
+
+GPU = workflow("gpu.yml")
+JOB = GPU["jobs"]["bench"]
+STEPS = {step["id"]: step for step in JOB["steps"] if "id" in step}
+
+
+@dataclass
+class Checkout:
+    """A small project under version control, in which steps of the workflow are run."""
+
+    path: Path
+    base: str = ""
+    summary: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.summary = self.path.parent / "summary.md"
+        self.git("init", "-q", "-b", "main")
+        (self.path / "pyproject.toml").write_text(INI)
+        (self.path / "test_scale.py").write_text(BENCH)
+        self.commit(PARTS)
+
+    def git(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["git", "-c", "user.name=Somebody", "-c", "user.email=s@example.org", *arguments],
+            cwd=self.path,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.strip()
+
+    def commit(self, parts: str) -> None:
+        """A revision whose kernel is that of ``parts``; the one before it becomes the base."""
+        (self.path / "parts.py").write_text(parts)
+        self.git("add", "-A")
+        self.git("commit", "-qm", "A kernel")
+        revisions = self.git("rev-list", "HEAD").splitlines()
+        self.base = revisions[1] if len(revisions) > 1 else ""
+
+    def run(self, name: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """A step as the runner runs it; both outputs are in ``stdout``."""
+        # An entry for each variable that the test sets, and none that the workflow has not.
+        given = {**JOB["env"], **STEPS[name].get("env", {})}
+        settings = {**SETTINGS, "EVENT_BASE": self.base, **variables}
+        values = {key: settings.get(key, value) for key, value in given.items()}
+        assert not [key for key, value in values.items() if "${{" in value]
+        environment = {
+            **os.environ,
+            **values,
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_STEP_SUMMARY": str(self.summary),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        # https://docs.github.com/actions/reference/workflow-syntax-for-github-actions, "shell"
+        assert GPU["defaults"]["run"]["shell"] == "bash"
+        return subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", STEPS[name]["run"]],
+            cwd=self.path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+
+    def run_all(self, *leave_out: str) -> dict[str, subprocess.CompletedProcess[str]]:
+        """The steps that have an id, in order; one that fails stops none of the later ones."""
+        return {name: self.run(name) for name in STEPS if name not in leave_out}
+
+    def keep_baseline(self) -> None:
+        """Measure this revision, and keep it as a maintainer would."""
+        assert self.run("measure").returncode == 0
+        report = self.path / JOB["env"]["OUT"] / "report.json"
+        shutil.copy(report, self.path / BASELINE)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, machine_apart: None) -> Checkout:  # noqa: ARG001
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    return Checkout(folder)
+
+
+def codes(done: dict[str, subprocess.CompletedProcess[str]]) -> dict[str, int]:
+    return {name: one.returncode for name, one in done.items()}
+
+
+@needs_charts
+def test_a_regression_fails_gate_and_comparison_and_is_annotated(checkout: Checkout) -> None:
+    checkout.keep_baseline()
+    checkout.commit(PARTS.replace(LINE, SLOWER))
+    done = checkout.run_all()
+    assert codes(done) == {"measure": 0, "gate": 1, "ab": 1, "summary": 0, "restore": 0}
+    for name in ("gate", "ab"):
+        lines = [line for line in done[name].stdout.splitlines() if line.startswith("::")]
+        assert len(lines) == 1
+        assert re.match(r"::error title=scale-scale-200W::EDP \+.*: WORSE$", lines[0])
+    summary = checkout.summary.read_text()
+    assert summary.count("\n# Failed: ") + summary.startswith("# Failed: ") == 2
+    assert summary.count("**WORSE**") == 2
+    assert "# NVIDIA H200 (emulated), run " in summary
+    kept = {path.name for path in (checkout.path / JOB["env"]["OUT"]).iterdir()}
+    tables = {"gate.json", "gate.md", "ab.json", "ab.md"}
+    assert kept == {"report.json", "report.html", "junit.xml", "csv", *tables}
+
+
+@needs_charts
+def test_a_change_of_nothing_passes(checkout: Checkout) -> None:
+    checkout.keep_baseline()
+    checkout.commit(PARTS.replace(LINE, f"{LINE}  // twice"))
+    done = checkout.run_all()
+    assert set(codes(done).values()) == {0}
+    assert checkout.summary.read_text().startswith("# Passed: ")
+    assert "::error" not in "".join(one.stdout for one in done.values())
+
+
+@needs_charts
+def test_without_a_baseline_the_gate_says_so_and_passes(checkout: Checkout) -> None:
+    checkout.run("measure")
+    gate = checkout.run("gate")
+    assert gate.returncode == 0
+    assert gate.stdout.startswith(f"::warning title=gate::There is no baseline {BASELINE}")
+    assert checkout.run("summary").returncode == 0
+
+
+@needs_charts
+def test_a_wrong_kernel_fails_and_is_in_the_summary(checkout: Checkout) -> None:
+    checkout.keep_baseline()
+    checkout.commit(PARTS.replace(LINE, "  y[i] = 3 * x[i];"))
+    done = checkout.run_all("ab")
+    assert codes(done) == {"measure": 1, "gate": 1, "summary": 0, "restore": 0}
+    assert "no longer measured: scale-scale-200W" in checkout.summary.read_text()
+
+
+@pytest.mark.parametrize("event_base", ["0" * 40, ""], ids=["a new branch", "no week of history"])
+def test_without_a_base_there_is_nothing_to_compare(checkout: Checkout, event_base: str) -> None:
+    done = checkout.run("ab", EVENT_BASE=event_base)
+    assert done.returncode == 0
+    assert "::warning title=ab::There is no commit" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("head", "base", "code"),
+    [
+        ("a" * 40, "b" * 40, 0),
+        ("a" * 40, "main", 1),
+        ("HEAD", "b" * 40, 1),
+        ("a" * 39, "b" * 40, 1),
+        ("a" * 40 + "\n; true", "b" * 40, 1),
+    ],
+)
+def test_only_full_hashes_are_dispatched(head: str, base: str, code: int) -> None:
+    script = JOB["steps"][0]["run"]
+    environment = {**os.environ, "HEAD": head, "BASE": base}
+    done = subprocess.run(["bash", "-eo", "pipefail", "-c", script], env=environment, check=False)
+    assert done.returncode == code
+
+
+def test_gpus_are_for_main_the_clock_and_approved_dispatches_only() -> None:
+    assert set(GPU["on"]) == {"push", "schedule", "workflow_dispatch"}
+    assert GPU["on"]["push"] == {"branches": ["main"]}
+    assert "github.ref == 'refs/heads/main'" in JOB["if"]
+    assert "workflow_dispatch' && 'gpu-dispatch'" in JOB["environment"]
+    assert JOB["concurrency"] == {"group": "gpu-${{ matrix.gpu }}", "cancel-in-progress": False}
+
+
+def test_the_power_limit_is_put_back_last_whatever_happens() -> None:
+    last = JOB["steps"][-1]
+    assert (last["id"], last["if"]) == ("restore", "always()")
+
+
+@pytest.mark.parametrize("path", sorted(WORKFLOWS.glob("*.yml")), ids=lambda path: path.name)
+def test_a_workflow_may_read_and_no_more(path: Path) -> None:
+    document = workflow(path.name)
+    assert document["permissions"] == {"contents": "read"}
+    for job in document["jobs"].values():
+        assert "permissions" not in job
+        assert "timeout-minutes" in job
+        for step in job["steps"]:
+            # What somebody else has written reaches a shell as a variable, never as its text.
+            assert "${{" not in step.get("run", "")
+            if "uses" in step:  # a tag can be moved, a commit cannot
+                assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"])
+            if step.get("uses", "").startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False
+
+
+def test_every_python_of_the_package_is_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    supported = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    job = workflow("tests.yml")["jobs"]["tests"]
+    assert job["strategy"]["matrix"]["python"] == supported
+    assert "bash .ci/run" in [step.get("run") for step in job["steps"]]

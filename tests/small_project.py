@@ -1,0 +1,40 @@
+"""A project of a few lines that measures a kernel which is right: what several tests begin with."""
+
+INI = """
+[tool.pytest.ini_options]
+filterwarnings = ["error"]
+gpu_device = "emulated"
+addopts = ["-p", "no:hypothesispytest"]
+"""
+
+PARTS = '''
+from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
+
+SOURCE = """
+extern "C" __global__ void scale(const float* x, float* y, float factor) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  y[i] = factor * x[i];
+}
+"""
+LAUNCH = {"entry": "scale", "grid": 8, "block": 128, "arguments": ("x", "y", "factor")}
+SCALE = Contract(
+    "scale",
+    (Tensor("x", (1024,), "float32", "input"), Tensor("y", (1024,), "float32", "output")),
+    lambda inputs: {"y": 2 * inputs["x"]},
+    flops=1024,
+    values=(Scalar("factor", "float32", 2.0),),
+)
+'''
+"""A module ``parts`` that the tests of the small project import."""
+
+BENCH = """
+from parts import LAUNCH, SCALE, SOURCE
+
+def test_scale(powercap, load_kernel, energy_benchmark):
+    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+"""
+
+LINE = "  y[i] = factor * x[i];"
+SLOWER = f"""{LINE}
+  for (int k = 1; k < 16; ++k) y[i] += x[(i * 33 * k) % 1024] - x[(i * 33 * k) % 1024];"""
+"""Of the kernel: what it does, and how it does more than it has to."""
