@@ -118,7 +118,7 @@ class GraphRepeater:
 
     def _time_launch(self) -> float:
         """Roughly what one launch takes, in seconds; enough of them to outweigh the host."""
-        self.launch(1)
+        self.launch(1)  # may have to load the kernel first
         count = 1
         while True:
             total_s = self.launch(count).gpu_s
@@ -135,6 +135,8 @@ class GraphRepeater:
             finally:
                 graph = self._stream.end_capture()
             graph.upload(self._stream)
+            if self._batch == self._multiple:
+                return graph  # of launches so long that their time is known well enough
             graph.launch(self._stream)
             total_s = self._elapsed_s(lambda: graph.launch(self._stream))
         # Single launches of short kernels are slower than launches in a graph, so that the first
@@ -166,8 +168,10 @@ class GraphRepeater:
         pending: deque[tuple[Any, Any]] = deque()
         launches, busy_s = 0.0, 0.0
         self._log.append((time.monotonic(), launches, busy_s))
+        # A graph of one long launch gives the host time enough to submit the next.
+        in_flight = _IN_FLIGHT if self._batch > self._multiple else _IN_FLIGHT - 1
         while True:
-            while len(pending) < _IN_FLIGHT and not self._stop.is_set():
+            while len(pending) < in_flight and not self._stop.is_set():
                 # block: waiting sleeps, so that no processor spins beside the measurement
                 begin, end = (self._cupy.cuda.Event(block=True) for _ in range(2))
                 begin.record(self._stream)
