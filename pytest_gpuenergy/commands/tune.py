@@ -192,9 +192,9 @@ def run(arguments: Namespace) -> int:
             live=live_stream(),
             stop=stop,
         )
-        for workload in workloads:
-            results.append(tuner.tune(workload, settings))
-            keep_outcome(arguments.out, results[-1])
+        for result in tuner.tune(workloads, settings):
+            results.append(result)
+            keep_outcome(arguments.out, result)
     _report(results, as_json=arguments.json)
     return 0
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from threading import Event
+from time import monotonic
 from typing import TextIO
 
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.errors import InputError, KernelFault
+from pytest_gpuenergy.errors import GpuEnergyError, InputError, KernelFault
 from pytest_gpuenergy.kernels import representatives as choice
 from pytest_gpuenergy.kernels.kernel import Kernel, Origin
 from pytest_gpuenergy.kernels.records import (
@@ -114,74 +117,81 @@ class Tuner:
     live: TextIO | None
     stop: Event
 
-    def tune(self, workload: Conv2d, settings: SearchSettings) -> TuneResult:
-        """Search, and write the record file.
+    def tune(self, workloads: Sequence[Conv2d], settings: SearchSettings) -> Iterator[TuneResult]:
+        """Search workload by workload, and write the record file of each.
+
+        The search processes of the next one start while the kernels of this one are proven.
 
         Raises:
-            InputError: the folder holds another search, or one although it is not to be resumed;
+            InputError: a folder holds another search, or one although it is not to be resumed;
                 or no candidate runs.
             KeyboardInterrupt: told to stop; what was tried is in the raw results.
         """
-        started = datetime.now(UTC)
-        folder = self.folder / workload.name / "raw"
-        before_j = _energy_j(self.device)
-        with RawLog(folder, workload, self.device) as raw:
-            if raw.trials and not self.resume:
-                raise InputError(
-                    f"{folder} holds {len(raw.trials)} trials already: continue them with --resume "
-                    "(--trials counts those too), or name another folder with --out."
-                )
-            with Progress(
-                workload.name, settings.trials, len(raw.trials), self.tell, self.live
-            ) as progress:
-                self._search(workload, settings, raw, progress)
-                search_s = progress.elapsed_s
-            if self.stop.is_set():
-                self.tell(f"{workload.name}: stopped; what was tried is kept in {folder}")
-                raise KeyboardInterrupt
-            chosen, rejected = self._choose(workload, raw)
-            path = self._write(workload, raw, chosen)
-            times_ms = [raw.trials[one.index].time_ms or math.inf for one in chosen]
-            return TuneResult(
-                workload=workload.name,
-                path=path,
-                started=started.isoformat(timespec="seconds"),
-                tried=len(raw.trials),
-                valid=sum(trial.good for trial in raw.trials),
-                kept=len(chosen),
-                best_ms=min(times_ms),
-                best_gflops=workload.flops / min(times_ms) / 1e6,
-                gflops=tuple(workload.flops / time_ms / 1e6 for time_ms in times_ms),
-                rejected=rejected,
-                search_s=search_s,
-                elapsed_s=progress.elapsed_s,
-                energy_j=_since(before_j, _energy_j(self.device)),
-            )
+        ahead: _Tuning | None = None
+        try:
+            for workload, following in pairwise((*workloads, None)):
+                assert workload is not None
+                current = ahead or _Tuning(self, workload, settings)
+                ahead = None
+                with current:
+                    search_s = self._search(current, settings)
+                    if following is not None:
+                        with suppress(GpuEnergyError):  # it is told at its turn
+                            ahead = _Tuning(self, following, settings)
+                    result = self._finish(current, search_s)
+                yield result
+        finally:
+            if ahead is not None:
+                ahead.close()
 
-    def _search(
-        self, workload: Conv2d, settings: SearchSettings, raw: RawLog, progress: Progress
-    ) -> None:
-        if len(raw.trials) >= settings.trials:
-            return
+    def _search(self, tuning: _Tuning, settings: SearchSettings) -> float:
+        """Try candidates; the wall time it took in s."""
+        workload, raw, proposals = tuning.workload, tuning.raw, tuning.proposals
+        tuning.begin()
+        if proposals is None:
+            return 0.0
         self.tell(
             f"{workload.name}: searching on {gpu_name(self.device)} with {settings.threads} "
             f"threads, {settings.batch} schedules a batch"
         )
         with (
+            Progress(
+                workload.name, settings.trials, len(raw.trials), self.tell, self.live
+            ) as progress,
             arenas_for(workload, seed=0) as arenas,
-            Proposals(
-                workload,
-                self.device.architecture,
-                settings,
-                self.store,
-                lambda kernel: self.device.prepare([kernel]),
-                lambda: known(self.objective, raw),
-            ) as proposals,
         ):
             bench = Bench(self.device, workload, arenas, self.objective, raw, progress, self.stop)
             search(proposals, bench, settings.trials)
-        if len(raw.trials) < settings.trials and not self.stop.is_set():
+            proposals.close()
+            search_s = progress.elapsed_s
+        if self.stop.is_set():
+            self.tell(f"{workload.name}: stopped; what was tried is kept in {raw.folder}")
+            raise KeyboardInterrupt
+        if len(raw.trials) < settings.trials:
             self.tell(f"{workload.name}: the search found no more than {len(raw.trials)} schedules")
+        return search_s
+
+    def _finish(self, tuning: _Tuning, search_s: float) -> TuneResult:
+        """Choose, prove, measure and write."""
+        workload, raw = tuning.workload, tuning.raw
+        chosen, rejected = self._choose(workload, raw)
+        path = self._write(workload, raw, chosen)
+        times_ms = [raw.trials[one.index].time_ms or math.inf for one in chosen]
+        return TuneResult(
+            workload=workload.name,
+            path=path,
+            started=tuning.started.isoformat(timespec="seconds"),
+            tried=len(raw.trials),
+            valid=sum(trial.good for trial in raw.trials),
+            kept=len(chosen),
+            best_ms=min(times_ms),
+            best_gflops=workload.flops / min(times_ms) / 1e6,
+            gflops=tuple(workload.flops / time_ms / 1e6 for time_ms in times_ms),
+            rejected=rejected,
+            search_s=search_s,
+            elapsed_s=tuning.elapsed_s,
+            energy_j=_since(tuning.before_j, _energy_j(self.device)),
+        )
 
     def _choose(self, workload: Conv2d, raw: RawLog) -> tuple[list[_Chosen], tuple[str, ...]]:
         """Representatives that are right; a wrong one is replaced by the next nearest.
@@ -278,6 +288,61 @@ class Tuner:
         path = self.folder / file_name(workload)
         dump_records(file, path)
         return path
+
+
+class _Tuning:
+    """The tuning of one workload that has begun: its raw results and search processes.
+
+    Attributes:
+        proposals: None when there are trials enough.
+    """
+
+    def __init__(self, tuner: Tuner, workload: Conv2d, settings: SearchSettings) -> None:
+        folder = tuner.folder / workload.name / "raw"
+        self.workload = workload
+        self.proposals: Proposals | None = None
+        self._device = tuner.device
+        with ExitStack() as stack:
+            self.raw = raw = stack.enter_context(RawLog(folder, workload, tuner.device))
+            if raw.trials and not tuner.resume:
+                raise InputError(
+                    f"{folder} holds {len(raw.trials)} trials already: continue them with --resume "
+                    "(--trials counts those too), or name another folder with --out."
+                )
+            if len(raw.trials) < settings.trials:
+                proposals = Proposals(
+                    workload,
+                    tuner.device.architecture,
+                    settings,
+                    tuner.store,
+                    lambda kernel: tuner.device.prepare([kernel]),
+                    lambda: known(tuner.objective, raw),
+                )
+                self.proposals = stack.enter_context(proposals)
+                proposals.request()
+            self._stack = stack.pop_all()
+        self.begin()
+
+    def begin(self) -> None:
+        """Count wall time and joules from now on."""
+        self.started = datetime.now(UTC)
+        self.before_j = _energy_j(self._device)
+        self._began_s = monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall time since `begin`."""
+        return monotonic() - self._began_s
+
+    def close(self) -> None:
+        """End what is still under way. Idempotent."""
+        self._stack.close()
+
+    def __enter__(self) -> _Tuning:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def _energy_j(device: Device) -> float | None:

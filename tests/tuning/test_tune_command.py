@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -83,9 +84,9 @@ def test_a_search_runs_under_its_power_cap_and_leaves_the_prior_one(
 ) -> None:
     limits = []
 
-    def look(tuner: Tuner, workload: Conv2d, _: SearchSettings) -> TuneResult:
+    def look(tuner: Tuner, workloads: Sequence[Conv2d], _: SearchSettings) -> Iterator[TuneResult]:
         limits.append(enforced_limit_w(tuner.device))
-        return result_of(workload)
+        yield from map(result_of, workloads)
 
     monkeypatch.setattr(Tuner, "tune", look)
     monkeypatch.delenv("GPUENERGY_CAP_WRITES")
@@ -100,9 +101,10 @@ def tuned_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the workloads that the command tunes, instead of tuning them."""
     names: list[str] = []
 
-    def note(_: Tuner, workload: Conv2d, __: SearchSettings) -> TuneResult:
-        names.append(workload.name)
-        return result_of(workload)
+    def note(_: Tuner, workloads: Sequence[Conv2d], __: SearchSettings) -> Iterator[TuneResult]:
+        for workload in workloads:
+            names.append(workload.name)
+            yield result_of(workload)
 
     monkeypatch.setattr(Tuner, "tune", note)
     return names

@@ -36,12 +36,12 @@ class Search:
     told: list[str] = field(default_factory=list)
     timed: list[str] = field(default_factory=list)
     verified: list[str] = field(default_factory=list)
-    result_or_none: TuneResult | None = None
+    results: list[TuneResult] = field(default_factory=list)
 
     @property
     def result(self) -> TuneResult:
-        assert self.result_or_none is not None
-        return self.result_or_none
+        (result,) = self.results
+        return result
 
     @property
     def raw(self) -> Path:
@@ -73,8 +73,10 @@ def tune(lowering: KernelStore) -> Tune:
         stop_at: int | None = None,
         measure: Callable[[Kernel], Measured] | None = None,
         gpu: str = "NVIDIA H200",
+        cases: Sequence[str] = ("case7",),
+        search: Search | None = None,
     ) -> Search:
-        search, stop = Search(folder), Event()
+        search, stop = search or Search(folder), Event()
 
         def time_ms(kernel: Kernel) -> float:
             number = len(device.timed) - 1
@@ -108,7 +110,7 @@ def tune(lowering: KernelStore) -> Tune:
             stop=stop,
         )
         settings = SearchSettings(trials, 0, 1, "replay-trace", "direct", batch=4)
-        search.result_or_none = tuner.tune(CASES["case7"], settings)
+        search.results.extend(tuner.tune([CASES[case] for case in cases], settings))
         return search
 
     return go
@@ -187,6 +189,24 @@ def test_representatives_can_be_chosen_again_without_a_trial(
     again = tune(copy, 6)
     assert again.timed == []
     assert again.records == searched.records
+
+
+def test_the_next_workload_is_searched_after_the_first(tune: Tune, tmp_path: Path) -> None:
+    search = tune(tmp_path, 2, cases=["case7", "case6"])
+    assert [(result.workload, result.tried) for result in search.results] == [
+        ("case7", 2),
+        ("case6", 2),
+    ]
+
+
+def test_what_is_wrong_with_the_next_workload_costs_the_first_nothing(
+    tune: Tune, copy: Path
+) -> None:
+    (copy / "case7").rename(copy / "case6")
+    search = Search(copy)
+    with pytest.raises(InputError, match="case6/raw holds"):
+        tune(copy, 2, cases=["case7", "case6"], search=search)
+    assert [result.workload for result in search.results] == ["case7"]
 
 
 def test_the_same_seed_finds_the_same(tune: Tune, tmp_path: Path, searched: Search) -> None:
