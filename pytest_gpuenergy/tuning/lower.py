@@ -20,6 +20,7 @@ from pytest_gpuenergy.workloads.workload import Tensor
 SHARED_BYTES = 49152
 """Static shared memory that a block has on every CUDA GPU (CUDA C++ Programming Guide)."""
 
+_CUDA_RUNTIME = "ffi.Module.create.cuda"
 _DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
 
 
@@ -109,10 +110,18 @@ def lower_record(module: Any, record: str, workload: Conv2d) -> Kernel:
 
 
 class Lowerer:
-    """The child process's side: records in, kernels out. Keeps the module it used last."""
+    """The child process's side: records in, kernels out. Keeps the module it used last.
+
+    Its TVM has no CUDA runtime, as on a machine without a GPU: there it would compile every text
+    with NVRTC, only for it to be compiled again.
+    """
 
     def __init__(self) -> None:
         import_tvm()
+        import tvm_ffi
+
+        if tvm_ffi.get_global_func(_CUDA_RUNTIME, allow_missing=True) is not None:
+            tvm_ffi.registry.remove_global_func(_CUDA_RUNTIME)
         self._workload: Conv2d | None = None
         self._module: Any = None
 

@@ -15,6 +15,7 @@ from pytest_gpuenergy.kernels.database import Database
 from pytest_gpuenergy.kernels.records import Measured, Record, RecordFile
 from pytest_gpuenergy.paths import cache_dir
 from pytest_gpuenergy.tuning.lowering import KernelStore
+from pytest_gpuenergy.worker import Worker
 from pytest_gpuenergy.workloads import CASES
 
 pytestmark = pytest.mark.skipif(
@@ -43,6 +44,13 @@ def changed(file: RecordFile, part: int, value: object) -> RecordFile:
     content = json.loads(file.records[0].text)
     content[part] = value
     return with_text(file, json.dumps(content))
+
+
+def test_tvm_compiles_nothing_where_it_could(child: Worker, record_file: RecordFile) -> None:
+    record = record_file.records[0].text
+    kernel = child.call("lower_beside_a_cuda_runtime", record_file.workload, record, timeout_s=60)
+    with KernelStore() as store:
+        assert kernel.source == store.kernel(record_file, 1).source
 
 
 def test_a_record_becomes_a_kernel_of_the_workloads_tensors(record_file: RecordFile) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.tuning.lower import conv2d_module, cuda_target, to_kernel
+from pytest_gpuenergy.tuning.lower import Lowerer, conv2d_module, cuda_target, to_kernel
 from pytest_gpuenergy.tuning.requirements import without_tensor_intrinsics
 from pytest_gpuenergy.tuning.settings import Space
 from pytest_gpuenergy.tuning.spaces import GemmForm, as_gemm, space_generator
@@ -24,6 +24,16 @@ class Child:
     def lower_shared(self) -> Kernel:
         """The kernel of C = 2 A + 1 through dynamic shared memory."""
         return _lowered(_scheduled(shared=True))
+
+    def lower_beside_a_cuda_runtime(self, workload: Conv2d, record: str) -> Kernel:
+        """The kernel of a record in a process where TVM could compile, but must not."""
+        import tvm_ffi
+
+        @tvm_ffi.register_global_func("ffi.Module.create.cuda", override=True)  # type: ignore[untyped-decorator]
+        def compile_it(*_: object) -> None:
+            raise ValueError("compiled")
+
+        return Lowerer().lower(workload, record)
 
     def lower_form(self, workload: Conv2d, form: GemmForm) -> Kernel:
         """The kernel of a convolution as a matrix product, with tiles drawn at random."""
