@@ -87,6 +87,7 @@ def main() -> int:
     """Compile and lower everything first, then check case by case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", default="", help="names with commas (default: all)")
+    parser.add_argument("--tool", choices=TOOLS, help="only this one (default: both)")
     parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=min(7, os.cpu_count() or 1))
@@ -104,7 +105,7 @@ def main() -> int:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         jobs = [
             pool.submit(sanitize, case, path, tool, architecture)
-            for tool in TOOLS
+            for tool in ([arguments.tool] if arguments.tool else TOOLS)
             for case, path in files.items()
         ]
         for job in as_completed(jobs):
