@@ -59,9 +59,8 @@ class Proposals:
         self._workload = workload
         self._store = store
         self._prepare = prepare
-        shared = settings.of_process()
         self._searches = [
-            _Search(workload, architecture, shared, number, known)
+            _Search(workload, architecture, settings, number, known)
             for number in range(settings.processes)
         ]
         self._making: dict[Future[list[Candidate]], _Search] = {}
@@ -140,7 +139,7 @@ class _Search:
         self._known = known
         self._worker = Worker(
             "pytest_gpuenergy.tuning.searcher:Searcher",
-            *(workload, architecture, settings, number),
+            *(workload, architecture, settings.of_process(), number, settings.processes),
             environment=WITHOUT_GPU,
         )
         self._background = ThreadPoolExecutor(1, thread_name_prefix=f"search-{number}")

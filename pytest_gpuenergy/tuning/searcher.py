@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from statistics import median
 from typing import Any
 
 from pytest_gpuenergy.errors import InputError
@@ -43,13 +44,19 @@ class Searcher:
         architecture: of the GPU, such as ``sm_90``.
         settings: how to search, those of one process.
         number: of this process, from 0; another one searches elsewhere.
+        processes: how many there are.
 
     Raises:
         InputError: TVM is missing, or its search cannot work on this.
     """
 
     def __init__(
-        self, workload: Conv2d, architecture: str, settings: SearchSettings, number: int = 0
+        self,
+        workload: Conv2d,
+        architecture: str,
+        settings: SearchSettings,
+        number: int = 0,
+        processes: int = 1,
     ) -> None:
         import_tvm()
         from tvm.s_tir import meta_schedule as ms
@@ -58,8 +65,8 @@ class Searcher:
         self._ms = ms
         self._shape = workload.shape
         self._settings = settings
-        self._number = number
-        self._best_s = math.inf
+        self._number, self._processes = number, processes
+        self._scores_s: list[float] = []
         self._target = cuda_target(architecture)
         self._module = conv2d_module(workload)
         self._database = ms.database.MemoryDatabase()
@@ -78,7 +85,9 @@ class Searcher:
             self._context = self._ms.TuneContext(
                 self._module,
                 target=self._target,
-                space_generator=space_generator(self._shape, self._settings.space),
+                space_generator=space_generator(
+                    self._shape, self._settings.space, self._number, self._processes
+                ),
                 search_strategy=self._strategy(),
                 rand_state=self._seed(len(known)),
                 num_threads=self._settings.threads,
@@ -117,22 +126,29 @@ class Searcher:
     def _learn(self, trials: Sequence[Scored], *, commit: bool) -> None:
         """Teach the cost model; the next generation descends from what is in the database.
 
-        There, of others' schedules (unless ``commit``), only one better than all before goes: TVM
-        would propose it again, but once.
+        Of others' schedules (unless ``commit``) only the better half is learned, because each has
+        to be made again here; and only one better than all before goes into the database, because
+        TVM would propose it again, if but once.
         """
         read = self._ms.database.TuningRecord.from_json
         candidates, results = [], []
+        scores_s = [trial.score_s for trial in trials if trial.score_s is not None]
+        best_s = min(self._scores_s, default=math.inf)
+        self._scores_s += scores_s
+        typical_s = median(self._scores_s) if self._scores_s else math.inf
         with _told():
             for trial in trials:
                 candidate = self._proposed.pop(trial.record, None)
                 if trial.score_s is None:
                     continue  # a failed one says nothing of how fast its like are
-                descend = commit or candidate is not None or trial.score_s < self._best_s
-                self._best_s = min(self._best_s, trial.score_s)
+                ours = commit or candidate is not None
+                if not ours and trial.score_s > typical_s:
+                    continue
                 if candidate is None:
                     record = read(json.loads(trial.record), self._workload)
                     candidate = record.as_measure_candidate()
-                if descend:
+                if ours or trial.score_s < best_s:
+                    best_s = trial.score_s
                     self._database.commit_tuning_record(self._record(candidate, trial.score_s))
                 candidates.append(candidate)
                 results.append(self._ms.runner.RunnerResult([trial.score_s], None))

@@ -11,7 +11,7 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 Space = Literal["direct", "gemm", "all"]
 SPACES: tuple[Space, ...] = get_args(Space)
 
-_THREADS = 2
+_THREADS = 3
 _LEAST_BATCH = 8
 _LEAST_POPULATION = 32
 
@@ -23,7 +23,7 @@ class SearchSettings:
     Attributes:
         trials: candidates to time, all searches of the folder together.
         seed: of the search; with the strategy replay-trace and one thread it decides everything.
-        threads: processor cores for the search, two for each of its processes.
+        threads: processor cores for the search, three for each of its processes.
         strategy: evolutionary learns from scores, replay-trace draws at random.
         space: see `spaces`.
         batch: schedules proposed by all processes together, between two updates of the cost model.
@@ -38,7 +38,7 @@ class SearchSettings:
     space: Space = "all"
     batch: int = 64
     population: int = 128
-    generations: int = 3
+    generations: int = 2
 
     @property
     def processes(self) -> int:

@@ -53,7 +53,9 @@ class Child:
                 raise ValueError(type(rule).__name__)
         return to_kernel(schedule.mod, target, [tensor.name for tensor in workload.tensors])
 
-    def traces(self, workload: Conv2d, space: Space) -> Sequence[str]:
+    def traces(
+        self, workload: Conv2d, space: Space, number: int = 0, processes: int = 1
+    ) -> Sequence[str]:
         """The schedules of a space, before their tiles are drawn."""
         from tvm.s_tir import meta_schedule as ms
 
@@ -61,7 +63,7 @@ class Child:
             context = ms.TuneContext(
                 conv2d_module(workload),
                 target=cuda_target("sm_90"),
-                space_generator=space_generator(workload.shape, space),
+                space_generator=space_generator(workload.shape, space, number, processes),
                 num_threads=1,
             )
         return [str(schedule.trace) for schedule in context.generate_design_space()]
