@@ -75,7 +75,7 @@ def test_another_seed_is_another_search(start: Start) -> None:
 
 
 def test_several_processes_search_elsewhere_and_learn_from_each_other(start: Start) -> None:
-    proposals = start(replace(EVOLVING, threads=4))
+    proposals = start(replace(EVOLVING, threads=6))
     assert proposals.processes == 2
     proposals.request()
     batches = [texts(proposals.take()) for _ in range(2)]

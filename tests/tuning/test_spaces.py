@@ -110,7 +110,7 @@ def test_the_spaces_are_tvms_own_ours_and_both(child: Worker) -> None:
 
 def test_processes_share_the_forms(child: Worker) -> None:
     whole, *parts = (
-        child.call("traces", SMALL, "gemm", *share, timeout_s=120)
+        child.call("traces", CASES["case7"], "gemm", *share, timeout_s=120)
         for share in ((0, 1), (0, 3), (1, 3), (2, 3))
     )
     assert sum(map(len, parts)) == len(whole)
