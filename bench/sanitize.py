@@ -1,122 +1,314 @@
 """Run every shipped kernel under compute-sanitizer: memcheck and racecheck. Needs a GPU.
 
     python bench/sanitize.py --out sanitizer.json
+    python bench/sanitize.py --out sanitizer.json --resume
 
-One process per record file and tool runs its kernels one after the other; several of them share
-the GPU. Exit code 1 when a tool finds something, 2 when it does not run.
+A process per kernel and tool, those that are expected to take longest first; several of them share
+the GPU. A kernel that does not end within ``--limit-s`` is told as not finished. ``--out`` is
+written after every kernel and keeps what it has of others; with ``--resume``, what it has as clean
+is not run again.
+
+racecheck looks for hazards in shared memory, which are within a block, so that it takes only the
+first blocks of a grid, by default as many as fill an H200 twice: ``--blocks``. The kernels index by
+blockIdx alone, and compute a part of their output then.
+
+Exit code 1 when a kernel is not clean, 2 when the tool or the GPU is missing.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuenergy.devices.cuda_runner import CudaRunner
-from pytest_gpuenergy.devices.nvrtc import CompilerPool
+from sanitizer_child import MARK, command, first_blocks
+from sanitizer_results import TOOLS, Check, Outcome, Results, Tool, read_results
+
+from pytest_gpuenergy.devices.nvrtc import Binary, CompilerPool
 from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.records import load_records
 from pytest_gpuenergy.paths import cache_dir
+from pytest_gpuenergy.signals import termination_as_interrupt
 from pytest_gpuenergy.tuning.lowering import KernelStore
-from pytest_gpuenergy.verification import arenas_for
 
 RECORDS = Path(__file__).parent / "records" / "nvidia-h200"
-TOOLS = ("memcheck", "racecheck")
+SANITIZER = "compute-sanitizer"
+BLOCKS: Mapping[Tool, int] = {"memcheck": sys.maxsize, "racecheck": 2 * 132}
+LIMIT_S = 120.0
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
-MARK = "kernel under test: "
+_PRINTED = 4000
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel to check: where a child process finds it, and its machine code."""
+
+    name: str
+    kernel: Kernel
+    records: Path
+    rank: int
+    binary: Binary
+
+    def expected_s(self, blocks: int) -> float:
+        """In proportion to what a check takes, by what a launch took; unknown ones take longest."""
+        if not self.kernel.recorded:
+            return float("inf")
+        return self.kernel.recorded[0].time_ms * min(1.0, blocks / blocks_of(self.kernel))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A tool to be run over at most so many blocks of each launch of a kernel."""
+
+    subject: Subject
+    tool: Tool
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The GPU's model, and the kernels that are to be checked on it."""
+
+    gpu: str
+    subjects: tuple[Subject, ...]
+
+
+def blocks_of(kernel: Kernel) -> int:
+    """Thread blocks of all launches."""
+    return sum(launch.blocks for launch in kernel.launches)
+
+
+Wanted = Callable[[Kernel, str], bool]
+"""Whether a kernel is to be checked on that model of GPU."""
+Prepare = Callable[[Mapping[str, Path], Wanted, int], Prepared]
+"""From record files and a number of processes."""
 
 
 def record_files(folder: Path, cases: Sequence[str]) -> dict[str, Path]:
-    """The record files in ``folder`` by their workload's name: those of ``cases``, or all."""
+    """The record files in ``folder`` by their workload's name: those of ``cases``, or all.
+
+    Raises:
+        InputError: a case has none.
+    """
     files = {load_records(path).workload.name: path for path in sorted(folder.glob("*.json"))}
     if unknown := set(cases) - set(files):
-        raise SystemExit(f"{folder} has no records of {', '.join(sorted(unknown))}.")
+        raise InputError(f"{folder} has no records of {', '.join(sorted(unknown))}.")
     return {name: files[name] for name in cases or files}
 
 
-def run_case(path: Path, architecture: str) -> None:
-    """Run every kernel of a record file once in this process, naming each beforehand."""
-    file = load_records(path)
-    workload = file.workload
-    runner, pool = CudaRunner(), CompilerPool(architecture, cache_dir("cubin"), processes=1)
-    with KernelStore() as store:
-        for rank in file.ranks:
-            kernel = store.kernel(file, rank)
-            binary = pool.submit(kernel).result()
-            print(f"{MARK}{workload.name}-k{rank:02d}", flush=True)
-            with arenas_for(workload, seed=0) as arenas:
-                runner.run_once(kernel, binary, arenas, {})
-    pool.close()
+def prepare(files: Mapping[str, Path], wanted: Wanted, processes: int) -> Prepared:
+    """Lower all kernels and compile those that are wanted.
 
-
-def compile_all(paths: Iterable[Path], architecture: str) -> None:
-    """Fill the cache of compiled kernels, on all cores."""
-    pool = CompilerPool(architecture, cache_dir("cubin"))
-    with KernelStore() as store:
-        files = [load_records(path) for path in paths]
-        futures = [pool.submit(store.kernel(file, r)) for file in files for r in file.ranks]
-        for future in futures:
-            future.result()
-    pool.close()
-
-
-def sanitize(case: str, path: Path, tool: str, architecture: str) -> dict[str, object]:
-    """Run ``tool`` over a record file; the finding, with what was printed when there is one."""
-    command = ["compute-sanitizer", "--tool", tool, sys.executable, __file__]
-    answer = subprocess.run(
-        [*command, "--child", str(path), "--architecture", architecture],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    printed = answer.stdout + answer.stderr
-    counts = [int(next(filter(None, found), 0)) for found in SUMMARY.findall(printed)]
-    kernels = printed.count(MARK)
-    clean = bool(counts) and not any(counts) and answer.returncode == 0
-    detail = "" if clean else printed[-4000:]
-    return {"case": case, "tool": tool, "kernels": kernels, "clean": clean, "printed": detail}
-
-
-def main() -> int:
-    """Compile and lower everything first, then check case by case."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--case", default="", help="names with commas (default: all)")
-    parser.add_argument("--tool", choices=TOOLS, help="only this one (default: both)")
-    parser.add_argument("--records", type=Path, default=RECORDS)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--jobs", type=int, default=min(7, os.cpu_count() or 1))
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--architecture", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        run_case(arguments.child, arguments.architecture)
-        return 0
-    files = record_files(arguments.records, [n for n in arguments.case.split(",") if n])
+    Raises:
+        InputError: there is no NVIDIA GPU.
+    """
     with open_device("auto") as device:
-        architecture = device.architecture
-    compile_all(files.values(), architecture)
-    results = []
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        jobs = [
-            pool.submit(sanitize, case, path, tool, architecture)
-            for tool in ([arguments.tool] if arguments.tool else TOOLS)
-            for case, path in files.items()
+        if device.emulated:
+            raise InputError(
+                f"{SANITIZER} checks kernels on an NVIDIA GPU, and there is none here."
+            )
+        gpu, architecture = device.name, device.architecture
+    loaded = [(path, load_records(path)) for path in files.values()]
+    ranks = [(path, file, rank) for path, file in loaded for rank in file.ranks]
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(KernelStore(processes))
+        pool = stack.enter_context(
+            contextlib.closing(CompilerPool(architecture, cache_dir("cubin")))
+        )
+        threads = stack.enter_context(ThreadPoolExecutor(processes))
+        kernels = threads.map(lambda one: store.kernel(one[1], one[2]), ranks)
+        chosen = [
+            (one, kernel, pool.submit(kernel))
+            for one, kernel in zip(ranks, kernels, strict=True)
+            if wanted(kernel, gpu)
         ]
-        for job in as_completed(jobs):
-            results.append(job.result())
-            verdict = "clean" if results[-1]["clean"] else f"NOT CLEAN\n{results[-1]['printed']}"
-            print("{case} {tool}: {kernels} kernels, ".format(**results[-1]) + verdict, flush=True)
-            if arguments.out:
-                arguments.out.write_text(json.dumps(results, indent=1) + "\n")
-    if any(not result["kernels"] for result in results):
+        subjects = tuple(
+            Subject(f"{file.workload.name}-k{rank:02d}", kernel, path, rank, compiled.result())
+            for (path, file, rank), kernel, compiled in chosen
+        )
+    return Prepared(gpu, subjects)
+
+
+def check(job: Job, gpu: str, limit_s: float, stop: threading.Event) -> Check | None:
+    """Run a tool over a kernel; None when ``stop`` was set meanwhile."""
+    subject = job.subject
+    child = command(subject.records, subject.rank, subject.binary, job.blocks)
+    begun_s = time.monotonic()
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [SANITIZER, "--tool", job.tool, *child],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = _wait(process, begun_s + limit_s, stop)
+        finally:
+            # The tool's child runs on without it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        log.seek(0)
+        printed = log.read().decode(errors="replace")
+    if code is None and stop.is_set():
+        return None
+    outcome = judge(printed, code)
+    return Check(
+        outcome,
+        blocks_of(first_blocks(subject.kernel, job.blocks)),
+        blocks_of(subject.kernel),
+        gpu,
+        round(time.monotonic() - begun_s, 1),
+        "" if outcome == "clean" else printed[-_PRINTED:],
+    )
+
+
+def _wait(process: subprocess.Popen[bytes], until_s: float, stop: threading.Event) -> int | None:
+    """The exit code; None when the time is over, or ``stop`` set, before there is one."""
+    while True:
+        try:
+            return process.wait(_POLL_S)
+        except subprocess.TimeoutExpired:
+            if stop.is_set() or time.monotonic() >= until_s:
+                return None
+
+
+def judge(printed: str, code: int | None) -> Outcome:
+    """By what was printed and the exit code, None where the run was ended."""
+    counts = [int(one or other) for one, other in SUMMARY.findall(printed)]
+    if any(counts):
+        return "found"
+    if code is None:
+        return "not finished"
+    return "clean" if counts and MARK in printed and code == 0 else "failed"
+
+
+def check_all(
+    jobs: Sequence[Job],
+    gpu: str,
+    keep: Callable[[Job, Check], None],
+    *,
+    processes: int,
+    limit_s: float,
+) -> None:
+    """Run jobs, the longest first; ``keep`` is called here as they end.
+
+    Interrupted, it ends what runs and raises KeyboardInterrupt.
+    """
+    stop = threading.Event()
+    ordered = sorted(jobs, key=lambda job: job.subject.expected_s(job.blocks), reverse=True)
+    with ThreadPoolExecutor(processes) as pool:
+        running = {pool.submit(check, job, gpu, limit_s, stop): job for job in ordered}
+        try:
+            for done in as_completed(running):
+                if (found := done.result()) is not None:
+                    keep(running[done], found)
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def run(arguments: argparse.Namespace, prepare: Prepare) -> int:
+    """Check what is asked for.
+
+    Raises:
+        GpuEnergyError: it cannot be done.
+    """
+    if shutil.which(SANITIZER) is None:
+        raise InputError(f"{SANITIZER} is not on PATH: it comes with the CUDA toolkit.")
+    if arguments.resume and arguments.out is None:
+        raise InputError("--resume goes on with a file: give --out too.")
+    out: Path | None = arguments.out
+    results = read_results(out) if out is not None and out.exists() else Results()
+    tools = (arguments.tool,) if arguments.tool else TOOLS
+    blocks = {tool: arguments.blocks or BLOCKS[tool] for tool in tools}
+    former = results if arguments.resume else Results()
+
+    def open_tools(kernel: Kernel, gpu: str) -> list[Tool]:
+        planned = {tool: blocks_of(first_blocks(kernel, blocks[tool])) for tool in tools}
+        known = {tool: former.check(kernel.digest, tool) for tool in tools}
+        return [t for t, one in known.items() if not (one and one.covers(planned[t], gpu))]
+
+    files = record_files(arguments.records, [n for n in arguments.case.split(",") if n])
+    prepared = prepare(files, lambda kernel, gpu: bool(open_tools(kernel, gpu)), arguments.jobs)
+    jobs = [
+        Job(subject, tool, blocks[tool])
+        for subject in prepared.subjects
+        for tool in open_tools(subject.kernel, prepared.gpu)
+    ]
+    ran = Results()
+
+    def keep(job: Job, found: Check) -> None:
+        nonlocal ran, results
+        subject = job.subject
+        entry = (subject.kernel.digest, subject.name, job.tool, found)
+        ran, results = ran.with_check(*entry), results.with_check(*entry)
+        print(
+            f"{subject.name} {job.tool}: {found.outcome}, {found.blocks} of {found.of} blocks, "
+            f"{found.seconds} s",
+            flush=True,
+        )
+        if found.outcome in ("found", "failed"):
+            print(found.printed, flush=True)
+        if out is not None:
+            results.write(out)
+
+    try:
+        check_all(jobs, prepared.gpu, keep, processes=arguments.jobs, limit_s=arguments.limit_s)
+    finally:
+        print(*ran.summary(), sep="\n", flush=True)
+    checks = [one for kernel in ran.kernels.values() for one in kernel.checks.values()]
+    return 0 if all(one.outcome == "clean" for one in checks) else 1
+
+
+def main(words: Sequence[str] | None = None, prepare: Prepare = prepare) -> int:
+    """Exit code 0 when all that was run is clean."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--case", default="", help="Names with commas (default: all)")
+    parser.add_argument("--tool", choices=TOOLS, help="Only this one (default: both)")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="Folder of record files")
+    parser.add_argument("--out", type=Path, help="File of results, which is added to")
+    parser.add_argument("--resume", action="store_true", help="Leave out what --out has as clean")
+    parser.add_argument("--jobs", type=_count, default=min(7, os.cpu_count() or 1))
+    parser.add_argument(
+        "--limit-s", type=float, default=LIMIT_S, help=f"Wall time of a kernel ({LIMIT_S:g})"
+    )
+    parser.add_argument(
+        "--blocks",
+        type=_count,
+        help=f"Most blocks of a launch (all for memcheck, {BLOCKS['racecheck']} for racecheck)",
+    )
+    arguments = parser.parse_args(words)
+    try:
+        with termination_as_interrupt():
+            return run(arguments, prepare)
+    except GpuEnergyError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
-    return 0 if all(result["clean"] for result in results) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above zero")
+    return int(text)
 
 
 if __name__ == "__main__":

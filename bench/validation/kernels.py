@@ -1,4 +1,7 @@
-"""Two kernels of our own: one of about 3 us and one of about 20 ms on an H200."""
+"""Two kernels of our own: one of a few us and one of about 20 ms on an H200.
+
+There 2**19 elements of axpy took 1.8 us and 9,000,000 steps of lcg 22.7 ms.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pytest_gpuenergy.workloads.workload import Array
 
 SOURCES = Path(__file__).parent / "cuda"
 
-AXPY_SIZE = 1 << 19
+AXPY_SIZE = 1 << 20
 AXPY_BLOCK = 256
 AXPY_FACTOR = 2.5
 _PER_THREAD = 4
@@ -19,7 +22,7 @@ _PER_THREAD = 4
 LCG_BLOCKS, LCG_BLOCK = 132, 256
 """A block for each multiprocessor of an H200, two warps for each of its schedulers."""
 LCG_MULTIPLIER, LCG_INCREMENT = 1664525, 1013904223
-LCG_STEPS = 9_000_000
+LCG_STEPS = 7_900_000
 LCG_STEPS_EMULATED = 2_000
 """The emulated GPU runs every step on the host, where the full number would take hours."""
 
@@ -28,7 +31,7 @@ Load = Callable[..., Kernel]
 
 
 def axpy(load_kernel: Load) -> tuple[Kernel, Contract]:
-    """A multiply-add of 6 MB, which an L2 cache holds."""
+    """A multiply-add of 12 MB, which an L2 cache holds."""
     kernel = load_kernel(
         SOURCES / "axpy.cu",
         entry="axpy",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 import numpy as np
-from record import OURS, Attempt, Reference, Span
+from record import OURS, Attempt, Part, Reference, Span
 
 from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.energy.meter import EnergyMeter, MeterSettings, Reading
@@ -18,8 +18,8 @@ from pytest_gpuenergy.metrics import METRICS
 from pytest_gpuenergy.report.measurement import Measurement
 
 CLASSIC, COLD, SINGLE = "classic", "cold window", "single launches"
-PART_S = 6.0
-"""Of the reference, before the repeats and after them."""
+PARTS, PART_S = 3, 2.0
+"""Of the reference, before the repeats, and as many after them."""
 
 ROUNDS, LAUNCHES = 3, 100_000
 CLASSIC_MAX_S = 10.0
@@ -41,8 +41,9 @@ def steady(device: Device, repeater: Repeater, *, warmup_s: float) -> Reading:
     return EnergyMeter(device, settings).measure(repeater)
 
 
-def reference_of(parts: Sequence[Reading]) -> Reference:
-    """One reference of several parts, each of which counts by its length."""
+def reference_of(before: Sequence[Reading], after: Sequence[Reading]) -> Reference:
+    """One reference of the parts of two stretches, each of which counts by its length."""
+    parts = [*before, *after]
     lengths_s = [sum(trial.seconds for trial in part.trials) for part in parts]
     trials = [trial for part in parts for trial in part.trials]
     joules, launches = sum(t.joules for t in trials), sum(t.launches for t in trials)
@@ -51,9 +52,14 @@ def reference_of(parts: Sequence[Reading]) -> Reference:
         time_ms=1e3 * sum(t.busy_seconds for t in trials) / launches,
         power_w=joules / sum(lengths_s),
         seconds=sum(lengths_s),
-        change=parts[-1].energy_mj.mean / parts[0].energy_mj.mean - 1,
+        change=_mean_energy_mj(after) / _mean_energy_mj(before) - 1,
         temperatures_c=tuple(part.end.temperature_c for part in parts),
+        parts=tuple(Part(part.energy_mj.mean, part.time_ms.mean) for part in parts),
     )
+
+
+def _mean_energy_mj(parts: Sequence[Reading]) -> float:
+    return fmean(part.energy_mj.mean for part in parts)
 
 
 def ours(measurement: Measurement, seconds: float) -> Attempt:
@@ -80,7 +86,16 @@ def ours(measurement: Measurement, seconds: float) -> Attempt:
         sum(t.busy_seconds for t in m.trials) / sum(t.seconds for t in m.trials),
         m.begin.temperature_c if m.begin else None,
         m.validity,
+        {
+            "time": _scatter([t.busy_seconds / t.launches for t in m.trials]),
+            "energy": _scatter([t.joules / t.launches for t in m.trials]),
+            "edp": _scatter([t.busy_seconds * t.joules / t.launches**2 for t in m.trials]),
+        },
     )
+
+
+def _scatter(values: Sequence[float]) -> float:
+    return stdev(values) / fmean(values)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class Attempt:
         busy: share of the window in which the GPU was busy; None when the protocol cannot tell.
         temperature_c: of the GPU when the window began.
         validity: flags of our protocol.
+        scatter: of our protocol, standard deviation of its trials as a fraction.
     """
 
     protocol: str
@@ -50,6 +51,15 @@ class Attempt:
     busy: float | None = None
     temperature_c: int | None = None
     validity: tuple[str, ...] = ()
+    scatter: Mapping[Metric, float] | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Steady running without a break, for which the kernel was loaded anew."""
+
+    energy_mj: float
+    time_ms: float
 
 
 @dataclass(frozen=True)
@@ -57,12 +67,13 @@ class Reference:
     """Steady running before and after the repeats.
 
     Attributes:
-        energy_mj: of one launch, over both parts.
+        energy_mj: of one launch, over both stretches.
         time_ms: of one launch, likewise.
         power_w: likewise.
-        seconds: of both parts together.
-        change: of the energy from the first part to the second, as a fraction.
+        seconds: of both stretches together.
+        change: of the energy from the stretch before to that after, as a fraction.
         temperatures_c: when each part ended.
+        parts: of both stretches; none in files of before they were kept.
     """
 
     energy_mj: float
@@ -71,6 +82,7 @@ class Reference:
     seconds: float
     change: float
     temperatures_c: tuple[int | None, ...]
+    parts: tuple[Part, ...] = ()
 
     def figure(self, metric: Metric) -> float:
         """The reference of a metric."""
@@ -84,7 +96,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Validated:
-    """One kernel: every protocol once, and repeats of ours between the reference's parts."""
+    """One kernel: every protocol once, and repeats of ours between the reference's stretches."""
 
     name: str
     kernel: str
@@ -160,10 +172,17 @@ def read_validation(path: Path) -> Validation:
 
 def _validated(data: dict[str, Any]) -> Validated:
     reference = data["reference"]
+    parts = tuple(Part(**part) for part in reference.get("parts", ()))
     return Validated(
         data["name"],
         data["kernel"],
-        Reference(**{**reference, "temperatures_c": tuple(reference["temperatures_c"])}),
+        Reference(
+            **{
+                **reference,
+                "temperatures_c": tuple(reference["temperatures_c"]),
+                "parts": parts,
+            }
+        ),
         tuple(map(_attempt, data["attempts"])),
         tuple(map(_attempt, data["repeats"])),
     )

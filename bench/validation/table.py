@@ -14,7 +14,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev, variance
 from typing import Any
 
 from record import OURS, Attempt, Validated, Validation, read_validation
@@ -72,14 +72,17 @@ def _coverage(kernels: Sequence[Validated]) -> Iterator[str]:
     if not tested:
         yield "No kernel was repeated."
         return
-    yield "| kernel | reference's change | time | energy | EDP | energy's scatter | interval |"
-    yield "|---|---:|---:|---:|---:|---:|---:|"
+    yield (
+        "| kernel | reference's change | time between loadings | time | energy | EDP "
+        "| energy's scatter | interval |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
     for kernel in tested:
         count = len(kernel.repeats)
         held = " | ".join(f"{kernel.covered(metric)} of {count}" for metric in METRICS)
         yield (
-            f"| {kernel.name} | {kernel.reference.change:+.2%} | {held} "
-            f"| {spread(kernel, 'energy'):.2%} | ±{_half_width(kernel):.2%} |"
+            f"| {kernel.name} | {kernel.reference.change:+.2%} | {_between_loadings(kernel)} "
+            f"| {held} | {spread(kernel, 'energy'):.2%} | ±{_half_width(kernel):.2%} |"
         )
     count = sum(len(kernel.repeats) for kernel in tested)
     for metric in METRICS:
@@ -88,7 +91,8 @@ def _coverage(kernels: Sequence[Validated]) -> Iterator[str]:
         yield ""
         yield (
             f"{metric}: {covered} of {count} intervals hold the reference ({covered / count:.1%}); "
-            f"root mean square of the errors {pooled:.3%}"
+            f"root mean square of the errors {pooled:.3%}, "
+            f"standard deviation between items of a kernel {between_items(tested, metric):.3%}"
         )
     items = [one for kernel in tested for one in kernel.repeats]
     yield ""
@@ -99,6 +103,24 @@ def _coverage(kernels: Sequence[Validated]) -> Iterator[str]:
 def spread(kernel: Validated, metric: Metric) -> float:
     """Root mean square of the repeats' errors against the reference, as a fraction."""
     return math.sqrt(fmean(kernel.error(one, metric) ** 2 for one in kernel.repeats))
+
+
+def between_items(kernels: Sequence[Validated], metric: Metric) -> float:
+    """Standard deviation of our items about their kernel's mean, pooled over repeated ``kernels``.
+
+    As a fraction. The first item counts like the repeats; the reference has no part in it.
+    """
+    squares, degrees = 0.0, 0
+    for kernel in kernels:
+        errors = [kernel.error(one, metric) for one in (kernel.ours, *kernel.repeats)]
+        squares += variance(errors) * len(kernel.repeats)
+        degrees += len(kernel.repeats)
+    return math.sqrt(squares / degrees)
+
+
+def _between_loadings(kernel: Validated) -> str:
+    times_ms = [part.time_ms for part in kernel.reference.parts]
+    return f"{stdev(times_ms) / fmean(times_ms):.3%}" if len(times_ms) > 1 else ""
 
 
 def _half_width(kernel: Validated) -> float:

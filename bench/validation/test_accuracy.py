@@ -5,9 +5,9 @@ Collected only when this path is named; takes about seven minutes on a real GPU:
     pytest bench/validation --powercap current --validation-json validation.json
     python bench/validation/table.py validation.json --plot validation.svg
 
-For each kernel in turn: our protocol, as any item; six seconds of steady running; our protocol
-again, twenty times, for some kernels; six more seconds, which with the first six are the reference;
-then what others do.
+For each kernel in turn: our protocol, as any item; six seconds of steady running, in three parts,
+for each of which the kernel is loaded anew; our protocol again, twenty times, for some kernels; six
+more seconds, likewise, which with the first six are the reference; then what others do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from protocols import Protocols, ours, reference_of, steady
+from protocols import PARTS, Protocols, ours, reference_of, steady
 from record import Attempt, Validated
 
 from pytest_gpuenergy.devices.device import Work
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from conftest import Notebook, Subject
     from pytest_gpuenergy.benchmark import EnergyBenchmark
     from pytest_gpuenergy.devices.device import Arena, Device, Repeater
+    from pytest_gpuenergy.energy.meter import Reading
 
 ENERGY_TOLERANCE, TIME_TOLERANCE = 0.01, 0.005
 LEAST_BUSY = 0.99
@@ -48,13 +49,11 @@ def test_a_launch_against_steady_running(
     measurement = energy_benchmark(subject.kernel, workload=subject.workload)
     attempts = [ours(measurement, gpu.clock.now_s() - began_s)]
     with arenas_for(subject.workload, seed=0) as arenas:
-        with loaded(gpu, subject, arenas) as repeater:
-            parts = [steady(gpu, repeater, warmup_s=2.0)]
+        before = stretch(gpu, subject, arenas, warmup_s=2.0)
         repeats = repeated(gpu, subject, request.node.nodeid)
+        reference = reference_of(before, stretch(gpu, subject, arenas, warmup_s=1.0))
         with loaded(gpu, subject, arenas) as repeater:
-            parts.append(steady(gpu, repeater, warmup_s=1.0))
             others = Protocols(gpu, repeater)
-            reference = reference_of(parts)
             attempts += [others.single_launches(), others.cold_window()]
             if classic := others.classic(reference.time_ms):
                 attempts.append(classic)
@@ -98,6 +97,20 @@ def loaded(
         work=Work(workload.flops, workload.bytes_moved),
         timeout_s=TIMEOUT_S,
     )
+
+
+def stretch(
+    gpu: Device, subject: Subject, arenas: dict[str, Arena], *, warmup_s: float
+) -> list[Reading]:
+    """Steady running, with the kernel loaded anew for each part; the first heats up that long.
+
+    How fast a kernel is differs from one loading to the next by more than while it stays loaded.
+    """
+    parts: list[Reading] = []
+    for _ in range(PARTS):
+        with loaded(gpu, subject, arenas) as repeater:
+            parts.append(steady(gpu, repeater, warmup_s=1.0 if parts else warmup_s))
+    return parts
 
 
 def repeated(gpu: Device, subject: Subject, node_id: str) -> list[Attempt]:

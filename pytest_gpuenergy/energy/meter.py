@@ -18,10 +18,14 @@ from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.energy.statistics import Estimate, estimate
 from pytest_gpuenergy.metrics import Metric
 
-WANDER: Mapping[Metric, float] = {"time": 0.0005, "energy": 0.002, "edp": 0.0021}
-"""On one H200 seven kernels differed by 0.23 % in energy, root mean square, from 12 s of running
-right afterwards (docs/measurement.md), of which the trials explain 0.1 %; six of them by 0.02 % in
-time, and the seventh by 0.37 %.
+WANDER: Mapping[Metric, float] = {"time": 0.0025, "energy": 0.002, "edp": 0.0043}
+"""What an item's trials have in common, so that they cannot show it: the trials of one item differ
+by 0.004 % in time, and items of one kernel, each of which loads it anew, by a hundred times that.
+
+Time, on H200s: eight items of two kernels differed by 0.28 %, and those of two runs of eight
+kernels, two minutes apart, by 0.13 %. Energy: seven kernels differed by 0.23 % from 12 s of running
+right afterwards, of which the trials explain 0.1 %. EDP: of both, and of their correlation among
+the eight items, 0.83. docs/measurement.md says what that is taken from.
 """
 
 _SPAN_S = 1.0
@@ -46,8 +50,8 @@ class MeterSettings:
         max_measure_s: the trials end after this, however wide the interval.
         relative_half_width: the trials end when their scatter leaves an energy's 95 % interval as
             narrow as this.
-        wander: standard deviation of a mean over ``min_measure_s`` about that over a longer time,
-            relatively, which the trials cannot show, by metric.
+        wander: standard deviation of an item's figure about the kernel's over many items,
+            relatively, which the item's trials cannot show, by metric.
         sources_tolerance: the counter and the power samples may differ by this, relatively.
         least_busy: least fraction of the window in which the GPU must have been busy.
     """

@@ -17,7 +17,7 @@ SAME_BOARD_SD: Mapping[Metric, float] = {"time": 0.0013, "energy": 0.0046, "edp"
 """Standard deviation of a figure between sessions on one board, as a fraction.
 
 The root mean square of the eight differences between an item and a long run of its kernel right
-afterwards, on one H200 (the table in docs/measurement.md); of EDP, of the sums of both.
+afterwards, on one H200 (docs/measurement.md, "An earlier version"); of EDP, of the sums of both.
 """
 
 OTHER_BOARD_SD: Mapping[Metric, float] = {"time": 0.0078, "energy": 0.029, "edp": 0.03}

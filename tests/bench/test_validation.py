@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import table
 from bench_folder import INI, ROOT
-from record import OURS, Attempt, Reference, Span, Validated, Validation, read_validation
+from record import OURS, Attempt, Part, Reference, Span, Validated, Validation, read_validation
 
 from pytest_gpuenergy.errors import InputError
 
@@ -41,7 +42,7 @@ def validation(*, repeats: tuple[float, ...] = ()) -> Validation:
     validated = Validated(
         "axpy",
         "axpy-axpy",
-        Reference(100.0, 2.0, 50.0, 12.0, 0.001, (40, 41)),
+        Reference(100.0, 2.0, 50.0, 12.0, 0.001, (40, 41), (Part(99.9, 1.99), Part(100.1, 2.01))),
         (attempt(101.5), replace(attempt(90.0, protocol="classic"), intervals=None, busy=None)),
         tuple(map(attempt, repeats)),
     )
@@ -72,7 +73,10 @@ def test_own_kernels_are_right_and_their_intervals_honest(bench: pytest.Pytester
     axpy, lcg = found.kernels
     assert (axpy.name, len(axpy.repeats), lcg.name, len(lcg.repeats)) == ("axpy", 5, "lcg", 0)
     for kernel in found.kernels:
-        assert kernel.reference.seconds == pytest.approx(12.0, abs=1.2)
+        assert kernel.reference.seconds == pytest.approx(12.0, abs=3.2)
+        assert len(kernel.reference.parts) == 6
+        assert kernel.ours.scatter is not None
+        assert 0 < kernel.ours.scatter["time"] < kernel.ours.scatter["energy"] < 0.02
         assert [one.protocol for one in kernel.attempts] == [
             OURS,
             "single launches",
@@ -126,6 +130,22 @@ def test_the_table_has_errors_seconds_and_coverage(
     assert "| axpy | 100 mJ at 50 W, 2000 µs | 99.90% | +1.50%, +0.00%, 2.3 s |" in out
     assert "-10.00%, +0.00%, 2.3 s" in out
     assert "energy: 1 of 2 intervals hold the reference (50.0%)" in out
+    assert "| axpy | +0.10% | 0.707% | 2 of 2 |" in out
+    # 101.5 as the first item, then 99.5 and 103.0
+    assert "standard deviation between items of a kernel 1.756%" in out
+
+
+def test_a_file_without_the_references_parts_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "v.json"
+    validation(repeats=(99.5,)).write(path)
+    content = json.loads(path.read_text())
+    del content["kernels"][0]["reference"]["parts"]
+    del content["kernels"][0]["attempts"][0]["scatter"]
+    path.write_text(json.dumps(content))
+    assert table.main([str(path)]) == 0
+    assert "| axpy | +0.10% |  | 1 of 1 |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("name", "start"), [("p.svg", b"<svg"), ("p.png", b"\x89PNG")])
