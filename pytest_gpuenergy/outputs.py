@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuenergy.errors import GpuEnergyError
+from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.durations import duration_lines
 from pytest_gpuenergy.report.html import write_html
 from pytest_gpuenergy.report.store import HOME
@@ -61,6 +62,7 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
     flagged = sum(bool(m.validity) for m in report.measurements)
     if flagged:
         yield f"{flagged} of {len(report.measurements)} measurements are flagged (see validity)"
+    yield from anchor_lines(report.measurements, report.anchors, emulated=report.run.emulated)
     if session.restored is not None:
         yield f"left behind by a run that was killed: {session.restored}"
     if idle := idle_caps(report.measurements):

@@ -215,15 +215,20 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     config = session.config
     ours = config.stash[SESSION]
     problems = []
-    try:
-        ours.close()
-    except GpuEnergyError as error:
-        problems.append(str(error))
+    ended_early = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+    steps = [ours.close] if session.exitstatus in ended_early else [ours.finish, ours.close]
+    for step in steps:
+        try:
+            step()
+        except GpuEnergyError as error:
+            problems.append(str(error))
+        except KeyboardInterrupt:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
     if not hasattr(config, "workerinput"):
         from pytest_gpuenergy.outputs import write_outputs
 
         problems += write_outputs(ours)
-        problems += _tell_pytest_benchmark(config)
+        problems += _tell_others(config)
     if problems:
         config.stash[FAILED] = " ".join(problems)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -250,15 +255,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         session.close()
 
 
-def _tell_pytest_benchmark(config: pytest.Config) -> list[str]:
-    """Hand over what was measured; returns what went wrong."""
+def _tell_others(config: pytest.Config) -> list[str]:
+    """Hand what was measured to the gate and to pytest-benchmark; returns what went wrong."""
     bridge = config.pluginmanager.get_plugin(BRIDGE)
     try:
-        if bridge is not None:
-            bridge.add(config.stash[SESSION].report())
+        report = config.stash[SESSION].report()
     except GpuEnergyError as error:
         return [str(error)]
-    return []
+    if bridge is not None:
+        bridge.add(report)
+    return config.stash[GATE].review(report.measurements if report else ())
 
 
 def _has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:

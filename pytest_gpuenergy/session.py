@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
+from pytest_gpuenergy.anchor import AnchorWatch
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
@@ -27,11 +28,13 @@ from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.writers import LimitWriter, choose_writer
 from pytest_gpuenergy.errors import DeviceError, InputError
 from pytest_gpuenergy.harness import Harness, Subject
+from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.options import Options
 from pytest_gpuenergy.report.measurement import Measurement, RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
 from pytest_gpuenergy.scratch import remove_leftovers
 from pytest_gpuenergy.signals import termination_as_interrupt
+from pytest_gpuenergy.workloads.workload import Workload
 
 _RECORDED = (
     "pytest-gpuenergy",
@@ -65,6 +68,8 @@ class Session:
         self._writer: LimitWriter | None = None
         self._harness: Harness | None = None
         self._folder: RunFolder | None = None
+        self._anchors: AnchorWatch | None = None
+        self._earlier: Report | None = None
         self._known: dict[str, Measurement] = {}
         self._exit = contextlib.ExitStack()
 
@@ -153,6 +158,7 @@ class Session:
         self.run = run
         options = self.options
         self._harness = Harness(device, timeout_s=options.timeout_s, cache=options.cache)
+        self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
 
     def apply(self, cap: PowerCap) -> float | None:
         """Put the card under ``cap`` and return the limit that it enforces, in W.
@@ -186,6 +192,33 @@ class Session:
         self.begin()
         assert self._harness is not None
         return self._harness
+
+    @property
+    def anchors(self) -> AnchorWatch:
+        """The anchor kernels of this process.
+
+        Raises:
+            DeviceError, ReportError: as `begin`.
+        """
+        self.begin()
+        assert self._anchors is not None
+        return self._anchors
+
+    def recall_anchor(
+        self, subject: Subject, known: Measurement, kernel: Kernel, workload: Workload
+    ) -> None:
+        """Tell the anchors of an item of the run being resumed."""
+        assert self._earlier is not None
+        self.anchors.recall(subject, known, kernel, workload, self._earlier)
+
+    def finish(self) -> None:
+        """Check the anchor kernels for the last time, before the power limit is restored.
+
+        Raises:
+            ReportError: what was found cannot be written.
+        """
+        if self._anchors is not None:
+            self._anchors.finish(self.apply)
 
     def keep(self, measurement: Measurement) -> None:
         """Put a measurement on disk.
@@ -236,6 +269,7 @@ class Session:
                 f"The last run was made with a {cache} cache, and this is to be "
                 f"{self.options.cache}: run without --gpuenergy-resume."
             )
+        self._earlier = last
         self._known = {item.node_id: item for item in last.measurements}
         return replace(run, started=last.run.started)
 

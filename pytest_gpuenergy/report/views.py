@@ -34,6 +34,7 @@ def json_document(report: Report) -> str:
             "schema_version": SCHEMA_VERSION,
             "run": to_json(report.run),
             "measurements": [to_json(measurement) for measurement in report.measurements],
+            "anchors": [to_json(check) for check in report.anchors],
         }
     )
 

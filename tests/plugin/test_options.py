@@ -25,6 +25,7 @@ NAMES = (
     "--gpuenergy-lock-wait",
     "--gpuenergy-cache",
     "--gpuenergy-order",
+    "--gpuenergy-anchor",
     "--gpuenergy-export",
     "--gpuenergy-compare",
     "--gpuenergy-fail",

@@ -130,6 +130,8 @@ class Card:
 
     def _pace(self, load: Load, block: int) -> None:
         slow = 1 + _TIME_NOISE * noise(self.seed, TIME, block)
+        for fault in self.active_faults("slower"):
+            slow *= 1 + (fault.percent or 0.0) / 100
         load.pace(self.now_ns, self.point.time_s * slow)
 
     def _warm(self) -> None:

@@ -52,6 +52,12 @@ class Card:
     def sleep(self, seconds: float) -> None:
         self.state.spend(round(seconds * 1e9))
 
+    def runs(self) -> float:
+        """Runs of the load so far."""
+        card = self.state.spend(0)
+        assert card.load is not None
+        return card.load.runs_at(card.now_ns)
+
     def energy_mj(self) -> int:
         return int(self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle))
 
@@ -188,6 +194,22 @@ def test_protection_lowers_the_clock_and_gives_its_reason(card: Card, what: str,
     assert card.nvml.nvmlDeviceGetClockInfo(card.handle, pynvml.NVML_CLOCK_SM) < 0.75 * free_mhz
     card.sleep(1.0)
     assert card.reasons() == 0
+
+
+def test_a_card_can_become_slower_without_a_word(card: Card) -> None:
+    card.load()
+    card.inject("slower", {"percent": 25, "after_s": 1.0, "lasts_s": 1.0})
+    runs = []
+    for _ in range(4):
+        before = card.runs()
+        card.sleep(0.5)
+        runs.append(card.runs() - before)
+        assert card.reasons() == 0
+    assert runs[2] == pytest.approx(runs[0] / 1.25, rel=0.01)
+    card.sleep(0.1)
+    before = card.runs()
+    card.sleep(0.5)
+    assert card.runs() - before == pytest.approx(runs[0], rel=0.01)
 
 
 def test_a_foreign_process_appears_and_draws_power(card: Card) -> None:
