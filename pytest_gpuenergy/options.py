@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pytest_gpuenergy.devices.cache import STATES, CacheState
 from pytest_gpuenergy.devices.select import check_spec
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.report.gate_settings import GateSettings
+from pytest_gpuenergy.workers import GPU
 
 TIMEOUT_S = 60.0
 LOCK_WAIT_S = 10.0
@@ -55,7 +55,7 @@ class Options:
         """
         device = str(_either(config, "gpu_device"))
         check_spec(device)
-        worker = os.environ.get("PYTEST_XDIST_WORKER")
+        told = getattr(config, "workerinput", {})
         return cls(
             device=device,
             powercap=_either(config, "powercap") or None,
@@ -74,8 +74,8 @@ class Options:
             baseline=_path(config, "gpuenergy_compare"),
             gate=_gate(config),
             root=config.rootpath,
-            worker=worker,
-            worker_index=int("".join(filter(str.isdigit, worker)) or 0) if worker else 0,
+            worker=told.get("workerid"),
+            worker_index=told.get(GPU, 0),
         )
 
     def described(self) -> dict[str, str]:

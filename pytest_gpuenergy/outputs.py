@@ -49,9 +49,8 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
     """
     try:
         report = session.report()
-    except GpuEnergyError as error:
-        yield str(error)
-        return
+    except GpuEnergyError:
+        return  # which `write_outputs` has told
     if report is None or not report.measurements:
         return
     if verbosity >= 0:
@@ -63,8 +62,8 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
     if flagged:
         yield f"{flagged} of {len(report.measurements)} measurements are flagged (see validity)"
     yield from anchor_lines(report.measurements, report.anchors, emulated=report.run.emulated)
-    if session.restored is not None:
-        yield f"left behind by a run that was killed: {session.restored}"
+    for sentence in session.restored:
+        yield f"left behind by a run that was killed: {sentence}"
     if idle := idle_caps(report.measurements):
         yield f"caps that changed nothing (no kernel was held back): {', '.join(idle)}"
     folder = session.options.root / HOME / "runs" / session.run_id

@@ -11,6 +11,7 @@ import pytest
 from pytest_gpuenergy.errors import GpuEnergyError, PowerCapError
 from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin
 from pytest_gpuenergy.options import Options, add_options
+from pytest_gpuenergy.workers import RUN_ID, WorkerPlugin
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.benchmark import EnergyBenchmark
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 OPTIONS = pytest.StashKey[Options]()
 GATE = pytest.StashKey[GatePlugin]()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
-RUN_ID = pytest.StashKey[str]()
 FAILED = pytest.StashKey[str]()
-BRIDGE = "gpuenergy-benchmark"
+BRIDGE, WORKERS = "gpuenergy-benchmark", "gpuenergy-workers"
 WORDS = "gpuenergy"
 """Name of the JUnit property that holds an item's figures in words."""
 
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     try:
         options = Options.from_pytest_config(config)
-        given = getattr(config, "workerinput", {}).get("gpuenergy_run_id")
+        given = getattr(config, "workerinput", {}).get(RUN_ID)
         if given is None:  # pytest-xdist's workers write no views
             for path, folder in (
                 (options.json_path, False),
@@ -55,10 +55,12 @@ def pytest_configure(config: pytest.Config) -> None:
                 check_html()
         config.stash[OPTIONS] = options
         config.stash[GATE] = GatePlugin(options)
-        config.stash[RUN_ID] = given or choose_run_id(options)
+        run_id = given or choose_run_id(options)
     except GpuEnergyError as error:
         raise pytest.UsageError(str(error)) from None
-    config.stash[SESSION] = Session(options, config.stash[RUN_ID])
+    config.stash[SESSION] = Session(options, run_id)
+    if given is None:
+        config.pluginmanager.register(WorkerPlugin(run_id), WORKERS)
     config.pluginmanager.register(config.stash[GATE], "gpuenergy_gate")
     config.addinivalue_line(
         "markers",
@@ -73,12 +75,6 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpuenergy.bridge import BenchmarkBridge
 
         config.pluginmanager.register(BenchmarkBridge(config), BRIDGE)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Let the workers of pytest-xdist write to one run."""
-    node.workerinput["gpuenergy_run_id"] = node.config.stash[RUN_ID]
 
 
 @pytest.hookimpl(trylast=True)
@@ -217,6 +213,9 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     problems = []
     ended_early = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
     steps = [ours.close] if session.exitstatus in ended_early else [ours.finish, ours.close]
+    workers = config.pluginmanager.get_plugin(WORKERS)
+    if workers is not None and workers.lost:
+        steps.append(ours.restore_leftovers)
     for step in steps:
         try:
             step()
@@ -230,7 +229,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
         problems += write_outputs(ours)
         problems += _tell_others(config)
     if problems:
-        config.stash[FAILED] = " ".join(problems)
+        config.stash[FAILED] = " ".join(dict.fromkeys(problems))
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     return (yield)
 

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pytest_gpuenergy.anchor import AnchorWatch
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.lock import gpu_lock
-from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.devices.select import open_device, open_gpu
 from pytest_gpuenergy.energy.lease import PowerCapLease, enforced_limit_w
 from pytest_gpuenergy.energy.powercap import (
     CURRENT,
@@ -29,6 +29,7 @@ from pytest_gpuenergy.energy.writers import LimitWriter, choose_writer
 from pytest_gpuenergy.errors import DeviceError, InputError
 from pytest_gpuenergy.harness import Harness, Subject
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.leftovers import restore_leftovers
 from pytest_gpuenergy.options import Options
 from pytest_gpuenergy.report.measurement import Measurement, RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
@@ -56,13 +57,20 @@ def choose_run_id(options: Options) -> str:
 
 
 class Session:
-    """Opens things only when an item needs them, and puts everything back in `close`."""
+    """Opens things only when an item needs them, and puts everything back in `close`.
+
+    Attributes:
+        caps: to measure under.
+        run: the run's identity, once it has begun.
+        restored: what was done about power limits that runs which died had left behind.
+    """
 
     def __init__(self, options: Options, run_id: str) -> None:
         self.options = options
         self.run_id = run_id
         self.caps: list[PowerCap] = []
         self.run: RunInfo | None = None
+        self.restored: list[str] = []
         self._device: Device | None = None
         self._lease: PowerCapLease | None = None
         self._writer: LimitWriter | None = None
@@ -139,6 +147,8 @@ class Session:
         self._exit.enter_context(termination_as_interrupt())
         self._lease = PowerCapLease(device, self._writer)
         self._exit.callback(self._lease.restore)
+        self.restored += filter(None, [self._lease.restored])
+        self.restored += restore_leftovers(device, but=device.uuid)
         run = RunInfo(
             run_id=self.run_id,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -172,11 +182,6 @@ class Session:
             self._lease.restore()
             return enforced_limit_w(self._device)
         return self._lease.set(cap)
-
-    @property
-    def restored(self) -> str | None:
-        """What was done about the power limit that a run which died had left behind."""
-        return None if self._lease is None else self._lease.restored
 
     def judge_cap(self) -> tuple[str, ...]:
         """Doubts about the power cap under which an item was measured."""
@@ -246,6 +251,15 @@ class Session:
         """What this run has measured so far, in all its processes."""
         folder = RunFolder(self.options.root / HOME / "runs" / self.run_id)
         return folder.load() if (folder.path / "run.json").exists() else None
+
+    def restore_leftovers(self) -> None:
+        """Put back what workers that died have left behind.
+
+        Raises:
+            InputError, DeviceError: the GPUs cannot be looked at.
+        """
+        with open_gpu(self.options.device) as gpu:
+            self.restored += restore_leftovers(gpu)
 
     def close(self) -> None:
         """Restore the power limit, release the GPU, end the device's processes. Idempotent."""
