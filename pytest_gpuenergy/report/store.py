@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -30,6 +31,7 @@ HOME = ".gpuenergy"
 MAX_BYTES = 1 << 30
 UNKNOWN_GPU = "unknown GPU"
 _RUN, _LINES, _CHECKS, _LATEST = "run.json", "measurements.jsonl", "anchors.jsonl", "latest"
+_APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
 _T = TypeVar("_T")
 
@@ -221,10 +223,13 @@ def _listed(kind: type[_T], name: str, data: object) -> tuple[_T, ...]:
 def _append(path: Path, record: DataclassInstance) -> None:
     line = json.dumps(to_json(record), allow_nan=False).encode() + b"\n"
     with _explained(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, _APPENDING, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            size = os.fstat(descriptor).st_size
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):  # writing to a pipe might never end
+                raise OSError(errno.EINVAL, "it is not a file")
+            size = status.st_size
             # A line that a full disk or a crash has cut short must not spoil the next one.
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line
