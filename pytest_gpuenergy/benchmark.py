@@ -14,7 +14,7 @@ import pytest
 from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.errors import DeviceError, GpuEnergyError, InputError
 from pytest_gpuenergy.gate_plugin import GatePlugin
 from pytest_gpuenergy.harness import Subject, describe_workload
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -111,8 +111,14 @@ class EnergyBenchmark:
             self._session.recall_anchor(named, known, kernel, workload)
             self._judge(known)
             pytest.skip(f"measured already in run {self._session.run_id}")
-        self._session.anchors.check(named)
-        return self._session.harness.measure_kernel(kernel, workload, named)
+        try:
+            self._session.anchors.check(named)
+            return self._session.harness.measure_kernel(kernel, workload, named)
+        except OSError as error:  # no room for a program, no more open files, a folder removed
+            raise DeviceError(
+                f"The operating system refuses what measuring takes ({error}): "
+                "make room, or raise its limits."
+            ) from None
 
     def _export(self, kernel: Kernel, workload: Workload, named: Subject, folder: Path) -> NoReturn:
         from pytest_gpuenergy.ab.exhibit import export, export_failure

@@ -313,6 +313,8 @@ class Card:
         card.faults = [ActiveFault.from_json(entry) for entry in data["faults"]]
         card.times_ns = [int(t) for t in data["times_ns"]]
         card.energies_pj = [int(e) for e in data["energies_pj"]]
+        if not math.isfinite(card.temperature_c):
+            raise ValueError("temperature")
         if not card.times_ns or len(card.times_ns) != len(card.energies_pj):
             raise ValueError("history")
         if not card.times_ns[-1] <= card.now_ns < card.edge_ns <= card.times_ns[-1] + TICK_NS:

@@ -142,10 +142,10 @@ def parse_faults(text: str) -> tuple[Fault, ...]:
     """
     try:
         content = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{FAULTS_VARIABLE} is not JSON ({error}): {text!r}.") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{FAULTS_VARIABLE} is not JSON ({error}): {text[:200]!r}.") from None
     if not isinstance(content, dict):
-        raise InputError(f"{FAULTS_VARIABLE} must be a JSON object of faults, not {text!r}.")
+        raise InputError(f"{FAULTS_VARIABLE} must be a JSON object of faults, not {text[:200]!r}.")
     return tuple(
         Fault.of(what, value)
         for what, values in content.items()

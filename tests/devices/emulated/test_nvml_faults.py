@@ -279,6 +279,8 @@ def test_the_variable_takes_several_faults_of_a_kind() -> None:
     [
         ("{", "GPUENERGY_EMULATED_FAULTS is not JSON"),
         ("[]", "must be a JSON object of faults"),
+        ("[" * 100_000, "GPUENERGY_EMULATED_FAULTS is not JSON"),
+        ('{"slower": {"percent": NaN}}', "must be a number that is not negative"),
         ('{"powerlimit": "unknown"}', "no fault 'powerlimit': choose an NVML function's name or"),
         ('{"power": "sunspots"}', "no error 'sunspots' for the fault 'power': choose one of"),
         ('{"power": true}', "the fault 'power' needs the option 'error'"),
