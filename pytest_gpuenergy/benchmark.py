@@ -14,7 +14,7 @@ import pytest
 from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.errors import DeviceError, GpuEnergyError, InputError
 from pytest_gpuenergy.gate_plugin import GatePlugin
 from pytest_gpuenergy.harness import Subject, describe_workload
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -84,8 +84,13 @@ class EnergyBenchmark:
                 limit = bound if isinstance(bound, ErrorBound) else ErrorBound(bound, bound)
                 measurement = self._callable(subject, args, reference, limit, info, named)
             if measurement.measured:
-                measurement = _flagged(measurement, *session.judge_cap())
+                flags = (*session.judge_cap(), *session.anchors.flags(named))
+                measurement = measurement.flagged(*flags)
             session.keep(measurement)
+            if isinstance(subject, Kernel):
+                session.anchors.add(named, measurement, subject, workload)
+            else:
+                session.anchors.add(named, measurement)
         except InputError:
             raise
         except GpuEnergyError as error:
@@ -103,9 +108,17 @@ class EnergyBenchmark:
         if (folder := self._session.options.export_folder) is not None:
             self._export(kernel, workload, named, folder)
         if known := self._session.already_measured(named, kernel.digest):
+            self._session.recall_anchor(named, known, kernel, workload)
             self._judge(known)
             pytest.skip(f"measured already in run {self._session.run_id}")
-        return self._session.harness.measure_kernel(kernel, workload, named)
+        try:
+            self._session.anchors.check(named)
+            return self._session.harness.measure_kernel(kernel, workload, named)
+        except OSError as error:  # no room for a program, no more open files, a folder removed
+            raise DeviceError(
+                f"The operating system refuses what measuring takes ({error}): "
+                "make room, or raise its limits."
+            ) from None
 
     def _export(self, kernel: Kernel, workload: Workload, named: Subject, folder: Path) -> NoReturn:
         from pytest_gpuenergy.ab.exhibit import export, export_failure
@@ -151,9 +164,10 @@ class EnergyBenchmark:
             captured.append(replayed.captured)
             yield replayed
 
+        self._session.anchors.check(named)
         measurement = self._session.harness.measure_callable(repeater, info, named, "callable")
         measurement = replace(measurement, correctness=correctness)
-        return measurement if all(captured) else _flagged(measurement, "host_gaps")
+        return measurement if all(captured) else measurement.flagged("host_gaps")
 
     def _judge(self, m: Measurement) -> None:
         assert self._session.run is not None
@@ -182,10 +196,6 @@ def _label(subject: Kernel | Callable[..., Any]) -> str:
     rank = subject.origin.rank
     # Not the hash: the next version of the kernel must be found under the same name.
     return subject.launches[0].entry if rank is None else f"k{rank:02d}"
-
-
-def _flagged(measurement: Measurement, *flags: str) -> Measurement:
-    return replace(measurement, validity=tuple(dict.fromkeys((*measurement.validity, *flags))))
 
 
 def _to_numpy(value: Any) -> Any:

@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         code = _run(argv)
-        sys.stdout.flush()  # a closed pipe shows here at the latest, where it is handled
+        if sys.stdout is not None:  # None: it was closed before we began
+            sys.stdout.flush()  # a closed pipe or a full disk shows here at the latest
     except SystemExit as stop:  # argparse, after --help or a usage error
         return stop.code if isinstance(stop.code, int) else _FAILURE
     except InputError as error:
@@ -38,10 +39,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _complain("Interrupted.", _INTERRUPTED)
     except BrokenPipeError:
-        # The reader has gone; without this the interpreter complains once more at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         return _BROKEN_PIPE
+    except OSError as error:
+        if error.filename is not None:  # not the output's: a bug, as it was to be explained
+            raise
+        _forget_output()
+        return _complain(f"The output cannot be written: {error.strerror}.", _FAILURE)
     return code
+
+
+def _forget_output() -> None:
+    """Without this the interpreter complains once more at its exit, when it flushes."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: Sequence[str] | None) -> int:

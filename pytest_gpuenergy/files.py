@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -22,3 +23,22 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except OSError:
         draft.unlink(missing_ok=True)
         raise
+
+
+def written_to(path: Path) -> Path:
+    """The file that somebody means who wants ``path`` written: links are followed.
+
+    Replacing a device such as ``/dev/null`` by a file would break the machine for everybody.
+
+    Raises:
+        OSError: it is there and no file, or its links lead in a circle.
+    """
+    try:
+        target = path.resolve()
+    except RuntimeError:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "it is no file but a device or the like", str(path))
+    return target

@@ -72,6 +72,7 @@ class GatePlugin:
         self._comparisons = 1
         self._told: list[tuple[str, str, str]] = []
         self._failed: set[str] = set()
+        self._overtaken = ""
         self._unusable: dict[str, str] = {}
         if options.baseline is not None:
             from pytest_gpuenergy.report.gate import Baseline
@@ -104,6 +105,23 @@ class GatePlugin:
             result = self._baseline.judge(measurement, run, self._comparisons)
             problems += self._tell(item, result)
         return "\n".join(problems)
+
+    def review(self, measurements: Sequence[Measurement]) -> list[str]:
+        """See at the end which verdicts a drift that was found later makes doubtful.
+
+        Returns:
+            What fails the run.
+        """
+        from pytest_gpuenergy.report.anchor import DRIFT
+
+        sure = {node for node, verdict, _ in self._told if verdict and verdict != "AMBIGUOUS"}
+        count = sum(m.node_id in sure and DRIFT in m.validity for m in measurements)
+        if count:
+            self._overtaken = (
+                f"{count} verdicts were passed before drift was found: gpuenergy compare judges "
+                "anew, by the flags."
+            )
+        return [self._overtaken] if count and self._settings.strict else []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count the verdicts before anything is measured, and read the markers."""
@@ -183,6 +201,8 @@ class GatePlugin:
         verdicts = [Verdict(verdict) for _, verdict, _ in self._told if verdict]
         missing = len(self._told) - len(verdicts)
         yield tally(verdicts) + (f", {missing} not in the baseline" if missing else "")
+        if self._overtaken:
+            yield self._overtaken
 
     def _judge_budget(self, item: pytest.Item, measurement: Measurement) -> Iterator[str]:
         mark = item.get_closest_marker(MARKER)

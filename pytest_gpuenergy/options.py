@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,11 @@ from pytest_gpuenergy.devices.cache import STATES, CacheState
 from pytest_gpuenergy.devices.select import check_spec
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.report.gate_settings import GateSettings
+from pytest_gpuenergy.workers import GPU
 
 TIMEOUT_S = 60.0
 LOCK_WAIT_S = 10.0
+ANCHOR_S = 300.0
 ORDERS = ("interleaved", "file")
 _T = TypeVar("_T")
 
@@ -37,6 +38,7 @@ class Options:
     lock_wait_s: float
     cache: CacheState
     order: str
+    anchor_s: float
     export_folder: Path | None
     baseline: Path | None
     gate: GateSettings
@@ -54,7 +56,7 @@ class Options:
         device = named_device(config)
         device = "auto" if device is None else device
         check_spec(device)
-        worker = os.environ.get("PYTEST_XDIST_WORKER")
+        told = getattr(config, "workerinput", {})
         return cls(
             device=device,
             powercap=_either(config, "powercap") or None,
@@ -68,12 +70,13 @@ class Options:
             lock_wait_s=_seconds(config, "gpuenergy_lock_wait", zero=True),
             cache=_choice(config, "gpuenergy_cache", STATES),
             order=_choice(config, "gpuenergy_order", ORDERS),
+            anchor_s=_seconds(config, "gpuenergy_anchor", zero=True),
             export_folder=_path(config, "gpuenergy_export"),
             baseline=_path(config, "gpuenergy_compare"),
             gate=_gate(config),
             root=config.rootpath,
-            worker=worker,
-            worker_index=int("".join(filter(str.isdigit, worker)) or 0) if worker else 0,
+            worker=told.get("workerid"),
+            worker_index=told.get(GPU, 0),
         )
 
     def described(self) -> dict[str, str]:
@@ -84,6 +87,7 @@ class Options:
             "gpuenergy-timeout": f"{self.timeout_s:g}",
             "gpuenergy-cache": self.cache,
             "gpuenergy-order": self.order,
+            "gpuenergy-anchor": f"{self.anchor_s:g}",
         }
 
 
@@ -156,6 +160,14 @@ def add_options(parser: pytest.Parser) -> None:
         "warming up is spread evenly over both; the default) or file (as they are written)",
         metavar="ORDER",
         ini_default="interleaved",
+    )
+    add(
+        "--gpuenergy-anchor",
+        "Seconds from one measurement of an anchor kernel to the next, in runs that last that "
+        "long: what has drifted is flagged; 0 for none (default: "
+        f"{ANCHOR_S:g})",
+        metavar="S",
+        ini_default=f"{ANCHOR_S:g}",
     )
     add(
         "--gpuenergy-export",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from pytest_gpuenergy.errors import GpuEnergyError
+from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.durations import duration_lines
 from pytest_gpuenergy.report.html import write_html
 from pytest_gpuenergy.report.measurement import RunInfo
@@ -55,9 +56,8 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
     """
     try:
         report = session.report()
-    except GpuEnergyError as error:
-        yield str(error)
-        return
+    except GpuEnergyError:
+        return  # which `write_outputs` has told
     if report is None or not report.measurements:
         return
     if verbosity >= 0:
@@ -68,8 +68,9 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
     flagged = sum(bool(m.validity) for m in report.measurements)
     if flagged:
         yield f"{flagged} of {len(report.measurements)} measurements are flagged (see validity)"
-    if session.restored is not None:
-        yield f"left behind by a run that was killed: {session.restored}"
+    yield from anchor_lines(report.measurements, report.anchors, emulated=report.run.emulated)
+    for sentence in session.restored:
+        yield f"left behind by a run that was killed: {sentence}"
     if idle := idle_caps(report.measurements):
         yield f"caps that changed nothing (no kernel was held back): {', '.join(idle)}"
     folder = session.options.root / HOME / "runs" / session.run_id

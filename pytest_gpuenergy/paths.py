@@ -32,7 +32,13 @@ def _made(variable: str, xdg: str, home: str, *parts: str) -> Path:
     elif root := os.environ.get(xdg):
         base = Path(root) / "pytest-gpuenergy"
     else:
-        base = Path.home() / home / "pytest-gpuenergy"
+        try:
+            base = Path.home() / home / "pytest-gpuenergy"
+        except RuntimeError:
+            raise InputError(
+                f"Your home folder is not known ($HOME is not set): set {variable} to a folder "
+                "that can be written."
+            ) from None
     folder = base.joinpath(*parts)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ import pytest
 from pytest_gpuenergy.errors import GpuEnergyError, PowerCapError
 from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin
 from pytest_gpuenergy.options import Options, add_options, named_device
+from pytest_gpuenergy.workers import RUN_ID, WorkerPlugin
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.benchmark import EnergyBenchmark
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
 OPTIONS = pytest.StashKey[Options]()
 GATE = pytest.StashKey[GatePlugin]()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
-RUN_ID = pytest.StashKey[str]()
 FAILED = pytest.StashKey[str]()
-BRIDGE = "gpuenergy-benchmark"
+BRIDGE, WORKERS = "gpuenergy-benchmark", "gpuenergy-workers"
 WORDS = "gpuenergy"
 """Name of the JUnit property that holds an item's figures in words."""
 
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     try:
         options = Options.from_pytest_config(config)
-        given = getattr(config, "workerinput", {}).get("gpuenergy_run_id")
+        given = getattr(config, "workerinput", {}).get(RUN_ID)
         if given is None:  # pytest-xdist's workers write no views
             for path, folder in (
                 (options.json_path, False),
@@ -56,10 +56,12 @@ def pytest_configure(config: pytest.Config) -> None:
                 check_html()
         config.stash[OPTIONS] = options
         config.stash[GATE] = GatePlugin(options)
-        config.stash[RUN_ID] = given or choose_run_id(options)
+        run_id = given or choose_run_id(options)
     except GpuEnergyError as error:
         raise pytest.UsageError(str(error)) from None
-    config.stash[SESSION] = Session(options, config.stash[RUN_ID])
+    config.stash[SESSION] = Session(options, run_id)
+    if given is None:
+        config.pluginmanager.register(WorkerPlugin(run_id), WORKERS)
     config.pluginmanager.register(config.stash[GATE], "gpuenergy_gate")
     config.addinivalue_line(
         "markers",
@@ -74,12 +76,6 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpuenergy.bridge import BenchmarkBridge
 
         config.pluginmanager.register(BenchmarkBridge(config), BRIDGE)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Let the workers of pytest-xdist write to one run."""
-    node.workerinput["gpuenergy_run_id"] = node.config.stash[RUN_ID]
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)  # before pytest-xdist's own
@@ -234,17 +230,25 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     config = session.config
     ours = config.stash[SESSION]
     problems = []
-    try:
-        ours.close()
-    except GpuEnergyError as error:
-        problems.append(str(error))
+    ended_early = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+    steps = [ours.close] if session.exitstatus in ended_early else [ours.finish, ours.close]
+    workers = config.pluginmanager.get_plugin(WORKERS)
+    if workers is not None and workers.lost:
+        steps.append(ours.restore_leftovers)
+    for step in steps:
+        try:
+            step()
+        except GpuEnergyError as error:
+            problems.append(str(error))
+        except KeyboardInterrupt:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
     if not hasattr(config, "workerinput"):
         from pytest_gpuenergy.outputs import write_outputs
 
         problems += write_outputs(ours, config.stash[GATE].baseline_for)
-        problems += _tell_pytest_benchmark(config)
+        problems += _tell_others(config)
     if problems:
-        config.stash[FAILED] = " ".join(problems)
+        config.stash[FAILED] = " ".join(dict.fromkeys(problems))
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     return (yield)
 
@@ -269,15 +273,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         session.close()
 
 
-def _tell_pytest_benchmark(config: pytest.Config) -> list[str]:
-    """Hand over what was measured; returns what went wrong."""
+def _tell_others(config: pytest.Config) -> list[str]:
+    """Hand what was measured to the gate and to pytest-benchmark; returns what went wrong."""
     bridge = config.pluginmanager.get_plugin(BRIDGE)
     try:
-        if bridge is not None:
-            bridge.add(config.stash[SESSION].report())
+        report = config.stash[SESSION].report()
     except GpuEnergyError as error:
         return [str(error)]
-    return []
+    if bridge is not None:
+        bridge.add(report)
+    return config.stash[GATE].review(report.measurements if report else ())
 
 
 def _has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
+from pytest_gpuenergy.anchor import AnchorWatch
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.lock import gpu_lock
-from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.devices.select import open_device, open_gpu
 from pytest_gpuenergy.energy.lease import PowerCapLease, enforced_limit_w
 from pytest_gpuenergy.energy.powercap import (
     CURRENT,
@@ -27,11 +28,14 @@ from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.writers import LimitWriter, choose_writer
 from pytest_gpuenergy.errors import DeviceError, InputError
 from pytest_gpuenergy.harness import Harness, Subject
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.leftovers import restore_leftovers
 from pytest_gpuenergy.options import Options
 from pytest_gpuenergy.report.measurement import Measurement, RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
 from pytest_gpuenergy.scratch import remove_leftovers
 from pytest_gpuenergy.signals import termination_as_interrupt
+from pytest_gpuenergy.workloads.workload import Workload
 
 _RECORDED = (
     "pytest-gpuenergy",
@@ -53,18 +57,27 @@ def choose_run_id(options: Options) -> str:
 
 
 class Session:
-    """Opens things only when an item needs them, and puts everything back in `close`."""
+    """Opens things only when an item needs them, and puts everything back in `close`.
+
+    Attributes:
+        caps: to measure under.
+        run: the run's identity, once it has begun.
+        restored: what was done about power limits that runs which died had left behind.
+    """
 
     def __init__(self, options: Options, run_id: str) -> None:
         self.options = options
         self.run_id = run_id
         self.caps: list[PowerCap] = []
         self.run: RunInfo | None = None
+        self.restored: list[str] = []
         self._device: Device | None = None
         self._lease: PowerCapLease | None = None
         self._writer: LimitWriter | None = None
         self._harness: Harness | None = None
         self._folder: RunFolder | None = None
+        self._anchors: AnchorWatch | None = None
+        self._earlier: Report | None = None
         self._known: dict[str, Measurement] = {}
         self._exit = contextlib.ExitStack()
 
@@ -134,6 +147,8 @@ class Session:
         self._exit.enter_context(termination_as_interrupt())
         self._lease = PowerCapLease(device, self._writer)
         self._exit.callback(self._lease.restore)
+        self.restored += filter(None, [self._lease.restored])
+        self.restored += restore_leftovers(device, but=device.uuid)
         run = RunInfo(
             run_id=self.run_id,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -153,6 +168,7 @@ class Session:
         self.run = run
         options = self.options
         self._harness = Harness(device, timeout_s=options.timeout_s, cache=options.cache)
+        self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
 
     def apply(self, cap: PowerCap) -> float | None:
         """Put the card under ``cap`` and return the limit that it enforces, in W.
@@ -166,11 +182,6 @@ class Session:
             self._lease.restore()
             return enforced_limit_w(self._device)
         return self._lease.set(cap)
-
-    @property
-    def restored(self) -> str | None:
-        """What was done about the power limit that a run which died had left behind."""
-        return None if self._lease is None else self._lease.restored
 
     def judge_cap(self) -> tuple[str, ...]:
         """Doubts about the power cap under which an item was measured."""
@@ -186,6 +197,33 @@ class Session:
         self.begin()
         assert self._harness is not None
         return self._harness
+
+    @property
+    def anchors(self) -> AnchorWatch:
+        """The anchor kernels of this process.
+
+        Raises:
+            DeviceError, ReportError: as `begin`.
+        """
+        self.begin()
+        assert self._anchors is not None
+        return self._anchors
+
+    def recall_anchor(
+        self, subject: Subject, known: Measurement, kernel: Kernel, workload: Workload
+    ) -> None:
+        """Tell the anchors of an item of the run being resumed."""
+        assert self._earlier is not None
+        self.anchors.recall(subject, known, kernel, workload, self._earlier)
+
+    def finish(self) -> None:
+        """Check the anchor kernels for the last time, before the power limit is restored.
+
+        Raises:
+            ReportError: what was found cannot be written.
+        """
+        if self._anchors is not None:
+            self._anchors.finish(self.apply)
 
     def keep(self, measurement: Measurement) -> None:
         """Put a measurement on disk.
@@ -214,6 +252,15 @@ class Session:
         folder = RunFolder(self.options.root / HOME / "runs" / self.run_id)
         return folder.load() if (folder.path / "run.json").exists() else None
 
+    def restore_leftovers(self) -> None:
+        """Put back what workers that died have left behind.
+
+        Raises:
+            InputError, DeviceError: the GPUs cannot be looked at.
+        """
+        with open_gpu(self.options.device) as gpu:
+            self.restored += restore_leftovers(gpu)
+
     def close(self) -> None:
         """Restore the power limit, release the GPU, end the device's processes. Idempotent."""
         self._exit.close()
@@ -236,6 +283,7 @@ class Session:
                 f"The last run was made with a {cache} cache, and this is to be "
                 f"{self.options.cache}: run without --gpuenergy-resume."
             )
+        self._earlier = last
         self._known = {item.node_id: item for item in last.measurements}
         return replace(run, started=last.run.started)
 

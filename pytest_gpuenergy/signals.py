@@ -41,8 +41,9 @@ def _handled_by(handler: Any, numbers: tuple[signal.Signals, ...]) -> Iterator[N
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers, and only it is interrupted
         return
-    # A handler that was not installed from Python cannot be put back: it stays.
-    known = [number for number in numbers if signal.getsignal(number) is not None]
+    # A handler that was not installed from Python cannot be put back: it stays. What is ignored
+    # stays so too: nohup means it.
+    known = [n for n in numbers if signal.getsignal(n) not in (None, signal.SIG_IGN)]
     previous = {number: signal.signal(number, handler) for number in known}
     try:
         yield

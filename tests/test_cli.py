@@ -108,6 +108,16 @@ def test_a_reader_who_leaves_early_gets_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_is_full_is_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = in_a_process("clean", stdout=full.fileno())
+    assert done.returncode == 1
+    assert done.stderr == (
+        "gpuenergy: error: The output cannot be written: No space left on device.\n"
+    )
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from pytest_gpuenergy import cli; cli.build_parser(); "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -156,6 +157,49 @@ def test_a_truncated_file_is_refused(
     path.write_text(text[:keep])
     with pytest.raises(GpuEnergyError):
         LOADERS[loader](path)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("opening", ["[", '{"a":'], ids=["lists", "objects"])
+def test_a_file_that_is_nested_too_deeply_is_refused(
+    tmp_path: Path, loader: str, opening: str
+) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(opening * 100_000)
+    with pytest.raises(GpuEnergyError):
+        LOADERS[loader](path)
+
+
+def misnumbered(document: Any) -> Iterator[Any]:
+    """The document with one of its numbers replaced by an impossible one, for every place."""
+    if type(document) in (int, float):
+        yield from (math.nan, math.inf, -math.inf, 10**400, 2**64, -1, -1e308, 5e-324, True)
+        yield nested(900)
+    elif isinstance(document, dict):
+        for key, value in document.items():
+            yield from ({**document, key: bad} for bad in misnumbered(value))
+    elif isinstance(document, list):
+        for place, value in enumerate(document[:2]):
+            for bad in misnumbered(value):
+                yield [*document[:place], bad, *document[place + 1 :]]
+
+
+def nested(depth: int) -> Any:
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("loader", ["records", "plan", "report"])
+def test_impossible_numbers_are_read_or_refused(
+    tmp_path: Path, documents: dict[str, Any], loader: str
+) -> None:
+    path = tmp_path / "file.json"
+    for bad in misnumbered(documents[loader]):
+        path.write_text(json.dumps(bad))
+        with contextlib.suppress(GpuEnergyError):
+            LOADERS[loader](path)
 
 
 @pytest.mark.parametrize("loader", LOADERS)

@@ -35,6 +35,20 @@ def test_below_the_home_folder_by_default(
 
 
 @pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
+def test_who_has_no_home_is_told_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, folder: Folder, own: str, xdg: str, below: str
+) -> None:
+    def unknown(uid: int) -> object:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)  # as of a container's user without a name
+    assert xdg != below
+    with pytest.raises(InputError, match=f"home folder is not known .*: set {own} to a folder"):
+        folder()
+
+
+@pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
 def test_where_the_desktop_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Folder, own: str, xdg: str, below: str
 ) -> None:

@@ -51,17 +51,18 @@ def _update(arguments: Namespace) -> int:
     from pytest_gpuenergy.report.gate_settings import GateSettings
     from pytest_gpuenergy.report.gate_views import label, terminal
     from pytest_gpuenergy.report.store import load_report
-    from pytest_gpuenergy.report.views import write_json
+    from pytest_gpuenergy.report.views import updating, write_json
 
     path = Path(arguments.to)
     (run,) = find_runs([arguments.source] if arguments.source else [])
     new = load_report(run)
-    old = load_report(path) if path.exists() and not arguments.replace else None
-    changed = update(old, new)
+    with updating(path):
+        old = load_report(path) if path.exists() and not arguments.replace else None
+        changed = update(old, new)
+        write_json(changed.report, path)
     if old is not None:
         for line in terminal(compare(old, new, GateSettings())):
             print(line)
-    write_json(changed.report, path)
     for left in changed.left_out:
         print(f"left out: {label(left.measurement.identity)} ({left.why})")
     print(f"{path}: {len(changed.taken)} taken, {len(changed.kept)} kept")

@@ -14,7 +14,7 @@ from pytest_gpuenergy.errors import GpuEnergyError, InputError
 
 _HOME = ".gpuenergy"
 _SIGN = "# Made by pytest-gpuenergy"
-_RUN_FILES = re.compile(r"run\.json|measurements\.jsonl|\.[\w.-]+\.\d+\.tmp")
+_RUN_FILES = re.compile(r"run\.json|(measurements|anchors)\.jsonl|\.[\w.-]+\.\d+\.tmp")
 CACHE_FOLDERS = ("cubin", "emulated/host", "emulated/traffic", "lowered", "references", "verified")
 """Folders that this package makes in its cache."""
 

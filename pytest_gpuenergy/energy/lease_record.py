@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from pytest_gpuenergy.errors import PowerCapError
+from pytest_gpuenergy.errors import InputError, PowerCapError
+from pytest_gpuenergy.kernels.json_input import FormError, member, parse, read_bytes, typed
 from pytest_gpuenergy.paths import state_dir
+
+_LARGEST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -100,28 +103,35 @@ def recorded_uuids() -> list[str]:
     return sorted({path.name.partition(".")[0] for path in state_dir("leases").glob("*.json")})
 
 
+def leftover_uuids() -> list[str]:
+    """Cards of which a run that has died has left a record, readable or not."""
+    return [uuid for uuid in recorded_uuids() if _is_of(uuid, leftover)]
+
+
 def restorable_uuids() -> list[str]:
     """Cards of which there is a record of no living process."""
-    return [uuid for uuid in recorded_uuids() if _restorable(uuid)]
+    return [uuid for uuid in recorded_uuids() if _is_of(uuid, leftover, kept_record)]
 
 
-def _restorable(uuid: str) -> bool:
+def _is_of(uuid: str, *kinds: Callable[[str], LeaseRecord | None]) -> bool:
     try:
-        return leftover(uuid) is not None or kept_record(uuid) is not None
+        return any(kind(uuid) is not None for kind in kinds)
     except PowerCapError:
         return True  # and whoever restores it is told
 
 
 def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
     path = _path(uuid, kept)
-    try:
-        stored: Any = json.loads(path.read_text())
-        names = ("prior_mw", "before_mw", "set_mw", "pid", "started")
-        prior_mw, before_mw, set_mw, pid, started = (int(stored[name]) for name in names)
-        return LeaseRecord(uuid, prior_mw, before_mw, set_mw, pid, started, kept)
-    except FileNotFoundError:
+    if not path.exists() and not path.is_symlink():
         return None
-    except (OSError, ValueError, KeyError, TypeError):
+    try:
+        stored = typed(parse(read_bytes(path, "record", _LARGEST_BYTES)), dict, "it")
+        names = ("prior_mw", "before_mw", "set_mw", "pid", "started")
+        prior_mw, before_mw, set_mw, pid, started = (member(stored, name, int) for name in names)
+        if min(prior_mw, before_mw, set_mw) < 1:
+            raise FormError("a limit is not above zero")
+        return LeaseRecord(uuid, prior_mw, before_mw, set_mw, pid, started, kept)
+    except (InputError, FormError):
         raise PowerCapError(
             f"The power-limit record {path} cannot be read: set the card's limit by hand "
             "(nvidia-smi -pl W) and delete that file."

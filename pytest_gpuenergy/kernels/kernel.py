@@ -95,6 +95,13 @@ class Kernel:
             raise InputError("A kernel needs at least one launch.")
         if "\0" in self.source or not self.source.strip():
             raise InputError("A kernel needs source text; this one is empty or binary.")
+        try:
+            self.source.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"The kernel's text holds half a character at position {error.start}, as JSON can: "
+                "write it as UTF-8."
+            ) from None
 
     @cached_property
     def digest(self) -> str:

@@ -180,7 +180,7 @@ def _check_entry(source: str, entry: str) -> None:
 
 
 def _dim3(what: str, value: int | Sequence[int]) -> Dim3:
-    sizes = (value,) if isinstance(value, int) else tuple(value)
+    sizes = tuple(value) if isinstance(value, Sequence) else (value,)
     if not 1 <= len(sizes) <= 3:
         raise InputError(f"The {what} must have one to three sizes, not {value!r}.")
     x, y, z = (*sizes, 1, 1)[:3]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
+from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.measurement import Measurement
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import best_of_each, energy, group, pareto, time
@@ -41,6 +42,8 @@ def _head(report: Report) -> Iterator[str]:
         f"{len(measured)} of {len(rows)} items measured, {flagged} of them flagged. "
         f"Started {_text(run.started) or 'at an unknown time'} on {_text(run.host)}."
     )
+    for line in anchor_lines(rows, report.anchors, emulated=run.emulated):
+        yield f"{_text(line)}  "
     yield ""
 
 

@@ -8,13 +8,16 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpuenergy.energy.meter import Trial
 from pytest_gpuenergy.energy.sensors import Conditions
 from pytest_gpuenergy.errors import Outcome, ReportError
 from pytest_gpuenergy.verification import Correctness
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SCHEMA_VERSION = 1
 FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
@@ -108,6 +111,10 @@ class Measurement:
         """What makes it comparable between runs: workload, kernel label, cap, cache state."""
         return (self.workload.name, self.kernel.label, self.cap, self.cache)
 
+    def flagged(self, *flags: str) -> Measurement:
+        """The same with these flags too."""
+        return replace(self, validity=tuple(dict.fromkeys((*self.validity, *flags))))
+
 
 @dataclass(frozen=True)
 class RunInfo:
@@ -130,7 +137,7 @@ class RunInfo:
     legacy: bool = False
 
 
-def to_json(record: Measurement | RunInfo) -> dict[str, Any]:
+def to_json(record: DataclassInstance) -> dict[str, Any]:
     """Plain dictionaries, lists, strings, numbers and None."""
     return asdict(record)
 

@@ -17,6 +17,8 @@ from pytest_gpuenergy.report.measurement import Interval
 _MANY = 1000
 """From this many degrees of freedom on, Student's t is taken as for this many."""
 
+_LARGEST_ERROR = 1e60
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -37,12 +39,15 @@ class Sample:
         """From the 95 % interval, Student's t over ``trials`` trials, of a measurement.
 
         Raises:
-            ValueError: there are fewer than two trials, or the mean is not above zero.
+            ValueError: there are fewer than two trials, the mean is not above zero, or the error
+                is out of all proportion to it.
         """
         if trials < 2 or not mean > 0:
             raise ValueError("a sample needs two trials and a mean above zero")
-        half = (ci95.high - ci95.low) / 2
-        return cls(mean, half / student_t(trials - 1) / mean, trials - 1)
+        error = (ci95.high - ci95.low) / 2 / student_t(trials - 1) / mean
+        if not error < _LARGEST_ERROR:  # its fourth power must be a number
+            raise ValueError("the interval is as good as infinite")
+        return cls(mean, error, trials - 1)
 
 
 def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> Estimate:

@@ -8,6 +8,7 @@ import typing
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
+from pytest_gpuenergy.report.anchor import AnchorCheck
 from pytest_gpuenergy.report.measurement import FIGURES, SCHEMA_VERSION, Measurement, RunInfo
 from pytest_gpuenergy.report.store import dump
 
@@ -21,7 +22,9 @@ def report_schema() -> dict[str, Any]:
     Unknown properties are allowed, as later releases may add some; readers leave them out.
     """
     definitions: dict[str, Any] = {}
-    run, measurement = _schema(RunInfo, definitions), _schema(Measurement, definitions)
+    run, measurement, check = (
+        _schema(kind, definitions) for kind in (RunInfo, Measurement, AnchorCheck)
+    )
     # All figures, or none.
     definitions["Measurement"]["anyOf"] = [
         {"properties": {name: {"type": "null"} for name in FIGURES}},
@@ -39,6 +42,7 @@ def report_schema() -> dict[str, Any]:
             "schema_version": {"const": SCHEMA_VERSION},
             "run": run,
             "measurements": {"type": "array", "items": measurement},
+            "anchors": {"type": "array", "items": check},
         },
         "$defs": definitions,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -10,10 +11,11 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpuenergy.errors import ReportError
 from pytest_gpuenergy.files import write_atomically
+from pytest_gpuenergy.report.anchor import AnchorCheck
 from pytest_gpuenergy.report.measurement import (
     SCHEMA_VERSION,
     Measurement,
@@ -22,23 +24,32 @@ from pytest_gpuenergy.report.measurement import (
     to_json,
 )
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 HOME = ".gpuenergy"
 MAX_BYTES = 1 << 30
 UNKNOWN_GPU = "unknown GPU"
-_RUN, _LINES, _LATEST = "run.json", "measurements.jsonl", "latest"
+_RUN, _LINES, _CHECKS, _LATEST = "run.json", "measurements.jsonl", "anchors.jsonl", "latest"
+_APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Report:
-    """A run's identity with its measurements; of several runs merged, the last one's."""
+    """A run's identity with its measurements; of several runs merged, the last one's.
+
+    ``anchors`` are the anchor kernels measured again, in the order of time.
+    """
 
     run: RunInfo
     measurements: tuple[Measurement, ...]
+    anchors: tuple[AnchorCheck, ...] = ()
 
 
 class RunFolder:
-    """``.gpuenergy/runs/<run id>``: the identity of a run, and a line for each measurement."""
+    """``.gpuenergy/runs/<run id>``: a run's identity, and a line for whatever was measured."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -67,20 +78,11 @@ class RunFolder:
         Raises:
             ReportError: it cannot be written; what was written before is kept.
         """
-        line = json.dumps(to_json(measurement), allow_nan=False).encode() + b"\n"
-        path = self.path / _LINES
-        with _explained(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                size = os.fstat(descriptor).st_size
-                # A line that a full disk or a crash has cut short must not spoil the next one.
-                if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                    line = b"\n" + line
-                _write_all(descriptor, line)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        _append(self.path / _LINES, measurement)
+
+    def append_check(self, check: AnchorCheck) -> None:
+        """Add what came of measuring an anchor kernel again; as `append`."""
+        _append(self.path / _CHECKS, check)
 
     def load(self) -> Report:
         """Everything measured so far. A line that a crash has cut short is left out.
@@ -90,24 +92,8 @@ class RunFolder:
         """
         document = _read(self.path / _RUN)
         run = from_json(RunInfo, document.get("run") if isinstance(document, dict) else document)
-        return Report(run, latest_only(self._measurements()))
-
-    def _measurements(self) -> Iterator[Measurement]:
-        path = self.path / _LINES
-        if not path.exists():
-            return
-        lines = read_text(path).split("\n")
-        for number, line in enumerate(lines, start=1):
-            if not line:
-                continue
-            try:
-                data = json.loads(line)
-            except (ValueError, RecursionError):
-                continue  # cut short by a crash or a full disk
-            try:
-                yield from_json(Measurement, data)
-            except ReportError as error:
-                raise ReportError(f"{path}, line {number}: {error}") from None
+        measurements = latest_only(_lines(self.path / _LINES, Measurement))
+        return Report(run, measurements, tuple(_lines(self.path / _CHECKS, AnchorCheck)))
 
 
 def is_run(folder: Path) -> bool:
@@ -150,10 +136,9 @@ def load_report(path: Path) -> Report:
         )
     try:
         run = from_json(RunInfo, document.get("run"))
-        listed = document.get("measurements")
-        if not isinstance(listed, list):
-            raise ReportError("it has no list of measurements.")
-        return Report(run, tuple(from_json(Measurement, item) for item in listed))
+        measurements = _listed(Measurement, "measurements", document.get("measurements"))
+        checks = _listed(AnchorCheck, "anchors", document.get("anchors", []))
+        return Report(run, measurements, checks)
     except ReportError as error:
         raise ReportError(f"{path}: {error}") from None
 
@@ -186,7 +171,8 @@ def merge(reports: Sequence[Report]) -> Report:
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged: kernels were "
             "measured with a hot cache in one and a cold one in another."
         )
-    return Report(last.run, latest_only(measurements))
+    anchors = tuple(check for report in ordered for check in report.anchors)
+    return Report(last.run, latest_only(measurements), anchors)
 
 
 def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
@@ -226,6 +212,48 @@ def _read(path: Path) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ReportError(f"{path} is not valid JSON ({error}): it may be truncated.") from None
+
+
+def _listed(kind: type[_T], name: str, data: object) -> tuple[_T, ...]:
+    if not isinstance(data, list):
+        raise ReportError(f"it has no list of {name}.")
+    return tuple(from_json(kind, item) for item in data)
+
+
+def _append(path: Path, record: DataclassInstance) -> None:
+    line = json.dumps(to_json(record), allow_nan=False).encode() + b"\n"
+    with _explained(path):
+        descriptor = os.open(path, _APPENDING, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):  # writing to a pipe might never end
+                raise OSError(errno.EINVAL, "it is not a file")
+            size = status.st_size
+            # A line that a full disk or a crash has cut short must not spoil the next one.
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            _write_all(descriptor, line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _lines(path: Path, kind: type[_T]) -> Iterator[_T]:
+    if not path.exists():
+        return
+    lines = read_text(path).split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # cut short by a crash or a full disk
+        try:
+            yield from_json(kind, data)
+        except ReportError as error:
+            raise ReportError(f"{path}, line {number}: {error}") from None
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

@@ -93,13 +93,13 @@ def judge_budget(
     it is, AMBIGUOUS otherwise or when the measurement is flagged.
     """
     reasons = _flags(measurement, "now")
-    sample = _sample(measurement, "edp")
+    found = sample(measurement, "edp")
     change, verdict = None, Verdict.AMBIGUOUS
-    if sample is None:
+    if found is None:
         reasons = (*reasons, "no interval")
     else:
         change = log_excess(
-            sample, max_mj_ms, session_sd=settings.sd("edp"), tail=tail_of(comparisons)
+            found, max_mj_ms, session_sd=settings.sd("edp"), tail=tail_of(comparisons)
         )
         bound = math.log1p(limit)
         if change.low > bound:
@@ -141,7 +141,7 @@ def judge(
         doubts: what else makes the verdict AMBIGUOUS, as clauses.
     """
     reasons = (*doubts, *_reasons(base, new, metric))
-    before, now = _sample(base, metric), _sample(new, metric)
+    before, now = sample(base, metric), sample(new, metric)
     change, verdict = None, Verdict.AMBIGUOUS
     if before is None or now is None:
         which = "the baseline" if before is None else "the new run"
@@ -182,7 +182,8 @@ def interval(measurement: Measurement, metric: Metric) -> Interval | None:
     return intervals[metric]
 
 
-def _sample(measurement: Measurement, metric: Metric) -> Sample | None:
+def sample(measurement: Measurement, metric: Metric) -> Sample | None:
+    """The metric with its error; None for a measurement without an interval."""
     mean, ci95 = figure(measurement, metric), interval(measurement, metric)
     if mean is None or ci95 is None:
         return None

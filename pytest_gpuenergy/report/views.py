@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import fcntl
 import io
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_gpuenergy.errors import ReportError
-from pytest_gpuenergy.files import write_atomically
+from pytest_gpuenergy.files import write_atomically, written_to
 from pytest_gpuenergy.report.measurement import SCHEMA_VERSION, Measurement, to_json
 from pytest_gpuenergy.report.store import Report, dump
 
@@ -34,6 +36,7 @@ def json_document(report: Report) -> str:
             "schema_version": SCHEMA_VERSION,
             "run": to_json(report.run),
             "measurements": [to_json(measurement) for measurement in report.measurements],
+            "anchors": [to_json(check) for check in report.anchors],
         }
     )
 
@@ -62,14 +65,14 @@ def write_classic_csv(report: Report, folder: Path) -> None:
         for cap, measured in caps.items():
             table: Table = [("id", *COLUMNS)]
             table += [(_identifier(m), *_figures(m)) for m in sorted(measured, key=_id_order)]
-            write_view(folder / _safe(workload) / cap / "results.csv", _csv(table))
+            _write(folder / _safe(workload) / cap / "results.csv", _csv(table))
         by_cap = [{_identifier(m): m for m in measured} for measured in caps.values()]
         table = [("id", *(COLUMNS * len(caps)))]
         for first in sorted({_identifier(m): m for m in rows}.values(), key=_id_order):
             found = [measured.get(_identifier(first)) for measured in by_cap]
             figures = [figure for m in found for figure in (_figures(m) if m else [None] * 3)]
             table.append((_identifier(first), *figures))
-        write_view(folder / _safe(workload) / "all.csv", _csv(table))
+        _write(folder / _safe(workload) / "all.csv", _csv(table))
 
 
 def check_writable(path: Path, *, folder: bool) -> None:
@@ -78,14 +81,12 @@ def check_writable(path: Path, *, folder: bool) -> None:
     Raises:
         ReportError: it cannot.
     """
-    target = path if folder else path.parent
     with _explained(path):
+        target = path if folder else written_to(path).parent
         target.mkdir(parents=True, exist_ok=True)
         probe = target / ".gpuenergy-write-test"
         probe.write_text("")
         probe.unlink()
-        if not folder and path.is_dir():
-            raise ReportError(f"{path} cannot be written: it is a folder.")
 
 
 def _by(
@@ -130,11 +131,36 @@ def _csv(table: Table) -> str:
 
 
 def write_view(path: Path, content: str | bytes) -> None:
-    """Write a view, whole or not at all, and the folders above it.
+    """Write a view, whole or not at all, and the folders above it; what a link leads to.
 
     Raises:
-        ReportError: it cannot be written.
+        ReportError: it cannot be written, or is a device or the like.
     """
+    with _explained(path):
+        target = written_to(path)
+    _write(target, content)
+
+
+@contextlib.contextmanager
+def updating(path: Path) -> Iterator[None]:
+    """Hold back others that read ``path`` to write it anew, or their update would be lost.
+
+    Raises:
+        ReportError: there is no place for it.
+    """
+    with _explained(path):
+        folder = written_to(path).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with _explained(path):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, content: str | bytes) -> None:
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)

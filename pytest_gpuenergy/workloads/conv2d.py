@@ -60,7 +60,7 @@ class Conv2dShape:
         largest = max(map(prod, (self.data, self.weight, self.output)))
         if largest > _MOST_ELEMENTS:
             raise InputError(
-                f"conv2d has a tensor of {largest:.3g} elements, more than 32-bit indices reach: "
+                "conv2d has a tensor of more elements than 32-bit indices reach: "
                 "choose smaller sizes."
             )
 

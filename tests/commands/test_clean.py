@@ -28,7 +28,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make_run(project: Path, name: str = "20260101-000000") -> Path:
     run = RunInfo(name, "2026-01-01", "host", "gpu", "GPU-0", "sm_90", True, {}, {}, {})
     folder = RunFolder.create(project, run).path
-    (folder / "measurements.jsonl").write_text("")
+    for name in ("measurements", "anchors"):
+        (folder / f"{name}.jsonl").write_text("")
     return folder
 
 
@@ -44,7 +45,7 @@ def test_what_goes_is_listed_first(project: Path, capsys: pytest.CaptureFixture[
     assert main(["clean", "--yes"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert str(folder / "run.json") in shown
-    assert shown[-1] == "removed 4 files"
+    assert shown[-1] == "removed 5 files"
 
 
 def test_without_a_run_there_is_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:

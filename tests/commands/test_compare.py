@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +167,17 @@ def test_an_update_replaces_what_was_measured_and_keeps_the_rest(
     assert report.run.run_id == "b"
     figures = {m.kernel.label: m.edp_mj_ms for m in report.measurements}
     assert figures == {"k01": measurement(edp=1.5).edp_mj_ms, "k02": measurement("k02").edp_mj_ms}
+
+
+def test_updates_of_one_baseline_at_once_are_all_in_it(make_run: MakeRun, project: Path) -> None:
+    names = [f"k{number:02d}" for number in range(1, 7)]
+    for name in names:
+        make_run(name, measurement(name))
+    command = [sys.executable, "-m", "pytest_gpuenergy.cli", "baseline", "update"]
+    updates = [subprocess.Popen([*command, name], stdout=subprocess.DEVNULL) for name in names]
+    assert [update.wait() for update in updates] == [0] * len(names)
+    report = load_report(project / "gpuenergy-baseline.json")
+    assert {m.kernel.label for m in report.measurements} == set(names)
 
 
 def test_a_baseline_is_of_one_board(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from pytest_gpuenergy.errors import PowerCapError
 from pytest_gpuenergy.signals import termination_as_interrupt
 
 CAP = PowerCap(300.0)
+RECORD = {"prior_mw": 700_000, "before_mw": 700_000, "set_mw": 300_000, "pid": 1, "started": 1}
 CHILD = """
 import os, signal
 from pytest_gpuenergy.devices.select import open_device
@@ -205,12 +207,36 @@ def test_a_leftover_that_cannot_be_restored_stays(card: EmulatedDevice) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "{}", "null", '{"prior_mw": "much"}', "\0\0", '{"prior_mw": null}'],
+    [
+        *("", "{", "[]", "{}", "null", '{"prior_mw": "much"}', "\0\0", '{"prior_mw": null}'),
+        "[" * 100_000,
+        *(json.dumps(RECORD | {"prior_mw": bad}) for bad in (math.inf, math.nan, 1e300, -5, True)),
+        json.dumps(RECORD).replace("700000", "9" * 5000),
+        " " * 100_000 + json.dumps(RECORD),
+    ],
+    ids=lambda text: text[:30],
 )
 def test_a_damaged_record_is_refused(card: EmulatedDevice, own_folders: Path, text: str) -> None:
     PowerCapLease(card).set(CAP)
     record_path(card, own_folders).write_text(text)
     with pytest.raises(PowerCapError, match=r"cannot be read: set the card's limit by hand .*nvid"):
+        PowerCapLease(card)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop"])
+def test_a_record_that_is_no_file_is_refused(
+    card: EmulatedDevice, own_folders: Path, kind: str
+) -> None:
+    PowerCapLease(card).set(CAP)
+    path = record_path(card, own_folders)
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)  # nobody writes: reading it would wait for ever
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path)
+    with pytest.raises(PowerCapError, match="cannot be read: set the card's limit by hand"):
         PowerCapLease(card)
 
 

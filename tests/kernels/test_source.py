@@ -217,3 +217,14 @@ def test_no_plan_file_whatever_is_met_with_a_traceback(
     path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
     with pytest.raises(InputError):
         read_plan(path)
+
+
+def test_half_a_character_in_the_text_is_refused() -> None:
+    with pytest.raises(InputError, match="half a character at position 3"):
+        load_kernel("// \ud800\n" + SAXPY, entry="saxpy", grid=4, block=64, arguments=ARGUMENTS)
+
+
+@pytest.mark.parametrize("size", [1.5, None, "8", True, {8}, -1, 0, (8, 1.0)])
+def test_a_size_that_is_no_positive_integer_is_refused(size: object) -> None:
+    with pytest.raises(InputError):
+        load_kernel(SAXPY, entry="saxpy", grid=size, block=64, arguments=ARGUMENTS)  # type: ignore[arg-type]

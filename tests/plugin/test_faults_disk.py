@@ -155,3 +155,70 @@ def test_a_file_that_two_processes_write_is_always_whole(project: Project, tmp_p
     assert reads
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     json.loads((tmp_path / "baseline.json").read_text())
+
+
+REMOVES = """
+import os, shutil
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_scale(number, powercap, load_kernel, energy_benchmark):
+    if number == 2:
+        shutil.rmtree(os.environ[VARIABLE] if VARIABLE else ".gpuenergy")
+    source = SOURCE.replace("factor *", "factor *" + number * " ")
+    energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "sentence"),
+    [
+        ("", "*/measurements.jsonl cannot be written: No such file or directory."),
+        ("GPUENERGY_CACHE", "*/host-* was removed while it was needed: start again."),
+        ("GPUENERGY_STATE", "*state of the emulated GPU*cannot be written*set GPUENERGY_STATE*"),
+    ],
+    ids=["runs", "cache", "state"],
+)
+def test_a_folder_that_is_removed_in_mid_run_is_told_in_one_sentence(
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    variable: str,
+    sentence: str,
+) -> None:
+    if variable:
+        monkeypatch.setenv(variable, str(tmp_path / "folder"))
+    project.module(f"VARIABLE = {variable!r}\n{REMOVES}")
+    result = project.run_apart("--powercap", "1", "--gpuenergy-order", "file")
+    result.stdout.fnmatch_lines([sentence])
+    assert result.parseoutcomes()["passed"] == 1
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()
+    assert ".py:" not in result.stdout.str().partition("FAILURES")[2].partition("gpuenergy")[0]
+    if variable:
+        assert [m.measured for m in project.stored().measurements] == [True]
+
+
+FEW_FILES = """
+import resource
+from parts import LAUNCH, SCALE, SOURCE
+
+def test_scale(powercap, load_kernel, energy_benchmark):
+    open_now = len(__import__("os").listdir("/proc/self/fd"))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 2, hard))
+    try:
+        energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+"""
+
+
+def test_too_few_open_files_are_told_in_one_sentence(project: Project) -> None:
+    project.module(FEW_FILES)
+    result = project.run_apart("--powercap", "1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*Too many open files*"])
+    assert "Traceback" not in result.stdout.str()
+    assert limit_w() == 700

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,8 +23,11 @@ BODIES = {
     "null": "float* nowhere = nullptr; nowhere[i] = factor * x[i];",
     "misaligned": "float4 v = *(const float4*)(x + i); y[i] = factor * v.x;",
     "trap": "__trap();",
+    "prints": 'for (volatile int k = 0; k < 1;) printf("as much as it can");',
+    "vast": "if (blockIdx.x < 8) y[i] = factor * x[i];",
 }
 LAUNCHES = {
+    "vast": {"grid": 1_000_000_000},
     "threads": {"block": 2048},
     "shared": {"shared_bytes": 1 << 20},
 }
@@ -37,6 +41,48 @@ def test_scale(fault, powercap, load_kernel, energy_benchmark):
 """
 
 
+STRIKES = """
+import contextlib, os, threading
+from pathlib import Path
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+def children(pid):
+    try:
+        return [int(child) for task in Path(f"/proc/{pid}/task").iterdir()
+                for child in (task / "children").read_text().split()]
+    except OSError:  # it has ended meanwhile
+        return []
+
+def programs(pid):
+    for child in children(pid):
+        yield from programs(child)
+        try:
+            name = Path(f"/proc/{child}/exe").readlink().name
+        except OSError:
+            continue
+        if name.endswith(("-plain", "-checked")):
+            yield child
+
+def strike(over):
+    while not over.wait(0.01):
+        for program in programs(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(program, NUMBER)
+
+@pytest.mark.parametrize("turn", ["first", "struck", "last"])
+def test_scale(turn, powercap, load_kernel, energy_benchmark):
+    source, over = SOURCE, threading.Event()
+    if turn == "struck":
+        threading.Thread(target=strike, args=(over,), daemon=True).start()
+        source = source.replace("y[i] =", "for (volatile int k = 0; k < 1;) {} y[i] =")
+    try:
+        energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE)
+    finally:
+        over.set()
+"""
+
+
 def limit_w() -> float:
     """The power limit of the emulated card now."""
     with open_device("emulated") as device:
@@ -47,6 +93,8 @@ def limit_w() -> float:
     ("fault", "outcome"),
     [
         ("hung", "timeout"),
+        ("prints", "timeout"),
+        ("vast", "timeout"),
         ("illegal", "correctness"),  # the look for races sees the address before it is used
         ("null", "correctness"),
         ("misaligned", "runtime"),
@@ -67,6 +115,22 @@ def test_a_kernel_that_fails_takes_only_its_own_item_along(
     assert [m.outcome for m in stored] == ["correct", outcome, "correct"]
     assert [m.measured for m in stored] == [True, False, True]
     assert project.report().measurements == stored
+    assert limit_w() == 700
+
+
+@pytest.mark.parametrize(
+    ("number", "outcome"), [("SIGKILL", "runtime"), ("SIGSTOP", "timeout"), ("SIGTERM", "runtime")]
+)
+def test_a_kernels_process_that_somebody_ends_or_stops_takes_only_its_own_item_along(
+    project: Project, number: str, outcome: str
+) -> None:
+    project.module(f"NUMBER = {getattr(signal, number):d}\n{STRIKES}")
+    result = project.run_apart(
+        "--powercap", "1", "--gpuenergy-timeout", "5", "--gpuenergy-order", "file"
+    )
+    result.assert_outcomes(passed=2, failed=1)
+    assert "Traceback" not in result.stdout.str()
+    assert [m.outcome for m in project.stored().measurements] == ["correct", outcome, "correct"]
     assert limit_w() == 700
 
 

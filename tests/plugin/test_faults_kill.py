@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
 
 if TYPE_CHECKING:
@@ -134,3 +135,61 @@ def test_buffers_of_a_run_that_was_killed_are_removed_at_the_next_start(
     assert left()
     project.run("--powercap", "current", "-k", "1").assert_outcomes(passed=1)
     assert not left()
+
+
+DIES_IN_THE_SETTLE = """
+import os, signal
+from pytest_gpuenergy.devices.emulated.clock import VirtualClock
+from pytest_gpuenergy.energy import lease
+
+wait = VirtualClock.sleep_s
+
+def sleep_s(clock, duration_s):
+    if duration_s == lease._POLL_S:
+        os.kill(os.getpid(), signal.SIGKILL)
+    wait(clock, duration_s)
+
+VirtualClock.sleep_s = sleep_s
+"""
+
+
+def test_a_kill_while_the_cap_settles_is_undone(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.path / "conftest.py").write_text(DIES_IN_THE_SETTLE)
+    with monkeypatch.context() as late:
+        # What is enforced does not follow, so that the lease waits for it.
+        late.setenv("GPUENERGY_EMULATED_FAULTS", '{"enforced_limit": {"power_w": 250}}')
+        assert project.run_apart("--powercap", "2").ret == -signal.SIGKILL
+    assert limit_w() == 325
+    (project.path / "conftest.py").unlink()
+    result = project.run("--powercap", "current")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["left behind by a run that was killed: * is 700 W again."])
+    assert limit_w() == 700
+
+
+DIES_WITH_ANOTHER_GPU = """
+import os, signal
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.energy.lease import PowerCapLease
+from pytest_gpuenergy.energy.powercap import PowerCap
+PowerCapLease(open_device("emulated:h200x2", index=1)).set(PowerCap(300.0))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_next_start_restores_other_gpus_too(project: Project) -> None:
+    died = subprocess.run([sys.executable, "-c", DIES_WITH_ANOTHER_GPU], check=False)
+    assert died.returncode == -signal.SIGKILL
+    with open_device("emulated:h200x2", index=1) as other:
+        assert other.nvml.nvmlDeviceGetPowerManagementLimit(other.handle) == 300_000
+        project.run("--powercap", "1").assert_outcomes(passed=1)
+        assert other.nvml.nvmlDeviceGetPowerManagementLimit(other.handle) == 700_000
+
+
+def test_another_gpu_that_is_in_use_is_left_to_its_user(project: Project) -> None:
+    subprocess.run([sys.executable, "-c", DIES_WITH_ANOTHER_GPU], check=False)
+    with open_device("emulated:h200x2", index=1) as other, gpu_lock(other, wait_s=0):
+        project.run("--powercap", "1").assert_outcomes(passed=1)
+        assert other.nvml.nvmlDeviceGetPowerManagementLimit(other.handle) == 300_000

@@ -25,6 +25,7 @@ NAMES = (
     "--gpuenergy-lock-wait",
     "--gpuenergy-cache",
     "--gpuenergy-order",
+    "--gpuenergy-anchor",
     "--gpuenergy-export",
     "--gpuenergy-compare",
     "--gpuenergy-fail",
@@ -144,7 +145,7 @@ def test_a_path_on_the_command_line_is_relative_to_where_pytest_was_started(
             ("--gpuenergy-html", "parts.py/r.html"),
             "*/parts.py/r.html cannot be written (*): choose a place you may write to.",
         ),
-        (("--gpuenergy-json", "folder"), "*/folder cannot be written: it is a folder."),
+        (("--gpuenergy-json", "folder"), "*/folder cannot be written (it is a folder): *."),
     ],
 )
 def test_a_bad_value_is_refused_before_collection(

@@ -155,3 +155,30 @@ def test_what_no_item_can_do_is_said_without_a_crash(project: Project) -> None:
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(["The last run was made on NVIDIA H200 (*), and this is *."])
     assert "INTERNALERROR" not in result.stdout.str()
+
+
+def test_a_worker_that_is_killed_is_followed_by_one_with_its_gpu(project: Project) -> None:
+    kills = """
+    if number == 2:
+        import signal
+        os.kill(os.getpid(), signal.SIGKILL)
+    energy_benchmark("""
+    project.module(MEETS.replace("\n    energy_benchmark(", kills).replace("range(4)", "range(8)"))
+    result = project.run(*TWO, "--gpu-device", "emulated:h200x2", "--powercap", "1")
+    result.assert_outcomes(passed=7, failed=1)
+    assert "INTERNALERROR" not in result.stdout.str()
+    assert len([m for m in project.report().measurements if m.measured]) == 7
+    assert limits_w(2) == [700, 700]
+
+
+def test_what_a_killed_worker_left_is_restored_at_the_end_of_the_run(project: Project) -> None:
+    kills = """
+    import signal
+    if os.environ["PYTEST_XDIST_WORKER"] == "gw1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    energy_benchmark("""
+    project.module(MEETS.replace("\n    energy_benchmark(", kills))
+    arguments = ("--gpu-device", "emulated:h200x2", "--powercap", "1", "--max-worker-restart", "0")
+    result = project.run(*TWO, *arguments)
+    assert result.ret != 0
+    assert limits_w(2) == [700, 700]

@@ -109,6 +109,11 @@ def test_a_sample_needs_trials_and_a_positive_mean(mean: float, trials: int) -> 
         Sample.of(mean, Interval(0.9, 1.1), trials)
 
 
+def test_a_mean_that_is_next_to_nothing_is_no_sample() -> None:
+    with pytest.raises(ValueError, match="as good as infinite"):
+        Sample.of(1e-320, Interval(0.9, 1.1), 4)
+
+
 def test_one_round_is_no_pair() -> None:
     with pytest.raises(ValueError, match="two rounds"):
         paired_log_ratio([0.1], tail=0.01)

@@ -355,3 +355,16 @@ def test_a_failed_write_leaves_the_old_file_and_no_draft(
     with pytest.raises(OSError, match="Read-only file system"):
         write_atomically(path, "new")
     assert [entry.read_text() for entry in tmp_path.iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_lines_go_into_a_file_of_the_folder_alone(
+    folder: RunFolder, measured: Make, tmp_path: Path, kind: str
+) -> None:
+    if kind == "pipe":
+        os.mkfifo(lines(folder))
+    else:
+        lines(folder).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ReportError, match=r"measurements\.jsonl cannot be written: "):
+        folder.append(measured(1))
+    assert not (tmp_path / "elsewhere").exists()

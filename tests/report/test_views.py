@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -151,7 +152,7 @@ def test_a_writable_place_passes_and_is_left_clean(tmp_path: Path) -> None:
 
 
 def test_a_folder_cannot_be_a_file(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match="cannot be written: it is a folder"):
+    with pytest.raises(ReportError, match=r"cannot be written \(it is a folder\)"):
         check_writable(tmp_path, folder=False)
 
 
@@ -160,3 +161,46 @@ def test_a_place_under_a_file_does_not_pass(tmp_path: Path, folder: bool) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(ReportError, match="choose a place you may write to"):
         check_writable(tmp_path / "file" / "below" / "x", folder=folder)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path, report: Make, kind: str) -> None:
+    path = tmp_path / "place"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/null")
+    before = path.stat().st_ino
+    for write in (write_json, write_markdown):
+        with pytest.raises(ReportError, match="it is no file but a device or the like"):
+            write(report(), path)
+    with pytest.raises(ReportError, match="it is no file but a device or the like"):
+        check_writable(path, folder=False)
+    assert path.stat().st_ino == before
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path: Path, report: Make) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link.json"
+    link.symlink_to(Path("real") / "report.json")
+    check_writable(link, folder=False)
+    write_json(report(), link)
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "real" / "report.json").read_text())["schema_version"] == 1
+
+
+def test_links_in_a_circle_are_refused(tmp_path: Path, report: Make) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "link")
+    with pytest.raises(ReportError, match="cannot be written"):
+        write_json(report(), tmp_path / "link")
+
+
+def test_a_link_in_the_classic_tree_is_not_followed(
+    tmp_path: Path, report: Make, measured: Make
+) -> None:
+    (tmp_path / "csv" / "case1").mkdir(parents=True)
+    (tmp_path / "elsewhere").write_text("mine")
+    (tmp_path / "csv" / "case1" / "all.csv").symlink_to(tmp_path / "elsewhere")
+    write_classic_csv(report(measured(1)), tmp_path / "csv")
+    assert (tmp_path / "elsewhere").read_text() == "mine"
+    assert (tmp_path / "csv" / "case1" / "all.csv").read_text().startswith("id,")

@@ -130,6 +130,8 @@ class Card:
 
     def _pace(self, load: Load, block: int) -> None:
         slow = 1 + _TIME_NOISE * noise(self.seed, TIME, block)
+        for fault in self.active_faults("slower"):
+            slow *= 1 + (fault.percent or 0.0) / 100
         load.pace(self.now_ns, self.point.time_s * slow)
 
     def _warm(self) -> None:
@@ -311,6 +313,8 @@ class Card:
         card.faults = [ActiveFault.from_json(entry) for entry in data["faults"]]
         card.times_ns = [int(t) for t in data["times_ns"]]
         card.energies_pj = [int(e) for e in data["energies_pj"]]
+        if not math.isfinite(card.temperature_c):
+            raise ValueError("temperature")
         if not card.times_ns or len(card.times_ns) != len(card.energies_pj):
             raise ValueError("history")
         if not card.times_ns[-1] <= card.now_ns < card.edge_ns <= card.times_ns[-1] + TICK_NS:

@@ -49,6 +49,7 @@ EVENTS = {
     "thermal_throttle": (),
     "power_brake": (),
     "foreign_process": ("pid",),
+    "slower": ("percent",),
     "mig": (),
 }
 """Faults that are no errors, with the options each must be given."""
@@ -68,6 +69,7 @@ class Fault:
         power_w: of ``limit_changed`` and ``enforced_limit``: watts; of ``foreign_process``: what
             that process draws.
         pid: of ``foreign_process``.
+        percent: of ``slower``: by which every kernel takes longer, at the same power.
         field: of ``field_missing``: the field's number.
     """
 
@@ -79,6 +81,7 @@ class Fault:
     lasts_s: float | None = None
     power_w: float | None = None
     pid: int | None = None
+    percent: float | None = None
     field: int | None = None
 
     @classmethod
@@ -139,10 +142,10 @@ def parse_faults(text: str) -> tuple[Fault, ...]:
     """
     try:
         content = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{FAULTS_VARIABLE} is not JSON ({error}): {text!r}.") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{FAULTS_VARIABLE} is not JSON ({error}): {text[:200]!r}.") from None
     if not isinstance(content, dict):
-        raise InputError(f"{FAULTS_VARIABLE} must be a JSON object of faults, not {text!r}.")
+        raise InputError(f"{FAULTS_VARIABLE} must be a JSON object of faults, not {text[:200]!r}.")
     return tuple(
         Fault.of(what, value)
         for what, values in content.items()
@@ -177,7 +180,7 @@ class ActiveFault:
         return cls(**{**data, "owner": owner, "fault": fault})
 
 
-_NUMBERS = ("after_s", "lasts_s", "power_w")
+_NUMBERS = ("after_s", "lasts_s", "power_w", "percent")
 _INTEGERS = ("after_calls", "pid", "field")
 
 

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import os
+import stat
 import threading
 import warnings
 from collections.abc import Iterator
@@ -161,6 +162,8 @@ class CardState:
 
     def _load(self) -> Card:
         try:
+            if not stat.S_ISREG(self.path.stat().st_mode):  # reading a pipe might never end
+                raise OSError(errno.EINVAL, "it is not a file")
             text = self.path.read_bytes()
         except FileNotFoundError:
             card = Card(self.profile, self._seed)
@@ -173,7 +176,10 @@ class CardState:
             ) from None
         try:
             card = Card.from_json(self.profile, self._seed, json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (
+            *(ValueError, KeyError, TypeError, AttributeError),
+            *(OverflowError, RecursionError, IndexError),
+        ) as error:
             aside = self.path.with_suffix(".damaged")
             self.path.replace(aside)
             card = Card(self.profile, self._seed)
@@ -254,7 +260,11 @@ class CardState:
     def _open_clock(self) -> int:
         path = self.path.with_suffix(".clock")
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            clock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if not stat.S_ISREG(os.fstat(clock).st_mode):
+                os.close(clock)
+                raise OSError(errno.EINVAL, "it is not a file")
+            return clock
         except OSError as error:
             raise DeviceError(
                 f"The clock of the emulated GPU, {path}, cannot be opened ({error.strerror}): "

@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpuenergy.cuda_sources import cuda_dir
+from pytest_gpuenergy.devices.emulated import guard as guard_script
 from pytest_gpuenergy.devices.emulated.translate import CANNOT
 from pytest_gpuenergy.errors import DeviceError, KernelFault
 
 _COMPILE_TIMEOUT_S = 300.0
+_COMPILE_BYTES = 8 << 30
 # -O1: a kernel's text is unrolled already, and -O2 takes up to twenty times as long to compile.
 # Multiply-adds are fused where the host can (-ffp-contract=fast with -march=native), as nvcc does
 # by default (-fmad=true). Addresses are fixed (-no-pie) for cheap access to shared variables.
@@ -133,7 +136,10 @@ class Toolchain:
 
         Raises:
             KernelFault: ``compile``, with the first error and its line.
+            DeviceError: what was prepared is gone.
         """
+        if not self.folder.is_dir():
+            raise DeviceError(f"{self.folder} was removed while it was needed: start again.")
         units = _RUNTIME + (_CHECKED_RUNTIME if "checked" in variants else ())
         runtime = [f"{self.folder / name}.o" for name in units]
         with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as name:
@@ -145,6 +151,7 @@ class Toolchain:
                 objects.append(str(folder / f"{variant}.o"))
                 header = str(self.folder / variant / "kernel.h")
                 done = self._call(
+                    folder,
                     *self._flags(variant),
                     "-include",
                     header,
@@ -155,7 +162,7 @@ class Toolchain:
                 )
                 if done.returncode:
                     raise KernelFault("compile", _first_error(done.stderr))
-            done = self._call("-no-pie", *objects, *runtime, "-o", str(folder / "program"))
+            done = self._call(folder, "-no-pie", *objects, *runtime, "-o", str(folder / "program"))
             if done.returncode:
                 raise KernelFault("compile", _first_error(done.stderr))
             (folder / "program").replace(program)
@@ -165,26 +172,41 @@ class Toolchain:
         own = _GCC_UNROLL if variant == "plain" and "clang" not in self.version else ()
         return [*_FLAGS, *own, *_VARIANTS[variant]]
 
-    def _call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def _call(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        lifeline, ours = os.pipe()
+        guard = [sys.executable, "-I", "-S", guard_script.__file__, str(lifeline)]
         try:
-            return subprocess.run(
-                [self.compiler, *arguments],
-                capture_output=True,
+            process = subprocess.Popen(
+                [*guard, str(_COMPILE_BYTES), self.compiler, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **_MALLOC, "LC_ALL": "C"},
-                timeout=_COMPILE_TIMEOUT_S,
-                check=False,
+                # Its temporary files are removed with the folder, however it ends.
+                env={**os.environ, **_MALLOC, "LC_ALL": "C", "TMPDIR": str(folder)},
+                pass_fds=[lifeline],
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired:
-            raise KernelFault(
-                "compile", f"The host compiler did not finish within {_COMPILE_TIMEOUT_S:g} s."
-            ) from None
-        except OSError as error:
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(lifeline)
+        with process:
+            try:
+                said = process.communicate(timeout=_COMPILE_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                raise KernelFault(
+                    "compile", f"The host compiler did not finish within {_COMPILE_TIMEOUT_S:g} s."
+                ) from None
+            finally:
+                os.close(ours)  # now the compiler ends, if it has not
+        if process.returncode == guard_script.CANNOT_START:
             raise DeviceError(
-                f"The compiler {self.compiler} cannot be started ({error.strerror}): set $CXX."
-            ) from None
+                f"The compiler {self.compiler} cannot be started ({said[1].strip()}): set $CXX."
+            )
+        return subprocess.CompletedProcess(arguments, process.returncode, *said)
 
     def _build(self, cache: Path, jobs: int) -> None:
         with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
@@ -206,7 +228,7 @@ class Toolchain:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
                 commands.append([*_RUNTIME_FLAGS, "-c", source, "-o", f"{folder / unit}.o"])
             with ThreadPoolExecutor(jobs) as pool:
-                results = list(pool.map(lambda command: self._call(*command), commands))
+                results = list(pool.map(lambda command: self._call(Path(name), *command), commands))
             for done in results:
                 if done.returncode:
                     raise DeviceError(
@@ -253,7 +275,11 @@ def _version(compiler: str) -> str:
             timeout=60,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError as error:
+        raise DeviceError(
+            f"{compiler} cannot be started ({error.strerror}): set $CXX to g++ or clang++."
+        ) from None
+    except subprocess.TimeoutExpired:
         done = None
     if done is None or done.returncode or not done.stdout.strip():
         raise DeviceError(f"{compiler} is no working C++ compiler: set $CXX to g++ or clang++.")

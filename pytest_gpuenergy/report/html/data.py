@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_gpuenergy.report.anchor import AnchorCheck, Ratio
 from pytest_gpuenergy.report.differences import Difference, differences
 from pytest_gpuenergy.report.html.charts import charts
 from pytest_gpuenergy.report.measurement import Interval, Measurement, RunInfo
@@ -31,6 +32,7 @@ FLAGS = {
     "power_limit_changed": "the requested or the enforced power limit is not what it was",
     "enforced_limit_lower": "the card enforced less than the cap asked for",
     "power_limit_unknown": "the card no longer told its power limit",
+    "drift": "an anchor kernel, measured before and after, had changed by more than 3 %",
     "foreign_process": "another process had a CUDA context on the GPU",
     "legacy": "read from an older tool's output: how it was measured is not known",
 }
@@ -55,6 +57,7 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         "rows": [_row(m, pareto=id(m) in front) for m in rows],
         "best": [_best(one) for one in best],
         "flags": _flags(rows),
+        "anchors": [_check(one) for one in report.anchors],
         "charts": charts(emulated=report.run.emulated, caps=len(caps)),
         "baseline": None if baseline is None else _identity(baseline.run),
         "differences": []
@@ -136,6 +139,30 @@ def _flags(rows: Sequence[Measurement]) -> list[Values]:
         {"flag": flag, "count": count, "meaning": FLAGS.get(flag, "")}
         for flag, count in counts.most_common()
     ]
+
+
+def _check(check: AnchorCheck) -> Values:
+    return {
+        "started": check.started,
+        "workload": check.workload,
+        "kernel": check.kernel,
+        "cap": check.cap,
+        "temperature_c": check.temperature_c,
+        "first_temperature_c": check.first_temperature_c,
+        **_changes("time", check.time),
+        **_changes("energy", check.energy),
+        **_changes("edp", check.edp),
+        "verdict": check.verdict,
+        "why": check.error or ", ".join(check.validity),
+        "items": len(check.items),
+    }
+
+
+def _changes(name: str, ratio: Ratio | None) -> Values:
+    """A ratio as a change in per cent, with the ends of its interval."""
+    ends = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
+    percents = (None if end is None else _finite(end - 1, 100.0) for end in ends)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), percents, strict=True))
 
 
 def _identity(run: RunInfo) -> list[tuple[str, str]]:

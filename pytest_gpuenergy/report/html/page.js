@@ -281,6 +281,32 @@
     ], data.flags).node);
   }
 
+  function drift() {
+    if (data.anchors.length === 0) return;
+    document.getElementById("drift").hidden = false;
+    const change = (field) => (row) => row[field] === null ? "" : [
+      `${row[field] > 0 ? "+" : ""}${row[field].toFixed(2)}`,
+      element("small", {}, ` [${digits(row[`${field}_low`], 3)}, ${digits(row[`${field}_high`], 3)}]`),
+    ];
+    place("anchors",
+      element("p", {}, "Kernels measured early in the run and again later, under the same power cap: change since the "
+        + "first time, with 95 % intervals."),
+      table([
+        { title: "time", key: "started" },
+        { title: "workload", key: "workload" },
+        { title: "kernel", key: "kernel" },
+        { title: "power cap", key: "cap" },
+        { title: "°C", key: "temperature_c", number: true },
+        { title: "°C at first", key: "first_temperature_c", number: true },
+        { title: "time (%)", key: "time", number: true, cell: change("time") },
+        { title: "energy (%)", key: "energy", number: true, cell: change("energy") },
+        { title: "EDP (%)", key: "edp", number: true, cell: change("edp") },
+        { title: "verdict", key: "verdict" },
+        { title: "speaks for", key: "items", number: true },
+        { title: "why", key: "why", wide: true },
+      ], data.anchors, (row) => row.verdict === "drift" ? "flagged" : "").node);
+  }
+
   function comparison() {
     if (data.baseline === null) return null;
     document.getElementById("comparison").hidden = false;
@@ -329,6 +355,7 @@
   place("charts", ...(workloads.length ? workloads.map((one) => one.node) : [element("p", {}, "There is nothing to draw.")]));
   place("measurements", all.node);
   validity();
+  drift();
   place("run", identity(data.run));
   document.body.dataset.ready = "yes";
 })();

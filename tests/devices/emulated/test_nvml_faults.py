@@ -52,6 +52,12 @@ class Card:
     def sleep(self, seconds: float) -> None:
         self.state.spend(round(seconds * 1e9))
 
+    def runs(self) -> float:
+        """Runs of the load so far."""
+        card = self.state.spend(0)
+        assert card.load is not None
+        return card.load.runs_at(card.now_ns)
+
     def energy_mj(self) -> int:
         return int(self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle))
 
@@ -190,6 +196,22 @@ def test_protection_lowers_the_clock_and_gives_its_reason(card: Card, what: str,
     assert card.reasons() == 0
 
 
+def test_a_card_can_become_slower_without_a_word(card: Card) -> None:
+    card.load()
+    card.inject("slower", {"percent": 25, "after_s": 1.0, "lasts_s": 1.0})
+    runs = []
+    for _ in range(4):
+        before = card.runs()
+        card.sleep(0.5)
+        runs.append(card.runs() - before)
+        assert card.reasons() == 0
+    assert runs[2] == pytest.approx(runs[0] / 1.25, rel=0.01)
+    card.sleep(0.1)
+    before = card.runs()
+    card.sleep(0.5)
+    assert card.runs() - before == pytest.approx(runs[0], rel=0.01)
+
+
 def test_a_foreign_process_appears_and_draws_power(card: Card) -> None:
     card.inject("foreign_process", {"pid": 4711, "power_w": 120, "after_s": 1.0})
     assert card.nvml.nvmlDeviceGetComputeRunningProcesses(card.handle) == []
@@ -257,6 +279,8 @@ def test_the_variable_takes_several_faults_of_a_kind() -> None:
     [
         ("{", "GPUENERGY_EMULATED_FAULTS is not JSON"),
         ("[]", "must be a JSON object of faults"),
+        ("[" * 100_000, "GPUENERGY_EMULATED_FAULTS is not JSON"),
+        ('{"slower": {"percent": NaN}}', "must be a number that is not negative"),
         ('{"powerlimit": "unknown"}', "no fault 'powerlimit': choose an NVML function's name or"),
         ('{"power": "sunspots"}', "no error 'sunspots' for the fault 'power': choose one of"),
         ('{"power": true}', "the fault 'power' needs the option 'error'"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -233,7 +235,12 @@ def test_an_exception_discards_the_change(state: CardState) -> None:
         {"load": {"owner": 3}},
         {"load": {"owner": {"pid": 1, "started": 1}, "demand": vars(DEMAND), "marks": []}},
         {"faults": [{}]},
+        "[" * 100_000,
+        {"tick_pj": math.inf},
+        {"temperature_c": "9" * 500},
+        {"now_ns": 10**400},
     ],
+    ids=lambda damage: str(damage)[:30],
 )
 def test_a_damaged_file_is_replaced_with_a_warning(
     state: CardState, damage: str | dict[str, object]
@@ -265,6 +272,13 @@ def test_a_removed_file_means_a_new_card(state: CardState) -> None:
 def test_an_unreadable_file_is_a_device_error(state: CardState) -> None:
     state.path.mkdir()
     with pytest.raises(DeviceError, match=r"cannot be read .* set GPUENERGY_STATE"):
+        state.spend(0)
+
+
+@pytest.mark.parametrize("name", ["json", "clock"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(state: CardState, name: str) -> None:
+    os.mkfifo(state.path.with_suffix(f".{name}"))
+    with pytest.raises(DeviceError, match=r"it is not a file.* set GPUENERGY_STATE"):
         state.spend(0)
 
 

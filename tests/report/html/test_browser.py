@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.report import Measurement
+from pytest_gpuenergy.report.anchor import AnchorCheck, Ratio
 from pytest_gpuenergy.report.measurement import Interval
 
 pytest.importorskip("vl_convert", reason="the page's charts need vl-convert-python")
@@ -229,3 +230,18 @@ def test_a_run_that_only_failed_shows_why(show: Make, report: Make, failed: Make
     assert page.complaints == []
     assert len(page.column(1)) == 2
     assert page.points("front") == 0
+
+
+def test_checks_for_drift_are_shown_where_there_are_any(
+    show: Make, report: Make, sweep: list[Measurement]
+) -> None:
+    plain = report(*sweep)
+    assert not show(plain).find("#drift")[0].is_displayed()
+    ratio = Ratio(1.0512, 1.049, 1.0534)
+    good = AnchorCheck("a", "case1", "k01", "450W", "good", "t0", "t1", temperature_c=51)
+    bad = replace(good, verdict="drift", started="t2", time=ratio, items=("b", "c"))
+    page = show(replace(plain, anchors=(good, bad)))
+    assert page.complaints == []
+    assert page.column(10, "#drift") == ["good", "drift"]
+    assert page.column(7, "#drift") == ["", "+5.12 [4.9, 5.34]"]
+    assert page.column(11, "#drift") == ["0", "2"]

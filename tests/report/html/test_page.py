@@ -134,7 +134,8 @@ def test_caps_are_ordered_by_watts(report: Make, measured: Make) -> None:
 
 def test_every_flag_of_the_guide_is_explained(report: Make, measured: Make) -> None:
     guide = Path(__file__).parents[3] / "docs" / "measurement.md"
-    table = guide.read_text(encoding="utf-8").partition("| flag in `validity`")[2]
+    text = guide.read_text(encoding="utf-8")
+    table = text.partition("| flag in `validity`")[2].partition("\n\n")[0]
     flags = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", table, re.M)))
     assert "host_gaps" in flags
     data = Outline(html_page(report(measured(1, validity=tuple(flags))))).data

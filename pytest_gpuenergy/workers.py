@@ -1,0 +1,39 @@
+"""Under pytest-xdist: which GPU each worker has, and what a worker that died has left behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+RUN_ID, GPU = "gpuenergy_run_id", "gpuenergy_gpu"
+"""What a worker is told, in its ``workerinput``: the run it writes to, and its GPU's number."""
+
+
+class WorkerPlugin:
+    """Gives each worker a GPU of its own, and that of one that died to its successor.
+
+    Args:
+        run_id: of the run that all workers write to.
+
+    Attributes:
+        lost: whether a worker died.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._taken: dict[Any, int] = {}
+        self.lost = False
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker before it starts; the lowest number that no living one has is its GPU's."""
+        free = set(range(len(self._taken) + 1)) - set(self._taken.values())
+        self._taken[node] = min(free)
+        node.workerinput |= {RUN_ID: self._run_id, GPU: self._taken[node]}
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Take its GPU back; ``error`` tells that the worker died."""
+        self._taken.pop(node, None)
+        self.lost = self.lost or error is not None

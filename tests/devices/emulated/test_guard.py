@@ -1,0 +1,113 @@
+"""The host compiler ends with whoever needs it, and so does what it has started."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.devices.emulated import toolchain
+from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.errors import DeviceError, KernelFault
+from pytest_gpuenergy.kernels import Kernel, Launch
+
+KERNEL = Kernel(
+    'extern "C" __global__ void f(float* y) { y[0] = 1; }',
+    (Launch("f", (1, 1, 1), (1, 1, 1), ("y",)),),
+)
+PATIENCE_S = 60.0
+# It builds what all kernels share, and of a kernel it starts somebody else who never comes back.
+DRIVER = """#!/bin/sh
+case "$*" in *kernel.cpp*) ;; *) exec g++ "$@";; esac
+sleep 1000 &
+echo $! > {folder}/started.draft
+mv {folder}/started.draft {folder}/started
+wait
+"""
+COMPILES = """
+import sys
+from pathlib import Path
+from pytest_gpuenergy.devices.emulated.host import HostRunner
+sys.path.insert(0, sys.argv[1])
+from test_guard import KERNEL
+HostRunner(Path(sys.argv[2]), compiler=sys.argv[3]).compile(KERNEL)
+"""
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Path:
+    path = tmp_path / "driver"
+    path.write_text(DRIVER.format(folder=tmp_path))
+    path.chmod(0o755)
+    return path
+
+
+def started(folder: Path) -> int:
+    """A descriptor of the process that the driver has started, once it has."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        if (folder / "started").exists():
+            return os.pidfd_open(int((folder / "started").read_text()))
+        os.sched_yield()
+    raise AssertionError("nothing was started")
+
+
+def has_ended(descriptor: int) -> bool:
+    try:
+        return bool(select.select([descriptor], [], [], PATIENCE_S)[0])
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_it_ends_with_the_process_that_compiles(
+    tmp_path: Path, driver: Path, number: signal.Signals
+) -> None:
+    words = (str(Path(__file__).parent), str(tmp_path / "cache"), str(driver))
+    with subprocess.Popen(
+        [sys.executable, "-c", COMPILES, *words], stderr=subprocess.DEVNULL
+    ) as process:
+        descriptor = started(tmp_path)
+        process.send_signal(number)
+    assert has_ended(descriptor)
+
+
+def test_it_ends_when_its_time_is_up(
+    tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache := tmp_path / "cache").mkdir()
+    runner = HostRunner(cache, compiler=str(driver))
+    toolchain.Toolchain.prepare(cache, str(driver), jobs=1)
+    monkeypatch.setattr(toolchain, "_COMPILE_TIMEOUT_S", 1.0)
+    with pytest.raises(KernelFault, match="did not finish within 1 s") as caught:
+        runner.compile(KERNEL)
+    assert caught.value.outcome == "compile"
+    assert has_ended(started(tmp_path))
+
+
+def test_text_that_takes_all_memory_to_compile_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = HostRunner(tmp_path)
+    runner.compile(KERNEL)
+    monkeypatch.setattr(toolchain, "_COMPILE_BYTES", 1 << 28)
+    grows = "template<int N> struct F { typedef typename F<N + 1>::T T; char c[N]; };\n"
+    much = "".join(f"__device__ int a{n}[] = {{{'1,' * 40_000}}};\n" for n in range(60))
+    with pytest.raises(KernelFault) as caught:
+        runner.compile(Kernel(grows + much + KERNEL.source, KERNEL.launches))
+    assert caught.value.outcome == "compile"
+    assert "memory" in str(caught.value)
+
+
+def test_a_compiler_that_cannot_be_started_is_a_device_error(tmp_path: Path) -> None:
+    path = tmp_path / "compiler"
+    path.write_text("#!/bin/sh\nrm $0\necho compiler 1.0\n")  # gone after it told its version
+    path.chmod(0o755)
+    with pytest.raises(DeviceError, match=r"cannot be started \(No such file or directory\)"):
+        HostRunner(tmp_path / "cache", compiler=str(path)).compile(KERNEL)

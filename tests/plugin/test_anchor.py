@@ -1,0 +1,233 @@
+"""Anchor kernels: in a long run a drift of the card is shown, and what it spoils is flagged."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.devices.select import open_device
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+# On the card's own clock an item takes 2 to 3 seconds: a check is due every few items.
+EVERY = ("--gpuenergy-anchor", "7")
+ALWAYS = ("--gpuenergy-anchor", "0.01")
+GATED = ("--gpuenergy-compare", "base.json", "--gpuenergy-fail", "time:20%")
+TWELVE = """
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+@pytest.mark.parametrize("number", range(1, 13))
+def test_scale(number, gpu, powercap, load_kernel, energy_benchmark):
+    for what, value in FAULTS.get(number, {}).items():
+        gpu.inject(what, value)
+    label = f"k{number:02d}"
+    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE, label=label)
+"""
+SLOWER = {"percent": 8}  # less than what the gate is told to fail
+
+
+@pytest.fixture(autouse=True)
+def file_order(project: Project) -> None:
+    project.ini('gpuenergy_order = "file"')
+
+
+def run_with(
+    project: Project, *arguments: str, faults: dict[int, object] | None = None
+) -> pytest.RunResult:
+    """A run of twelve items under one power cap; those in ``faults`` bring these about."""
+    project.module(f"FAULTS = {faults or {}!r}\n{TWELVE}")
+    return project.run("--powercap", "700W", *arguments)
+
+
+def flagged(project: Project) -> list[int]:
+    """Numbers of the items that are flagged for drift."""
+    measurements = project.report().measurements
+    return [n for n, m in enumerate(measurements, start=1) if "drift" in m.validity]
+
+
+def test_in_a_card_that_stays_the_same_every_check_is_good(project: Project) -> None:
+    result = run_with(project, *EVERY)
+    result.assert_outcomes(passed=12)
+    report = project.report()
+    assert len(report.anchors) >= 3
+    first = report.measurements[0]
+    for check in report.anchors:
+        assert (check.verdict, check.kernel, check.cap) == ("good", "k01", "700W")
+        assert (check.since, check.gpu_uuid) == (first.started, first.gpu_uuid)
+        assert check.temperature_c is not None
+        for ratio in (check.time, check.energy, check.edp):
+            assert ratio is not None
+            assert ratio.low < ratio.value < ratio.high
+            assert abs(ratio.value - 1) < 0.01
+    assert flagged(project) == []
+    times = f"{len(report.anchors)} times, largest change: *"
+    result.stdout.fnmatch_lines([f"anchor kernels (emulated) were measured again {times}"])
+
+
+def test_every_item_is_spoken_for_by_one_check(project: Project) -> None:
+    run_with(project, *EVERY)
+    report = project.report()
+    spoken_for = [node_id for check in report.anchors for node_id in check.items]
+    assert spoken_for == [m.node_id for m in report.measurements[1:]]
+
+
+def test_a_card_that_has_become_slower_flags_what_no_good_check_follows(project: Project) -> None:
+    result = run_with(project, *EVERY, faults={6: {"slower": SLOWER}})
+    result.assert_outcomes(passed=12)
+    report = project.report()
+    verdicts = [check.verdict for check in report.anchors]
+    bad = verdicts.index("drift")
+    assert bad >= 1
+    assert set(verdicts[bad:]) == {"drift"}
+    check = report.anchors[bad]
+    assert check.time is not None
+    assert check.time.low < 1.08 < check.time.high
+    good = {node_id for check in report.anchors[:bad] for node_id in check.items}
+    clean = [n for n in range(1, 13) if n not in flagged(project)]
+    assert clean == [1, *range(2, 2 + len(good))]
+    assert max(clean) < 6
+    count = 12 - len(clean)
+    result.stdout.fnmatch_lines([f"drift at * of these checks: {count} measurements are flagged *"])
+
+
+def test_a_card_that_recovers_is_trusted_from_the_next_good_check_on(project: Project) -> None:
+    faults = {4: {"slower": {**SLOWER, "lasts_s": 6.0}}}
+    run_with(project, *EVERY, faults=faults).assert_outcomes(passed=12)
+    assert {check.verdict for check in project.report().anchors} == {"good", "drift"}
+    spoiled = flagged(project)
+    assert 4 in spoiled
+    assert 12 not in spoiled
+    assert spoiled == list(range(min(spoiled), max(spoiled) + 1))
+
+
+def test_what_is_flagged_afterwards_is_on_disk_at_once(project: Project) -> None:
+    # Ended in the middle: nothing but what was written item by item is there.
+    ends = f"{TWELVE}    if number == 8:\n        import os\n        os._exit(1)\n"
+    project.module(f"FAULTS = {{3: {{'slower': {SLOWER}}}}}\n{ends}")
+    project.run_apart("--powercap", "700W", *EVERY)
+    stored = project.stored()
+    assert [check.verdict for check in stored.anchors][-1] == "drift"
+    assert "drift" in stored.measurements[3].validity
+    assert len(stored.measurements) == 8
+
+
+def test_each_power_cap_has_its_own_anchor(project: Project) -> None:
+    project.module(f"FAULTS = {{}}\n{TWELVE.replace('range(1, 13)', 'range(1, 5)')}")
+    arguments = ("--powercap", "1,5", "--gpuenergy-order", "interleaved")
+    project.run(*arguments, *EVERY).assert_outcomes(passed=8)
+    report = project.report()
+    assert {check.cap for check in report.anchors} == {"200W", "700W"}
+    by_id = {m.node_id: m for m in report.measurements}
+    for check in report.anchors:
+        assert by_id[check.node_id].cap == check.cap
+        assert {by_id[item].cap for item in check.items} == {check.cap}
+
+
+def test_a_short_run_has_no_check(project: Project) -> None:
+    result = run_with(project)
+    assert project.report().anchors == ()
+    assert "anchor" not in result.stdout.str()
+
+
+def test_the_checks_can_be_left_out(project: Project) -> None:
+    run_with(project, "--gpuenergy-anchor", "0", faults={3: {"slower": SLOWER}})
+    assert project.report().anchors == ()
+    assert flagged(project) == []
+
+
+def test_a_gate_in_the_same_run_is_ambiguous_about_what_is_measured_while_it_drifts(
+    project: Project,
+) -> None:
+    run_with(project, "--gpuenergy-json", "base.json").assert_outcomes(passed=12)
+    result = run_with(project, *GATED, *ALWAYS, faults={3: {"slower": SLOWER}})
+    result.assert_outcomes(passed=12)
+    result.stdout.fnmatch_lines(
+        ["*[[]12-700W]: time +* limit 20 %: AMBIGUOUS (flagged now: drift)"]
+    )
+
+
+def test_what_is_flagged_after_its_verdict_is_told_and_fails_a_strict_gate(
+    project: Project,
+) -> None:
+    run_with(project, "--gpuenergy-json", "base.json").assert_outcomes(passed=12)
+    faults = {12: {"slower": SLOWER}}  # found when all verdicts have been passed
+    late = ("--gpuenergy-anchor", "20")
+    result = run_with(project, *GATED, *late, faults=faults)
+    assert result.ret == pytest.ExitCode.OK
+    line = "*[1-9] verdicts were passed before drift was found: gpuenergy compare judges anew*"
+    result.stdout.fnmatch_lines([line])
+    strict = run_with(project, *GATED, "--gpuenergy-strict", *late, faults=faults)
+    strict.assert_outcomes(passed=12)
+    assert strict.ret == pytest.ExitCode.TESTS_FAILED
+    strict.stdout.fnmatch_lines([line])
+
+
+def test_a_check_that_fails_is_told_and_flags_nothing(project: Project) -> None:
+    faults = {4: {"counter_reset": {"after_s": 1.2}}}
+    result = run_with(project, *ALWAYS, faults=faults)
+    checks = project.report().anchors
+    (unsure,) = (n for n, check in enumerate(checks) if check.verdict == "unsure")
+    assert checks[unsure].error
+    assert checks[unsure].time is None
+    assert checks[unsure].items == checks[unsure + 1].items[:-1]
+    assert flagged(project) == []
+    result.stdout.fnmatch_lines(["1 of these checks could not be judged: *"])
+
+
+def test_a_run_that_is_resumed_checks_its_anchor_first(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_with(project, "-k", "1-700W or 2-700W or 3-700W").assert_outcomes(passed=5, deselected=7)
+    assert project.report().anchors == ()
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"slower": SLOWER}))
+    run_with(project, "--gpuenergy-resume").assert_outcomes(passed=7, skipped=5)
+    report = project.report()
+    (check,) = report.anchors
+    assert check.verdict == "drift"
+    assert check.node_id == report.measurements[0].node_id
+    assert len(check.items) == 4
+    clean = [m.node_id for m in report.measurements if not m.validity]
+    assert clean == [check.node_id]
+
+
+def test_a_run_that_is_resumed_with_nothing_left_checks_nothing(project: Project) -> None:
+    run_with(project).assert_outcomes(passed=12)
+    run_with(project, "--gpuenergy-resume").assert_outcomes(skipped=12)
+    assert project.report().anchors == ()
+
+
+def test_workers_have_an_anchor_each(project: Project) -> None:
+    two = ("-p", "no:benchmark", "-n", "2", "--gpu-device", "emulated:h200x2")
+    run_with(project, *two, *EVERY).assert_outcomes(passed=12)
+    report = project.report()
+    assert len({check.gpu_uuid for check in report.anchors}) == 2
+    by_id = {m.node_id: m for m in report.measurements}
+    for check in report.anchors:
+        assert check.verdict == "good"
+        assert {by_id[item].gpu_uuid for item in check.items} == {check.gpu_uuid}
+
+
+def test_an_interrupted_run_makes_no_more_checks(project: Project) -> None:
+    stops = f"{TWELVE}    if number == 3:\n        raise KeyboardInterrupt\n"
+    project.module(f"FAULTS = {{}}\n{stops}")
+    arguments = ("--powercap", "700W", "--gpuenergy-anchor", "3")
+    assert project.run_apart(*arguments).ret == pytest.ExitCode.INTERRUPTED
+    report = project.report()
+    assert len(report.measurements) == 3
+    assert all(report.measurements[2].node_id not in check.items for check in report.anchors)
+
+
+def test_a_limit_that_somebody_has_set_is_left_alone_by_the_last_checks(project: Project) -> None:
+    faults = {3: {"limit_changed": {"power_w": 444, "after_s": 1.5}}}
+    project.module(f"FAULTS = {faults}\n{TWELVE.replace('range(1, 13)', 'range(1, 4)')}")
+    project.run("--powercap", "1,2", "--gpuenergy-anchor", "6")
+    last = project.report().anchors[-1]
+    assert last.verdict == "unsure"
+    assert last.error is not None
+    assert last.error.startswith("Somebody else has changed the power limit")
+    with open_device("emulated") as device:
+        assert device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle) == 444_000
