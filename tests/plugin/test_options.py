@@ -126,6 +126,10 @@ def test_a_path_on_the_command_line_is_relative_to_where_pytest_was_started(
             "--gpuenergy-lock-wait '-1' is not a number of seconds that is not negative.",
         ),
         (
+            ("--gpuenergy-anchor", "inf"),
+            "--gpuenergy-anchor 'inf' is not a number of seconds that is not negative.",
+        ),
+        (
             ("--gpuenergy-cache", "warm"),
             "--gpuenergy-cache 'warm' is not understood: give hot or cold.",
         ),
