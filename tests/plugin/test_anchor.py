@@ -12,8 +12,8 @@ from pytest_gpuenergy.devices.select import open_device
 if TYPE_CHECKING:
     from conftest import Project
 
-# On the card's own clock an item takes 2 to 3 seconds: a check is due every few items.
-EVERY = ("--gpuenergy-anchor", "7")
+# On the card's own clock an item takes 2 to 3 seconds: a check is due every second item.
+EVERY = ("--gpuenergy-anchor", "4")
 ALWAYS = ("--gpuenergy-anchor", "0.01")
 GATED = ("--gpuenergy-compare", "base.json", "--gpuenergy-fail", "time:20%")
 TWELVE = """
