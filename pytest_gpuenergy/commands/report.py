@@ -123,11 +123,12 @@ def _text(name: str, report: Report, baseline: str | None) -> str:
 
 def _print_summary(report: Report) -> None:
     from pytest_gpuenergy.report.tables import summary
+    from pytest_gpuenergy.report.text import printable
 
     label = " (emulated)" if report.run.emulated else ""
-    print(f"{report.run.gpu_name}{label}, run {report.run.run_id}")
+    print(printable(f"{report.run.gpu_name}{label}, run {report.run.run_id}"))
     for line in summary(report.measurements, emulated=report.run.emulated):
-        print(line)
+        print(printable(line))
     if not report.measurements:
         print("nothing was measured")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.errors import ReportError, ReportInputError
 from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.report.measurement import (
     SCHEMA_VERSION,
@@ -86,7 +86,7 @@ class RunFolder:
         """Everything measured so far. A line that a crash has cut short is left out.
 
         Raises:
-            ReportError: the folder is not a run, or a line is damaged.
+            ReportInputError: the folder is not a run, or a line is damaged.
         """
         document = _read(self.path / _RUN)
         run = from_json(RunInfo, document.get("run") if isinstance(document, dict) else document)
@@ -107,7 +107,7 @@ class RunFolder:
             try:
                 yield from_json(Measurement, data)
             except ReportError as error:
-                raise ReportError(f"{path}, line {number}: {error}") from None
+                raise ReportInputError(f"{path}, line {number}: {error}") from None
 
 
 def is_run(folder: Path) -> bool:
@@ -136,15 +136,15 @@ def load_report(path: Path) -> Report:
     """A run folder, or a JSON report written from one.
 
     Raises:
-        ReportError: it is neither; the message says what is wrong with it.
+        ReportInputError: it is neither; the message says what is wrong with it.
     """
     if path.is_dir():
         return RunFolder(path).load()
     document = _read(path)
     if not isinstance(document, dict) or "schema_version" not in document:
-        raise ReportError(f"{path} is not a report of pytest-gpuenergy.")
+        raise ReportInputError(f"{path} is not a report of pytest-gpuenergy.")
     if document["schema_version"] != SCHEMA_VERSION:
-        raise ReportError(
+        raise ReportInputError(
             f"{path} has schema version {document['schema_version']!r}, and this release reads "
             f"version {SCHEMA_VERSION}: use the release that wrote it."
         )
@@ -152,18 +152,18 @@ def load_report(path: Path) -> Report:
         run = from_json(RunInfo, document.get("run"))
         listed = document.get("measurements")
         if not isinstance(listed, list):
-            raise ReportError("it has no list of measurements.")
+            raise ReportInputError("it has no list of measurements.")
         return Report(run, tuple(from_json(Measurement, item) for item in listed))
     except ReportError as error:
-        raise ReportError(f"{path}: {error}") from None
+        raise ReportInputError(f"{path}: {error}") from None
 
 
 def merge(reports: Sequence[Report]) -> Report:
     """One report of several runs on the same GPU; of an item measured twice, the later one.
 
     Raises:
-        ReportError: the runs are of different GPUs or of unknown ones, or real and emulated ones,
-            or measured and legacy ones, or of a hot and a cold cache.
+        ReportInputError: the runs are of different GPUs or of unknown ones, or real and emulated
+            ones, or measured and legacy ones, or of a hot and a cold cache.
     """
     ordered = sorted(reports, key=lambda report: report.run.started)
     last = ordered[-1]
@@ -171,18 +171,18 @@ def merge(reports: Sequence[Report]) -> Report:
         for name in ("gpu_name", "emulated", "legacy"):
             ours, theirs = getattr(last.run, name), getattr(report.run, name)
             if ours != theirs:
-                raise ReportError(
+                raise ReportInputError(
                     f"Runs {last.run.run_id} and {report.run.run_id} cannot be merged: "
                     f"{name} is {ours!r} in one and {theirs!r} in the other."
                 )
     if len(ordered) > 1 and last.run.gpu_name == UNKNOWN_GPU:
-        raise ReportError(
+        raise ReportInputError(
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged, because it is "
             "not known that they are of the same GPU: name it with --gpu."
         )
     measurements = [m for report in ordered for m in report.measurements]
     if len({m.cache for m in measurements}) > 1:
-        raise ReportError(
+        raise ReportInputError(
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged: kernels were "
             "measured with a hot cache in one and a cold one in another."
         )
@@ -203,21 +203,21 @@ def read_text(path: Path) -> str:
     """The text of a file of ours.
 
     Raises:
-        ReportError: it is missing, huge or not text.
+        ReportInputError: it is missing, huge or not text.
     """
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe might never end
-            raise ReportError(f"{path} is not a file.")
+            raise ReportInputError(f"{path} is not a file.")
         if status.st_size > MAX_BYTES:
-            raise ReportError(f"{path} is larger than any report: {status.st_size} bytes.")
+            raise ReportInputError(f"{path} is larger than any report: {status.st_size} bytes.")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ReportError(f"{path} does not exist.") from None
+        raise ReportInputError(f"{path} does not exist.") from None
     except UnicodeDecodeError:
-        raise ReportError(f"{path} is not text.") from None
+        raise ReportInputError(f"{path} is not text.") from None
     except OSError as error:
-        raise ReportError(f"{path} cannot be read: {error.strerror}.") from None
+        raise ReportInputError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def _read(path: Path) -> Any:
@@ -225,7 +225,9 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ReportError(f"{path} is not valid JSON ({error}): it may be truncated.") from None
+        raise ReportInputError(
+            f"{path} is not valid JSON ({error}): it may be truncated."
+        ) from None
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
