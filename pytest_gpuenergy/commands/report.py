@@ -38,7 +38,7 @@ def add_parser(subparsers: Subparsers) -> None:
 gpuenergy report
 gpuenergy report .gpuenergy/runs/* --json sweep.json --csv results --html sweep.html
 gpuenergy report --html now.html --baseline nightly.json
-gpuenergy report --md "$GITHUB_STEP_SUMMARY" --bencher bencher.json
+gpuenergy report --bencher bencher.json --md - >> "$GITHUB_STEP_SUMMARY"
 gpuenergy report nightly.json --json -
 gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
 """,

@@ -122,7 +122,9 @@ def latest_run(root: Path) -> RunFolder | None:
         folder = root / HOME / "runs" / Path(name).name
         if name and is_run(folder):
             return RunFolder(folder)
-    return None
+    # That one was removed, or its name never written: ids sort by time.
+    others = sorted(filter(is_run, (root / HOME / "runs").glob("*")))
+    return RunFolder(others[-1]) if others else None
 
 
 def find_run(named: Path, root: Path) -> Path:
