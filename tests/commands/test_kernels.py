@@ -82,7 +82,7 @@ def test_list_finds_the_records_of_the_project_around(capsys: pytest.CaptureFixt
     assert header.split()[:3] == ["workload", "rank", "band"]
     assert len(rows) == 4
     assert rows[2].split() == (
-        ["tiny", "1", "fastest", "NVIDIA", "H200", "25", "µs", "400", "W", "10", "mJ", "30", "µs"]
+        "tiny 1 fastest NVIDIA H200 25.0 µs 400 W 10.0 mJ 30.0 µs".split()  # noqa: SIM905
     )
 
 
