@@ -19,9 +19,10 @@ import numpy as np
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.meter import Trial
-from pytest_gpuenergy.energy.statistics import estimate
+from pytest_gpuenergy.energy.statistics import WANDER, estimate
 from pytest_gpuenergy.harness import Harness, Subject
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.metrics import METRICS
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.gate import compare
 from pytest_gpuenergy.report.gate_settings import SAME_BOARD_SD, GateSettings
@@ -75,7 +76,10 @@ def drawn_measurement(rng: np.random.Generator) -> Measure:
         time_ms = times * (1 + TRIAL_SD_TIME * rng.standard_normal(TRIALS))
         energy_mj = energies * (1 + TRIAL_SD_ENERGY * rng.standard_normal(TRIALS))
         columns = (time_ms, energy_mj, time_ms * energy_mj)
-        figures = [estimate(values.tolist()) for values in columns]
+        figures = [
+            estimate(values.tolist(), extra_variance=float(WANDER[metric] * values.mean()) ** 2)
+            for metric, values in zip(METRICS, columns, strict=True)
+        ]
         ends = [Interval(figure.low, figure.high) for figure in figures]
         trials = tuple(
             Trial(0.3, 0.3 * e / t, 300 / t, 0.3)

@@ -107,7 +107,9 @@ class EnergyBenchmark:
             raise InputError("energy_benchmark needs workload=... to prove a kernel right.")
         if (folder := self._session.options.export_folder) is not None:
             self._export(kernel, workload, named, folder)
-        if known := self._session.already_measured(named, kernel.digest):
+        if known := self._session.already_measured(
+            named, kernel.digest, describe_workload(workload)
+        ):
             self._session.recall_anchor(named, known, kernel, workload)
             self._judge(known)
             pytest.skip(f"measured already in run {self._session.run_id}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -26,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0 is good, 1 a verdict or failure, 2 wrong usage or input, 130 an interrupt.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without µ shows \xb5, as pytest does
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _run(argv)
         if sys.stdout is not None:  # None: it was closed before we began

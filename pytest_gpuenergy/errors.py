@@ -32,6 +32,10 @@ class ReportError(GpuEnergyError):
     """A report file or run folder cannot be written or read."""
 
 
+class ReportInputError(ReportError, InputError):
+    """A report that was given cannot be read, or cannot be merged with another. Exit code 2."""
+
+
 class KernelFault(GpuEnergyError):  # noqa: N818 -- the field's word for what a kernel does wrong
     """A kernel did not compile, crashed, hung or computed something wrong.
 

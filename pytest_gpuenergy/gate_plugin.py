@@ -164,10 +164,12 @@ class GatePlugin:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Every verdict that is not SAME, and how many there are of which."""
+        from pytest_gpuenergy.report.text import printable
+
         for number, line in enumerate(self._summary()):
             if number == 0:
                 terminalreporter.section("gpuenergy gate")
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(printable(line))
         for line in self._annotations():
             terminalreporter.write_line(line)
 

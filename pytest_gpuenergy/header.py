@@ -18,14 +18,18 @@ def header_lines(session: Session) -> list[str]:
         return [f"gpuenergy: {session.device.name} does not work: {error}"]
 
 
+def emulated_line(name: str) -> str:
+    """What a run on the emulated GPU ``name`` says loudly."""
+    return (
+        f"EMULATED {name}: results are checked for real, time and energy are recorded or modelled"
+    )
+
+
 def _lines(session: Session) -> Iterator[str]:
     device = session.device
     if device.emulated:
         reason = " (no usable NVIDIA GPU found)" if session.options.device == "auto" else ""
-        yield (
-            f"gpuenergy: EMULATED {device.name}{reason}: results are checked for real, "
-            "time and energy are recorded or modelled"
-        )
+        yield f"gpuenergy: {emulated_line(f'{device.name}{reason}')}"
         kind = "modelled"
     else:
         driver = device.nvml.nvmlSystemGetDriverVersion()

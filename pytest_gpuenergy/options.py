@@ -219,7 +219,9 @@ def _either(config: pytest.Config, name: str) -> Any:
 
 def _path(config: pytest.Config, name: str) -> Path | None:
     """Relative to where pytest was started, or to the ini file that gives it."""
-    if given := config.getoption(name):
+    if (given := config.getoption(name)) is not None:
+        if not given:  # such as an unset variable of a CI job
+            raise InputError(f"{_option(name)} is empty: give a path, or leave it out.")
         return config.invocation_params.dir / str(given)
     stated = str(config.getini(name))
     folder = config.inipath.parent if config.inipath else config.rootpath
@@ -229,7 +231,7 @@ def _path(config: pytest.Config, name: str) -> Path | None:
 def _gate(config: pytest.Config) -> GateSettings:
     fail = _either(config, "gpuenergy_fail")
     settings = GateSettings.parse(
-        [fail] if isinstance(fail, str) else fail,
+        list(filter(None, [fail])) if isinstance(fail, str) else fail,
         session_sd=_either(config, "gpuenergy_session_sd"),
         allow=_either(config, "gpuenergy_allow"),
         strict=bool(_either(config, "gpuenergy_strict")),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from pytest_gpuenergy.errors import GpuEnergyError
+from pytest_gpuenergy.header import emulated_line
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.durations import duration_lines
 from pytest_gpuenergy.report.html import write_html
@@ -60,6 +61,8 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
         return  # which `write_outputs` has told
     if report is None or not report.measurements:
         return
+    if report.run.emulated and not session.opened:  # pytest-xdist shows no header of its workers
+        yield emulated_line(report.run.gpu_name)
     if verbosity >= 0:
         yield from summary(report.measurements, emulated=report.run.emulated)
     yield from best_lines(report.measurements, emulated=report.run.emulated)
@@ -73,5 +76,11 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
         yield f"left behind by a run that was killed: {sentence}"
     if idle := idle_caps(report.measurements):
         yield f"caps that changed nothing (no kernel was held back): {', '.join(idle)}"
-    folder = session.options.root / HOME / "runs" / session.run_id
-    yield f"report: {folder / 'report.json'}, CSV: {folder / 'csv'}"
+    options = session.options
+    folder = options.root / HOME / "runs" / session.run_id
+    written = {
+        "report": options.json_path or folder / "report.json",
+        "CSV": options.csv_folder or folder / "csv",
+        "page": options.html_path,
+    }
+    yield ", ".join(f"{name}: {path}" for name, path in written.items() if path is not None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_gpuenergy.errors import GpuEnergyError, PowerCapError
+from pytest_gpuenergy.errors import GpuEnergyError, InputError, PowerCapError
 from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin
 from pytest_gpuenergy.options import Options, add_options, named_device
 from pytest_gpuenergy.workers import RUN_ID, WorkerPlugin
@@ -146,15 +146,15 @@ def pytest_report_collectionfinish(
 @pytest.fixture(scope="session")
 def gpu(request: pytest.FixtureRequest) -> Device:
     """The device: a real GPU, or the emulated one."""
-    session, problem = request.config.stash[SESSION], ""
+    session, problem, usage = request.config.stash[SESSION], "", False
     try:
         session.begin()
         assert session.run is not None
         request.config.stash[GATE].begin(session.run)
     except GpuEnergyError as error:
-        problem = str(error)
+        problem, usage = str(error), isinstance(error, InputError)
     if problem:
-        _give_up(request.config, problem)
+        _give_up(request.config, problem, usage=usage)
     return session.device
 
 
@@ -256,12 +256,13 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """The table per workload and cap, and where the report is."""
     from pytest_gpuenergy.outputs import summary_lines
+    from pytest_gpuenergy.report.text import printable
 
     lines: Iterable[str] = summary_lines(config.stash[SESSION], config.get_verbosity())
     for number, line in enumerate(lines):
         if number == 0:
             terminalreporter.section("gpuenergy")
-        terminalreporter.write_line(line)
+        terminalreporter.write_line(printable(line))
     if problem := config.stash.get(FAILED, None):
         terminalreporter.write_line(f"gpuenergy: error: {problem}", red=True)
 
@@ -289,8 +290,9 @@ def _has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:
     return any(name == WORDS for name, _ in report.user_properties)
 
 
-def _give_up(config: pytest.Config, problem: str) -> NoReturn:
-    """End the run: no item could do any better."""
+def _give_up(config: pytest.Config, problem: str, *, usage: bool = False) -> NoReturn:
+    """End the run: no item could do any better. ``usage``: it is what was asked for."""
     if hasattr(config, "workerinput"):  # pytest-xdist takes a worker's exit for a crash
         pytest.fail(problem, pytrace=False)
-    pytest.exit(f"error: {problem}", returncode=pytest.ExitCode.TESTS_FAILED)
+    code = pytest.ExitCode.USAGE_ERROR if usage else pytest.ExitCode.TESTS_FAILED
+    pytest.exit(f"error: {problem}", returncode=code)

@@ -31,7 +31,7 @@ from pytest_gpuenergy.harness import Harness, Subject
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.leftovers import restore_leftovers
 from pytest_gpuenergy.options import Options
-from pytest_gpuenergy.report.measurement import Measurement, RunInfo
+from pytest_gpuenergy.report.measurement import Measurement, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
 from pytest_gpuenergy.scratch import remove_leftovers
 from pytest_gpuenergy.signals import termination_as_interrupt
@@ -234,7 +234,9 @@ class Session:
         assert self._folder is not None
         self._folder.append(measurement)
 
-    def already_measured(self, subject: Subject, digest: str) -> Measurement | None:
+    def already_measured(
+        self, subject: Subject, digest: str, workload: WorkloadInfo
+    ) -> Measurement | None:
         """The measurement of this very item in the run being resumed, if it has no flag."""
         known = self._known.get(subject.node_id)
         same = (
@@ -242,6 +244,7 @@ class Session:
             and known.measured
             and not known.validity
             and known.kernel.digest == digest
+            and known.workload == workload
             and known.cap == subject.cap.label
             and known.enforced_power_limit_w == subject.enforced_power_limit_w
         )

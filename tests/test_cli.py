@@ -15,6 +15,7 @@ from pytest_gpuenergy import __version__, cli
 from pytest_gpuenergy.commands import clean
 from pytest_gpuenergy.errors import DeviceError, InputError
 
+H200 = Path(__file__).parents[1] / "bench/results/nvidia-h200-2026-11-21/report.json"
 ACTIONS = [
     *([name] for name in cli.COMMANDS),
     *(["kernels", action] for action in ("list", "show", "export")),
@@ -116,6 +117,13 @@ def test_an_output_that_is_full_is_one_sentence() -> None:
     assert done.stderr == (
         "gpuenergy: error: The output cannot be written: No space left on device.\n"
     )
+
+
+def test_a_terminal_without_unicode_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = in_a_process("report", str(H200), stdout=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "95.6 \\xb5s" in done.stdout
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -21,8 +21,14 @@ def commit_of(folder: Path, revision: str) -> str:
     Raises:
         InputError: git, the repository or the revision is missing.
     """
-    # A revision that begins with a dash would be an option.
-    return _git(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    _git(folder, "rev-parse", "--show-toplevel")  # tells a missing repository from a revision
+    try:
+        # A revision that begins with a dash would be an option.
+        return _git(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    except InputError:
+        raise InputError(
+            f"There is no revision {revision!r} in {folder}: give a branch, a tag or a commit."
+        ) from None
 
 
 @contextlib.contextmanager

@@ -74,6 +74,7 @@ def write_outcome(
     Raises:
         ReportError: a file cannot be written.
     """
+    from pytest_gpuenergy.report.text import printable
     from pytest_gpuenergy.report.views import write_view
 
     for target, view in ((arguments.json, json_document), (arguments.md, markdown)):
@@ -83,7 +84,7 @@ def write_outcome(
             write_view(Path(target), view(outcome))
     if "-" not in (arguments.json, arguments.md):
         for line in terminal(outcome):
-            print(line)
+            print(printable(line))
 
 
 def print_json(value: Any) -> None:

@@ -14,7 +14,13 @@ from pytest_gpuenergy.errors import GpuEnergyError, InputError
 
 _HOME = ".gpuenergy"
 _SIGN = "# Made by pytest-gpuenergy"
-_RUN_FILES = re.compile(r"run\.json|(measurements|anchors)\.jsonl|\.[\w.-]+\.\d+\.tmp")
+_DRAFT = r"\.[\w.-]+\.\d+\.tmp"
+_RUN_FILES = re.compile(
+    rf"(run|report)\.json|(measurements|anchors)\.jsonl|csv/[^/]+/(all\.csv|powercap[^/]+/results\.csv|"
+    rf"(powercap[^/]+/)?{_DRAFT})|{_DRAFT}"
+)
+"""What a run writes, by its path in the folder of the run."""
+
 CACHE_FOLDERS = ("cubin", "emulated/host", "emulated/traffic", "lowered", "references", "verified")
 """Folders that this package makes in its cache."""
 
@@ -108,7 +114,7 @@ def find_project_files(root: Path) -> Found:
     found = Found()
     for folder in _entries(runs) if _is_folder(runs) else ():
         if _is_folder(folder) and _is_file(folder / "run.json"):
-            found += _sort_folder(folder, _RUN_FILES)
+            found += _of_run(folder)
         else:
             found += Found(foreign=(folder,))
     ours = {sign, home / "latest"}
@@ -150,13 +156,25 @@ def _everything(path: Path) -> Found:
     return found + Found(folders=(path,))
 
 
-def _sort_folder(folder: Path, ours: re.Pattern[str]) -> Found:
-    generated: list[Path] = []
-    foreign: list[Path] = []
+def _of_run(folder: Path) -> Found:
+    found = _views(folder, folder)
+    # By it the folder is known to be of a run: it goes last, and with the rest only.
+    sign = folder / "run.json"
+    generated = tuple(path for path in found.generated if path != sign)
+    return Found(generated if found.foreign else (*generated, sign), found.folders, found.foreign)
+
+
+def _views(folder: Path, run: Path) -> Found:
+    found = Found()
     for path in _entries(folder):
-        known = _is_file(path) and ours.fullmatch(path.name)
-        (generated if known else foreign).append(path)
-    return Found(tuple(generated), (folder,), tuple(foreign))
+        name = path.relative_to(run).as_posix()
+        if _is_folder(path) and name.split("/")[0] == "csv":
+            found += _views(path, run)
+        elif _is_file(path) and _RUN_FILES.fullmatch(name):
+            found += Found(generated=(path,))
+        else:
+            found += Found(foreign=(path,))
+    return found + Found(folders=(folder,))
 
 
 def _entries(folder: Path) -> Iterator[Path]:

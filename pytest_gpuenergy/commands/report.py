@@ -38,7 +38,7 @@ def add_parser(subparsers: Subparsers) -> None:
 gpuenergy report
 gpuenergy report .gpuenergy/runs/* --json sweep.json --csv results --html sweep.html
 gpuenergy report --html now.html --baseline nightly.json
-gpuenergy report --md "$GITHUB_STEP_SUMMARY" --bencher bencher.json
+gpuenergy report --bencher bencher.json --md - >> "$GITHUB_STEP_SUMMARY"
 gpuenergy report nightly.json --json -
 gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
 """,
@@ -123,11 +123,12 @@ def _text(name: str, report: Report, baseline: str | None) -> str:
 
 def _print_summary(report: Report) -> None:
     from pytest_gpuenergy.report.tables import summary
+    from pytest_gpuenergy.report.text import printable
 
     label = " (emulated)" if report.run.emulated else ""
-    print(f"{report.run.gpu_name}{label}, run {report.run.run_id}")
+    print(printable(f"{report.run.gpu_name}{label}, run {report.run.run_id}"))
     for line in summary(report.measurements, emulated=report.run.emulated):
-        print(line)
+        print(printable(line))
     if not report.measurements:
         print("nothing was measured")
 

@@ -15,18 +15,8 @@ from pytest_gpuenergy.energy.drift import PowerHistory, Slope, power_slope, unse
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import Conditions, power_by_samples_w, read_conditions
 from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
-from pytest_gpuenergy.energy.statistics import Estimate, estimate
+from pytest_gpuenergy.energy.statistics import WANDER, Estimate, estimate
 from pytest_gpuenergy.metrics import Metric
-
-WANDER: Mapping[Metric, float] = {"time": 0.0025, "energy": 0.002, "edp": 0.0043}
-"""What an item's trials have in common, so that they cannot show it: the trials of one item differ
-by 0.004 % in time, and items of one kernel, each of which loads it anew, by a hundred times that.
-
-Time, on H200s: eight items of two kernels differed by 0.28 %, and those of two runs of eight
-kernels, two minutes apart, by 0.13 %. Energy: seven kernels differed by 0.23 % from 12 s of running
-right afterwards, of which the trials explain 0.1 %. EDP: of both, and of their correlation among
-the eight items, 0.83. docs/measurement.md says what that is taken from.
-"""
 
 _SPAN_S = 1.0
 _TRANSIENT_S = 0.3

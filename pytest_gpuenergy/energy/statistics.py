@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
+from pytest_gpuenergy.metrics import Metric
+
+WANDER: Mapping[Metric, float] = {"time": 0.0025, "energy": 0.002, "edp": 0.0043}
+"""What an item's trials have in common, so that they cannot show it: the trials of one item differ
+by 0.004 % in time, and items of one kernel, each of which loads it anew, by a hundred times that.
+
+Time, on H200s: eight items of two kernels differed by 0.28 %, and those of two runs of eight
+kernels, two minutes apart, by 0.13 %. Energy: seven kernels differed by 0.23 % from 12 s of running
+right afterwards, of which the trials explain 0.1 %. EDP: of both, and of their correlation among
+the eight items, 0.83. docs/measurement.md says what that is taken from.
+"""
+
 _NEWTON_STEPS = 50
 _PRECISION = 1e-9
+
+
+def beyond_wander(metric: Metric, session_sd: float) -> float:
+    """What a deviation between sessions adds to intervals, which hold `WANDER` already."""
+    return math.sqrt(max(0.0, session_sd**2 - WANDER[metric] ** 2))
 
 
 @dataclass(frozen=True)

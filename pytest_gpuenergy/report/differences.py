@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.errors import ReportInputError
 from pytest_gpuenergy.report.counterparts import Counterparts
 from pytest_gpuenergy.report.measurement import Interval, Measurement
 from pytest_gpuenergy.report.store import Report
@@ -48,11 +48,11 @@ def check_comparable(report: Report, baseline: Report) -> None:
     """See that the two can be shown side by side.
 
     Raises:
-        ReportError: one is of an emulated GPU and the other of a real one.
+        ReportInputError: one is of an emulated GPU and the other of a real one.
     """
     if report.run.emulated != baseline.run.emulated:
         one, other = ("emulated", "real") if report.run.emulated else ("real", "emulated")
-        raise ReportError(
+        raise ReportInputError(
             f"Run {report.run.run_id} is of a GPU that is {one}, and the baseline "
             f"{baseline.run.run_id} of one that is {other}: compare like with like."
         )
@@ -65,7 +65,7 @@ def differences(report: Report, baseline: Report) -> Iterator[Difference]:
     state.
 
     Raises:
-        ReportError: one is of an emulated GPU and the other of a real one.
+        ReportInputError: one is of an emulated GPU and the other of a real one.
     """
     check_comparable(report, baseline)
     earlier = Counterparts(baseline.measurements)

@@ -17,7 +17,8 @@ def duration_lines(measurements: Sequence[Measurement]) -> Iterator[str]:
     total_s = sum(m.wall_s for m in measurements)
     if total_s <= 0:
         return
-    yield f"wall time of {len(measurements)} items: {span(total_s)}"
+    count = len(measurements)
+    yield f"wall time of {count} item{'' if count == 1 else 's'}: {span(total_s)}"
     for name in PHASES:
         spent_s = sum(m.phases_s.get(name, 0.0) for m in measurements)
         yield f"  {name:<8} {span(spent_s):>9} {spent_s / total_s:6.1%}"

@@ -10,6 +10,7 @@ from pytest_gpuenergy.report.counterparts import Counterparts
 from pytest_gpuenergy.report.gate_settings import GateSettings
 from pytest_gpuenergy.report.measurement import Measurement, RunInfo
 from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.tables import ordered
 from pytest_gpuenergy.report.verdict import Judgement, count_comparisons, fails, judge
 
 
@@ -30,7 +31,7 @@ class Comparison:
         new: the later one.
         settings: by which it was judged.
         comparisons: for how many verdicts the intervals are widened.
-        judgements: in the order of the new report.
+        judgements: workloads as they come, the lowest cap and the best rank first.
         missing_in_base: measured now, without a counterpart that has figures.
         missing_in_new: in the baseline, and not in the new report.
         failed: had figures in the baseline, and have none now.
@@ -162,7 +163,7 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
     judgements: list[Judgement] = []
     unknown: list[Unmatched] = []
     failed: list[Unmatched] = []
-    for measurement in new.measurements:
+    for measurement in ordered(new.measurements):
         if not measurement.measured:
             before = baseline.counterpart(measurement)
             if before is not None and before.measured:

@@ -78,6 +78,10 @@ class GateSettings:
             InputError: they are not understood.
         """
         limits = _by_metric(",".join(fail), f"{prefix}fail")
+        if fail and not limits:  # such as an unset variable of a CI job: nothing would ever fail
+            raise InputError(
+                f"{prefix}fail is empty: give a metric and a percentage, or leave it out."
+            )
         allowed = frozenset(filter(None, map(str.strip, allow.split(","))))
         if unknown := sorted(allowed - {*ALLOWANCES}):
             raise InputError(

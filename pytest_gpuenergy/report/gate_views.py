@@ -11,6 +11,7 @@ from typing import Any
 from pytest_gpuenergy.report.gate import Comparison, Unmatched
 from pytest_gpuenergy.report.measurement import RunInfo
 from pytest_gpuenergy.report.store import dump
+from pytest_gpuenergy.report.text import markdown_text
 from pytest_gpuenergy.report.verdict import Judgement, Verdict, fails
 
 ROWS_SHOWN = 40
@@ -97,12 +98,14 @@ def tally(verdicts: Sequence[Verdict]) -> str:
 def markdown(comparison: Comparison) -> str:
     """The same as a document; verdicts that fail are bold."""
     lines = [
-        f"# {'Passed' if comparison.passed else 'Failed'}: {_plain(comparison.new)} against "
-        f"{_plain(comparison.base)}",
+        markdown_text(
+            f"# {'Passed' if comparison.passed else 'Failed'}: {_plain(comparison.new)} against "
+            f"{_plain(comparison.base)}"
+        ),
         "",
         f"{summary(comparison)}.",
         "",
-        *(f"Every verdict is AMBIGUOUS: {doubt}." for doubt in comparison.doubts),
+        *(markdown_text(f"Every verdict is AMBIGUOUS: {doubt}.") for doubt in comparison.doubts),
     ]
     if comparison.judgements:
         lines += [
@@ -110,13 +113,14 @@ def markdown(comparison: Comparison) -> str:
             "|---|---|---:|---:|---:|---:|---|",
         ]
         for judgement in comparison.judgements:
-            *cells, verdict = (cell.replace("|", "/") for cell in _row(judgement))
+            *cells, verdict = map(markdown_text, _row(judgement))
             mark = "**" if fails(judgement, comparison.settings) else ""
             lines.append(f"| {' | '.join(cells)} | {mark}{verdict}{mark} |")
         lines.append("")
     for heading, unmatched in _unmatched(comparison):
         lines += [
-            f"- {heading}: {label(one.measurement.identity)} ({one.why})" for one in unmatched
+            markdown_text(f"- {heading}: {label(one.measurement.identity)} ({one.why})")
+            for one in unmatched
         ]
     return "\n".join(lines).rstrip() + "\n"
 

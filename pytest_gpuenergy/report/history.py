@@ -15,6 +15,7 @@ from pytest_gpuenergy.report.changepoints import ChangePoint, change_points
 from pytest_gpuenergy.report.gate_views import label
 from pytest_gpuenergy.report.measurement import Interval, Measurement, RunInfo
 from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.tables import ordered
 from pytest_gpuenergy.report.verdict import figure, interval
 
 
@@ -116,15 +117,15 @@ def history(reports: Iterable[Report], metric: Metric, words: Sequence[str] = ()
 
     Boards are kept apart, and so are real and emulated GPUs; legacy runs are left out.
     """
-    ordered = sorted(
+    by_time = sorted(
         (report for report in reports if not report.run.legacy),
         key=lambda report: (report.run.started, report.run.run_id),
     )
     wanted = [word.casefold() for word in words]
     points: dict[tuple[object, ...], list[tuple[Measurement, Point]]] = defaultdict(list)
-    for report in ordered:
+    for report in by_time:
         board = (report.run.gpu_name, report.run.gpu_uuid, report.run.emulated)
-        for measurement in report.measurements:
+        for measurement in ordered(report.measurements):
             value = figure(measurement, metric)
             name = label(measurement.identity).casefold()
             if value is None or not all(word in name for word in wanted):

@@ -9,6 +9,7 @@ from pytest_gpuenergy.report.gate_views import METRIC_NAMES, UNITS, label
 from pytest_gpuenergy.report.history import Change, Point, Series
 from pytest_gpuenergy.report.measurement import RunInfo
 from pytest_gpuenergy.report.store import dump
+from pytest_gpuenergy.report.text import markdown_text
 
 SERIES_SHOWN = 8
 """Of more series, the terminal has no values."""
@@ -55,9 +56,9 @@ def markdown(found: Sequence[Series]) -> str:
             "" if series.spread is None else _percent(series.spread),
             str(len(series.changes)),
         )
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+        lines.append(f"| {' | '.join(map(markdown_text, cells))} |")
     changes = [
-        f"- {label(series.identity)} changed by {_describe_change(change)}"
+        markdown_text(f"- {label(series.identity)} changed by {_describe_change(change)}")
         for series in found
         for change in series.changes
     ]

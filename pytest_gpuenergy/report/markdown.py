@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
 
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.measurement import Measurement
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import best_of_each, energy, group, pareto, time
+from pytest_gpuenergy.report.text import figures, markdown_text
 from pytest_gpuenergy.report.views import write_view
-
-_MARKUP = str.maketrans({c: f"&#{ord(c)};" for c in "|`*[]\\"} | dict.fromkeys("\r\n\v\f", " "))
 
 
 def markdown(report: Report) -> str:
@@ -36,14 +34,16 @@ def _head(report: Report) -> Iterator[str]:
     run, rows = report.run, report.measurements
     measured = [m for m in rows if m.measured]
     flagged = sum(bool(m.validity) for m in measured)
-    yield f"# {_text(run.gpu_name)}{' (emulated)' if run.emulated else ''}, run {_text(run.run_id)}"
+    emulated = " (emulated)" if run.emulated else ""
+    yield markdown_text(f"# {run.gpu_name}{emulated}, run {run.run_id}")
     yield ""
     yield (
         f"{len(measured)} of {len(rows)} items measured, {flagged} of them flagged. "
-        f"Started {_text(run.started) or 'at an unknown time'} on {_text(run.host)}."
+        f"Started {markdown_text(run.started or 'at an unknown time')} "
+        f"on {markdown_text(run.host)}."
     )
     for line in anchor_lines(rows, report.anchors, emulated=run.emulated):
-        yield f"{_text(line)}  "
+        yield f"{markdown_text(line)}  "
     yield ""
 
 
@@ -59,23 +59,23 @@ def _best(rows: Sequence[Measurement]) -> Iterator[str]:
             one.workload,
             f"{time(one.time.time_ms or 0.0)} {_which(one.time)}",
             f"{energy(one.energy.energy_mj or 0.0)} {_which(one.energy)}",
-            f"{one.edp.edp_mj_ms:.3g} {_which(one.edp)}",
+            f"{figures(one.edp.edp_mj_ms or 0.0)} {_which(one.edp)}",
             one.edp.cap,
             str(len(one.front)),
         ]
-        yield f"| {' | '.join(map(_text, cells))} |"
+        yield f"| {' | '.join(map(markdown_text, cells))} |"
     yield ""
 
 
 def _tables(measurements: Sequence[Measurement]) -> Iterator[str]:
     for (workload, cap), rows in group(measurements).items():
         front = {id(m) for m in pareto(rows)}
-        yield f"<details><summary>{_text(workload)}, {_text(cap)}</summary>"
+        yield f"<details><summary>{markdown_text(workload)}, {markdown_text(cap)}</summary>"
         yield ""
         yield "| kernel | time (µs) | power (W) | energy (mJ) | EDP (mJ·ms) | GFLOP/s/W | notes |"
         yield "|---|---:|---:|---:|---:|---:|---|"
         for m in rows:
-            label = _text(m.kernel.label)
+            label = markdown_text(m.kernel.label)
             yield f"| {f'**{label}**' if id(m) in front else label} | {_cells(m)} |"
         yield ""
         yield "</details>"
@@ -88,12 +88,8 @@ def _which(m: Measurement) -> str:
 
 def _cells(m: Measurement) -> str:
     if m.time_ms is None or m.energy_mj is None:
-        return f"| | | | | {_text(f'{m.outcome}: {m.error}')}"
+        return f"| | | | | {markdown_text(f'{m.outcome}: {m.error}')}"
     return (
         f"{m.time_ms * 1e3:.2f} | {m.power_w:.1f} | {m.energy_mj:.4g} | {m.edp_mj_ms:.4g} | "
-        f"{m.gflops_per_w:.2f} | {_text(', '.join(m.validity))}"
+        f"{m.gflops_per_w:.2f} | {markdown_text(', '.join(m.validity))}"
     )
-
-
-def _text(words: str) -> str:
-    return escape(words, quote=False).translate(_MARKUP)

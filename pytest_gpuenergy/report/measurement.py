@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpuenergy.energy.meter import Trial
 from pytest_gpuenergy.energy.sensors import Conditions
-from pytest_gpuenergy.errors import Outcome, ReportError
+from pytest_gpuenergy.errors import Outcome, ReportInputError
 from pytest_gpuenergy.verification import Correctness
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def from_json(kind: type[_T], data: object) -> _T:
     """The dataclass ``kind`` from what `to_json` gave. Unknown fields are left out.
 
     Raises:
-        ReportError: a field is missing or of the wrong type, or some figures of a measurement
+        ReportInputError: a field is missing or of the wrong type, or some figures of a measurement
             are there and others are not; the message names it.
     """
     record = _decode(kind, data, kind.__name__)
@@ -154,7 +154,7 @@ def from_json(kind: type[_T], data: object) -> _T:
         known = [name for name in FIGURES if getattr(record, name) is not None]
         if 0 < len(known) < len(FIGURES):
             missing = next(name for name in FIGURES if name not in known)
-            raise ReportError(f"Measurement has {known[0]!r} and lacks {missing!r}.")
+            raise ReportInputError(f"Measurement has {known[0]!r} and lacks {missing!r}.")
     return typing.cast(_T, record)
 
 
@@ -182,7 +182,7 @@ def _decode(kind: Any, data: object, where: str) -> Any:
     elif type(data) is kind:
         return data
     # reprlib: what is nested too deeply, or endless, is cut short.
-    raise ReportError(f"{where} holds {reprlib.repr(data)}, which does not belong there.")
+    raise ReportInputError(f"{where} holds {reprlib.repr(data)}, which does not belong there.")
 
 
 def _decode_union(arguments: tuple[Any, ...], data: object, where: str) -> Any:
@@ -193,7 +193,7 @@ def _decode_union(arguments: tuple[Any, ...], data: object, where: str) -> Any:
             continue
         try:
             return _decode(argument, data, where)
-        except ReportError as error:
+        except ReportInputError as error:
             problem = error
     raise problem
 
@@ -210,5 +210,5 @@ def _decode_fields(kind: type, data: Mapping[str, object], where: str) -> Any:
         if item.name in data:
             values[item.name] = _decode(hints[item.name], data[item.name], f"{where}.{item.name}")
         elif item.default is MISSING and item.default_factory is MISSING:
-            raise ReportError(f"{where} lacks the field {item.name!r}.")
+            raise ReportInputError(f"{where} lacks the field {item.name!r}.")
     return kind(**values)

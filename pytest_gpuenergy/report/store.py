@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.errors import ReportError, ReportInputError
 from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.report.anchor import AnchorCheck
 from pytest_gpuenergy.report.measurement import (
@@ -88,7 +88,7 @@ class RunFolder:
         """Everything measured so far. A line that a crash has cut short is left out.
 
         Raises:
-            ReportError: the folder is not a run, or a line is damaged.
+            ReportInputError: the folder is not a run, or a line is damaged.
         """
         document = _read(self.path / _RUN)
         run = from_json(RunInfo, document.get("run") if isinstance(document, dict) else document)
@@ -108,7 +108,9 @@ def latest_run(root: Path) -> RunFolder | None:
         folder = root / HOME / "runs" / Path(name).name
         if name and is_run(folder):
             return RunFolder(folder)
-    return None
+    # That one was removed, or its name never written: ids sort by time.
+    others = sorted(filter(is_run, (root / HOME / "runs").glob("*")))
+    return RunFolder(others[-1]) if others else None
 
 
 def find_run(named: Path, root: Path) -> Path:
@@ -122,15 +124,15 @@ def load_report(path: Path) -> Report:
     """A run folder, or a JSON report written from one.
 
     Raises:
-        ReportError: it is neither; the message says what is wrong with it.
+        ReportInputError: it is neither; the message says what is wrong with it.
     """
     if path.is_dir():
         return RunFolder(path).load()
     document = _read(path)
     if not isinstance(document, dict) or "schema_version" not in document:
-        raise ReportError(f"{path} is not a report of pytest-gpuenergy.")
+        raise ReportInputError(f"{path} is not a report of pytest-gpuenergy.")
     if document["schema_version"] != SCHEMA_VERSION:
-        raise ReportError(
+        raise ReportInputError(
             f"{path} has schema version {document['schema_version']!r}, and this release reads "
             f"version {SCHEMA_VERSION}: use the release that wrote it."
         )
@@ -140,15 +142,15 @@ def load_report(path: Path) -> Report:
         checks = _listed(AnchorCheck, "anchors", document.get("anchors", []))
         return Report(run, measurements, checks)
     except ReportError as error:
-        raise ReportError(f"{path}: {error}") from None
+        raise ReportInputError(f"{path}: {error}") from None
 
 
 def merge(reports: Sequence[Report]) -> Report:
     """One report of several runs on the same GPU; of an item measured twice, the later one.
 
     Raises:
-        ReportError: the runs are of different GPUs or of unknown ones, or real and emulated ones,
-            or measured and legacy ones, or of a hot and a cold cache.
+        ReportInputError: the runs are of different GPUs or of unknown ones, or real and emulated
+            ones, or measured and legacy ones, or of a hot and a cold cache.
     """
     ordered = sorted(reports, key=lambda report: report.run.started)
     last = ordered[-1]
@@ -156,18 +158,18 @@ def merge(reports: Sequence[Report]) -> Report:
         for name in ("gpu_name", "emulated", "legacy"):
             ours, theirs = getattr(last.run, name), getattr(report.run, name)
             if ours != theirs:
-                raise ReportError(
+                raise ReportInputError(
                     f"Runs {last.run.run_id} and {report.run.run_id} cannot be merged: "
                     f"{name} is {ours!r} in one and {theirs!r} in the other."
                 )
     if len(ordered) > 1 and last.run.gpu_name == UNKNOWN_GPU:
-        raise ReportError(
+        raise ReportInputError(
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged, because it is "
             "not known that they are of the same GPU: name it with --gpu."
         )
     measurements = [m for report in ordered for m in report.measurements]
     if len({m.cache for m in measurements}) > 1:
-        raise ReportError(
+        raise ReportInputError(
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged: kernels were "
             "measured with a hot cache in one and a cold one in another."
         )
@@ -189,21 +191,21 @@ def read_text(path: Path) -> str:
     """The text of a file of ours.
 
     Raises:
-        ReportError: it is missing, huge or not text.
+        ReportInputError: it is missing, huge or not text.
     """
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe might never end
-            raise ReportError(f"{path} is not a file.")
+            raise ReportInputError(f"{path} is not a file.")
         if status.st_size > MAX_BYTES:
-            raise ReportError(f"{path} is larger than any report: {status.st_size} bytes.")
+            raise ReportInputError(f"{path} is larger than any report: {status.st_size} bytes.")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ReportError(f"{path} does not exist.") from None
+        raise ReportInputError(f"{path} does not exist.") from None
     except UnicodeDecodeError:
-        raise ReportError(f"{path} is not text.") from None
+        raise ReportInputError(f"{path} is not text.") from None
     except OSError as error:
-        raise ReportError(f"{path} cannot be read: {error.strerror}.") from None
+        raise ReportInputError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def _read(path: Path) -> Any:
@@ -211,12 +213,14 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ReportError(f"{path} is not valid JSON ({error}): it may be truncated.") from None
+        raise ReportInputError(
+            f"{path} is not valid JSON ({error}): it may be truncated."
+        ) from None
 
 
 def _listed(kind: type[_T], name: str, data: object) -> tuple[_T, ...]:
     if not isinstance(data, list):
-        raise ReportError(f"it has no list of {name}.")
+        raise ReportInputError(f"it has no list of {name}.")
     return tuple(from_json(kind, item) for item in data)
 
 
@@ -253,7 +257,7 @@ def _lines(path: Path, kind: type[_T]) -> Iterator[_T]:
         try:
             yield from_json(kind, data)
         except ReportError as error:
-            raise ReportError(f"{path}, line {number}: {error}") from None
+            raise ReportInputError(f"{path}, line {number}: {error}") from None
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

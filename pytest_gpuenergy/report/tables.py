@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from pytest_gpuenergy.report.measurement import Measurement
+from pytest_gpuenergy.report.text import figures
 
 ROWS_SHOWN = 30
 
@@ -15,23 +16,31 @@ def words(m: Measurement) -> str:
     """One line of figures: ``19.3 µs 7.62 mJ 0.147 mJ·ms``."""
     if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
         return m.outcome
-    return f"{time(m.time_ms)} {energy(m.energy_mj)} {m.edp_mj_ms:.3g} mJ·ms"
+    return f"{time(m.time_ms)} {energy(m.energy_mj)} {figures(m.edp_mj_ms)} mJ·ms"
 
 
 def time(time_ms: float) -> str:
     """With three significant digits, in µs or ms."""
-    return f"{time_ms:.3g} ms" if time_ms >= 1 else f"{time_ms * 1e3:.3g} µs"
+    return f"{figures(time_ms)} ms" if time_ms >= 1 else f"{figures(time_ms * 1e3)} µs"
 
 
 def energy(energy_mj: float) -> str:
     """With three significant digits, in µJ, mJ or J."""
     if energy_mj >= 1e3:
-        return f"{energy_mj / 1e3:.3g} J"
-    return f"{energy_mj:.3g} mJ" if energy_mj >= 0.1 else f"{energy_mj * 1e3:.3g} µJ"
+        return f"{figures(energy_mj / 1e3)} J"
+    return f"{figures(energy_mj)} mJ" if energy_mj >= 0.1 else f"{figures(energy_mj * 1e3)} µJ"
 
 
 def group(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
-    """By workload and cap: workloads as they come, the lowest cap and the best rank first.
+    """By workload and cap, each as `ordered`."""
+    groups: dict[tuple[str, str], list[Measurement]] = {}
+    for m in ordered(measurements):
+        groups.setdefault((m.workload.name, m.cap), []).append(m)
+    return groups
+
+
+def ordered(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Workloads as they come, the lowest cap and the best rank first.
 
     The order in which a run measured them says nothing: it mixes caps and kernels.
     """
@@ -48,10 +57,7 @@ def group(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[Mea
             inf if rank is None else rank,
         )
 
-    groups: dict[tuple[str, str], list[Measurement]] = {}
-    for m in sorted(listed, key=place):
-        groups.setdefault((m.workload.name, m.cap), []).append(m)
-    return groups
+    return sorted(listed, key=place)
 
 
 def pareto(rows: Sequence[Measurement]) -> list[Measurement]:
@@ -123,14 +129,14 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
             f"{'GFLOP/s':>9} {'GFLOP/s/W':>9}"
         )
         for m in shown:
-            if m.time_ms is None or m.energy_mj is None:
+            if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
                 yield f"  {m.kernel.label:<10} {m.outcome}: {m.error}"
                 continue
             mark = "*" if m in front else " "
             flags = f"  {', '.join(m.validity)}" if m.validity else ""
             yield (
                 f"{mark} {m.kernel.label:<10} {time(m.time_ms):>9} {energy(m.energy_mj):>9} "
-                f"{m.edp_mj_ms:>10.3g} {m.power_w:>8.1f} {m.gflops:>9.0f} "
+                f"{figures(m.edp_mj_ms):>10} {m.power_w:>8.1f} {m.gflops:>9.0f} "
                 f"{m.gflops_per_w:>9.2f}{flags}"
             )
         left_out = len(rows) - len(shown)
@@ -188,7 +194,7 @@ def _best_row(best: Best) -> tuple[str, ...]:
         best.workload,
         f"{time(best.time.time_ms or 0.0)} {where(best.time)}",
         f"{energy(best.energy.energy_mj or 0.0)} {where(best.energy)}",
-        f"{best.edp.edp_mj_ms:.3g} mJ·ms {where(best.edp)}",
+        f"{figures(best.edp.edp_mj_ms or 0.0)} mJ·ms {where(best.edp)}",
         best.edp.cap,
         f"{len(best.front)} of {len(best.rows)}",
     )

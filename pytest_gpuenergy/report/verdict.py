@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pytest_gpuenergy.energy.statistics import Estimate
+from pytest_gpuenergy.energy.statistics import Estimate, beyond_wander
 from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.report.gate_settings import GateSettings
 from pytest_gpuenergy.report.measurement import Interval, Measurement
@@ -99,7 +99,10 @@ def judge_budget(
         reasons = (*reasons, "no interval")
     else:
         change = log_excess(
-            found, max_mj_ms, session_sd=settings.sd("edp"), tail=tail_of(comparisons)
+            found,
+            max_mj_ms,
+            session_sd=beyond_wander("edp", settings.sd("edp")),
+            tail=tail_of(comparisons),
         )
         bound = math.log1p(limit)
         if change.low > bound:
@@ -147,7 +150,8 @@ def judge(
         which = "the baseline" if before is None else "the new run"
         reasons = (*reasons, f"no interval in {which}")
     else:
-        change = log_ratio(before, now, session_sd=session_sd, tail=tail_of(comparisons))
+        beyond = beyond_wander(metric, session_sd)
+        change = log_ratio(before, now, session_sd=beyond, tail=tail_of(comparisons))
     if change is not None and not reasons:
         verdict = decide(change, limit)
     values = (figure(base, metric), figure(new, metric))

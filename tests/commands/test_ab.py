@@ -139,7 +139,7 @@ def test_nothing_is_left_behind(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["ab", "no-such", "HEAD"], "git rev-parse does not work"),
+        (["ab", "no-such", "HEAD"], "There is no revision 'no-such' in "),
         (["ab", "HEAD", "HEAD", "-k", "nothing"], "there are no such items"),
         (["ab", "HEAD", "HEAD", "--rounds", "1"], "not a number of rounds"),
         (["ab", "HEAD", "HEAD", "--gpu-device", "tpu"], "--gpu-device 'tpu' is not understood"),

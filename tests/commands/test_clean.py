@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from small_project import BENCH, INI, PARTS
 
 import pytest_gpuenergy
 from pytest_gpuenergy.cli import main
@@ -38,6 +39,30 @@ def test_all_runs_are_removed(project: Path) -> None:
     make_run(project, "b")
     assert main(["clean", "--yes"]) == 0
     assert list(project.iterdir()) == []
+
+
+@pytest.mark.usefixtures("machine_apart")
+def test_what_a_run_writes_at_its_end_goes_too(pytester: pytest.Pytester) -> None:
+    home = pytester.path / ".gpuenergy"
+    (pytester.path / "pyproject.toml").write_text(INI)
+    pytester.makepyfile(parts=PARTS, test_scale=BENCH)
+    pytester.runpytest_subprocess("--powercap", "1,333W,current").assert_outcomes(passed=3)
+    (report,) = home.glob("runs/*/report.json")
+    assert len(list(report.parent.glob("csv/scale/**/*.csv"))) == 4
+    assert main(["clean", "--yes"]) == 0
+    assert not home.exists()
+
+
+def test_a_run_with_a_file_of_somebody_else_can_be_removed_later(project: Path) -> None:
+    folder = make_run(project)
+    notes = folder / "csv" / "case1" / "notes.csv"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    assert main(["clean", "--yes"]) == 0
+    assert notes.read_text() == "mine"
+    notes.unlink()
+    assert main(["clean", "--yes"]) == 0
+    assert not (project / ".gpuenergy").exists()
 
 
 def test_what_goes_is_listed_first(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

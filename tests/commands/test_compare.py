@@ -133,6 +133,69 @@ def test_what_cannot_be_compared_ends_with_2(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "base.json does not exist"),
+        ('{"schema_version": 1', "it may be truncated"),
+        ("[]", "is not a report"),
+        ('{"schema_version": 99}', "use the release that wrote it"),
+    ],
+)
+def test_a_baseline_that_cannot_be_read_ends_with_2(
+    make_run: MakeRun,
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: str | None,
+    words: str,
+) -> None:
+    make_run("a", measurement())
+    if content is not None:
+        (project / "base.json").write_text(content)
+    assert main(["compare", "base.json", "a", "--fail", "edp:5%"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_empty_limit_is_refused(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("a", measurement())
+    assert main(["compare", "a", "a", "--fail", ""]) == 2
+    assert "--fail is empty" in capsys.readouterr().err
+
+
+HOSTILE = "x|<b>\x1b[2J\n::error::pwned"
+
+
+@pytest.mark.parametrize(
+    "words", [["compare", "a", "a"], ["history"], ["report", "a"]], ids=lambda words: words[0]
+)
+@pytest.mark.parametrize("form", [[], ["--md", "-"]], ids=["terminal", "markdown"])
+def test_names_command_neither_terminal_nor_github(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str], words: list[str], form: list[str]
+) -> None:
+    make_run("a", measurement(HOSTILE))
+    assert main([*words, *form]) == 0
+    out = capsys.readouterr().out
+    assert "x" in out
+    assert "\x1b" not in out
+    assert not any(line.lstrip().startswith("::") for line in out.splitlines())
+    assert not (form and "<b>" in out)
+
+
+def test_kernels_are_listed_by_rank_not_as_measured(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ranked(rank: int) -> Measurement:
+        one = measurement(f"k{rank:02d}", seed=rank)
+        origin = replace(one.kernel, rank=rank)
+        return replace(one, kernel=origin, node_id=f"test[{rank}]")
+
+    make_run("a", *map(ranked, (2, 3, 1)))
+    for words in (["compare", "a", "a"], ["history"]):
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert out.index("k01") < out.index("k02") < out.index("k03")
+
+
 def test_another_board_is_said_once_and_can_be_allowed(
     make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,7 +100,7 @@ def test_a_table_says_how_many_failed(tmp_path: Path) -> None:
     log = write(tmp_path / NAME, [*hundred(), failures(0)])
     header, fastest, *_, told = sample(log, "--keep", "5").out.splitlines()
     assert header.split() == ["line", "band", "time", "GFLOP/s"]
-    assert fastest.split() == ["101", "fastest", "1", "ms", f"{FLOPS / 1e6:.0f}"]
+    assert fastest.split() == ["101", "fastest", "1.00", "ms", f"{FLOPS / 1e6:.0f}"]
     assert told == "5 of 101 trials that ran; 1 of 102 failed"
 
 

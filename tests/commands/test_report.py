@@ -128,12 +128,12 @@ def test_runs_of_a_real_and_an_emulated_gpu_do_not_mix(
 ) -> None:
     make_run(project, "a", K01)
     make_run(project, "b", K01, emulated=False)
-    assert main(["report", "a", "b"]) == 1
+    assert main(["report", "a", "b"]) == 2
     assert "cannot be merged" in capsys.readouterr().err
 
 
 def test_a_missing_run_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "no-such-run"]) == 1
+    assert main(["report", "no-such-run"]) == 2
     assert capsys.readouterr().err == "gpuenergy: error: no-such-run does not exist.\n"
 
 

@@ -233,7 +233,7 @@ def test_old_and_measured_runs_do_not_mix(tmp_path: Path, tree: Path) -> None:
     run = RunInfo("new", "2026", "host", "NVIDIA A100", "GPU-0", "sm_80", False, {}, {}, {})
     measured = RunFolder.create(tmp_path, run).path
     outcome = report(tree, measured, "--gpu", "NVIDIA A100")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "cannot be merged: legacy is" in outcome.err
     assert report(RunFolder.create(tmp_path, replace(run, run_id="b")).path, measured).code == 0
 
@@ -241,7 +241,7 @@ def test_old_and_measured_runs_do_not_mix(tmp_path: Path, tree: Path) -> None:
 def test_trees_are_merged_when_the_gpu_is_named(tree: Path) -> None:
     both = [tree / "case2", tree / "case10"]
     outcome = report(*both)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "not known that they are of the same GPU" in outcome.err
     named = report(*both, "--gpu", "NVIDIA A100", "--json", "-")
     assert len(named.document["measurements"]) == 8
@@ -256,7 +256,7 @@ def test_a_gpu_named_for_a_measured_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_without_outputs_is_no_run(tmp_path: Path) -> None:
     outcome = report(tmp_path)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert outcome.err.endswith("run.json does not exist.\n")
 
 

@@ -128,7 +128,7 @@ def test_missing_in_the_baseline_fails_when_strict(project: Project) -> None:
 def test_another_gpu_ends_the_run_before_it_measures(project: Project) -> None:
     make_baseline(project)
     result = project.run(*FAIL, "--gpu-device", "emulated:a30")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines(["*The baseline (run *) is of NVIDIA H200 (emulated), *gpu_name*"])
     assert "Traceback" not in result.stdout.str()
 
@@ -158,6 +158,8 @@ def test_a_run_can_be_named_by_its_id(project: Project) -> None:
         (("--gpuenergy-fail", "edp:5%"), "*--gpuenergy-fail needs a baseline: *"),
         (("--gpuenergy-compare", "no.json"), "*/no.json does not exist."),
         ((*COMPARE, "--gpuenergy-fail", "edp"), "*--gpuenergy-fail 'edp' is not understood: *"),
+        ((*COMPARE, "--gpuenergy-fail="), "*--gpuenergy-fail is empty: *"),
+        (("--gpuenergy-compare=",), "*--gpuenergy-compare is empty: *"),
         ((*COMPARE, "--gpuenergy-allow", "gpu"), "*--gpuenergy-allow 'gpu' is not understood: *"),
         ((*COMPARE, "--gpuenergy-session-sd", "1%"), "*--gpuenergy-session-sd '1%' is not *"),
     ],
@@ -195,7 +197,9 @@ def shown(project: Project) -> dict[str, object]:
 def test_the_page_shows_the_comparison(project: Project, workers: tuple[str, ...]) -> None:
     make_baseline(project, edp=0.5)
     base = load_report(project.path / "base.json")
-    project.run_apart(*COMPARE, "--gpuenergy-html", "page.html", *workers).assert_outcomes(passed=1)
+    result = project.run_apart(*COMPARE, "--gpuenergy-html", "page.html", *workers)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"report: *, CSV: *, page: {project.path}/page.html"])
     data = shown(project)
     assert dict(data["baseline"])["run"] == base.run.run_id  # type: ignore[call-overload]
     changes = {one["metric"]: one["change_percent"] for one in data["differences"]}  # type: ignore[attr-defined]
@@ -208,7 +212,7 @@ def test_a_baseline_that_was_refused_is_not_on_the_page(project: Project) -> Non
     make_baseline(project)
     page = ("--gpuenergy-html", "page.html")
     result = project.run_apart(*COMPARE, *page, "--gpu-device", "emulated:a30")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert result.stdout.str().count("they differ in gpu_name") == 1
     assert shown(project)["baseline"] is None
 

@@ -83,3 +83,14 @@ def test_another_device_is_refused_in_one_sentence(project: Project) -> None:
     assert "run without --gpuenergy-resume." in text
     assert "Traceback" not in text
     assert project.report() == before
+
+
+def test_a_changed_workload_is_measured_again(project: Project) -> None:
+    project.run("--powercap", "1").assert_outcomes(passed=1)
+    (before,) = project.report().measurements
+    parts = (project.path / "parts.py").read_text()
+    (project.path / "parts.py").write_text(parts.replace("flops=1024", "flops=2048"))
+    project.run("--powercap", "1", "--gpuenergy-resume").assert_outcomes(passed=1)
+    (after,) = project.report().measurements
+    assert (before.workload.flops, after.workload.flops) == (1024, 2048)
+    assert after.kernel.digest == before.kernel.digest

@@ -148,7 +148,7 @@ def test_the_best_of_each_workload_is_told(project: Project) -> None:
 
 
 def test_durations_say_where_the_time_went(project: Project) -> None:
-    lines = ["wall time of 1 items: *"]
+    lines = ["wall time of 1 item: *"]
     lines += [f"  {name} *%" for name in ("compile", "verify", "load", "heat", "measure", "rest")]
     lines += ["slowest items", "* test_scale.py::test_scale[[]450W[]] (compile *, measure *)"]
     project.run("--gpuenergy-durations", *ONE).stdout.fnmatch_lines(lines)

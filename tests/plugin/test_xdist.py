@@ -54,7 +54,9 @@ def limits_w(count: int) -> list[float]:
 def test_workers_write_one_report(project: Project) -> None:
     project.ini('gpuenergy_json = "r.json"')
     arguments = (*TWO, "--gpu-device", "emulated:h200x2")
-    project.run(*arguments).assert_outcomes(passed=5)
+    result = project.run(*arguments)
+    result.assert_outcomes(passed=5)
+    result.stdout.fnmatch_lines(["EMULATED NVIDIA H200: results are checked for real, *"])
     report = project.report()
     assert sorted(m.cap for m in report.measurements) == ["200W", "325W", "450W", "575W", "700W"]
     assert (project.path / "r.json").exists()

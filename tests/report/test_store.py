@@ -203,12 +203,15 @@ def test_the_latest_run_is_the_one_begun_last(tmp_path: Path, run_info: Make) ->
 
 
 @pytest.mark.parametrize("text", ["", "gone", "..", "../../elsewhere", "\0", "a" * 5000])
-def test_a_latest_file_that_names_no_run_means_none(
+def test_a_latest_file_that_names_no_run_means_the_newest(
     tmp_path: Path, run_info: Make, text: str
 ) -> None:
-    RunFolder.create(tmp_path, run_info(run_id="here"))
+    for run_id in ("20260101T000000-b", "20260102T000000-a", "20251231T000000-c"):
+        RunFolder.create(tmp_path, run_info(run_id=run_id))
     (tmp_path / ".gpuenergy" / "latest").write_text(text)
-    assert latest_run(tmp_path) is None
+    last = latest_run(tmp_path)
+    assert last is not None
+    assert last.path.name == "20260102T000000-a"
 
 
 def test_without_runs_there_is_no_latest(tmp_path: Path) -> None:

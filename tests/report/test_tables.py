@@ -30,7 +30,14 @@ FIGURES = st.integers(1, 6).map(float)
 
 @pytest.mark.parametrize(
     ("time_ms", "text"),
-    [(0.0193, "19.3 µs"), (0.999, "999 µs"), (1.0, "1 ms"), (12.345, "12.3 ms")],
+    [
+        (0.0193, "19.3 µs"),
+        (0.999, "999 µs"),
+        (0.9996, "1000 µs"),
+        (1.0, "1.00 ms"),
+        (12.345, "12.3 ms"),
+        (2345.6, "2346 ms"),
+    ],
 )
 def test_times_have_three_digits_and_a_unit(time_ms: float, text: str) -> None:
     assert time(time_ms) == text
@@ -38,7 +45,7 @@ def test_times_have_three_digits_and_a_unit(time_ms: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("energy_mj", "text"),
-    [(0.05, "50 µJ"), (0.1, "0.1 mJ"), (7.6249, "7.62 mJ"), (1234.5, "1.23 J")],
+    [(0.05, "50.0 µJ"), (0.1, "0.100 mJ"), (7.6249, "7.62 mJ"), (1234.5, "1.23 J")],
 )
 def test_energies_have_three_digits_and_a_unit(energy_mj: float, text: str) -> None:
     assert energy(energy_mj) == text
@@ -160,7 +167,7 @@ def test_cold_and_hot_caches_are_never_mixed(measured: Make) -> None:
 
 def test_the_best_of_each_workload_is_one_line(measured: Make) -> None:
     lines = list(best_lines([measured(1), measured(1, workload="case2")], emulated=True))
-    least = ("500 µs", "100 mJ", "50 mJ·ms")
+    least = ("500 µs", "100 mJ", "50.0 mJ·ms")
     assert lines[0] == "best of each workload (emulated)"
     assert [re.split(" {2,}", line.strip()) for line in lines[1:]] == [
         ["workload", "least time", "least energy", "least EDP", "best cap", "Pareto"],

@@ -13,6 +13,7 @@ from pytest_gpuenergy.report.html.charts import charts
 from pytest_gpuenergy.report.measurement import Interval, Measurement, RunInfo
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import Best, best_of_each, energy, subject, time
+from pytest_gpuenergy.report.text import figures
 
 Values = dict[str, Any]
 
@@ -42,7 +43,7 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
     """Everything the page shows of ``report``, and of its differences to ``baseline``.
 
     Raises:
-        ReportError: one is of an emulated GPU and the other of a real one.
+        ReportInputError: one is of an emulated GPU and the other of a real one.
     """
     rows = report.measurements
     best = best_of_each(rows)
@@ -128,7 +129,7 @@ def _best(best: Best) -> Values:
         "measured": len(best.rows),
         "time": told(best.time, time(best.time.time_ms or 0.0)),
         "energy": told(best.energy, energy(best.energy.energy_mj or 0.0)),
-        "edp": told(best.edp, f"{best.edp.edp_mj_ms:.3g} mJ·ms"),
+        "edp": told(best.edp, f"{figures(best.edp.edp_mj_ms or 0.0)} mJ·ms"),
         "front": [{"kernel": m.kernel.label, "cap": m.cap} for m in best.front],
     }
 

@@ -46,7 +46,7 @@ def html_page(report: Report, baseline: Report | None = None) -> str:
 
     Raises:
         InputError: the plotting library is not installed.
-        ReportError: one of the two is of an emulated GPU and the other of a real one.
+        ReportInputError: one of the two is of an emulated GPU and the other of a real one.
     """
     check_html()
     data = page_data(report, baseline)

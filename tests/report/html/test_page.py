@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.errors import InputError, ReportError
 from pytest_gpuenergy.report.html import html_page, write_html
 from pytest_gpuenergy.report.html.charts import charts
+from pytest_gpuenergy.report.store import load_report
 
 vl_convert = pytest.importorskip("vl_convert", reason="the page's charts need vl-convert-python")
 Make = Callable[..., Any]
@@ -169,3 +170,14 @@ def test_charts_are_valid_and_say_when_they_are_emulated(emulated: bool, caps: i
     for specification in specifications:
         assert specification["title"]["text"].endswith("(emulated)") == emulated
         vl_convert.vegalite_to_vega(specification, vl_version="6.4")
+
+
+def test_the_example_in_the_docs_is_what_its_command_writes() -> None:
+    root = Path(__file__).parents[3]
+    report = load_report(root / "bench/results/nvidia-h200-2026-11-21/report.json")
+    example = Outline((root / "docs/examples/h200.html").read_text(encoding="utf-8"))
+    written = Outline(html_page(report))
+    assert example.data == written.data
+    *_, ours = example.texts_of("script")
+    assert ours == written.texts_of("script")[-1]  # the other script is the charts' library
+    assert example.texts_of("style") == written.texts_of("style")
