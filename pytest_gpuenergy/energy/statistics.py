@@ -24,11 +24,6 @@ _NEWTON_STEPS = 50
 _PRECISION = 1e-9
 
 
-def beyond_wander(metric: Metric, session_sd: float) -> float:
-    """What a deviation between sessions adds to intervals, which hold `WANDER` already."""
-    return math.sqrt(max(0.0, session_sd**2 - WANDER[metric] ** 2))
-
-
 @dataclass(frozen=True)
 class Estimate:
     """A mean and its two-sided 95 % confidence interval, in the unit of what was measured."""

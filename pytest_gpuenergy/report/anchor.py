@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_gpuenergy.energy.statistics import WANDER
 from pytest_gpuenergy.metrics import METRICS, Metric
 from pytest_gpuenergy.report.measurement import Measurement
 from pytest_gpuenergy.report.ratio import log_ratio
@@ -113,7 +114,7 @@ def ratio_of(first: Measurement, again: Measurement, metric: Metric) -> Ratio | 
     before, now = sample(first, metric), sample(again, metric)
     if before is None or now is None:
         return None
-    change = log_ratio(before, now, session_sd=0.0, tail=_TAIL)
+    change = log_ratio(before, now, session_sd=WANDER[metric], tail=_TAIL)
     return Ratio(math.exp(change.mean), math.exp(change.low), math.exp(change.high))
 
 

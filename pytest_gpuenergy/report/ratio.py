@@ -26,7 +26,8 @@ class Sample:
 
     Attributes:
         mean: above zero, in any unit.
-        relative_error: standard error of the mean by the session's own trials, as a fraction.
+        relative_error: standard error of the mean by the session's own trials, as a fraction;
+            without what all of them share.
         degrees: of freedom of that error; infinite for a figure known exactly.
     """
 
@@ -35,8 +36,11 @@ class Sample:
     degrees: float
 
     @classmethod
-    def of(cls, mean: float, ci95: Interval, trials: int) -> Sample:
+    def of(cls, mean: float, ci95: Interval, trials: int, *, shared: float = 0.0) -> Sample:
         """From the 95 % interval, Student's t over ``trials`` trials, of a measurement.
+
+        ``shared`` is the deviation, as a fraction, that the interval holds beside that of the
+        trials. It is left out: no number of trials says how well it is known.
 
         Raises:
             ValueError: there are fewer than two trials, the mean is not above zero, or the error
@@ -47,7 +51,7 @@ class Sample:
         error = (ci95.high - ci95.low) / 2 / student_t(trials - 1) / mean
         if not error < _LARGEST_ERROR:  # its fourth power must be a number
             raise ValueError("the interval is as good as infinite")
-        return cls(mean, error, trials - 1)
+        return cls(mean, math.sqrt(max(0.0, error**2 - shared**2)), trials - 1)
 
 
 def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> Estimate:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pytest_gpuenergy.energy.statistics import Estimate, beyond_wander
+from pytest_gpuenergy.energy.statistics import WANDER, Estimate
 from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.report.gate_settings import GateSettings
 from pytest_gpuenergy.report.measurement import Interval, Measurement
@@ -101,7 +101,7 @@ def judge_budget(
         change = log_excess(
             found,
             max_mj_ms,
-            session_sd=beyond_wander("edp", settings.sd("edp")),
+            session_sd=max(settings.sd("edp"), WANDER["edp"]),
             tail=tail_of(comparisons),
         )
         bound = math.log1p(limit)
@@ -150,8 +150,8 @@ def judge(
         which = "the baseline" if before is None else "the new run"
         reasons = (*reasons, f"no interval in {which}")
     else:
-        beyond = beyond_wander(metric, session_sd)
-        change = log_ratio(before, now, session_sd=beyond, tail=tail_of(comparisons))
+        deviation = max(session_sd, WANDER[metric])
+        change = log_ratio(before, now, session_sd=deviation, tail=tail_of(comparisons))
     if change is not None and not reasons:
         verdict = decide(change, limit)
     values = (figure(base, metric), figure(new, metric))
@@ -187,12 +187,12 @@ def interval(measurement: Measurement, metric: Metric) -> Interval | None:
 
 
 def sample(measurement: Measurement, metric: Metric) -> Sample | None:
-    """The metric with its error; None for a measurement without an interval."""
+    """The metric with its trials' error; None for a measurement without an interval."""
     mean, ci95 = figure(measurement, metric), interval(measurement, metric)
     if mean is None or ci95 is None:
         return None
     try:
-        return Sample.of(mean, ci95, len(measurement.trials))
+        return Sample.of(mean, ci95, len(measurement.trials), shared=WANDER[metric])
     except ValueError:
         return None
 
