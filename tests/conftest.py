@@ -6,6 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from pytest_gpuenergy.kernels.database import Database, load_database
@@ -13,6 +14,9 @@ from pytest_gpuenergy.kernels.records import BANDS, Record, RecordFile
 from pytest_gpuenergy.workloads import CASES
 
 pytest_plugins = ["pytester"]
+# No deadlines: several tests at once share the processor.
+hypothesis.settings.register_profile("shared", deadline=None)
+hypothesis.settings.load_profile("shared")
 RAW = Path(__file__).parent / "data/case7_raw"
 
 

@@ -63,7 +63,7 @@ def test_quick_start_has_two_commands_on_their_own() -> None:
     assert len(commands) == 2
     assert all(command.startswith("python3 -m venv") for command in commands)
     assert commands[0].endswith("pytest bench -k case1 --powercap 3")
-    assert commands[1].endswith("pytest tests")
+    assert commands[1].endswith("pytest tests -n auto")
 
 
 @pytest.mark.parametrize(
