@@ -107,13 +107,19 @@ class GatePlugin:
         return "\n".join(problems)
 
     def review(self, measurements: Sequence[Measurement]) -> list[str]:
-        """See at the end which verdicts a drift that was found later makes doubtful.
+        """See at the end whether anything was judged, and what a drift found later makes doubtful.
 
         Returns:
             What fails the run.
         """
         from pytest_gpuenergy.report.anchor import DRIFT
 
+        judged = any(verdict for _, verdict, _ in self._told)
+        if self._baseline is not None and self._settings.enforced and self._told and not judged:
+            return [
+                f"Nothing of this run is in run {self._baseline.run.run_id}, its baseline, so that "
+                "nothing was judged: give another baseline, or renew it (gpuenergy baseline update)."
+            ]
         sure = {node for node, verdict, _ in self._told if verdict and verdict != "AMBIGUOUS"}
         count = sum(m.node_id in sure and DRIFT in m.validity for m in measurements)
         if count:

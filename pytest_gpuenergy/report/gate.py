@@ -56,8 +56,8 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing fails by the settings."""
-        if self.settings.enforced and self.failed:
+        """Whether nothing fails by the settings; a gate that had nothing to judge fails."""
+        if self.settings.enforced and (self.failed or not self.judgements):
             return False
         if self.settings.strict and self.missing_in_base:
             return False

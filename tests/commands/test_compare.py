@@ -77,6 +77,16 @@ def test_without_a_limit_nothing_fails(
     assert "3 WORSE" in capsys.readouterr().out
 
 
+def test_a_gate_with_nothing_to_judge_fails(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("a", measurement())
+    make_run("b", measurement("renamed"))
+    assert main(["compare", "a", "b", "--fail", "edp:5%"]) == 1
+    assert capsys.readouterr().out.endswith("nothing was compared: FAILED\n")
+    assert main(["compare", "a", "b"]) == 0
+
+
 def test_strict_and_the_deviation_between_sessions_are_heeded(make_run: MakeRun) -> None:
     make_run("a", measurement())
     make_run("b", measurement(edp=1.05))

@@ -118,6 +118,15 @@ def test_missing_in_the_baseline_is_said(project: Project) -> None:
     )
 
 
+def test_a_gate_with_nothing_to_judge_fails_the_run(project: Project) -> None:
+    make_baseline(project)
+    result = project.run("--powercap", "2", *FAIL[2:])
+    result.assert_outcomes(passed=1)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*Nothing of this run is in run * its baseline, *"])
+    assert project.run("--powercap", "2", *COMPARE[2:]).ret == 0
+
+
 def test_missing_in_the_baseline_fails_when_strict(project: Project) -> None:
     make_baseline(project)
     result = project.run("--powercap", "1,2", *FAIL[2:], "--gpuenergy-strict")

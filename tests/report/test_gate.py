@@ -126,7 +126,7 @@ def test_another_cap_or_cache_is_another_item(
     assert verdicts(comparison) == []
     assert [one.why for one in comparison.missing_in_base] == ["not in the baseline"]
     assert [one.why for one in comparison.missing_in_new] == ["not in the new run"]
-    assert comparison.passed
+    assert not comparison.passed  # there was nothing to judge
 
 
 def test_items_of_one_name_are_told_apart_by_their_ids(judged: Callable[..., Comparison]) -> None:
@@ -277,7 +277,8 @@ def test_a_kernel_that_fails_now_fails_the_gate(judged: Callable[..., Comparison
     comparison = judged([measurement()], [broken])
     assert [one.why for one in comparison.failed] == ["It is wrong."]
     assert not comparison.passed
-    mended = judged([broken], [measurement()])
+    other = measurement("k02")
+    mended = judged([broken, other], [measurement(), other])
     assert [one.why for one in mended.missing_in_base] == ["without figures in the baseline"]
     assert mended.passed
 
