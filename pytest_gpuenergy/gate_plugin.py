@@ -118,7 +118,7 @@ class GatePlugin:
         if self._baseline is not None and self._settings.enforced and self._told and not judged:
             return [
                 f"Nothing of this run is in run {self._baseline.run.run_id}, its baseline, so that "
-                "nothing was judged: give another baseline, or renew it (gpuenergy baseline update)."
+                "nothing was judged: give another baseline, or gpuenergy baseline update."
             ]
         sure = {node for node, verdict, _ in self._told if verdict and verdict != "AMBIGUOUS"}
         count = sum(m.node_id in sure and DRIFT in m.validity for m in measurements)
