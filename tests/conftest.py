@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,9 @@ pytest_plugins = ["pytester"]
 # No deadlines: several tests at once share the processor.
 hypothesis.settings.register_profile("shared", deadline=None)
 hypothesis.settings.load_profile("shared")
+# Who runs the tests in the background, or with nohup, has these ignored, and so would children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 RAW = Path(__file__).parent / "data/case7_raw"
 
 
