@@ -15,6 +15,8 @@ from pytest_gpuenergy.errors import DeviceError
 from pytest_gpuenergy.paths import state_dir
 
 _POLL_S = 0.1
+_NAMING_S = 1.0
+"""A process that has just got the lock takes this long, at most, to write who it is."""
 
 
 @contextlib.contextmanager
@@ -33,7 +35,9 @@ def gpu_lock(device: Gpu, *, wait_s: float, group: str = "") -> Iterator[None]:
     """
     descriptor = _open(_folder(device) / f"{device.uuid}.lock")
     try:
-        deadline_s = time.monotonic() + wait_s
+        # Whether the holder is one of ours is known once it has had time to say so.
+        patience_s = max(wait_s, _NAMING_S) if group else wait_s
+        deadline_s = time.monotonic() + patience_s
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,7 +45,7 @@ def gpu_lock(device: Gpu, *, wait_s: float, group: str = "") -> Iterator[None]:
             except BlockingIOError:
                 holder, _, holders_group = _holder(descriptor).partition(" ")
                 if group and holders_group == group:
-                    deadline_s = time.monotonic() + wait_s
+                    deadline_s = time.monotonic() + patience_s
                 elif time.monotonic() >= deadline_s:
                     raise DeviceError(
                         f"{device.name} ({device.uuid}) is in use by process {holder or '?'}: "

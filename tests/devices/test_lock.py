@@ -161,11 +161,41 @@ def test_processes_of_one_group_wait_for_each_other(monkeypatch: pytest.MonkeyPa
             assert len(waits) == 3
 
 
-def test_processes_of_another_group_do_not_wait() -> None:
+def test_a_process_that_has_not_said_yet_who_it_is_is_given_time(
+    monkeypatch: pytest.MonkeyPatch, own_folders: Path
+) -> None:
+    with held_by_another(group="run1") as process:
+        (lock,) = own_folders.rglob("GPU-1.lock")
+        named = lock.read_text()
+        lock.write_text("")
+        waits: list[float] = []
+
+        def wait(duration_s: float) -> None:
+            waits.append(duration_s)
+            if len(waits) == 2:
+                lock.write_text(named)
+            if len(waits) == 20:
+                process.communicate()
+
+        monkeypatch.setattr("time.sleep", wait)
+        with gpu_lock(card(), wait_s=0, group="run1"):
+            assert len(waits) == 20
+
+
+def test_processes_of_another_group_hardly_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+
+    def sleep(duration_s: float) -> None:
+        nonlocal now_s
+        now_s += duration_s
+
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
     with held_by_another(group="run1") as process:
         with (
             pytest.raises(DeviceError, match=rf"in use by process {process.pid}: wait for it"),
             gpu_lock(card(), wait_s=0, group="run2"),
         ):
             pass
+        assert now_s < 102.0
         process.communicate()
