@@ -32,6 +32,7 @@ _SUM_THREADS = 256
 _LARGEST_INNER = 8
 _LARGEST_DEPTH = 64  # elements of K in shared memory at a time
 _SHARED_FLOATS = 48 * 1024 // 4
+_PITCH_FACTOR, _PITCH_OFFSET = 8, 4
 _LANES = [1, 2, 4]
 _UNROLLED = [16, 64, 256, 1024]
 
@@ -68,8 +69,9 @@ class GemmForm:
     @property
     def most_depth(self) -> int:
         """Elements of K that fit into shared memory at a time."""
-        buffers = 2 if self.pipelined else 1
-        return min(_LARGEST_DEPTH, _SHARED_FLOATS // (sum(self.tile) * buffers))
+        floats = _SHARED_FLOATS // (2 if self.pipelined else 1)
+        gaps = self.tile[0] * (_PITCH_FACTOR - 1)
+        return min(_LARGEST_DEPTH, (floats - gaps) // sum(self.tile))
 
 
 def gemm_forms(shape: Conv2dShape) -> tuple[GemmForm, ...]:
@@ -242,6 +244,8 @@ def _load_together(schedule: Any, block: Any, number: int, loop: Any) -> None:
     while producers := list(schedule.get_producers(copy)):
         (producer,) = producers
         schedule.compute_inline(producer)
+    if number == 1:
+        schedule.storage_align(copy, 0, 0, _PITCH_FACTOR, _PITCH_OFFSET)
 
 
 def space_generator(shape: Conv2dShape, space: Space, number: int = 0, processes: int = 1) -> Any:
