@@ -18,8 +18,8 @@ import numpy as np
 
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.energy.meter import Trial
 from pytest_gpuenergy.energy.statistics import WANDER, estimate
+from pytest_gpuenergy.energy.trials import Trial
 from pytest_gpuenergy.harness import Harness, Subject
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.metrics import METRICS

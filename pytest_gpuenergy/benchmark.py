@@ -162,7 +162,7 @@ class EnergyBenchmark:
 
         @contextmanager
         def repeater() -> Iterator[Repeater]:
-            replayed = GraphRepeater(lambda: function(*args), must_capture=False)
+            replayed = GraphRepeater([lambda: function(*args)], must_capture=False)
             captured.append(replayed.captured)
             yield replayed
 

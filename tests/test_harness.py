@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices.device import Repeater, Work
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices.cache import MAX_PLACEMENTS
+from pytest_gpuenergy.devices.device import Repeater, Timeline, Work
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, _VirtualRepeater
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.meter import MeterSettings
 from pytest_gpuenergy.energy.powercap import PowerCap
@@ -92,6 +93,21 @@ def test_a_correct_kernel_has_all_figures(device: EmulatedDevice) -> None:
     assert None not in [getattr(found, name) for name in FIGURES]
     assert found.correctness is not None
     assert found.correctness.max_relative_error <= found.correctness.max_relative_bound
+
+
+def test_an_item_is_of_several_places_in_memory(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, placed = _VirtualRepeater.stop, []
+
+    def noted(self: _VirtualRepeater) -> Timeline:
+        timeline = stop(self)
+        placed.append(timeline.placements)
+        return timeline
+
+    monkeypatch.setattr(_VirtualRepeater, "stop", noted)
+    measure(device, conv())
+    assert placed == [MAX_PLACEMENTS]
 
 
 def test_figures_agree_with_each_other(device: EmulatedDevice) -> None:

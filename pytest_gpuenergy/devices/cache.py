@@ -1,4 +1,4 @@
-"""What a GPU's L2 cache holds of a kernel's buffers when a launch begins."""
+"""Sets of a kernel's buffers that take turns: for an L2 cache without them, or for other places."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ MAX_SETS = 8192
 # By the time a set is used again, the others have filled the L2 twice: replacement is not exactly
 # by age.
 _FILLS = 2
+
+MAX_PLACEMENTS = 12
+_PLACED_BYTES = 256 << 20
 
 
 def sets_needed(set_bytes: int, l2_bytes: int) -> int:
@@ -38,3 +41,15 @@ def sets_needed(set_bytes: int, l2_bytes: int) -> int:
             "hot, or a larger workload.",
         )
     return sets
+
+
+def placements(set_bytes: int) -> int:
+    """How many sets of buffers show what a kernel takes wherever its buffers lie in memory.
+
+    A short kernel whose buffers the L2 cache holds is up to several percent faster or slower from
+    one place to the next. Buffers of hundreds of MiB lie in so many places that one set will do.
+
+    Args:
+        set_bytes: size of all buffers of one launch.
+    """
+    return max(1, min(MAX_PLACEMENTS, _PLACED_BYTES // max(1, set_bytes)))

@@ -89,9 +89,11 @@ class CudaDevice(Device):
         work: Work | None,  # noqa: ARG002 -- a real GPU needs no hint
         timeout_s: float,
         cache: CacheState = "hot",
+        spread: bool = False,
     ) -> Iterator[Repeater]:
         binary = self._compiled(kernel, arenas, scalars)
-        self._call(timeout_s, "load", kernel, binary, dict(arenas), dict(scalars), cache)
+        buffers = dict(arenas), dict(scalars)
+        self._call(timeout_s, "load", kernel, binary, *buffers, cache, spread)
         try:
             yield _WorkerRepeater(self, timeout_s)
         finally:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pytest_gpuenergy.devices.cache import CacheState, sets_needed
+from pytest_gpuenergy.devices.cache import CacheState, placements, sets_needed
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Launches, Timeline
 from pytest_gpuenergy.devices.nvrtc import Binary
 from pytest_gpuenergy.devices.replay import GraphRepeater
@@ -76,19 +76,28 @@ class CudaRunner:
         arenas: Mapping[str, Arena],
         scalars: Mapping[str, Scalar],
         cache: CacheState = "hot",
+        spread: bool = False,
     ) -> None:
         """Load the kernel with its buffers, ready for `start`; what was loaded before is freed."""
 
         def load() -> None:
             self.unload()
             images = {name: self._upload(arena.image()) for name, arena in arenas.items()}
+            size = sum(tensor.nbytes for tensor in _buffers(kernel, arenas))
+            sets = placements(size) if spread else 1
+            if cache == "cold":
+                sets = sets_needed(size, int(self._cupy.cuda.Device().attributes["L2CacheSize"]))
             turns = []
-            for _ in range(self._sets(kernel, arenas) if cache == "cold" else 1):
+            for _ in range(sets):
                 buffers = {name: image.copy() for name, image in images.items()}
                 buffers |= {space.name: self._workspace(space) for space in kernel.workspaces}
                 turns.append(self._bind(kernel, binary, buffers, arenas, scalars))
                 self._kept.append(buffers)
-            self._repeater = GraphRepeater(_in_turn(turns), multiple=len(turns))
+            self._repeater = (
+                GraphRepeater([_in_turn(turns)], multiple=sets)
+                if cache == "cold"
+                else GraphRepeater(turns)
+            )
 
         self._guarded(load)
 
@@ -120,11 +129,6 @@ class CudaRunner:
         if self._repeater is None:
             raise RuntimeError("no kernel is loaded")
         return self._repeater
-
-    def _sets(self, kernel: Kernel, arenas: Mapping[str, Arena]) -> int:
-        buffers = [*(arena.tensor for arena in arenas.values()), *kernel.workspaces]
-        l2_bytes = int(self._cupy.cuda.Device().attributes["L2CacheSize"])
-        return sets_needed(sum(tensor.nbytes for tensor in buffers), l2_bytes)
 
     def _upload(self, image: Any) -> Any:
         return self._cupy.asarray(np.asarray(image))
@@ -182,6 +186,10 @@ class CudaRunner:
             ):
                 outcome = "constraints"
             raise KernelFault(outcome, f"CUDA: {said}.") from None
+
+
+def _buffers(kernel: Kernel, arenas: Mapping[str, Arena]) -> list[Tensor]:
+    return [*(arena.tensor for arena in arenas.values()), *kernel.workspaces]
 
 
 def _in_turn(actions: Sequence[Callable[[], None]]) -> Callable[[], None]:

@@ -77,11 +77,14 @@ class Timeline:
         time_s: shape (n,), the device clock, ascending.
         launches: shape (n,), launches finished by then, counted from the start.
         busy_s: shape (n,), GPU time of those launches by the device's own timer.
+        placements: how many sets of buffers, each at a place of its own in memory, took turns, a
+            batch each.
     """
 
     time_s: npt.NDArray[np.float64]
     launches: npt.NDArray[np.float64]
     busy_s: npt.NDArray[np.float64]
+    placements: int = 1
 
 
 @dataclass(frozen=True)
@@ -197,8 +200,12 @@ class Device(ABC):
         work: Work | None,
         timeout_s: float,
         cache: CacheState = "hot",
+        spread: bool = False,
     ) -> AbstractContextManager[Repeater]:
         """Load ``kernel`` with the arenas' contents as its buffers, ready to run back to back.
+
+        With ``spread``, several sets of buffers take turns, each for some milliseconds, so that
+        what is measured is not of one place in memory; on an emulated GPU all places are alike.
 
         Raises:
             KernelFault: the kernel did not compile or could not be launched, or its buffers are

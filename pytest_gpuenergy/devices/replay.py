@@ -9,8 +9,9 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from threading import Event, Thread
 from typing import Any
 
@@ -25,38 +26,42 @@ _IN_FLIGHT = 3
 
 
 class GraphRepeater:
-    """Replays ``enqueue`` on a CUDA stream until told to stop.
+    """Replays work on a CUDA stream until told to stop.
 
     Args:
-        enqueue: launches the work once on the current stream of CuPy (and of PyTorch, when that
-            is imported).
-        must_capture: raise when ``enqueue`` cannot be captured in a CUDA graph, rather than
-            launching from the host.
-        multiple: a graph holds a multiple of so many calls of ``enqueue``, for one that goes
-            round in a circle.
+        turns: each launches the work once on the current stream of CuPy (and of PyTorch, when
+            that is imported). They have a graph each, and take turns: the same work with other
+            buffers, say.
+        must_capture: raise when the work cannot be captured in a CUDA graph, rather than launching
+            from the host.
+        multiple: a graph holds a multiple of so many calls, for work that goes round in a circle.
 
     Attributes:
         captured: whether a graph is replayed; if not, the host may delay launches.
     """
 
     def __init__(
-        self, enqueue: Callable[[], object], *, must_capture: bool = True, multiple: int = 1
+        self,
+        turns: Sequence[Callable[[], object]],
+        *,
+        must_capture: bool = True,
+        multiple: int = 1,
     ) -> None:
         import cupy
 
         self._cupy = cupy
-        self._enqueue = enqueue
+        self._turns = turns
         self._multiple = multiple
         self._device = cupy.cuda.Device()
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._batch = self._batch_for(self._time_launch())
         try:
-            self._graph = self._capture()
+            self._graphs = self._captured()
         except (cupy.cuda.runtime.CUDARuntimeError, RuntimeError):
             if must_capture:
                 raise
-            self._graph = None
-        self.captured = self._graph is not None
+            self._graphs = []
+        self.captured = bool(self._graphs)
         self._stop = Event()
         self._under_way = Event()
         self._thread: Thread | None = None
@@ -80,14 +85,14 @@ class GraphRepeater:
         if self._error is not None:
             raise self._error
         table = np.array(self._log, dtype=np.float64).reshape(-1, 3)
-        return Timeline(table[:, 0], table[:, 1], table[:, 2])
+        return Timeline(table[:, 0], table[:, 1], table[:, 2], len(self._turns))
 
     def launch(self, count: int) -> Launches:
-        """Call ``enqueue`` so many times, without the graph, and wait for the last."""
+        """Do the work of the first turn so many times, without a graph, and wait for the last."""
 
         def enqueue_all() -> None:
             for _ in range(count):
-                self._enqueue()
+                self._turns[0]()
 
         with self._current_stream():
             self._stream.synchronize()
@@ -126,33 +131,37 @@ class GraphRepeater:
                 return max(total_s / count, 1e-7)
             count *= 4
 
-    def _capture(self) -> Any:
+    def _captured(self) -> list[Any]:
+        """A graph of each turn, after the first has shown how many launches a graph should hold."""
         with self._current_stream():
-            self._stream.begin_capture()
-            try:
-                for _ in range(self._batch):
-                    self._enqueue()
-            finally:
-                graph = self._stream.end_capture()
-            graph.upload(self._stream)
-            if self._batch == self._multiple:
-                return graph  # of launches so long that their time is known well enough
-            graph.launch(self._stream)
-            total_s = self._elapsed_s(lambda: graph.launch(self._stream))
-        # Single launches of short kernels are slower than launches in a graph, so that the first
-        # guess makes graphs that are too short.
-        better = self._batch_for(total_s / self._batch)
-        if better > 2 * self._batch:
-            self._batch = better
-            return self._capture()
+            first = self._capture(self._turns[0])
+            if self._batch > self._multiple:
+                first.launch(self._stream)
+                total_s = self._elapsed_s(lambda: first.launch(self._stream))
+                # Single launches of short kernels are slower than launches in a graph, so that the
+                # first guess makes graphs that are too short.
+                better = self._batch_for(total_s / self._batch)
+                if better > 2 * self._batch:
+                    self._batch = better
+                    first = self._capture(self._turns[0])
+            return [first, *(self._capture(turn) for turn in self._turns[1:])]
+
+    def _capture(self, enqueue: Callable[[], object]) -> Any:
+        self._stream.begin_capture()
+        try:
+            for _ in range(self._batch):
+                enqueue()
+        finally:
+            graph = self._stream.end_capture()
+        graph.upload(self._stream)
         return graph
 
-    def _submit(self) -> None:
-        if self._graph is not None:
-            self._graph.launch(self._stream)
+    def _submit(self, turn: int) -> None:
+        if self._graphs:
+            self._graphs[turn].launch(self._stream)
         else:
             for _ in range(self._batch):
-                self._enqueue()
+                self._turns[turn]()
 
     def _run(self) -> None:
         try:
@@ -166,6 +175,7 @@ class GraphRepeater:
 
     def _replay(self) -> None:
         pending: deque[tuple[Any, Any]] = deque()
+        turns = cycle(range(len(self._turns)))
         launches, busy_s = 0.0, 0.0
         self._log.append((time.monotonic(), launches, busy_s))
         # A graph of one long launch gives the host time enough to submit the next.
@@ -175,7 +185,7 @@ class GraphRepeater:
                 # block: waiting sleeps, so that no processor spins beside the measurement
                 begin, end = (self._cupy.cuda.Event(block=True) for _ in range(2))
                 begin.record(self._stream)
-                self._submit()
+                self._submit(next(turns))
                 end.record(self._stream)
                 pending.append((begin, end))
             if not pending:

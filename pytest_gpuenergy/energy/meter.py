@@ -16,6 +16,7 @@ from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import Conditions, power_by_samples_w, read_conditions
 from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.energy.statistics import WANDER, Estimate, estimate
+from pytest_gpuenergy.energy.trials import Trial, cut_trials, placement_variance
 from pytest_gpuenergy.metrics import Metric
 
 _SPAN_S = 1.0
@@ -58,26 +59,6 @@ class MeterSettings:
     wander: Mapping[Metric, float] = field(default_factory=lambda: dict(WANDER))
     sources_tolerance: float = 0.02
     least_busy: float = 0.99
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One window between two edges of the energy source."""
-
-    seconds: float
-    joules: float
-    launches: float
-    busy_seconds: float
-
-    @property
-    def time_ms(self) -> float:
-        """GPU time of one launch."""
-        return 1e3 * self.busy_seconds / self.launches
-
-    @property
-    def energy_mj(self) -> float:
-        """Energy of one launch."""
-        return 1e3 * self.joules / self.launches
 
 
 @dataclass(frozen=True)
@@ -218,10 +199,10 @@ class EnergyMeter:
             "energy": [trial.energy_mj for trial in trials],
             "edp": [trial.energy_mj * trial.time_ms for trial in trials],
         }
+        placed = placement_variance(run.timeline, times[0], times[-1])
+        unseen: dict[Metric, float] = {"time": placed, "energy": shared, "edp": shared + placed}
         figures = {
-            metric: _around(
-                values, settings.wander[metric] ** 2 + (0.0 if metric == "time" else shared)
-            )
+            metric: _around(values, settings.wander[metric] ** 2 + unseen[metric])
             for metric, values in columns.items()
         }
         energy = figures["energy"]
@@ -266,22 +247,6 @@ class _Run(NamedTuple):
     samples_w: float | None
 
 
-def cut_trials(
-    times_s: Sequence[float], energies_mj: Sequence[float], timeline: Timeline
-) -> tuple[Trial, ...]:
-    """The windows between successive edges, with the launches and GPU time that fell into them."""
-    launches = np.interp(times_s, timeline.time_s, timeline.launches)
-    busy_s = np.interp(times_s, timeline.time_s, timeline.busy_s)
-    table = zip(
-        np.diff(times_s),
-        np.diff(energies_mj) / 1e3,
-        np.diff(launches),
-        np.diff(busy_s),
-        strict=True,
-    )
-    return tuple(Trial(*(float(value) for value in row)) for row in table)
-
-
 def _slope(edges: Sequence[Edge], period_s: float) -> Slope | None:
     """The slope of power over ``edges``; None while it cannot be told."""
     if len(edges) < 5 or edges[-1].energy_mj <= edges[0].energy_mj:
@@ -295,4 +260,4 @@ def _around(values: Sequence[float], relative_variance: float) -> Estimate:
     return estimate(values, extra_variance=relative_variance * mean * mean, successive=True)
 
 
-__all__ = ["CounterError", "EnergyMeter", "MeterSettings", "Reading", "Trial", "cut_trials"]
+__all__ = ["CounterError", "EnergyMeter", "MeterSettings", "Reading"]

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_gpuenergy.energy.meter import Trial
 from pytest_gpuenergy.energy.sensors import Conditions
+from pytest_gpuenergy.energy.trials import Trial
 from pytest_gpuenergy.errors import Outcome, ReportInputError
 from pytest_gpuenergy.verification import Correctness
 

@@ -11,7 +11,7 @@ import between_sessions
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.energy.meter import Trial
+from pytest_gpuenergy.energy.trials import Trial
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.gate_settings import GateSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -74,8 +74,11 @@ def real_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         class Graph:
             captured = True
 
-            def __init__(self, enqueue: Callable[[], object], *, must_capture: bool) -> None:
+            def __init__(
+                self, turns: Sequence[Callable[[], object]], *, must_capture: bool
+            ) -> None:
                 assert not must_capture
+                (enqueue,) = turns
                 enqueue()
                 work = Work(10**6, 10**3)
                 context = opened[-1].repeat(kernel, {}, {}, work=work, timeout_s=60)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.devices.cache import MAX_SETS, sets_needed
+from pytest_gpuenergy.devices.cache import MAX_PLACEMENTS, MAX_SETS, placements, sets_needed
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.model import Traffic, demand_of
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
@@ -31,6 +31,14 @@ def test_buffers_too_small_are_refused(set_bytes: int) -> None:
     with pytest.raises(KernelFault, match="use --gpuenergy-cache hot, or a larger") as raised:
         sets_needed(set_bytes, 50 * MIB)
     assert raised.value.outcome == "constraints"
+
+
+@given(st.integers(0, 1 << 36))
+def test_small_buffers_take_many_places_and_large_ones_little_memory(set_bytes: int) -> None:
+    sets = placements(set_bytes)
+    assert 1 <= sets <= MAX_PLACEMENTS
+    assert sets == 1 or sets * set_bytes <= 256 * MIB
+    assert sets == MAX_PLACEMENTS or (sets + 1) * set_bytes > 256 * MIB
 
 
 LAUNCH = Launch("f", (1000, 1, 1), (128, 1, 1), ())

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.device import Repeater, Timeline
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
@@ -20,8 +18,6 @@ from pytest_gpuenergy.energy.meter import (
     EnergyMeter,
     MeterSettings,
     Reading,
-    Trial,
-    cut_trials,
 )
 from pytest_gpuenergy.errors import DeviceError, KernelFault
 from pytest_gpuenergy.metrics import Metric
@@ -322,36 +318,34 @@ def test_a_launch_that_fails_is_the_kernels_fault(device: EmulatedDevice, repeat
     assert raised.value.outcome == "runtime"
 
 
-def ascending(least: int = 2) -> st.SearchStrategy[list[float]]:
-    steps = st.lists(st.floats(0.01, 1.0), min_size=least, max_size=30)
-    return steps.map(lambda values: np.cumsum(values).tolist())
+@dataclass
+class Uneven:
+    """A repeater one of whose two sets of buffers is at a slower place."""
+
+    inner: Repeater
+    slower: float
+
+    def start(self) -> None:
+        self.inner.start()
+
+    def stop(self) -> Timeline:
+        timeline = self.inner.stop()
+        steps_s = np.diff(timeline.busy_s, prepend=0.0)
+        steps_s[::2] *= 1 + self.slower
+        return replace(timeline, busy_s=np.cumsum(steps_s), placements=2)
 
 
-@given(ascending(), ascending(), ascending(), st.integers(0, 2**32))
-def test_trials_add_up_to_the_whole_window(
-    batches_s: list[float], edges_s: list[float], counts: list[float], seed: int
+def test_places_that_differ_widen_the_interval_of_the_time(
+    device: EmulatedDevice, repeat: Repeat
 ) -> None:
-    count = min(len(batches_s), len(counts))
-    time_s, launches = np.array(batches_s[:count]), np.array(counts[:count])
-    timeline = Timeline(time_s, launches, 0.9 * time_s)
-    energies_mj = np.random.default_rng(seed).integers(1, 10**6, len(edges_s)).cumsum()
-    trials = cut_trials(edges_s, energies_mj.tolist(), timeline)
-    ends_s = [edges_s[0], edges_s[-1]]
-    assert len(trials) == len(edges_s) - 1
-    assert sum(t.seconds for t in trials) == pytest.approx(edges_s[-1] - edges_s[0])
-    assert sum(t.joules for t in trials) == pytest.approx((energies_mj[-1] - energies_mj[0]) / 1e3)
-    for name, column in (("launches", launches), ("busy_seconds", timeline.busy_s)):
-        inside = np.diff(np.interp(ends_s, time_s, column))[0]
-        assert sum(getattr(t, name) for t in trials) == pytest.approx(inside, abs=1e-9)
-
-
-def test_a_trial_of_a_known_rate() -> None:
-    timeline = Timeline(np.array([0.0, 10.0]), np.array([0.0, 1000.0]), np.array([0.0, 9.0]))
-    (trial,) = cut_trials([2.0, 4.0], [5000, 6000], timeline)
-    assert (trial.seconds, trial.joules, trial.launches) == pytest.approx((2.0, 1.0, 200.0))
-    assert (trial.time_ms, trial.energy_mj) == pytest.approx((9.0, 5.0))
-
-
-def test_figures_of_a_trial_are_of_one_launch() -> None:
-    trial = Trial(seconds=1.0, joules=2.0, launches=100.0, busy_seconds=0.5)
-    assert (trial.time_ms, trial.energy_mj) == (5.0, 20.0)
+    readings = []
+    for slower in (0.0, 0.02):
+        with repeat(time_ms=0.02) as repeater:
+            readings.append(EnergyMeter(device).measure(Uneven(repeater, slower)))
+    alike, uneven = readings
+    # The mean of two places 2 % apart is known within 1 %, times Student's t.
+    assert uneven.time_ms.relative_half_width > 0.02 > 3 * alike.time_ms.relative_half_width
+    assert uneven.time_ms.mean == pytest.approx(1.01 * alike.time_ms.mean, rel=2e-3)
+    assert uneven.energy_mj.relative_half_width == pytest.approx(
+        alike.energy_mj.relative_half_width, rel=0.5
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.cache import STATES
+from pytest_gpuenergy.devices.cache import MAX_PLACEMENTS, STATES
 from pytest_gpuenergy.devices.device import Device, Work
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.lease import PowerCapLease
@@ -185,6 +185,19 @@ def test_a_cold_cache_makes_a_kernel_slower(device: Device) -> None:
     # 8 MiB come from the device memory rather than from the L2.
     assert cold.time_ms > 1.1 * hot.time_ms
     assert "host_gaps" not in cold.validity
+
+
+def test_sets_of_buffers_take_turns_of_a_graph_each(device: Device) -> None:
+    scalars = {"factor": Scalar("factor", "float32", 2.0)}
+    with arenas_for(workload(), seed=0) as arenas:
+        for spread, sets in ((False, 1), (True, MAX_PLACEMENTS)):
+            with device.repeat(
+                kernel(), arenas, scalars, work=None, timeout_s=20, spread=spread
+            ) as repeater:
+                repeater.start()
+                timeline = repeater.stop()
+            assert timeline.placements == sets
+            assert len(set(np.diff(timeline.launches))) == 1
 
 
 @pytest.mark.parametrize("read", [instant_power_mw, average_power_mw])

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.energy.meter import Trial
 from pytest_gpuenergy.energy.sensors import Conditions
+from pytest_gpuenergy.energy.trials import Trial
 from pytest_gpuenergy.errors import Outcome, ReportError
 from pytest_gpuenergy.report import Measurement, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.measurement import (

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.energy.meter import Trial
 from pytest_gpuenergy.energy.sensors import Conditions
+from pytest_gpuenergy.energy.trials import Trial
 from pytest_gpuenergy.errors import ReportError
 from pytest_gpuenergy.report.measurement import Interval, WorkloadInfo
 from pytest_gpuenergy.report.tidy import tidy_columns, tidy_csv, write_parquet

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from pytest_gpuenergy.devices.cache import CacheState, sets_needed
+from pytest_gpuenergy.devices.cache import CacheState, placements, sets_needed
 from pytest_gpuenergy.devices.device import Arena, Device, Launches, Repeater, Timeline, Work
 from pytest_gpuenergy.devices.emulated.card import Card
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
@@ -156,22 +156,24 @@ class EmulatedDevice(Device):
         work: Work | None,
         timeout_s: float,
         cache: CacheState = "hot",
+        spread: bool = False,
     ) -> Iterator[Repeater]:
         check_geometry(kernel, self.profile)
         check_memory(kernel, arenas, self.profile)
         strike(self.state)
         self._runner.compile(kernel)
         footprint = sum(arena.tensor.nbytes for arena in arenas.values())
+        set_bytes = footprint + sum(space.nbytes for space in kernel.workspaces)
         if cache == "cold":
-            spaces = sum(space.nbytes for space in kernel.workspaces)
-            sets_needed(footprint + spaces, self.profile.l2_bytes)  # as a real card would have it
+            sets_needed(set_bytes, self.profile.l2_bytes)  # as a real card would have it
+        places = placements(set_bytes) if spread and cache == "hot" else 1
         traffic = None
         if recorded_on(kernel, self.profile, cache) is None:
             traffic = self._profiled(kernel, arenas, scalars, timeout_s)
         demand = demand_of(
             kernel, work, traffic, self.profile, footprint_bytes=footprint, cache=cache
         )
-        repeater = _VirtualRepeater(self.state, demand, timeout_s)
+        repeater = _VirtualRepeater(self.state, demand, timeout_s, places)
         try:
             yield repeater
         finally:
@@ -209,10 +211,11 @@ class EmulatedDevice(Device):
 
 
 class _VirtualRepeater:
-    def __init__(self, state: CardState, demand: Demand, timeout_s: float) -> None:
+    def __init__(self, state: CardState, demand: Demand, timeout_s: float, placements: int) -> None:
         self._state = state
         self._demand = demand
         self._timeout_s = timeout_s
+        self._placements = placements
         self._running = False
 
     def start(self) -> None:
@@ -238,7 +241,7 @@ class _VirtualRepeater:
             card.stop()
         strike(self._state)
         self._refuse(run_s, "One run takes")
-        return load.timeline(runs)
+        return replace(load.timeline(runs), placements=self._placements)
 
     def launch(self, count: int) -> Launches:
         """As on a card whose host launches no faster than it can."""

@@ -1,0 +1,66 @@
+"""Trials: windows between edges of the energy source, and what a timeline says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_gpuenergy.devices.device import Timeline
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One window between two edges of the energy source."""
+
+    seconds: float
+    joules: float
+    launches: float
+    busy_seconds: float
+
+    @property
+    def time_ms(self) -> float:
+        """GPU time of one launch."""
+        return 1e3 * self.busy_seconds / self.launches
+
+    @property
+    def energy_mj(self) -> float:
+        """Energy of one launch."""
+        return 1e3 * self.joules / self.launches
+
+
+def cut_trials(
+    times_s: Sequence[float], energies_mj: Sequence[float], timeline: Timeline
+) -> tuple[Trial, ...]:
+    """The windows between successive edges, with the launches and GPU time that fell into them."""
+    launches = np.interp(times_s, timeline.time_s, timeline.launches)
+    busy_s = np.interp(times_s, timeline.time_s, timeline.busy_s)
+    table = zip(
+        np.diff(times_s),
+        np.diff(energies_mj) / 1e3,
+        np.diff(launches),
+        np.diff(busy_s),
+        strict=True,
+    )
+    return tuple(Trial(*(float(value) for value in row)) for row in table)
+
+
+def placement_variance(timeline: Timeline, begin_s: float, end_s: float) -> float:
+    """How well the mean time is known, as the places in memory that it is of are a sample.
+
+    The squared standard error, relative to the mean, of the mean over `Timeline.placements`: the
+    variance of their means, over their number. Only batches that ended after ``begin_s`` and by
+    ``end_s`` count. 0 where fewer than two placements have any.
+    """
+    inside = (timeline.time_s[1:] > begin_s) & (timeline.time_s[1:] <= end_s)
+    turns = np.arange(len(inside)) % timeline.placements
+    launches, busy_s = np.diff(timeline.launches), np.diff(timeline.busy_s)
+    times_s = [
+        busy_s[own].sum() / launches[own].sum()
+        for turn in range(timeline.placements)
+        if launches[own := inside & (turns == turn)].sum() > 0
+    ]
+    if len(times_s) < 2:
+        return 0.0
+    return float(np.var(times_s, ddof=1) / len(times_s) / np.mean(times_s) ** 2)
