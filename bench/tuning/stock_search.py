@@ -110,6 +110,7 @@ def search(module: Any, target: Any, trials: int, threads: int, seed: int, folde
         target,
         str(folder),
         trials,
+        builder=ms.builder.LocalBuilder(max_workers=threads),  # else one for each core there is
         runner=NotingRunner(),
         num_tuning_cores=threads,
         seed=seed,

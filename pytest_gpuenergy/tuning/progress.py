@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from time import monotonic
 from types import TracebackType
@@ -30,19 +30,20 @@ class Progress:
         self,
         name: str,
         wanted: int,
-        before: int,
+        before: Sequence[Trial],
         tell: Callable[[str], None],
         live: TextIO | None = None,
     ) -> None:
         self._name = name
         self._wanted = wanted
-        self._before = before
+        self._before = len(before)
         self._tell = tell
         self._began_s = self._told_s = monotonic()
         self._faults: Counter[str] = Counter()
         self._timed = 0
-        self._best_ms: float | None = None
-        self._display = _Display(live, wanted, before) if live is not None else None
+        times_ms = (trial.time_ms for trial in before if trial.good)
+        self._best_ms = min((time for time in times_ms if time is not None), default=None)
+        self._display = _Display(live, wanted, self._before) if live is not None else None
 
     @property
     def elapsed_s(self) -> float:

@@ -26,6 +26,7 @@ from pytest_gpuenergy.workloads.conv2d import Conv2d
 _NO_END = 1 << 30
 _LARGEST_SEED = 2**31 - 3  # of TVM's linear congruential generator
 _SEEDS_APART = 15_485_863  # further than a search has trials
+_MOST_OF_OTHERS = 64
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ class Searcher:
     def begin(self, known: Sequence[Scored]) -> None:
         """Get ready to propose, after a search that has found ``known``.
 
-        That one's length is part of the seed, so that its proposals are not made again.
+        That one's length is part of the seed, so that its proposals are not made again. Each
+        process learns its share of them and the fastest of the rest: every schedule has to be made
+        again here, which takes as long as proposing one.
         """
         with _told(), without_tensor_intrinsics():
             self._context = self._ms.TuneContext(
@@ -100,7 +103,11 @@ class Searcher:
                 self._database,
                 self._model,
             )
-        self._learn(known, commit=True)
+        share = known[self._number :: self._processes]
+        others = (t for i, t in enumerate(known) if i % self._processes != self._number)
+        rest = sorted(others, key=_score_s)
+        self._learn(share, commit=True)
+        self._learn(rest[:_MOST_OF_OTHERS], commit=False)
 
     def stored_workload(self) -> str:
         """The line of the computation in ``database_workload.json``."""
@@ -175,6 +182,10 @@ class Searcher:
             max_fail_count=50,
             genetic_num_iters=settings.generations,
         )
+
+
+def _score_s(trial: Scored) -> float:
+    return math.inf if trial.score_s is None else trial.score_s
 
 
 def _json(value: Any) -> str:

@@ -156,7 +156,7 @@ class Tuner:
         )
         with (
             Progress(
-                workload.name, settings.trials, len(raw.trials), self.tell, self.live
+                workload.name, settings.trials, raw.trials.copy(), self.tell, self.live
             ) as progress,
             arenas_for(workload, seed=0) as arenas,
         ):

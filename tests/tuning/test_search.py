@@ -115,7 +115,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             arenas = stack.enter_context(arenas_for(WORKLOAD, seed=0))
             monkeypatch.setattr(module, "measure_power_w", lambda _, k, *__: power_w(k.source))
             proposals = FakeProposals([batch.split() for batch in batches])
-            progress = Progress("tiny", trials, len(raw.trials), lambda _: None)
+            progress = Progress("tiny", trials, raw.trials.copy(), lambda _: None)
             bench = Bench(device, WORKLOAD, arenas, objective, raw, progress, stop)
             search(proposals, bench, trials)  # type: ignore[arg-type]
             return Search(tmp_path / "raw", raw, device, proposals, stop)
