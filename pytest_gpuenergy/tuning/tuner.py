@@ -25,6 +25,8 @@ from pytest_gpuenergy.kernels.records import (
     RecordFile,
     dump_records,
     file_name,
+    find_records,
+    load_records,
 )
 from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.tuning.lowering import KernelStore
@@ -120,7 +122,8 @@ class Tuner:
     def tune(self, workloads: Sequence[Conv2d], settings: SearchSettings) -> Iterator[TuneResult]:
         """Search workload by workload, and write the record file of each.
 
-        The search processes of the next one start while the kernels of this one are proven.
+        One whose record file is there already, as this search would leave it, is passed over. The
+        search processes of the next one start while the kernels of this one are proven.
 
         Raises:
             InputError: a folder holds another search, or one although it is not to be resumed;
@@ -134,6 +137,9 @@ class Tuner:
                 current = ahead or _Tuning(self, workload, settings)
                 ahead = None
                 with current:
+                    if current.proposals is None and self._is_written(current):
+                        self.tell(f"{workload.name}: its kernels are chosen and proven already")
+                        continue
                     search_s = self._search(current, settings)
                     if following is not None:
                         with suppress(GpuEnergyError):  # it is told at its turn
@@ -143,6 +149,22 @@ class Tuner:
         finally:
             if ahead is not None:
                 ahead.close()
+
+    def _is_written(self, tuning: _Tuning) -> bool:
+        """Whether the record file has what `_finish` would put there, by what can be told."""
+        try:
+            file = load_records(find_records(self.folder, tuning.workload))
+        except GpuEnergyError:
+            return False  # there is none, or it is damaged
+        trials = tuning.raw.trials
+        return (
+            file.gpu == gpu_name(self.device)
+            and file.objective == self.objective
+            and file.trials_total == len(trials)
+            and file.trials_valid == sum(trial.good for trial in trials)
+            and len(file.records) == self.keep
+            and all((r.measured is None) == (self.measure is None) for r in file.records)
+        )
 
     def _search(self, tuning: _Tuning, settings: SearchSettings) -> float:
         """Try candidates; the wall time it took in s."""

@@ -186,9 +186,29 @@ def test_a_search_goes_on_without_repeating_a_trial(tune: Tune, copy: Path) -> N
 def test_representatives_can_be_chosen_again_without_a_trial(
     tune: Tune, copy: Path, searched: Search
 ) -> None:
+    next(copy.glob("case7_*.json")).unlink()
     again = tune(copy, 6)
     assert again.timed == []
     assert again.records == searched.records
+
+
+def test_a_workload_that_is_done_is_passed_over(tune: Tune, copy: Path, searched: Search) -> None:
+    again = tune(copy, 6)
+    assert (again.timed, again.verified, again.results) == ([], [], [])
+    assert again.told == ["case7: its kernels are chosen and proven already"]
+    (path,) = copy.glob("case7_*.json")
+    assert load_records(path) == searched.records
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"keep": 3}, {"objective": "edp", "measure": measured}, {"measure": measured}],
+    ids=["keep", "objective", "figures"],
+)
+def test_kernels_of_another_choice_are_chosen_again(
+    tune: Tune, copy: Path, changed: dict[str, Any]
+) -> None:
+    assert tune(copy, 6, **changed).verified
 
 
 def test_the_next_workload_is_searched_after_the_first(tune: Tune, tmp_path: Path) -> None:
@@ -222,7 +242,7 @@ def test_a_wrong_kernel_is_replaced_and_never_chosen_again(tune: Tune, copy: Pat
     (rejected,) = search.result.rejected
     assert rejected.startswith(search.verified[0][:12])
     assert "correctness: 1 of 100 elements" in rejected
-    again = tune(copy, 6, keep=2)
+    again = tune(copy, 6, keep=3)
     assert search.verified[0] not in again.verified
     assert again.result.valid == 4
 
@@ -235,7 +255,7 @@ def test_too_few_kernels_are_told(tune: Tune, copy: Path) -> None:
 
 def test_no_right_kernel_is_an_error(tune: Tune, copy: Path) -> None:
     with pytest.raises(InputError, match=r"No kernel of case7 is right \(5 checked\)"):
-        tune(copy, 6, wrong=range(5))
+        tune(copy, 6, keep=5, wrong=range(5))
 
 
 def test_figures_are_written_with_the_records(tune: Tune, copy: Path) -> None:
