@@ -1,0 +1,168 @@
+"""CUDA-graph replays, on a GPU that only counts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_gpuenergy.devices.replay import GRAPH_S, MAX_NODES, GraphRepeater
+
+HOST_LAUNCH_S = 5e-6
+GRAPH_START_S = 5e-6
+
+
+class Gpu:
+    """What CuPy is asked for, and what the GPU did: launches by name, and its time.
+
+    A kernel takes ``kernel_s``; launched from the host no less than `HOST_LAUNCH_S`, while a graph
+    takes `GRAPH_START_S` beside its kernels.
+    """
+
+    def __init__(self, kernel_s: float) -> None:
+        self.kernel_s = kernel_s
+        self.now_s = 0.0
+        self.replays: list[list[str]] = []
+        self.singles: list[str] = []
+        self.captured: list[str] | None = None
+        self.refuses_capture = False
+        self.module = SimpleNamespace(
+            cuda=SimpleNamespace(
+                Device=lambda: SimpleNamespace(use=lambda: None),
+                Stream=self._stream,
+                Event=self._event,
+                get_elapsed_time=lambda begin, end: 1e3 * (end.at_s - begin.at_s),
+                runtime=SimpleNamespace(CUDARuntimeError=OSError),
+            )
+        )
+
+    def kernel(self, name: str) -> Callable[[], None]:
+        def launch() -> None:
+            if self.captured is not None:
+                self.captured.append(name)
+                return
+            self.singles.append(name)
+            self.now_s += max(self.kernel_s, HOST_LAUNCH_S)
+
+        return launch
+
+    def _event(self, *, block: bool = False) -> Any:  # noqa: ARG002
+        event = SimpleNamespace(at_s=0.0, synchronize=lambda: None)
+        event.record = lambda _: setattr(event, "at_s", self.now_s)
+        return event
+
+    def _stream(self, *, non_blocking: bool) -> Any:
+        assert non_blocking
+        return Stream(self)
+
+
+class Stream:
+    ptr = 0
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def begin_capture(self) -> None:
+        if self._gpu.refuses_capture:
+            raise OSError("cudaErrorStreamCaptureUnsupported")
+        self._gpu.captured = []
+
+    def end_capture(self) -> Any:
+        gpu, names = self._gpu, self._gpu.captured
+        assert names is not None
+        gpu.captured = None
+
+        def launch(_: Stream) -> None:
+            gpu.replays.append(names)
+            gpu.now_s += GRAPH_START_S + len(names) * gpu.kernel_s
+
+        return SimpleNamespace(upload=lambda _: None, launch=launch)
+
+
+@contextmanager
+def gpu_of(monkeypatch: pytest.MonkeyPatch, kernel_s: float) -> Iterator[Gpu]:
+    gpu = Gpu(kernel_s)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", gpu.module)
+        patch.delitem(sys.modules, "torch", raising=False)
+        yield gpu
+
+
+def replayed(repeater: GraphRepeater, gpu: Gpu) -> tuple[Any, list[list[str]]]:
+    gpu.replays.clear()
+    repeater.start()
+    return repeater.stop(), gpu.replays
+
+
+@pytest.mark.parametrize("kernel_s", [1e-6, 2.3e-6, 20e-6, 1e-3, 0.05])
+def test_a_graph_takes_some_milliseconds(monkeypatch: pytest.MonkeyPatch, kernel_s: float) -> None:
+    with gpu_of(monkeypatch, kernel_s) as gpu:
+        timeline, replays = replayed(GraphRepeater([gpu.kernel("k")]), gpu)
+    count = len(replays[0])
+    assert count == 1 or count == MAX_NODES or GRAPH_S / 2.5 < count * kernel_s < 2 * GRAPH_S
+    assert set(np.diff(timeline.launches)) == {count}
+    per_launch_s = timeline.busy_s[-1] / timeline.launches[-1]
+    assert per_launch_s == pytest.approx(kernel_s + GRAPH_START_S / count)
+
+
+def test_sets_of_buffers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpu_of(monkeypatch, 20e-6) as gpu:
+        repeater = GraphRepeater([gpu.kernel(name) for name in "abc"])
+        gpu.replays.clear()
+        repeater.start()
+        while len(gpu.replays) < 7:
+            pass  # the replays' thread is at it
+        timeline = repeater.stop()
+    replays = gpu.replays
+    assert timeline.placements == 3
+    assert all(len(set(names)) == 1 for names in replays)
+    order = [names[0] for names in replays]
+    assert order == [("abc")[i % 3] for i in range(len(order))]
+    assert len({len(names) for names in replays}) == 1
+
+
+def test_work_that_goes_round_fills_whole_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpu_of(monkeypatch, 20e-6) as gpu:
+        _, replays = replayed(GraphRepeater([gpu.kernel("k")], multiple=7), gpu)
+    assert len(replays[0]) % 7 == 0
+
+
+def test_work_that_cannot_be_captured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpu_of(monkeypatch, 20e-6) as gpu:
+        gpu.refuses_capture = True
+        with pytest.raises(OSError, match="CaptureUnsupported"):
+            GraphRepeater([gpu.kernel("k")])
+
+
+def test_or_is_launched_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpu_of(monkeypatch, 20e-6) as gpu:
+        gpu.refuses_capture = True
+        repeater = GraphRepeater([gpu.kernel("k")], must_capture=False)
+        assert not repeater.captured
+        gpu.singles.clear()
+        timeline, replays = replayed(repeater, gpu)
+    assert replays == []
+    assert timeline.launches[-1] == len(gpu.singles)
+
+
+def test_single_launches_are_those_of_the_first_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpu_of(monkeypatch, 20e-6) as gpu:
+        repeater = GraphRepeater([gpu.kernel("a"), gpu.kernel("b")])
+        gpu.singles.clear()
+        launches = repeater.launch(5)
+    assert gpu.singles == ["a"] * 5
+    assert launches.gpu_s == pytest.approx(5 * 20e-6)
