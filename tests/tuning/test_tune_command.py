@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,29 +39,44 @@ def tune(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_it_tunes_on_the_emulated_gpu_and_measures_later(tmp_path: Path) -> None:
-    done = tune(tmp_path, "--trials", "3", "--no-energy", "--json")
-    (outcome,) = json.loads(done.stdout)
+@dataclass(frozen=True)
+class Tuned:
+    """What a command printed, and the folder it wrote."""
+
+    done: subprocess.CompletedProcess[str]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    folder = tmp_path_factory.mktemp("tuned")
+    return Tuned(tune(folder, "--trials", "3", "--no-energy", "--json"), folder)
+
+
+def test_it_tunes_on_the_emulated_gpu(tuned: Tuned) -> None:
+    (outcome,) = json.loads(tuned.done.stdout)
     assert (outcome["workload"], outcome["tried"], outcome["kept"]) == ("case7", 3, 1)
-    assert "case7: 3 of 3 trials" in done.stderr
-    path = find_records(tmp_path, CASES["case7"])
+    assert "case7: 3 of 3 trials" in tuned.done.stderr
+    path = find_records(tuned.folder, CASES["case7"])
     assert outcome["path"] == str(path)
     assert load_records(path).gpu.endswith("(emulated)")
     assert load_records(path).recorded(1) == ()
 
+
+def test_it_measures_later(tuned: Tuned, tmp_path: Path) -> None:
+    shutil.copytree(tuned.folder, tmp_path, dirs_exist_ok=True)
     header, row = tune(tmp_path, "--trials", "3", "--resume").stdout.splitlines()
     assert header.split()[:4] == ["workload", "trials", "valid", "kept"]
     assert row.split()[:4] == ["case7", "3", "3", "1"]
-    (figures,) = load_records(path).recorded(1)
+    (figures,) = load_records(find_records(tmp_path, CASES["case7"])).recorded(1)
     assert figures.energy_mj == pytest.approx(figures.time_ms * figures.power_w, rel=0.05)
 
 
-def test_what_tunings_came_to_is_a_table(tmp_path: Path) -> None:
-    tune(tmp_path, "--trials", "2", "--no-energy")
-    (row,) = csv.DictReader((tmp_path / "tuning.csv").read_text().splitlines())
+def test_what_tunings_came_to_is_a_table(tuned: Tuned) -> None:
+    (row,) = csv.DictReader((tuned.folder / "tuning.csv").read_text().splitlines())
     assert datetime.fromisoformat(row["started"]) <= datetime.now(UTC)
-    assert (row["workload"], row["tried"], row["kept"]) == ("case7", "2", "1")
-    (rate,) = (tmp_path / "performance").glob("case7_conv2d_*.json")
+    assert (row["workload"], row["tried"], row["kept"]) == ("case7", "3", "1")
+    (rate,) = (tuned.folder / "performance").glob("case7_conv2d_*.json")
     assert int(rate.read_text()) == pytest.approx(float(row["best_gflops"]), abs=1)
 
 
@@ -118,7 +135,7 @@ def result_of(workload: Conv2d) -> TuneResult:
 
 
 def test_an_interrupt_keeps_what_was_tried(tmp_path: Path) -> None:
-    arguments = ["--case", "case7", "--trials", "20", "--no-energy"]
+    arguments = ["--case", "case7", "--trials", "20", "--no-energy", "--strategy", "replay-trace"]
     process = subprocess.Popen(
         [*COMMAND, *arguments, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True
     )
