@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import tempfile
@@ -13,6 +14,10 @@ import pytest
 from pytest_gpuenergy.kernels.database import Database, load_database
 from pytest_gpuenergy.kernels.records import BANDS, Record, RecordFile
 from pytest_gpuenergy.workloads import CASES
+
+# It cannot be imported twice, which is what happens when a run within a test is the first to do so.
+with contextlib.suppress(ImportError):
+    import vl_convert  # noqa: F401
 
 pytest_plugins = ["pytester"]
 # No deadlines: several tests at once share the processor.
