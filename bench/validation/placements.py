@@ -11,7 +11,11 @@ one thing made anew each time, all else being the same:
 - the graph's length, in launches;
 - the module;
 - the buffers: eight sets that exist side by side, in two passes over them;
-- the buffers, freed before the next are made.
+- the buffers, freed before the next are made;
+- likewise, 128 KiB longer, as guard bands make them.
+
+Before that, axpy is loaded as the meter loads it, in a worker process that begins with it: eight
+times with one set of buffers, and eight times with several that take turns.
 """
 
 from __future__ import annotations
@@ -24,11 +28,17 @@ from pathlib import Path
 from typing import Any
 
 import cupy
+import kernels
 import numpy as np
 from kernels import AXPY_FACTOR, AXPY_SIZE, SOURCES
 
+from pytest_gpuenergy.devices.device import GUARD_BYTES
+from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.kernels.records import find_records, load_records
+from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.tuning.lowering import KernelStore
+from pytest_gpuenergy.tuning.timing import median_time_ms
+from pytest_gpuenergy.verification import arenas_for
 from pytest_gpuenergy.workloads import find_workload
 
 RECORDS = Path(__file__).parents[1] / "records" / "nvidia-h200"
@@ -36,6 +46,8 @@ ELEMENTS_PER_BLOCK = 1024  # of axpy: four of each of 256 threads
 RUN_S, HEAT_S = 0.25, 1.5
 IN_FLIGHT = 3
 SETS = 8
+GUARD_FLOATS = 2 * GUARD_BYTES // 4
+TIMEOUT_S = 60.0
 
 Buffers = Mapping[str, Any]
 Enqueue = Callable[[], object]
@@ -66,10 +78,13 @@ class Subject:
         options = ("-std=c++17", f"-DMODULE={next(_numbers)}")
         return cupy.RawModule(code=self._source, options=options)
 
-    def buffers(self) -> Buffers:
-        """Buffers of random numbers, float32."""
+    def buffers(self, more: int = 0) -> Buffers:
+        """Buffers of random numbers, float32, with so many elements ``more`` than it takes."""
         draw = np.random.default_rng(0).standard_normal
-        return {name: cupy.asarray(draw(n, dtype=np.float32)) for name, n in self._sizes.items()}
+        return {
+            name: cupy.asarray(draw(size + more, dtype=np.float32))
+            for name, size in self._sizes.items()
+        }
 
     def bind(self, module: Any, buffers: Buffers) -> Enqueue:
         """A function that launches the kernel once."""
@@ -165,10 +180,29 @@ def study(subject: Subject) -> None:
     for which in ("buffers", "the same once more"):
         tell(which, [timed(subject.bind(module, one)) for one in sets])
     del sets
-    tell("buffers, freed", [timed(subject.bind(module, subject.buffers())) for _ in range(6)])
+    for what, more in (("buffers, freed", 0), ("longer, freed", GUARD_FLOATS)):
+        tell(what, [timed(subject.bind(module, subject.buffers(more))) for _ in range(6)])
+
+
+def load_as_the_meter() -> None:
+    """Print the times of axpy in one loading after the other."""
+    kernel, workload = kernels.axpy(load_kernel)
+    scalars = {scalar.name: scalar for scalar in workload.scalars}
+    with open_device("auto") as device, arenas_for(workload, seed=0) as arenas:
+        for what, spread in (("loaded", False), ("loaded, taking turns", True)):
+            times_us = []
+            for run_s in (HEAT_S, *[RUN_S] * (SETS - 1)):
+                with device.repeat(
+                    kernel, arenas, scalars, work=None, timeout_s=TIMEOUT_S, spread=spread
+                ) as repeater:
+                    repeater.start()
+                    device.clock.sleep_s(run_s)
+                    times_us.append(1e3 * median_time_ms(repeater.stop()))
+            print(f"axpy  {what:<22}", *(f"{value:.4f}" for value in times_us), flush=True)
 
 
 if __name__ == "__main__":
+    load_as_the_meter()
     cupy.cuda.set_allocator(None)
     for subject in (axpy(), case5()):
         study(subject)
