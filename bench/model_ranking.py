@@ -2,14 +2,16 @@
 
     python bench/model_ranking.py
     python bench/model_ranking.py --cases case5,case7 --json ranking.json
-    python bench/model_ranking.py --fit
+    python bench/model_ranking.py --fit --records bench/records/nvidia-h200 tuned
 
 The recorded figures are taken away from each kernel, so that the model speaks, and its time and
-power are compared with them. Its first run compiles each kernel for the host and runs a sample of
-its blocks to count what they access, which is remembered by content.
+power are compared with them. A kernel that was not measured has the time of the search that found
+it, and no power. The first run compiles each kernel for the host and runs a sample of its blocks to
+count what they access, which is remembered by content.
 
-With ``--fit`` the model's coefficients are fitted on ``--fit-cases`` and printed, with the figures
-of each case by coefficients that were fitted on all the others. Nothing is written to the source.
+With ``--fit`` the model's coefficients are fitted on all kernels and printed, with the figures of
+each case by coefficients that were fitted on all the others, in whatever folder they are.
+Nothing is written to the source.
 """
 
 from __future__ import annotations
@@ -36,14 +38,13 @@ from pytest_gpuenergy.devices.emulated.profiles import PROFILES, GpuProfile
 from pytest_gpuenergy.devices.emulated.traffic import Traffic, TrafficCache
 from pytest_gpuenergy.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.records import Measured, load_records
+from pytest_gpuenergy.kernels.records import Record, load_records
 from pytest_gpuenergy.paths import cache_dir
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.verification import arenas_for
 from pytest_gpuenergy.workloads.workload import Workload
 
 RECORDS = Path(__file__).parent / "records" / "nvidia-h200"
-FIT_CASES = ("case1", "case3", "case5", "case7")
 CHECK_TIMEOUT_S = 120.0
 
 Bounds = dict[str, tuple[float, float, float]]
@@ -56,32 +57,38 @@ TIME_BOUNDS: Bounds = {
     "instructions_per_shared": (1.5, 1.0, 8.0),
     "instructions_per_spill": (4.0, 1.0, 20.0),
     "latency_cycles": (300.0, 200.0, 800.0),
-    "barrier_cycles": (40.0, 10.0, 400.0),
-    "shared_cycles": (0.5, 0.25, 1.0),
+    "branch_cycles": (150.0, 0.0, 600.0),
+    "barrier_cycles": (100.0, 10.0, 400.0),
+    "shared_cycles": (0.8, 0.25, 2.0),
     "conflict_cycles": (0.5, 0.1, 1.0),
 }
 POWER_BOUNDS: Bounds = {
     "power_base": (0.05, 0.0, 0.2),
-    "power_fp32": (0.5, 0.0, 2.0),
     "power_issue": (0.2, 0.0, 2.0),
     "power_l2": (0.2, 0.0, 2.0),
     "power_spill": (0.2, 0.0, 4.0),
 }
 
-REGISTERS = range(24, 97, 8)
-
 
 @dataclass(frozen=True)
 class Sample:
-    """A kernel without its recorded figures, what was counted of it, and what was measured."""
+    """A kernel without its recorded figures, what was counted of it, and what was measured.
+
+    Attributes:
+        row: that of the table to which it belongs: its case, and its folder if there are several.
+        time_ms: measured, or else the search's.
+        power_w: None if it was not measured.
+    """
 
     case: str
+    row: str
     rank: int
     kernel: Kernel
     work: Work
     traffic: tuple[Traffic, ...]
     profile: GpuProfile
-    measured: Measured
+    time_ms: float
+    power_w: float | None
 
     def modelled(self, coefficients: Coefficients) -> tuple[float, float]:
         """Milliseconds and watts."""
@@ -91,15 +98,16 @@ class Sample:
         return demand.time_s * 1e3, demand.power_w
 
 
-def row_of(case: str, samples: Sequence[Sample], modelled: Figures, *, pooled: bool = False) -> Row:
+def row_of(name: str, samples: Sequence[Sample], modelled: Figures, *, pooled: bool = False) -> Row:
     """``modelled`` has shape (samples, 2): milliseconds and watts."""
-    times = [sample.measured.time_ms for sample in samples]
-    powers = [sample.measured.power_w for sample in samples]
+    times = [sample.time_ms for sample in samples]
+    powers = [s.power_w for s in samples if s.power_w is not None]
+    modelled_powers = modelled[_with_power(samples), 1].tolist()
     time = modelled[:, 0].tolist()
     return Row(
-        case,
+        name,
         agreement(time, times),
-        agreement(modelled[:, 1].tolist(), powers),
+        agreement(modelled_powers, powers) if len(powers) > 1 else None,
         None if pooled else close_pairs(time, times),
         None if pooled else regret(time, times, 1),
         None if pooled else regret(time, times, TOP),
@@ -107,14 +115,18 @@ def row_of(case: str, samples: Sequence[Sample], modelled: Figures, *, pooled: b
 
 
 def rows_of(samples: Sequence[Sample], modelled: Figures) -> list[Row]:
-    """One row per case, and one of all kernels together."""
+    """One row per case and folder, and one of all kernels together."""
     rows = []
-    for case in cases_of(samples):
-        of_case = [k for k, sample in enumerate(samples) if sample.case == case]
-        rows.append(row_of(case, [samples[k] for k in of_case], modelled[of_case]))
+    for name in dict.fromkeys(sample.row for sample in samples):
+        of_row = [k for k, sample in enumerate(samples) if sample.row == name]
+        rows.append(row_of(name, [samples[k] for k in of_row], modelled[of_row]))
     if len(rows) > 1:
         rows.append(row_of("all", samples, modelled, pooled=True))
     return rows
+
+
+def _with_power(samples: Sequence[Sample]) -> list[int]:
+    return [k for k, sample in enumerate(samples) if sample.power_w is not None]
 
 
 def cases_of(samples: Iterable[Sample]) -> list[str]:
@@ -128,22 +140,20 @@ def model(samples: Sequence[Sample], coefficients: Coefficients) -> Figures:
 
 
 def fit(samples: Sequence[Sample]) -> Coefficients:
-    """Least squares on the logarithms: first of the times, then of the powers."""
-    times = np.log([sample.measured.time_ms for sample in samples])
-    powers = np.log([sample.measured.power_w for sample in samples])
-    # Registers decide how many blocks fit, in steps that have no slope: each number is tried.
-    tried = [
-        _least_squares(samples, replace(COEFFICIENTS, registers=count), TIME_BOUNDS, 0, times)
-        for count in REGISTERS
-    ]
-    _, timed = min(tried, key=lambda found: found[0])
-    return _least_squares(samples, timed, POWER_BOUNDS, 1, powers)[1]
+    """Least squares on the logarithms: first of the times, then of what powers were measured."""
+    times = np.log([sample.time_ms for sample in samples])
+    timed = _least_squares(samples, COEFFICIENTS, TIME_BOUNDS, 0, times)
+    measured = [samples[k] for k in _with_power(samples)]
+    if not measured:
+        return timed
+    powers = np.log([sample.power_w for sample in measured])
+    return _least_squares(measured, timed, POWER_BOUNDS, 1, powers)
 
 
 def _least_squares(
     samples: Sequence[Sample], fixed: Coefficients, bounds: Bounds, column: int, truth: Figures
-) -> tuple[float, Coefficients]:
-    """The cost and the coefficients of ``bounds`` that meet ``truth`` best, the others fixed."""
+) -> Coefficients:
+    """The coefficients of ``bounds`` that meet ``truth`` best, the others fixed."""
     first, low, high = (np.array(limits) for limits in zip(*bounds.values(), strict=True))
 
     def with_values(values: Figures) -> Coefficients:
@@ -159,7 +169,7 @@ def _least_squares(
         loss="soft_l1",
         f_scale=0.3,
     )
-    return float(found.cost), with_values(found.x)
+    return with_values(found.x)
 
 
 def held_out(samples: Sequence[Sample]) -> Figures:
@@ -173,52 +183,60 @@ def held_out(samples: Sequence[Sample]) -> Figures:
     return modelled
 
 
-def load_samples(folder: Path, cases: Sequence[str] | None, jobs: int) -> list[Sample]:
-    """All measured kernels of the record files in ``folder``.
+def load_samples(folders: Sequence[Path], cases: Sequence[str] | None, jobs: int) -> list[Sample]:
+    """All kernels of the record files in ``folders``.
 
     Raises:
         InputError: there are none, or a case has none; a record file is damaged; the GPU has no
             emulated twin.
         KernelFault: a kernel cannot be lowered, compiled or run.
     """
-    files = [load_records(path) for path in sorted(folder.glob("*.json"))]
-    names = [file.workload.name for file in files]
+    files = [
+        (folder, load_records(path)) for folder in folders for path in sorted(folder.glob("*.json"))
+    ]
+    names = list(dict.fromkeys(file.workload.name for _, file in files))
     if not files or set(cases or ()) - set(names):
         raise InputError(
-            f"{folder} has records of {', '.join(names) or 'no case'}: choose of these with "
-            "--cases, or another folder with --records."
+            f"{' and '.join(map(str, folders))} has records of {', '.join(names) or 'no case'}: "
+            "choose of these with --cases, or another folder with --records."
         )
     profiles = {profile.name: profile for profile in PROFILES.values()}
     counter = Counter(jobs)
     with KernelStore() as store, ThreadPoolExecutor(jobs) as pool:
         pending = []
-        for file in files:
+        for folder, file in files:
             if cases and file.workload.name not in cases:
                 continue
             if file.gpu not in profiles:
                 raise InputError(f"{file.gpu} cannot be emulated: give records of another GPU.")
             for record in file.records:
-                if record.measured is None:
-                    continue
                 kernel = replace(store.kernel(file, record.rank), recorded=())
                 traffic = pool.submit(counter.traffic, kernel, file.workload)
-                pending.append((file, record, kernel, traffic))
+                pending.append((folder, file, record, kernel, traffic))
         try:
             return [
                 Sample(
                     file.workload.name,
+                    file.workload.name + (f" of {folder.name}" if len(folders) > 1 else ""),
                     record.rank,
                     kernel,
                     Work(file.workload.flops, file.workload.bytes_moved),
                     traffic.result(),
                     profiles[file.gpu],
-                    record.measured,
+                    *_measured(record),
                 )
-                for file, record, kernel, traffic in pending
+                for folder, file, record, kernel, traffic in pending
             ]
         finally:
             pool.shutdown(cancel_futures=True)
             counter.runner.close()
+
+
+def _measured(record: Record) -> tuple[float, float | None]:
+    """Milliseconds and watts; without figures the milliseconds of its search."""
+    if record.measured is not None:
+        return record.measured.time_ms, record.measured.power_w
+    return 1e3 * float(np.mean(record.run_secs)), None
 
 
 class Counter:
@@ -242,13 +260,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--records", type=Path, default=RECORDS, metavar="DIR")
+    parser.add_argument("--records", type=Path, nargs="+", default=[RECORDS], metavar="DIR")
     parser.add_argument("--cases", type=lambda text: text.split(","), metavar="LIST")
     parser.add_argument("--json", type=Path, metavar="PATH", help="Write the figures here too")
     parser.add_argument("--fit", action="store_true", help="Fit the coefficients and print them")
-    parser.add_argument(
-        "--fit-cases", type=lambda text: text.split(","), default=FIT_CASES, metavar="LIST"
-    )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     arguments = parser.parse_args()
     try:
@@ -267,26 +282,26 @@ def compare(arguments: argparse.Namespace) -> dict[str, object]:
     coefficients = COEFFICIENTS
     result: dict[str, object] = {}
     if arguments.fit:
-        chosen = [sample for sample in samples if sample.case in arguments.fit_cases]
-        if len(cases_of(chosen)) < 2 or len(cases_of(samples)) < 3:
-            raise InputError("A fit needs two cases of --fit-cases and one more to be held out.")
-        coefficients = fit(chosen)
+        if len(cases_of(samples)) < 2:
+            raise InputError("A fit needs two cases, so that each can be held out: see --cases.")
+        coefficients = fit(samples)
         for name, value in asdict(coefficients).items():
             print(f"    {name}: float = {value:.3g}")
         rows = rows_of(samples, held_out(samples))
         print("\nModel against measured, each case held out from its fit:\n\n" + table(rows))
         result["leave_one_case_out"] = [asdict(row) for row in rows]
-    rows = rows_of(samples, model(samples, coefficients))
-    marked = arguments.fit_cases if arguments.fit or arguments.records == RECORDS else ()
-    print("\nModel against measured:\n\n" + table(rows, marked))
+    modelled = model(samples, coefficients)
+    rows = rows_of(samples, modelled)
+    print("\nModel against measured:\n\n" + table(rows))
+    if searched := len(samples) - len(_with_power(samples)):
+        print(f"\n{searched} kernels were not measured: their times are those of the search.")
     result |= {
         "gpu": samples[0].profile.name,
         "coefficients": asdict(coefficients),
-        "fitted_on": list(arguments.fit_cases),
         "cases": [asdict(row) for row in rows],
         "kernels": [
-            {"case": s.case, "rank": s.rank, "modelled": m, "measured": asdict(s.measured)}
-            for s, m in zip(samples, model(samples, coefficients).tolist(), strict=True)
+            {"row": s.row, "rank": s.rank, "modelled": m, "measured": [s.time_ms, s.power_w]}
+            for s, m in zip(samples, modelled.tolist(), strict=True)
         ],
     }
     return result

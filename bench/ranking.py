@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,18 +78,21 @@ def close_pairs(modelled: Sequence[float], measured: Sequence[float]) -> float |
 
 @dataclass(frozen=True)
 class Row:
-    """One case, or all of them; what compares kernels of one workload is None for all."""
+    """One case, or all of them; what compares kernels of one workload is None for all.
+
+    ``power`` is None where none was measured.
+    """
 
     case: str
     time: Agreement
-    power: Agreement
+    power: Agreement | None
     close_pairs: float | None
     top1_regret: float | None
     top5_regret: float | None
 
 
-def table(rows: Sequence[Row], marked: Iterable[str] = ()) -> str:
-    """As Markdown; ``marked`` cases were fitted on."""
+def table(rows: Sequence[Row]) -> str:
+    """As Markdown."""
     heads = (
         "case, kernels, time: Spearman, Kendall, close pairs, model / measured, spread, "
         f"regret of the first, of {TOP}, power: Spearman, model / measured, spread"
@@ -99,9 +102,9 @@ def table(rows: Sequence[Row], marked: Iterable[str] = ()) -> str:
         time, power = row.time, row.power
         figures = (
             *(time.spearman, time.kendall, row.close_pairs, time.ratio, time.spread),
-            *(row.top1_regret, row.top5_regret, power.spearman, power.ratio, power.spread),
+            *(row.top1_regret, row.top5_regret),
+            *((power.spearman, power.ratio, power.spread) if power else (None,) * 3),
         )
-        name = row.case + (" (fitted)" if row.case in marked else "")
         cells = ("" if figure is None else f"{figure:.2f}" for figure in figures)
-        lines.append([name, str(time.kernels), *cells])
+        lines.append([row.case, str(time.kernels), *cells])
     return markdown_table(heads, lines)

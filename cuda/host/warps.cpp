@@ -4,6 +4,10 @@
 //
 // One warp of each barrier interval is looked at, another one each time, until a block has given
 // enough of a kind. The n-th execution of an instruction by one lane belongs to the n-th by others.
+//
+// A compiler knows how shared arrays are aligned and joins loads of neighbouring words of them into
+// one of up to 16 bytes, where every lane's address is a multiple of its size. Where a tensor begins
+// it does not know, and conditions keep stores apart: these are as wide as the text makes them.
 #include "warps.h"
 
 #include <algorithm>
@@ -21,12 +25,17 @@ constexpr uint64_t enough = 16384;      // accesses of a kind, of one block
 constexpr size_t most_rounds = 4096;    // of an instruction in an interval
 constexpr size_t registers = 64;
 constexpr unsigned sector_bytes = 32, bank_bytes = 4, banks = 32;
+constexpr unsigned widest_bytes = 16;   // load of a lane
+constexpr unsigned pair_bytes = 8;
+constexpr size_t reach = 256;           // accesses from one to the last that may be joined to it
 
 struct Request {
   Access kind;
   unsigned bytes;
   int lanes;
-  bool kept;  // in a register, since an earlier load of this interval
+  bool kept;          // in a register, since an earlier load of this interval
+  unsigned chunk;     // aligned bytes of each lane within which loads are joined; 0: not at all
+  uint32_t covered;   // of the chunk, by this and the loads joined to it
   uintptr_t at[32];
 };
 
@@ -46,13 +55,14 @@ struct Registers {
 };
 
 struct Site {
-  std::vector<Request> rounds;
+  std::vector<size_t> rounds;  // numbers of its requests
   unsigned executed[32];
 };
 
 std::unordered_map<const void*, Site> sites;
-std::vector<Site*> active;  // in this interval
-Registers loaded;           // by the first lanes
+std::vector<Site*> active;       // in this interval
+std::vector<Request> requests;   // of this interval, in the order of the first lanes
+Registers loaded;                // by the first lanes
 const void* last_key;
 Site* last_site;
 WarpTally tally[access_kinds];
@@ -73,15 +83,16 @@ uint64_t sectors(Request& request) {
 
 // Wide accesses go in groups of lanes that fetch 128 bytes; lanes that share a word are served
 // together.
-uint64_t wavefronts(Request& request) {
-  unsigned words = (request.bytes + bank_bytes - 1) / bank_bytes;
+uint64_t wavefronts(const Request& request, uintptr_t offset, unsigned bytes) {
+  unsigned words = (bytes + bank_bytes - 1) / bank_bytes;
   int group = (int)(32 / words);
   uint64_t total = 0;
   for (int first = 0; first < request.lanes; first += group) {
     uintptr_t found[64];
     int count = 0;
     for (int k = first; k < request.lanes && k < first + group; ++k) {
-      for (unsigned w = 0; w < words; ++w) found[count++] = request.at[k] / bank_bytes + w;
+      for (unsigned w = 0; w < words; ++w)
+        found[count++] = (request.at[k] + offset) / bank_bytes + w;
     }
     std::sort(found, found + count);
     count = (int)(std::unique(found, found + count) - found);
@@ -92,16 +103,76 @@ uint64_t wavefronts(Request& request) {
   return total;
 }
 
-void settle_interval() {
-  for (Site* site : active) {
-    for (Request& request : site->rounds) {
-      WarpTally& sum = tally[request.kind];
-      sum.bytes += (uint64_t)request.lanes * request.bytes;
-      if (request.kept) continue;
-      ++sum.requests;
-      bool global = request.kind == global_load || request.kind == global_store;
-      sum.parts += global ? sectors(request) : wavefronts(request);
+// The widest chunks that all lanes access at the same place.
+unsigned chunk_of(const Request& request) {
+  for (unsigned chunk : {widest_bytes, pair_bytes}) {
+    uintptr_t place = request.at[0] % chunk;
+    int alike = 1;
+    while (alike < request.lanes && request.at[alike] % chunk == place) ++alike;
+    if (alike == request.lanes && place + request.bytes <= chunk) return chunk;
+  }
+  return 0;
+}
+
+bool same_chunks(const Request& one, const Request& other) {
+  if (one.lanes != other.lanes || one.chunk != other.chunk) return false;
+  for (int k = 0; k < one.lanes; ++k)
+    if (one.at[k] / one.chunk != other.at[k] / one.chunk) return false;
+  return true;
+}
+
+void join_loads() {
+  constexpr size_t slots = 1024;
+  static size_t latest[slots];  // by the first lane's chunk: the number of a request, and 1
+  std::fill_n(latest, slots, size_t{0});
+  for (size_t k = 0; k < requests.size(); ++k) {
+    Request& request = requests[k];
+    if (request.kind != shared_load || request.kept) continue;
+    request.chunk = chunk_of(request);
+    if (!request.chunk) continue;
+    uint32_t bytes = ((1u << request.bytes) - 1) << request.at[0] % request.chunk;
+    size_t& before = latest[request.at[0] / request.chunk % slots];
+    if (before && k + 1 - before <= reach && same_chunks(requests[before - 1], request) &&
+        !(requests[before - 1].covered & bytes)) {
+      requests[before - 1].covered |= bytes;
+      request.kept = true;
+    } else {
+      request.covered = bytes;
+      before = k + 1;
     }
+  }
+}
+
+// As few loads as cover the bytes, each of a size that is a power of two and divides its place.
+void count_joined(const Request& request, WarpTally& sum) {
+  uint32_t left = request.covered;
+  for (unsigned bytes = request.chunk; left; bytes /= 2) {
+    for (unsigned place = 0; place < request.chunk; place += bytes) {
+      uint32_t part = ((1u << bytes) - 1) << place;
+      if ((left & part) != part) continue;
+      left &= ~part;
+      ++sum.requests;
+      sum.parts += wavefronts(request, place - request.at[0] % request.chunk, bytes);
+    }
+  }
+}
+
+void settle_interval() {
+  join_loads();
+  for (Request& request : requests) {
+    WarpTally& sum = tally[request.kind];
+    sum.bytes += (uint64_t)request.lanes * request.bytes;
+    if (request.kept) continue;
+    if (request.chunk) {
+      count_joined(request, sum);
+      continue;
+    }
+    ++sum.requests;
+    bool global = request.kind == global_load || request.kind == global_store;
+    sum.parts += global ? sectors(request) : wavefronts(request, 0, request.bytes);
+  }
+  requests.clear();
+  for (Site* site : active) {
     site->rounds.clear();
     std::fill_n(site->executed, 32, 0u);
   }
@@ -114,6 +185,7 @@ void settle_interval() {
 void warps_launch_begins(int warps) {
   sites.clear();
   active.clear();
+  requests.clear();
   last_key = nullptr;
   std::fill_n(tally, (int)access_kinds, WarpTally{});
   warp_count = warps;
@@ -136,17 +208,18 @@ void warps_record(Access kind, uintptr_t at, unsigned bytes, const void* site) {
     last_site = &sites[site];
     last_key = site;
   }
-  std::vector<Request>& rounds = last_site->rounds;
+  std::vector<size_t>& rounds = last_site->rounds;
   unsigned lane = thread_stamp & 31, round = last_site->executed[lane];
   if (round == rounds.size()) {
     if (seen[kind] >= enough || round == most_rounds) return;
     if (!round) active.push_back(last_site);
     bool load = kind == global_load || kind == shared_load;
-    rounds.push_back({kind, bytes, 0, load && loaded.holds(at), {}});
+    rounds.push_back(requests.size());
+    requests.push_back({kind, bytes, 0, load && loaded.holds(at), 0, 0, {}});
   }
   ++last_site->executed[lane];
   ++seen[kind];
-  Request& request = rounds[round];
+  Request& request = requests[rounds[round]];
   if (request.lanes < 32) request.at[request.lanes++] = at;
 }
 

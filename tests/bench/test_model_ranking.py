@@ -119,6 +119,7 @@ def invented(case: str, rank: int, truth: Coefficients) -> model_ranking.Sample:
         barriers=draw.uniform(0, 100),
         load_intervals=draw.uniform(1, 50),
         global_loads=loads,
+        branched_loads=loads * draw.choice([0, 0.3, 0.9]),
         global_sectors=loads * sectors,
         l2_sectors=loads * 2,
         shared_accesses=accesses,
@@ -127,12 +128,12 @@ def invented(case: str, rank: int, truth: Coefficients) -> model_ranking.Sample:
     )
     launch = Launch("k", (draw.randrange(1, 2000), 1, 1), (draw.randrange(32, 512), 1, 1), ())
     work = Work(10**9, 10**7)
-    blank = Measured(1, 1, 1, 700)
+    kernel = Kernel("k", (launch,))
     sample = model_ranking.Sample(
-        case, rank, Kernel("k", (launch,)), work, (traffic,), DEFAULT_PROFILE, blank
+        case, case, rank, kernel, work, (traffic,), DEFAULT_PROFILE, 1.0, 1.0
     )
     time_ms, power_w = sample.modelled(truth)
-    return replace(sample, measured=Measured(time_ms, power_w, time_ms * power_w, 700))
+    return replace(sample, time_ms=time_ms, power_w=power_w)
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +192,43 @@ def test_the_command_compares_kernels(
     times = [kernel["modelled"][0] for kernel in result["kernels"]]
     assert row["time"]["ratio"] == pytest.approx(math.sqrt(times[0] / 0.1 * times[1] / 0.2))
     assert all(time > 0 for time in times)
+
+
+@needs_tvm
+def test_a_kernel_that_was_not_measured_has_the_time_of_its_search(
+    records: Path,
+    record_file: RecordFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    file = replace(record_file, gpu="NVIDIA H200", records=record_file.records[:2])
+    searched = tmp_path / "searched"
+    dump_records(file, searched / file_name(file.workload))
+    path = tmp_path / "ranking.json"
+    folders = [str(records), str(searched)]
+    assert run(monkeypatch, "--records", *folders, "--json", str(path)) == 0
+    assert "2 kernels were not measured" in capsys.readouterr().out
+    result = json.loads(path.read_text())
+    rows = {row["case"]: row for row in result["cases"]}
+    assert list(rows) == ["case7 of records", "case7 of searched", "all"]
+    assert rows["case7 of searched"]["power"] is None
+    assert rows["all"]["power"]["kernels"] == 2
+    measured = [kernel["measured"] for kernel in result["kernels"]]
+    times = [1e3 * sum(record.run_secs) / len(record.run_secs) for record in file.records]
+    assert measured == [[0.1, 299.0], [0.2, 298.0], *[[pytest.approx(t), None] for t in times]]
+
+
+def test_a_power_that_was_not_measured_is_not_fitted(
+    invented_samples: list[model_ranking.Sample],
+) -> None:
+    less = [replace(s, power_w=None) if s.case == "a" else s for s in invented_samples]
+    fitted, known = model_ranking.fit(less), model_ranking.fit(invented_samples)
+    assert all(getattr(fitted, name) == getattr(known, name) for name in model_ranking.TIME_BOUNDS)
+    nothing = model_ranking.fit([replace(s, power_w=None) for s in invented_samples])
+    assert all(
+        getattr(nothing, name) == getattr(COEFFICIENTS, name) for name in model_ranking.POWER_BOUNDS
+    )
 
 
 @pytest.mark.parametrize(

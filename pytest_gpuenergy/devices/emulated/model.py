@@ -16,13 +16,17 @@ from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 
 _WARP = 32
-_LAUNCH_S = 2e-6  # between dependent launches of a CUDA graph
+_LAUNCH_S = 1e-6  # between dependent launches of a CUDA graph
 
 _SCHEDULERS = 4  # of a multiprocessor, each one instruction a cycle (architecture whitepapers)
 _SECTOR_BYTES = 32
 _L1_SECTORS_PER_CYCLE = 4  # 128 bytes (CUDA programming guide)
 _REGISTERS_PER_SM = 65536
 _REGISTERS_PER_THREAD = 255
+_REGISTERS_STEP = 8  # CUDA occupancy calculator: 256 to a warp
+# As NVRTC 13.5 gives for sm_90.
+_REGISTERS_OWN = 40
+_REGISTERS_PER_WORD = 1.5  # of private arrays: also for operands that are loaded ahead
 
 # Guesses; what is fitted instead is in `Coefficients`.
 _LOADS_IN_FLIGHT = 8  # of one thread
@@ -116,7 +120,8 @@ def resident_blocks(
     if shared:
         blocks = min(blocks, profile.shared_per_sm // shared)
     if registers:
-        blocks = min(blocks, _REGISTERS_PER_SM // (registers * threads))
+        allocated = -(-registers // _REGISTERS_STEP) * _REGISTERS_STEP
+        blocks = min(blocks, _REGISTERS_PER_SM // (allocated * threads))
     if blocks < 1:
         raise KernelFault(
             "constraints",
@@ -157,13 +162,15 @@ class _Part:
     dram_activity_s: float
 
 
-def _registers(launch: Launch, private_words: float, own: float) -> tuple[int, float]:
+def _registers(launch: Launch, private_words: float) -> tuple[int, float]:
     """Registers of a thread, and the share of its private arrays that they do not hold."""
     threads = _warps(launch) * _WARP
-    most = min(_REGISTERS_PER_THREAD, _REGISTERS_PER_SM // threads)
-    needed = own + private_words
-    spilled = min(1.0, max(0.0, needed - most) / private_words) if private_words else 0.0
-    return max(1, math.floor(min(needed, most))), spilled
+    share = _REGISTERS_PER_SM // threads // _REGISTERS_STEP * _REGISTERS_STEP
+    most = min(_REGISTERS_PER_THREAD, share)
+    wanted = _REGISTERS_PER_WORD * private_words
+    needed = _REGISTERS_OWN + wanted
+    spilled = min(1.0, max(0.0, needed - most) / wanted) if wanted else 0.0
+    return math.floor(min(needed, most)), spilled
 
 
 def _warps(launch: Launch) -> int:
@@ -178,7 +185,7 @@ def _sm_rate(profile: GpuProfile) -> float:
 def _block(
     launch: Launch, traffic: Traffic, flops: float, profile: GpuProfile, c: Coefficients
 ) -> _Block:
-    registers, spilled = _registers(launch, traffic.private_words, c.registers)
+    registers, spilled = _registers(launch, traffic.private_words)
     warps = _warps(launch)
     fma = flops / 2 / launch.blocks / launch.threads * warps
     instructions = (
@@ -198,7 +205,10 @@ def _block(
     # Its instructions one after another, and the latency of its loads.
     rounds = max(traffic.load_intervals, traffic.global_loads / warps / _LOADS_IN_FLIGHT)
     wait_cycles = (
-        instructions / warps + rounds * c.latency_cycles + traffic.barriers * c.barrier_cycles
+        instructions / warps
+        + rounds * c.latency_cycles
+        + traffic.branched_loads / warps * c.branch_cycles
+        + traffic.barriers * c.barrier_cycles
     )
     resident = resident_blocks(launch, traffic.static_shared_bytes, profile, registers)
     return _Block(resident, instructions, fma * spilled, l2_bytes, busy_cycles, wait_cycles)
@@ -225,7 +235,6 @@ def _launch(
     dram_activity_s = _POWER_DRAM * dram_peak_s
     activity_s = (
         c.power_base * time_s
-        + c.power_fp32 * flops / (profile.fp32_tflops * 1e12)
         + c.power_issue * launch.blocks * block.instructions / (sm_rate * _SCHEDULERS)
         + c.power_spill * launch.blocks * block.spilled_fma / sm_rate
         + c.power_l2 * l2_bytes / (sm_rate * _L2_BYTES_PER_CYCLE)

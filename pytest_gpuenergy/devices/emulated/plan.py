@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.emulated.branched_loads import branched_share
 from pytest_gpuenergy.devices.emulated.private_arrays import private_words
 from pytest_gpuenergy.devices.emulated.traffic import Traffic
 from pytest_gpuenergy.errors import KernelFault
@@ -188,6 +189,7 @@ def _launch_profile(kernel: Kernel, launch: Launch, line: Sequence[str]) -> Laun
         load_intervals=load_intervals / run,
         static_shared_bytes=static,
         global_loads=loads,
+        branched_loads=loads * branched_share(kernel.source, launch.entry),
         global_stores=stores,
         global_sectors=read + written,
         l2_sectors=min(read, distinct / run) + written,

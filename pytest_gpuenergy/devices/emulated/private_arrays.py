@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from pytest_gpuenergy.devices.emulated.kernel_text import definition_of
+
 _WORDS = {
     **dict.fromkeys(("char", "bool", "int8_t", "uint8_t"), 0.25),
     **dict.fromkeys(("half", "short", "int16_t", "uint16_t", "__half", "__nv_bfloat16"), 0.5),
@@ -16,7 +18,6 @@ _ARRAY = re.compile(
     r"(?P<extents>(?:\[[ \t]*\d+[ \t]*\])+)[ \t]*(?:=|;)",
     re.MULTILINE,
 )
-_SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 
 
 def private_words(source: str, entry: str) -> int:
@@ -26,25 +27,10 @@ def private_words(source: str, entry: str) -> int:
     It decides what the registers can hold, so a wrong number makes a modelled time wrong and
     nothing else.
     """
-    text = _SKIPPED.sub("", source)
     words = 0.0
-    for match in _ARRAY.finditer(_body(text, entry)):
+    for match in _ARRAY.finditer(definition_of(source, entry).body):
         size = 1
         for extent in re.findall(r"\d+", match["extents"]):
             size *= int(extent)
         words += size * _WORDS.get(match["type"], 0.0)
     return round(words)
-
-
-def _body(text: str, entry: str) -> str:
-    """The definition's text between its braces; all of the text if it is not found."""
-    name = re.escape(entry.partition("<")[0].strip())
-    found = re.search(rf"\b{name}\s*\([^;{{}}]*\)\s*\{{", text)
-    if found is None:
-        return text
-    depth = 1
-    for brace in re.finditer(r"[{}]", text[found.end() :]):
-        depth += 1 if brace[0] == "{" else -1
-        if not depth:
-            return text[found.end() : found.end() + brace.start()]
-    return text[found.end() :]

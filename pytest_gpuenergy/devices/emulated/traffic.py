@@ -28,10 +28,12 @@ class Traffic:
         static_shared_bytes: static shared memory.
         global_loads: warp-wide loads of tensors. A word that a thread loaded a short while ago,
             with no barrier since, is taken to be in a register and loaded once.
+        branched_loads: those of them that stand in a branch of their own, by the text.
         global_stores: warp-wide stores to tensors.
         global_sectors: sectors of 32 bytes that those loads and stores touch, each by itself.
         l2_sectors: the same, but what the block reads again comes from its L1.
-        shared_accesses: warp-wide accesses to shared memory, loads as above.
+        shared_accesses: warp-wide accesses to shared memory, loads as above. Those to neighbouring
+            words that a compiler joins into one of up to 16 bytes count as one.
         shared_wavefronts: turns that they take, of at most 128 bytes and without a bank conflict.
         private_words: 4-byte words of the arrays that a thread has of its own, by the text.
     """
@@ -44,6 +46,7 @@ class Traffic:
     load_intervals: float = 0.0
     static_shared_bytes: float = 0.0
     global_loads: float = 0.0
+    branched_loads: float = 0.0
     global_stores: float = 0.0
     global_sectors: float = 0.0
     l2_sectors: float = 0.0
@@ -52,6 +55,7 @@ class Traffic:
     private_words: float = 0.0
 
 
+_VERSION = 2  # of what is made of a program's answer and of the text
 _NAMES = tuple(field.name for field in fields(Traffic))
 
 
@@ -62,7 +66,7 @@ class TrafficCache:
     """
 
     def __init__(self) -> None:
-        self._folder = cache_dir("emulated", "traffic", build_version())
+        self._folder = cache_dir("emulated", "traffic", f"{build_version()}-{_VERSION}")
 
     def traffic(
         self, kernel: Kernel, count: Callable[[], tuple[Traffic, ...]]

@@ -77,6 +77,63 @@ def test_wide_loads_are_few(count: Count) -> None:
     assert (launch.global_loads, launch.global_stores, launch.global_sectors) == (1, 1, 32)
 
 
+SHARED = "__shared__ alignas(16) float s[1024];\nfor (int k = t; k < 1024; k += 32) s[k] = 0;\n"
+STORED = 32
+
+
+@pytest.mark.parametrize(
+    ("words", "accesses", "wavefronts"),
+    [
+        (("4 * t", "4 * t + 1", "4 * t + 2", "4 * t + 3"), 1, 4),
+        (("4 * t + 3", "4 * t", "4 * t + 2", "4 * t + 1"), 1, 4),
+        (("2 * t", "2 * t + 1"), 1, 2),
+        (("0", "1", "2", "3"), 1, 4),
+        (("4 * t", "4 * t + 1", "4 * t + 2"), 2, 8),  # of 8 bytes, and of 4
+        (("4 * t + 1", "4 * t + 2"), 2, 8),
+        (("5 * t", "5 * t + 1"), 2, 2),
+    ],
+)
+def test_loads_of_neighbouring_words_are_joined(
+    count: Count, words: tuple[str, ...], accesses: int, wavefronts: int
+) -> None:
+    total = " + ".join(f"s[{word}]" for word in words)
+    launch = count(f"{SHARED}__syncthreads();\ny[t] = {total};")
+    assert launch.shared_accesses == STORED + accesses
+    assert launch.shared_wavefronts == STORED + wavefronts
+
+
+def test_loads_are_joined_over_the_turns_of_a_loop(count: Count) -> None:
+    launch = count(
+        f"{SHARED}__syncthreads();\nfloat sum = 0;\n"
+        "for (int k = 0; k < 16; ++k) sum += s[16 * (t / 8) + k];\ny[t] = sum;"
+    )
+    assert launch.shared_accesses == STORED + 4
+
+
+def test_a_barrier_keeps_loads_apart(count: Count) -> None:
+    launch = count(
+        f"{SHARED}__syncthreads();\nfloat a = s[2 * t];\n__syncthreads();\ny[t] = a + s[2 * t + 1];"
+    )
+    assert launch.shared_accesses == STORED + 2
+
+
+def test_stores_and_loads_of_tensors_are_as_wide_as_the_text(count: Count) -> None:
+    launch = count(
+        "__shared__ alignas(16) float s[64];\ns[2 * t] = x[2 * t];\ns[2 * t + 1] = x[2 * t + 1];\n"
+        "__syncthreads();\ny[t] = s[t];"
+    )
+    assert (launch.global_loads, launch.shared_accesses) == (2, 3)
+
+
+def test_loads_in_branches_are_counted(count: Count) -> None:
+    launch = count(
+        "float v = 0;\nfor (int k = 0; k < 4; ++k) {\n__syncthreads();\n"
+        "if (t + k < 30) v += x[(threadIdx.x + k) / 3];\nv += x[64 + 32 * k + t];\n}\ny[t] = v;"
+    )
+    assert launch.global_loads == 8
+    assert launch.branched_loads == 4
+
+
 def test_every_warp_counts(count: Count) -> None:
     launch = count("y[i] = x[i];", block=256, grid=64)
     assert (launch.global_loads, launch.global_sectors) == (8, 64)
@@ -150,7 +207,7 @@ def test_an_uncoalesced_copy_is_slower(count: Count) -> None:
         for index in ("i", "(i * 32 + i / 1024)")
     )
     times = [modelled_s(launch, 0, 640_000, 256) for launch in (along, across)]
-    assert times[1] > 1.5 * times[0]
+    assert times[1] > 1.4 * times[0]
 
 
 def test_a_copy_of_much_memory_comes_near_its_bandwidth(count: Count) -> None:

@@ -33,6 +33,7 @@ BUSY = Traffic(
     load_intervals=8.0,
     static_shared_bytes=8_192.0,
     global_loads=160.0,
+    branched_loads=40.0,
     global_stores=32.0,
     global_sectors=768.0,
     l2_sectors=512.0,
@@ -200,6 +201,19 @@ def test_registers_limit_the_blocks_of_a_multiprocessor() -> None:
     launch = kernel(threads=256).launches[0]
     assert resident_blocks(launch, 0, H200) == 8
     assert resident_blocks(launch, 0, H200, registers=128) == 2
+
+
+def test_registers_are_given_in_eights() -> None:
+    launch = kernel(threads=256).launches[0]
+    assert resident_blocks(launch, 0, H200, registers=81) == 2
+    assert resident_blocks(launch, 0, H200, registers=80) == 3
+
+
+def test_loads_in_branches_wait_for_one_another() -> None:
+    many = replace(BUSY, global_loads=1600.0)
+    branched = replace(many, branched_loads=1600.0)
+    before, after = (demand_of(kernel(), WORK, [t], H200).time_s for t in (many, branched))
+    assert after > before * 1.5
 
 
 def test_barriers_take_time() -> None:

@@ -1,0 +1,168 @@
+"""The loads that a compiler leaves in branches of their own, found in a kernel's text.
+
+A load under a condition, `if (inside) value = data[index];`, becomes a predicated instruction, of
+which many are under way at a time, where its address is there already. Where the address is still
+to be computed, and that takes a division, it becomes a branch: what follows waits until the value
+is there. So does NVRTC 13.5 for sm_90.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_gpuenergy.devices.emulated.kernel_text import definition_of
+
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\d\w*|[=!<>]=|\S")
+_POINTER = re.compile(r"\*\s*(?:const\s+|__restrict__\s+)*(\w+)\s*(?:,|$)")
+_BARRIER = "__syncthreads"
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """A loop or a condition around a statement.
+
+    Attributes:
+        condition: whether it is one.
+        trips: of a loop, where they can be read off its head.
+        variable: of a loop with a barrier in it, which is not unrolled.
+    """
+
+    condition: bool
+    trips: int = 1
+    variable: str = ""
+
+
+@dataclass(frozen=True)
+class _Load:
+    """One load in the text: the tokens of its index, and what it stands in."""
+
+    index: Sequence[str]
+    scopes: Sequence[_Scope]
+    conditional: bool
+
+    @property
+    def count(self) -> int:
+        """How often a thread executes it."""
+        count = 1
+        for scope in self.scopes:
+            count *= scope.trips
+        return count
+
+    @property
+    def branched(self) -> bool:
+        variables = {scope.variable for scope in self.scopes if scope.variable}
+        return self.conditional and any(
+            # What changes neither with the thread nor from one turn to the next is computed before.
+            "threadIdx" in dividend and (not variables or variables & set(dividend))
+            for dividend in _dividends(self.index)
+        )
+
+
+def branched_share(source: str, entry: str) -> float:
+    """Of the loads through pointers that a thread of ``entry`` executes, the share in branches.
+
+    Only what names `threadIdx` is taken to change with the thread, loops whose bounds are no
+    numbers count once, and loads in conditions are not seen. It decides what a modelled load waits
+    for, so a wrong share makes a modelled time wrong and nothing else.
+    """
+    definition = definition_of(source, entry)
+    pointers = frozenset(_POINTER.findall(definition.parameters))
+    loads = list(_loads(_TOKEN.findall(definition.body), pointers))
+    total = sum(load.count for load in loads)
+    return sum(load.count for load in loads if load.branched) / total if total else 0.0
+
+
+def _loads(tokens: Sequence[str], pointers: frozenset[str]) -> Iterator[_Load]:
+    blocks: list[list[_Scope]] = []  # around the statement, by braces
+    heads: list[_Scope] = []  # of the statement itself
+    at = begin = 0
+    while at < len(tokens):
+        word = tokens[at]
+        at += 1
+        if word == "for" or word == "if":
+            after = _closing(tokens, at) + 1
+            heads.append(_loop(tokens, at, after) if word == "for" else _Scope(condition=True))
+            at = begin = after
+        elif word == "else":
+            heads.append(_Scope(condition=True))
+            begin = at
+        elif word in ("{", "}", ";"):
+            if word == "{":
+                blocks.append(heads)
+            elif word == "}" and blocks:
+                blocks.pop()
+            heads, begin = [], at
+        elif word in pointers and (found := _access(tokens, at)):
+            index, at, stored = found
+            if not stored:
+                scopes = [scope for block in (*blocks, heads) for scope in block]
+                chosen = any(scope.condition for scope in scopes) or "?" in tokens[begin:at]
+                yield _Load(index, scopes, chosen)
+
+
+def _loop(tokens: Sequence[str], head: int, body: int) -> _Scope:
+    """Of the loop whose head is in the parentheses from ``head`` on."""
+    first, _, rest = " ".join(tokens[head + 1 : body - 1]).partition(";")
+    start = re.search(r"(\w+) = (\d+) $", first)
+    stop = re.search(r"< (\d+) $", rest.partition(";")[0])
+    trips = int(stop[1]) - int(start[2]) if start and stop else 1
+    kept = start is not None and _BARRIER in tokens[body : _closing(tokens, body)]
+    return _Scope(False, max(1, trips), start[1] if start and kept else "")
+
+
+def _access(tokens: Sequence[str], at: int) -> tuple[Sequence[str], int, bool] | None:
+    """Index, where it ends and whether it is stored to: of `p[i]` or `*(T*)(p + i)`.
+
+    ``at`` is behind the pointer's name; None if that is no access.
+    """
+    if tokens[at : at + 1] == ["["]:
+        end = _closing(tokens, at)
+    elif tokens[at - 2 : at - 1] == ["("]:
+        end = _closing(tokens, at - 2)
+    else:
+        return None
+    after = end + 1
+    while tokens[after : after + 1] == [")"]:
+        after += 1
+    return tokens[at:end], end + 1, tokens[after : after + 1] == ["="]
+
+
+def _dividends(index: Sequence[str]) -> Iterator[Sequence[str]]:
+    """What is divided by anything but a power of two, which takes no multiplication."""
+    for at, word in enumerate(index[:-1]):
+        if word not in ("/", "%") or at == 0:
+            continue
+        divisor = index[at + 1]
+        if divisor.isdigit() and int(divisor).bit_count() == 1:
+            continue
+        begin = _opening(index, at - 1)
+        while begin > 1 and index[begin - 1] in (".", "*", "/", "%"):
+            begin = _opening(index, begin - 2)
+        yield index[begin:at]
+
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+def _closing(tokens: Sequence[str], at: int) -> int:
+    """Where the bracket that opens at ``at`` is closed; the end of the text if nowhere."""
+    if at >= len(tokens) or tokens[at] not in _CLOSING:
+        return at
+    opened, closed, depth = tokens[at], _CLOSING[tokens[at]], 0
+    for place in range(at, len(tokens)):
+        depth += (tokens[place] == opened) - (tokens[place] == closed)
+        if not depth:
+            return place
+    return len(tokens)
+
+
+def _opening(tokens: Sequence[str], at: int) -> int:
+    """Where the operand begins that ends at ``at``."""
+    depth = 0
+    for place in range(at, -1, -1):
+        depth += (tokens[place] == ")") - (tokens[place] == "(")
+        if depth <= 0:
+            return place
+    return 0
