@@ -149,7 +149,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     add(
         "--gpuenergy-cache",
-        "State of the L2 cache when a launch begins: hot (buffers stay where they are; the "
+        "State of the L2 cache when a launch begins: hot (launches share their buffers; the "
         "default) or cold (buffers rotate through more than the L2)",
         metavar="STATE",
         ini_default="hot",

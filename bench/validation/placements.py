@@ -1,10 +1,10 @@
 """What a kernel's time depends on besides the kernel: its graph, its module, its buffers' places.
 
-    python bench/validation/placements.py | tee placements.txt
+    python bench/validation/placements.py [--records DIR] | tee placements.txt
 
-Needs a GPU, CuPy and TVM (for case5's fastest kernel). Every figure is the mean time of a launch in
-us over a quarter of a second of CUDA-graph replays, after a second and a half of running. A row is
-one thing made anew each time, all else being the same:
+Needs a GPU, CuPy and TVM (for case5's fastest kernel, the shipped one or that of ``DIR``). Every
+figure is the mean time of a launch in us over a quarter of a second of CUDA-graph replays, after a
+second and a half of running. A row is one thing made anew each time, all else being the same:
 
 - nothing: the same graph again;
 - the graph, of the same launches;
@@ -20,6 +20,7 @@ times with one set of buffers, and eight times with several that take turns.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import time
 from collections import deque
@@ -110,11 +111,11 @@ def axpy() -> Subject:
     return Subject("axpy", (SOURCES / "axpy.cu").read_text(), [launch], sizes, 2000, factor)
 
 
-def case5() -> Subject:
-    """Its fastest shipped kernel."""
+def case5(records: Path) -> Subject:
+    """Its fastest kernel in a folder of records."""
     workload = find_workload("case5")
     with KernelStore() as store:
-        kernel = store.kernel(load_records(find_records(RECORDS, workload)), 1)
+        kernel = store.kernel(load_records(find_records(records, workload)), 1)
     tensors = [*workload.tensors, *kernel.workspaces]
     return Subject(
         "case5",
@@ -202,7 +203,12 @@ def load_as_the_meter() -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--records", type=Path, default=RECORDS, metavar="DIR")
+    arguments = parser.parse_args()
     load_as_the_meter()
     cupy.cuda.set_allocator(None)
-    for subject in (axpy(), case5()):
+    for subject in (axpy(), case5(arguments.records)):
         study(subject)

@@ -7,7 +7,7 @@ from typing import Literal
 from pytest_gpuenergy.errors import KernelFault
 
 CacheState = Literal["hot", "cold"]
-"""``hot``: buffers stay where they are, so that what fits in the L2 is there.
+"""``hot``: launch after launch takes the same buffers, so that what fits in the L2 is there.
 ``cold``: each launch takes other buffers, so that nothing of them is in the L2."""
 
 STATES: tuple[CacheState, ...] = ("hot", "cold")

@@ -32,7 +32,7 @@ _SUM_THREADS = 256
 _LARGEST_INNER = 8
 _LARGEST_DEPTH = 64  # elements of K in shared memory at a time
 _SHARED_FLOATS = 48 * 1024 // 4
-_PITCH_FACTOR, _PITCH_OFFSET = 8, 4
+_PITCH_FACTOR, _PITCH_OFFSET = 8, 4  # floats from one row of weights to the next: 8 n + 4
 _LANES = [1, 2, 4]
 _UNROLLED = [16, 64, 256, 1024]
 
@@ -212,8 +212,9 @@ def _tile(schedule: Any, block: Any, output: Any, form: GemmForm) -> None:
         extent = math.prod(form.threads)
         schedule.annotate(block, f"meta_schedule.thread_extent_{bound}_inclusive", extent)
     schedule.reverse_compute_at(output, thread, preserve_unit_loops=True)
-    for number in range(2):
-        _load_together(schedule, block, number, outer)
+    _windows, weights = (_load_together(schedule, block, number, outer) for number in range(2))
+    # A warp reads the same k of several rows of weights at a time: from different banks.
+    schedule.storage_align(weights, 0, 0, _PITCH_FACTOR, _PITCH_OFFSET)
     unrolled = schedule.sample_categorical(_UNROLLED, [1 / len(_UNROLLED)] * len(_UNROLLED))
     schedule.annotate(schedule.get_sblock("root"), "meta_schedule.unroll_explicit", unrolled)
     if form.pipelined:
@@ -234,8 +235,12 @@ def _cut(schedule: Any, loop: Any, threads: int, outputs: int) -> Sequence[Any]:
     return [block, *schedule.split(tile, [virtual, threads, inner])]
 
 
-def _load_together(schedule: Any, block: Any, number: int, loop: Any) -> None:
-    """Load what ``block`` reads into shared memory, at ``loop``, computing it on the way."""
+def _load_together(schedule: Any, block: Any, number: int, loop: Any) -> Any:
+    """Load what ``block`` reads into shared memory, at ``loop``, computing it on the way.
+
+    Returns:
+        The block that does it.
+    """
     copy = schedule.cache_read(block, number, "shared")
     schedule.compute_at(copy, loop, preserve_unit_loops=True)
     schedule.fuse(*schedule.get_loops(copy)[-2:])
@@ -244,8 +249,7 @@ def _load_together(schedule: Any, block: Any, number: int, loop: Any) -> None:
     while producers := list(schedule.get_producers(copy)):
         (producer,) = producers
         schedule.compute_inline(producer)
-    if number == 1:
-        schedule.storage_align(copy, 0, 0, _PITCH_FACTOR, _PITCH_OFFSET)
+    return copy
 
 
 def space_generator(shape: Conv2dShape, space: Space, number: int = 0, processes: int = 1) -> Any:
