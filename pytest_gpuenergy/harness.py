@@ -96,7 +96,7 @@ class Harness:
                     work=Work(workload.flops, workload.bytes_moved),
                     timeout_s=self._timeout_s,
                     cache=self._cache,
-                    spread=True,
+                    apart=True,
                 )
                 return self._measured(draft, repeat, phases)
         except KernelFault as fault:

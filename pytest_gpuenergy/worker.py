@@ -36,8 +36,8 @@ class WorkerTimeoutError(DeviceError):
 class Worker:
     """Owns an object in a child process and calls its methods.
 
-    The child is started at the first call, and again at the first call after it died. It ends when
-    the thread that made that call ends: call from threads that last.
+    The child is started by `start` or the first call, and again by the first after it died. It ends
+    when the thread that started it ends: call from threads that last.
 
     Args:
         factory: ``package.module:Class``; called in the child with ``args`` to make the object.
@@ -59,6 +59,11 @@ class Worker:
     def pid(self) -> int | None:
         """The child's process number while it runs."""
         return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Have the child make its object, without waiting for it. Idempotent."""
+        if self._connection is None:
+            self._start()
 
     def call(self, method: str, *args: object, timeout_s: float | None = None) -> Any:
         """Call ``method`` of the child's object and return what it returns.
@@ -204,14 +209,19 @@ def _serve(descriptor: int) -> None:
     _die_with_parent(parent)
     module, _, name = factory.partition(":")
     target: Any = None
+    failure: Exception | None = None
+    try:
+        target = getattr(importlib.import_module(module), name)(*args)
+    except Exception as error:
+        failure = error
     while True:
         try:
             method, arguments = connection.recv()
         except EOFError:
             break
         try:
-            if target is None:
-                target = getattr(importlib.import_module(module), name)(*args)
+            if failure is not None:
+                raise failure
             answer = (True, getattr(target, method)(*arguments))
         except Exception as error:
             answer = (False, _portable(error, method))

@@ -190,11 +190,11 @@ def load_as_the_meter() -> None:
     kernel, workload = kernels.axpy(load_kernel)
     scalars = {scalar.name: scalar for scalar in workload.scalars}
     with open_device("auto") as device, arenas_for(workload, seed=0) as arenas:
-        for what, spread in (("loaded", False), ("loaded, taking turns", True)):
+        for what, apart in (("loaded", False), ("loaded apart, in turns", True)):
             times_us = []
             for run_s in (HEAT_S, *[RUN_S] * (SETS - 1)):
                 with device.repeat(
-                    kernel, arenas, scalars, work=None, timeout_s=TIMEOUT_S, spread=spread
+                    kernel, arenas, scalars, work=None, timeout_s=TIMEOUT_S, apart=apart
                 ) as repeater:
                     repeater.start()
                     device.clock.sleep_s(run_s)

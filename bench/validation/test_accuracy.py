@@ -96,7 +96,7 @@ def loaded(
         {scalar.name: scalar for scalar in workload.scalars},
         work=Work(workload.flops, workload.bytes_moved),
         timeout_s=TIMEOUT_S,
-        spread=True,
+        apart=True,
     )
 
 

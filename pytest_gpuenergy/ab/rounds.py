@@ -128,7 +128,7 @@ def _measure(device: Device, side: _Side, meter: MeterSettings, timeout_s: float
         {scalar.name: scalar for scalar in side.exhibit.scalars},
         work=Work(info.flops, info.bytes_moved),
         timeout_s=timeout_s,
-        spread=True,
+        apart=True,
     ) as repeater:
         return EnergyMeter(device, meter).measure(repeater)
 

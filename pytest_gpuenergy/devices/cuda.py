@@ -54,11 +54,15 @@ class CudaDevice(Device):
                 "'pytest-gpuenergy[cuda13]' (or cuda12), or use --gpu-device emulated."
             )
         self._pool: CompilerPool | None = None
-        # By UUID, so that CUDA's order in the worker cannot differ from NVML's.
-        self._worker = Worker(
-            "pytest_gpuenergy.devices.cuda_runner:CudaRunner",
-            environment={"CUDA_VISIBLE_DEVICES": gpu.uuid},
+        # By UUID, so that CUDA's order in a worker cannot differ from NVML's.
+        self._worker, self._next_worker = (
+            Worker(
+                "pytest_gpuenergy.devices.cuda_runner:CudaRunner",
+                environment={"CUDA_VISIBLE_DEVICES": gpu.uuid},
+            )
+            for _ in range(2)
         )
+        self._worker_has_repeated = False
 
     def prepare(self, kernels: Sequence[Kernel]) -> None:
         for kernel in kernels:
@@ -89,15 +93,22 @@ class CudaDevice(Device):
         work: Work | None,  # noqa: ARG002 -- a real GPU needs no hint
         timeout_s: float,
         cache: CacheState = "hot",
-        spread: bool = False,
+        apart: bool = False,
     ) -> Iterator[Repeater]:
         binary = self._compiled(kernel, arenas, scalars)
         buffers = dict(arenas), dict(scalars)
-        self._call(timeout_s, "load", kernel, binary, *buffers, cache, spread)
+        if apart and self._worker_has_repeated:
+            self._renew_worker()
+        self._worker_has_repeated = True
+        self._call(timeout_s, "load", kernel, binary, *buffers, cache, apart)
+        if apart:
+            self._next_worker.start()  # imports CuPy meanwhile, and does not touch the GPU yet
         try:
             yield _WorkerRepeater(self, timeout_s)
         finally:
-            if self._worker.pid is not None:
+            if apart:
+                self._renew_worker()
+            elif self._worker.pid is not None:
                 self._call(timeout_s, "unload")
 
     @property
@@ -118,6 +129,7 @@ class CudaDevice(Device):
 
     def close(self) -> None:
         self._worker.kill()
+        self._next_worker.kill()
         if self._pool is not None:
             self._pool.close()
             self._pool = None
@@ -149,6 +161,11 @@ class CudaDevice(Device):
         if kernel.language != "cuda":
             raise KernelFault("compile", f"{kernel.language} text is launched as a callable.")
         return self._compilers().submit(kernel).result()
+
+    def _renew_worker(self) -> None:
+        self._worker.kill()
+        self._worker, self._next_worker = self._next_worker, self._worker
+        self._worker_has_repeated = False
 
     def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:
         try:

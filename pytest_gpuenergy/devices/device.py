@@ -200,12 +200,14 @@ class Device(ABC):
         work: Work | None,
         timeout_s: float,
         cache: CacheState = "hot",
-        spread: bool = False,
+        apart: bool = False,
     ) -> AbstractContextManager[Repeater]:
         """Load ``kernel`` with the arenas' contents as its buffers, ready to run back to back.
 
-        With ``spread``, several sets of buffers take turns, each for some milliseconds, so that
-        what is measured is not of one place in memory; on an emulated GPU all places are alike.
+        With ``apart``, as a measurement that is to be kept takes it: in a process that has run no
+        other kernel back to back, so that it does not matter what was measured before; and with
+        several sets of buffers that take turns, each for some milliseconds, so that it is not of
+        one place in memory. An emulated GPU has neither of these effects.
 
         Raises:
             KernelFault: the kernel did not compile or could not be launched, or its buffers are

@@ -190,9 +190,9 @@ def test_a_cold_cache_makes_a_kernel_slower(device: Device) -> None:
 def test_sets_of_buffers_take_turns_of_a_graph_each(device: Device) -> None:
     scalars = {"factor": Scalar("factor", "float32", 2.0)}
     with arenas_for(workload(), seed=0) as arenas:
-        for spread, sets in ((False, 1), (True, MAX_PLACEMENTS)):
+        for apart, sets in ((False, 1), (True, MAX_PLACEMENTS)):
             with device.repeat(
-                kernel(), arenas, scalars, work=None, timeout_s=20, spread=spread
+                kernel(), arenas, scalars, work=None, timeout_s=20, apart=apart
             ) as repeater:
                 repeater.start()
                 timeline = repeater.stop()

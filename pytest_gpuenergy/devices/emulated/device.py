@@ -156,7 +156,7 @@ class EmulatedDevice(Device):
         work: Work | None,
         timeout_s: float,
         cache: CacheState = "hot",
-        spread: bool = False,
+        apart: bool = False,
     ) -> Iterator[Repeater]:
         check_geometry(kernel, self.profile)
         check_memory(kernel, arenas, self.profile)
@@ -166,7 +166,7 @@ class EmulatedDevice(Device):
         set_bytes = footprint + sum(space.nbytes for space in kernel.workspaces)
         if cache == "cold":
             sets_needed(set_bytes, self.profile.l2_bytes)  # as a real card would have it
-        places = placements(set_bytes) if spread and cache == "hot" else 1
+        places = placements(set_bytes) if apart and cache == "hot" else 1
         traffic = None
         if recorded_on(kernel, self.profile, cache) is None:
             traffic = self._profiled(kernel, arenas, scalars, timeout_s)
