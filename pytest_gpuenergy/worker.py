@@ -54,6 +54,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._log: Any = None
+        self._owed = 0  # answers to posts, which come before that to a call
 
     @property
     def pid(self) -> int | None:
@@ -64,6 +65,13 @@ class Worker:
         """Have the child make its object, without waiting for it. Idempotent."""
         if self._connection is None:
             self._start()
+
+    def post(self, method: str, *args: object) -> None:
+        """Have ``method`` called without waiting for it; what it returns or raises is dropped."""
+        connection = self._connection or self._start()
+        with contextlib.suppress(OSError):  # the next call tells of a child that died
+            connection.send((method, args))
+            self._owed += 1
 
     def call(self, method: str, *args: object, timeout_s: float | None = None) -> Any:
         """Call ``method`` of the child's object and return what it returns.
@@ -76,12 +84,14 @@ class Worker:
         connection = self._connection or self._start()
         try:
             connection.send((method, args))
-            if not connection.poll(timeout_s):
-                self.kill()
-                raise WorkerTimeoutError(
-                    f"{self._factory} did not answer {method} within {timeout_s:g} s."
-                )
-            ok, result = connection.recv()
+            for _ in range(self._owed + 1):
+                if not connection.poll(timeout_s):
+                    self.kill()
+                    raise WorkerTimeoutError(
+                        f"{self._factory} did not answer {method} within {timeout_s:g} s."
+                    )
+                ok, result = connection.recv()
+            self._owed = 0
         except (EOFError, OSError) as error:
             raise WorkerDiedError(self._death()) from error
         except BaseException:
@@ -149,6 +159,7 @@ class Worker:
         if self._log is not None:
             self._log.close()
         self._process = self._connection = self._log = None
+        self._owed = 0
 
 
 class WorkerPool:

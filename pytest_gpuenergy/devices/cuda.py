@@ -108,6 +108,7 @@ class CudaDevice(Device):
         finally:
             if apart:
                 self._renew_worker()
+                self._worker.post("warm_up")  # while the item before is written down
             elif self._worker.pid is not None:
                 self._call(timeout_s, "unload")
 

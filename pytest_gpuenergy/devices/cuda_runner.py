@@ -42,6 +42,10 @@ class CudaRunner:
         self._repeater: GraphRepeater | None = None
         self._kept: list[Any] = []
 
+    def warm_up(self) -> None:
+        """Do what the first use of a GPU takes longest for: make the context, load CuPy's fill."""
+        self._cupy.full(1, 0xFF, dtype=np.uint8).get()
+
     def run_once(
         self,
         kernel: Kernel,

@@ -53,9 +53,9 @@ class MeterSettings:
     settled: float = 0.006
     trial_s: float = 0.1
     min_trials: int = 4
-    min_measure_s: float = 1.2
+    min_measure_s: float = 0.8
     max_measure_s: float = 5.0
-    relative_half_width: float = 0.005
+    relative_half_width: float = 0.006
     wander: Mapping[Metric, float] = field(default_factory=lambda: dict(WANDER))
     sources_tolerance: float = 0.02
     least_busy: float = 0.99
