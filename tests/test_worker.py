@@ -138,6 +138,44 @@ def test_the_object_lives_in_another_process(start: Callable[..., Worker]) -> No
     assert worker.call("pid") == worker.pid != os.getpid()
 
 
+def test_a_child_can_be_started_before_it_is_called(start: Callable[..., Worker]) -> None:
+    worker = start()
+    worker.start()
+    pid = worker.pid
+    worker.start()
+    assert worker.call("pid") == worker.pid == pid is not None
+
+
+def test_a_post_is_done_before_the_next_call(start: Callable[..., Worker]) -> None:
+    worker = start(40)
+    worker.post("add", 1)
+    worker.post("add", 1)
+    assert worker.call("add", 2) == 42
+    assert worker.call("count") == 3
+
+
+def test_what_a_post_raises_is_dropped(start: Callable[..., Worker]) -> None:
+    worker = start()
+    worker.post("fault")
+    assert worker.call("add", 2) == 2
+
+
+def test_a_call_tells_of_a_child_that_died_in_a_post(start: Callable[..., Worker]) -> None:
+    worker = start()
+    worker.post("leave", 3)
+    with pytest.raises(WorkerDiedError, match="exited with 3: last words"):
+        worker.call("add", 2)
+    assert worker.call("add", 2) == 2
+
+
+def test_a_post_counts_towards_the_time_limit_of_a_call(start: Callable[..., Worker]) -> None:
+    worker = start()
+    worker.call("pid")
+    worker.post("hang")
+    with pytest.raises(WorkerTimeoutError, match=r"add within 0\.1 s"):
+        worker.call("add", 2, timeout_s=0.1)
+
+
 def test_variables_are_set_in_the_child_only(start: Callable[..., Worker]) -> None:
     worker = start(environment={"GPUENERGY_TEST_WORKER": "7"})
     assert worker.call("variable", "GPUENERGY_TEST_WORKER") == "7"

@@ -200,6 +200,16 @@ def test_sets_of_buffers_take_turns_of_a_graph_each(device: Device) -> None:
             assert len(set(np.diff(timeline.launches))) == 1
 
 
+def test_a_measurement_has_a_process_of_its_own_and_no_foreign_one(device: Device) -> None:
+    found = [
+        Harness(device).measure_kernel(kernel(), workload(), Subject("t", "s")) for _ in range(3)
+    ]
+    times_ms = [one.time_ms for one in found]
+    assert all(one.outcome == "correct" and "foreign_process" not in one.validity for one in found)
+    # In one process, what ran before made launches of 2 us up to 16 % longer.
+    assert times_ms == [pytest.approx(times_ms[0], rel=0.04)] * 3
+
+
 @pytest.mark.parametrize("read", [instant_power_mw, average_power_mw])
 def test_integrated_power_agrees_with_the_counter(device: Device, read: PowerReading) -> None:
     scalars = {"factor": Scalar("factor", "float32", 2.0)}
