@@ -22,9 +22,10 @@ from pytest_gpuenergy.devices.device import Launches, Timeline
 
 GRAPH_S = 0.008
 """About the GPU time of one graph: long against a launch, short against a counter period."""
-MAX_NODES = 4096
-_ALL_NODES = 3 * MAX_NODES
-"""Of the graphs of all turns together: to capture and upload them takes time."""
+MAX_CALLS = 4096
+"""To a graph."""
+MAX_CALLS_OF_ALL = 3 * MAX_CALLS
+"""To the graphs of all turns together, which take time to make."""
 _IN_FLIGHT = 3
 
 
@@ -107,8 +108,8 @@ class GraphRepeater:
 
     def _batch_for(self, launch_s: float) -> int:
         """Calls to a graph, in powers of two, so that it is the same number in every run."""
-        most = min(MAX_NODES, _ALL_NODES // len(self._turns))
-        calls = min(most, GRAPH_S / launch_s) / self._multiple
+        most = min(MAX_CALLS, MAX_CALLS_OF_ALL // len(self._turns))
+        calls = min(most, GRAPH_S / max(launch_s, 1e-7)) / self._multiple
         return self._multiple << max(0, round(math.log2(calls)))
 
     @contextmanager
@@ -134,7 +135,7 @@ class GraphRepeater:
         while True:
             total_s = self.launch(count).gpu_s
             if total_s > GRAPH_S / 4 or count >= 64:
-                return max(total_s / count, 1e-7)
+                return total_s / count
             count *= 4
 
     def _capture_all(self) -> None:
