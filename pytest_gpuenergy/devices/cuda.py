@@ -107,8 +107,9 @@ class CudaDevice(Device):
             yield _WorkerRepeater(self, timeout_s)
         finally:
             if apart:
+                # While the one before ends, and its item is written down.
+                self._next_worker.post("warm_up")
                 self._renew_worker()
-                self._worker.post("warm_up")  # while the item before is written down
             elif self._worker.pid is not None:
                 self._call(timeout_s, "unload")
 
