@@ -117,7 +117,7 @@ def test_a_lower_enforced_limit_flags_the_measurement(
 def test_a_foreign_limit_in_mid_run_flags_the_item_and_skips_the_caps_that_follow(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inject(monkeypatch, limit_changed={"power_w": 600, "after_s": 2})
+    inject(monkeypatch, limit_changed={"power_w": 600, "after_s": 1.5})
     result = project.run("--powercap", "1,2,3", "-rs")
     result.assert_outcomes(passed=1, skipped=2)
     (measurement,) = project.stored().measurements
