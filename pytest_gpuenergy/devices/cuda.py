@@ -107,9 +107,8 @@ class CudaDevice(Device):
             yield _WorkerRepeater(self, timeout_s)
         finally:
             if apart:
-                # While the one before ends, and its item is written down.
-                self._next_worker.post("warm_up")
                 self._renew_worker()
+                self._worker.post("warm_up")  # while the item before is written down
             elif self._worker.pid is not None:
                 self._call(timeout_s, "unload")
 
@@ -165,6 +164,7 @@ class CudaDevice(Device):
         return self._compilers().submit(kernel).result()
 
     def _renew_worker(self) -> None:
+        # The old one first: a card in exclusive mode lets only one process have a context.
         self._worker.kill()
         self._worker, self._next_worker = self._next_worker, self._worker
         self._worker_has_repeated = False

@@ -114,6 +114,31 @@ def test_the_next_process_begins_while_a_kernel_is_measured_and_keeps_off_the_gp
         assert spare.calls == []
 
 
+def test_only_one_process_at_a_time_is_on_the_gpu(
+    device: CudaDevice, workers: list[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_the_gpu: set[int] = set()
+    most = 0
+    posted, killed = FakeWorker.post, FakeWorker.kill
+
+    def post(worker: FakeWorker, method: str, *arguments: Any) -> None:
+        nonlocal most
+        posted(worker, method, *arguments)
+        on_the_gpu.add(id(worker))
+        most = max(most, len(on_the_gpu))
+
+    def kill(worker: FakeWorker) -> None:
+        on_the_gpu.discard(id(worker))
+        killed(worker)
+
+    monkeypatch.setattr(FakeWorker, "post", post)
+    monkeypatch.setattr(FakeWorker, "kill", kill)
+    for apart in (True, False, True, True, False):
+        measure(device, apart=apart)
+    assert most == 1
+    assert len(workers) == 2
+
+
 def test_after_a_fault_there_is_a_new_process(
     device: CudaDevice, workers: list[FakeWorker]
 ) -> None:
