@@ -53,9 +53,9 @@ class MeterSettings:
     settled: float = 0.006
     trial_s: float = 0.1
     min_trials: int = 4
-    min_measure_s: float = 0.8
+    min_measure_s: float = 0.6
     max_measure_s: float = 5.0
-    relative_half_width: float = 0.006
+    relative_half_width: float = 0.005
     wander: Mapping[Metric, float] = field(default_factory=lambda: dict(WANDER))
     sources_tolerance: float = 0.02
     least_busy: float = 0.99

@@ -155,7 +155,7 @@ def test_what_is_flagged_after_its_verdict_is_told_and_fails_a_strict_gate(
 ) -> None:
     run_with(project, "--gpuenergy-json", "base.json").assert_outcomes(passed=12)
     faults = {12: {"slower": SLOWER}}  # found when all verdicts have been passed
-    late = ("--gpuenergy-anchor", "20")
+    late = ("--gpuenergy-anchor", "15")
     result = run_with(project, *GATED, *late, faults=faults)
     assert result.ret == pytest.ExitCode.OK
     line = "*[1-9] verdicts were passed before drift was found: gpuenergy compare judges anew*"
