@@ -43,8 +43,8 @@ class CudaRunner:
         self._kept: list[Any] = []
 
     def warm_up(self) -> None:
-        """Do what the first use of a GPU takes longest for: make the context, load CuPy's fill."""
-        self._cupy.full(1, 0xFF, dtype=np.uint8).get()
+        """Make the context, which is what the first use of a GPU takes longest for."""
+        self._cupy.cuda.runtime.deviceSynchronize()
 
     def run_once(
         self,
@@ -138,8 +138,10 @@ class CudaRunner:
         return self._cupy.asarray(np.asarray(image))
 
     def _workspace(self, space: Tensor) -> Any:
-        length = 2 * GUARD_BYTES + -(-space.nbytes // 256) * 256
-        return self._cupy.full(length, 0xFF, dtype=np.uint8)
+        image = self._cupy.empty(2 * GUARD_BYTES + -(-space.nbytes // 256) * 256, dtype=np.uint8)
+        # Not with `full`, which is a kernel that each process of CuPy's has to prepare first.
+        image.data.memset(0xFF, image.nbytes)
+        return image
 
     def _bind(
         self,
