@@ -55,7 +55,7 @@ def write_classic_csv(report: Report, folder: Path) -> None:
 
     ``case1/powercap3/results.csv`` has ``id`` and three columns, sorted by id; ``case1/all.csv``
     has the three columns once per cap, lowest cap first. ``id`` is the kernel's label, or its rank
-    when it has one.
+    when it has one. Kernels that share it, and repetitions of one, have a row each.
 
     Raises:
         ReportError: a file cannot be written.
@@ -66,12 +66,13 @@ def write_classic_csv(report: Report, folder: Path) -> None:
             table: Table = [("id", *COLUMNS)]
             table += [(_identifier(m), *_figures(m)) for m in sorted(measured, key=_id_order)]
             _write(folder / _safe(workload) / cap / "results.csv", _csv(table))
-        by_cap = [{_identifier(m): m for m in measured} for measured in caps.values()]
+        by_cap = [_numbered(measured) for measured in caps.values()]
         table = [("id", *(COLUMNS * len(caps)))]
-        for first in sorted({_identifier(m): m for m in rows}.values(), key=_id_order):
-            found = [measured.get(_identifier(first)) for measured in by_cap]
+        firsts = {key: m for measured in reversed(by_cap) for key, m in measured.items()}
+        for key in sorted(firsts, key=lambda key: (*_id_order(firsts[key]), *key)):
+            found = [measured.get(key) for measured in by_cap]
             figures = [figure for m in found for figure in (_figures(m) if m else [None] * 3)]
-            table.append((_identifier(first), *figures))
+            table.append((_identifier(firsts[key]), *figures))
         _write(folder / _safe(workload) / "all.csv", _csv(table))
 
 
@@ -97,6 +98,17 @@ def _by(
         if row.measured:
             groups[key(row)].append(row)
     return groups
+
+
+def _numbered(rows: Sequence[Measurement]) -> dict[tuple[str, str, int], Measurement]:
+    """By label, content, and which of the measurements of that it is."""
+    found: dict[tuple[str, str, int], Measurement] = {}
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for row in rows:
+        kernel = str(_identifier(row)), row.kernel.digest
+        found[(*kernel, counts[kernel])] = row
+        counts[kernel] += 1
+    return found
 
 
 def _cap_folder(m: Measurement) -> str:

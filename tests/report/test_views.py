@@ -83,6 +83,26 @@ def test_a_kernel_missing_at_one_cap_leaves_its_cells_empty(
     assert [row[0] for row in table(tmp_path / "case1/powercap2/results.csv")] == ["id", "2"]
 
 
+def test_kernels_of_one_label_have_a_row_each(tmp_path: Path, report: Make, measured: Make) -> None:
+    items = [
+        replace(m, kernel=replace(m.kernel, digest=digest))
+        for cap in (1, 2)
+        for digest, energy_mj in (("one", 10.0 * cap), ("other", 11.0 * cap))
+        for m in [measured(None, cap, energy_mj=energy_mj)]
+    ]
+    write_classic_csv(report(*items), tmp_path)
+    rows = table(tmp_path / "case1/all.csv")[1:]
+    assert [row[0] for row in rows] == ["k--", "k--"]
+    assert [[float(row[2]), float(row[5])] for row in rows] == [[10.0, 20.0], [11.0, 22.0]]
+
+
+def test_a_kernel_measured_twice_has_two_rows(tmp_path: Path, report: Make, measured: Make) -> None:
+    items = [measured(1, energy_mj=10.0), measured(1, energy_mj=11.0)]
+    write_classic_csv(report(*items), tmp_path)
+    for name in ("all.csv", "powercap3/results.csv"):
+        assert [row[2] for row in table(tmp_path / "case1" / name)[1:]] == ["10.0", "11.0"]
+
+
 def test_kernels_without_a_rank_come_last_by_label(
     tmp_path: Path, report: Make, measured: Make
 ) -> None:
