@@ -65,11 +65,15 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
     ),
 }
 _ALL_FLAGS = (_FLAGS, _GCC_UNROLL, _RUNTIME_FLAGS, _VARIANTS)
+_LAYOUT = "2"
+"""Of the folder of what is prepared."""
 _RUNTIME = ("main", "memory", "report", "scheduler")
 _CHECKED_RUNTIME = ("races", "warps")
 _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$")
 _PLACE = re.compile(r"^\S*kernel\.cu:(\d+):")
-_REFUSED = re.compile(r"attribute error: (.*)$|#error (cannot run on the emulated GPU.*)$")
+_REFUSED = re.compile(
+    r"(?:attribute error|'error' attribute): (.*)$|#error (cannot run on the emulated GPU.*)$"
+)
 
 
 @functools.cache
@@ -124,11 +128,12 @@ class Toolchain:
             DeviceError: the compiler cannot build it.
         """
         version = _version(compiler)
-        content = [compiler, version, _processor(), build_version()]
+        content = [_LAYOUT, compiler, version, _processor(), build_version()]
         key = hashlib.sha256("\0".join(content).encode()).hexdigest()
         tools = cls(compiler, version, key, cache / f"host-{key[:16]}")
         if not tools.folder.is_dir():
             tools._build(cache, jobs)
+        tools._precompile_headers(cache)
         return tools
 
     def compile(self, text: str, variants: Sequence[str], program: Path) -> None:
@@ -211,35 +216,47 @@ class Toolchain:
     def _build(self, cache: Path, jobs: int) -> None:
         with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
             folder = Path(name) / "built"
-            commands = []
             for variant in _VARIANTS:
                 (folder / variant).mkdir(parents=True)
                 for path in (cuda_dir() / "host").glob("*.h"):
                     shutil.copyfile(path, folder / variant / path.name)
-                header = folder / variant / "kernel.h"
-                made = "pch" if "clang" in self.version else "gch"
-                commands.append(
-                    [
-                        *self._flags(variant),
-                        *("-x", "c++-header", str(header), "-o", f"{header}.{made}"),
-                    ]
-                )
+            commands = []
             for unit in _RUNTIME + _CHECKED_RUNTIME:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
                 commands.append([*_RUNTIME_FLAGS, "-c", source, "-o", f"{folder / unit}.o"])
-            with ThreadPoolExecutor(jobs) as pool:
-                results = list(pool.map(lambda command: self._call(Path(name), *command), commands))
-            for done in results:
-                if done.returncode:
-                    raise DeviceError(
-                        f"{self.compiler} cannot build the emulated GPU "
-                        f"({_first_error(done.stderr)}): set $CXX to g++ 11 or later, or clang++."
-                    )
+            self._run_all(Path(name), commands, jobs)
             try:
                 folder.rename(self.folder)
             except OSError:
                 if not self.folder.is_dir():  # another process was first
                     raise
+
+    def _precompile_headers(self, cache: Path) -> None:
+        """In place, as clang's hold the path of what they were made from."""
+        suffix = "pch" if "clang" in self.version else "gch"
+        headers = [self.folder / variant / "kernel.h" for variant in _VARIANTS]
+        made = [header.with_name(f"{header.name}.{suffix}") for header in headers]
+        if all(path.exists() for path in made):
+            return
+        with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
+            drafts = [Path(name) / variant for variant in _VARIANTS]
+            commands = [
+                [*self._flags(variant), "-x", "c++-header", str(header), "-o", str(draft)]
+                for variant, header, draft in zip(_VARIANTS, headers, drafts, strict=True)
+            ]
+            self._run_all(Path(name), commands, len(commands))
+            for draft, path in zip(drafts, made, strict=True):
+                draft.replace(path)
+
+    def _run_all(self, folder: Path, commands: Sequence[Sequence[str]], jobs: int) -> None:
+        with ThreadPoolExecutor(jobs) as pool:
+            results = list(pool.map(lambda command: self._call(folder, *command), commands))
+        for done in results:
+            if done.returncode:
+                raise DeviceError(
+                    f"{self.compiler} cannot build the emulated GPU "
+                    f"({_first_error(done.stderr)}): set $CXX to g++ 11 or later, or clang++."
+                )
 
 
 def _first_error(stderr: str) -> str:
@@ -258,9 +275,10 @@ def _first_error(stderr: str) -> str:
             places = map(_PLACE.match, lines[number + 1 :])
             place = next((found for found in places if found), None)
             return f"line {place[1]}: {text}" if place else text
-    for line in lines:
-        if "undefined reference" in line or "error" in line:
-            return line.strip()
+    for words in (["out of memory"], ["undefined reference", "error"]):
+        for line in lines:
+            if any(word in line for word in words):
+                return line.strip()
     return lines[-1] if lines else "the compiler died without a message"
 
 

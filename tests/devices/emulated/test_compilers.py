@@ -1,0 +1,69 @@
+"""The emulated GPU with each of the compilers it takes, where they are installed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.errors import KernelFault
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.workloads import Tensor
+
+REVERSE = """
+__global__ void k(const float* x, float* y) {
+  __shared__ float tile[64];
+  int t = threadIdx.x;
+  tile[t] = x[t];
+  __syncthreads();
+  y[t] = tile[63 - t];
+}
+"""
+
+
+@pytest.fixture(scope="module", params=["g++", "clang++"])
+def runner(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HostRunner]:
+    compiler = shutil.which(request.param)
+    if compiler is None:
+        pytest.skip(f"{request.param} is not installed")
+    host = HostRunner(tmp_path_factory.getbasetemp() / "compilers", compiler=compiler, jobs=2)
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def arenas(tmp_path: Path) -> dict[str, Arena]:
+    x, y = (
+        Tensor(name, (64,), "float32", role) for name, role in (("x", "input"), ("y", "output"))
+    )
+    values = np.arange(64, dtype=np.float32)
+    return {"x": Arena.create(tmp_path / "x", x, values), "y": Arena.create(tmp_path / "y", y)}
+
+
+def kernel(source: str) -> Kernel:
+    return Kernel(source, (Launch("k", (1, 1, 1), (64, 1, 1), ("x", "y")),))
+
+
+def test_a_kernel_runs(runner: HostRunner, arenas: dict[str, Arena]) -> None:
+    runner.run(kernel(REVERSE), arenas, {}, timeout_s=20.0)
+    assert (arenas["y"].value() == np.arange(64)[::-1]).all()
+
+
+def test_a_race_is_found(runner: HostRunner, arenas: dict[str, Arena]) -> None:
+    with pytest.raises(KernelFault, match="race on shared memory"):
+        runner.check_races(
+            kernel(REVERSE.replace("__syncthreads();", "")), arenas, {}, timeout_s=20.0
+        )
+
+
+def test_refused_text_is_named_with_its_line(runner: HostRunner) -> None:
+    source = '__global__ void k() {\n asm volatile("bar.sync 0;"); asm volatile("trap;"); }'
+    with pytest.raises(KernelFault, match=r"^line 2: cannot run on the emulated GPU: inline PTX"):
+        runner.compile(kernel(source))
