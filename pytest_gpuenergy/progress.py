@@ -28,21 +28,29 @@ class Progress:
         self._interval_s = interval_s
         self._clock = clock
         self._began_s = self._told_s = clock()
+        self._first_s: float | None = None
         self._finished = self._worked = 0
 
     def finish(self, total: int, *, skipped: bool) -> str | None:
         """Count an item of ``total``; the line to show, when it is time for one.
 
-        What was skipped took no time, so the time left is judged by the other items.
+        What was skipped took no time, so the time left is judged by the other items: by those after
+        the first, which has waited for compilers, as soon as there are any.
         """
         self._finished += 1
         self._worked += not skipped
         now_s = self._clock()
+        if self._worked and self._first_s is None:
+            self._first_s = now_s
         left = total - self._finished
         if left <= 0 or not self._worked or now_s - self._told_s < self._interval_s:
             return None
         self._told_s = now_s
-        left_s = left * (now_s - self._began_s) / self._worked
+        if self._worked > 1 and self._first_s is not None:
+            item_s = (now_s - self._first_s) / (self._worked - 1)
+        else:
+            item_s = now_s - self._began_s
+        left_s = left * item_s
         return f"gpuenergy: {self._finished} of {total} items, about {span(left_s)} left"
 
 

@@ -30,6 +30,11 @@ def test_the_time_left_follows_from_the_items_so_far() -> None:
     ]
 
 
+def test_what_the_first_item_waited_for_does_not_count_again() -> None:
+    *_, last = run(0.0, [60.0, 10.0, 10.0], 10)
+    assert last == "gpuenergy: 3 of 10 items, about 70 s left"
+
+
 def test_an_interval_passes_between_two_lines() -> None:
     told = [line is not None for line in run(25.0, [10.0] * 9, 100)]
     assert told == [False, False, True] * 3
