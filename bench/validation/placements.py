@@ -14,8 +14,8 @@ second and a half of running. A row is one thing made anew each time, all else b
 - the buffers, freed before the next are made;
 - likewise, 128 KiB longer, as guard bands make them.
 
-Before that, axpy is loaded as the meter loads it, in a worker process that begins with it: eight
-times with one set of buffers, and eight times with several that take turns.
+Before that, axpy is loaded eight times as in a search, in one worker process with one set of
+buffers, and eight times as in a bench, in a process of its own with several sets that take turns.
 """
 
 from __future__ import annotations
@@ -185,12 +185,12 @@ def study(subject: Subject) -> None:
         tell(what, [timed(subject.bind(module, subject.buffers(more))) for _ in range(6)])
 
 
-def load_as_the_meter() -> None:
+def load_axpy() -> None:
     """Print the times of axpy in one loading after the other."""
     kernel, workload = kernels.axpy(load_kernel)
     scalars = {scalar.name: scalar for scalar in workload.scalars}
     with open_device("auto") as device, arenas_for(workload, seed=0) as arenas:
-        for what, apart in (("loaded", False), ("loaded apart, in turns", True)):
+        for what, apart in (("as in a search", False), ("as in a bench", True)):
             times_us = []
             for run_s in (HEAT_S, *[RUN_S] * (SETS - 1)):
                 with device.repeat(
@@ -208,7 +208,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--records", type=Path, default=RECORDS, metavar="DIR")
     arguments = parser.parse_args()
-    load_as_the_meter()
+    load_axpy()
     cupy.cuda.set_allocator(None)
     for subject in (axpy(), case5(arguments.records)):
         study(subject)
