@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 from pytest_gpuenergy.devices.device import Device
 
-_CUDA_LIBRARIES = ("cupy", "torch", "triton", "jax", "numba.cuda", "pycuda")
 _INITIAL_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, linux/proc_ns.h
 
 
@@ -26,8 +23,8 @@ class ProcessWatch:
     """Notices whoever else uses a card, from the moment it is made, which is before any kernel.
 
     The driver numbers processes as the host does. In a container our own have other numbers than
-    the ones we know; there, as many processes as ours are that may have a context are taken for
-    them, once for each set of ours: those that have come since the start, unless they are more.
+    the ones we know; there, the process that came with our worker is taken for it, once for each
+    worker.
 
     Args:
         device: the card.
@@ -48,16 +45,10 @@ class ProcessWatch:
         others = listed - known
         if self._same_numbers or others != listed:
             return others
-        taken = self._taken_for.get(known, frozenset()) | (others - self._at_start)
-        if len(taken) <= _with_context(known):
-            self._taken_for[known] = taken
+        came = others - self._at_start
+        if known not in self._taken_for and len(came) == 1:
+            self._taken_for[known] = came
         return others - self._taken_for.get(known, frozenset())
-
-
-def _with_context(ours: frozenset[int]) -> int:
-    """How many of our processes may have a context: this one, if it has a library to make it."""
-    idle = os.getpid() in ours and not any(name in sys.modules for name in _CUDA_LIBRARIES)
-    return len(ours) - idle
 
 
 def _in_initial_namespace() -> bool:
