@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import has_ended
 
 from pytest_gpuenergy.errors import DeviceError, KernelFault
 from pytest_gpuenergy.worker import Worker, WorkerDiedError, WorkerTimeoutError
@@ -107,18 +107,6 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     yield make
     for worker in workers:
         worker.kill()
-
-
-def has_ended(pid: int, within_s: float = 30.0) -> bool:
-    """Wait for any process, not only our own child, to end."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], within_s)[0])
-    finally:
-        os.close(descriptor)
 
 
 def test_a_call_returns_what_the_method_returns(start: Callable[..., Worker]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from processes import has_ended
 
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
@@ -72,17 +72,6 @@ def busy(pid: int) -> bool:
     except OSError:
         return False
     return int(fields[11]) >= os.sysconf("SC_CLK_TCK") / 2
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], PATIENCE_S)[0])
-    finally:
-        os.close(descriptor)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import has_ended
 
 from pytest_gpuenergy.devices.emulated import toolchain
 from pytest_gpuenergy.devices.emulated.host import HostRunner
@@ -34,9 +34,9 @@ COMPILES = """
 import sys
 from pathlib import Path
 from pytest_gpuenergy.devices.emulated.host import HostRunner
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[3:]
 from test_guard import KERNEL
-HostRunner(Path(sys.argv[2]), compiler=sys.argv[3]).compile(KERNEL)
+HostRunner(Path(sys.argv[1]), compiler=sys.argv[2]).compile(KERNEL)
 """
 
 
@@ -49,33 +49,26 @@ def driver(tmp_path: Path) -> Path:
 
 
 def started(folder: Path) -> int:
-    """A descriptor of the process that the driver has started, once it has."""
+    """The process that the driver has started, once it has."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         if (folder / "started").exists():
-            return os.pidfd_open(int((folder / "started").read_text()))
+            return int((folder / "started").read_text())
         os.sched_yield()
     raise AssertionError("nothing was started")
-
-
-def has_ended(descriptor: int) -> bool:
-    try:
-        return bool(select.select([descriptor], [], [], PATIENCE_S)[0])
-    finally:
-        os.close(descriptor)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_it_ends_with_the_process_that_compiles(
     tmp_path: Path, driver: Path, number: signal.Signals
 ) -> None:
-    words = (str(Path(__file__).parent), str(tmp_path / "cache"), str(driver))
+    words = [str(tmp_path / "cache"), str(driver), *sys.path]
     with subprocess.Popen(
         [sys.executable, "-c", COMPILES, *words], stderr=subprocess.DEVNULL
     ) as process:
-        descriptor = started(tmp_path)
+        other = started(tmp_path)
         process.send_signal(number)
-    assert has_ended(descriptor)
+    assert has_ended(other)
 
 
 def test_it_ends_when_its_time_is_up(

@@ -1,0 +1,18 @@
+"""What tests ask about processes that are not their own children."""
+
+from __future__ import annotations
+
+import os
+import select
+
+
+def has_ended(pid: int, within_s: float = 60.0) -> bool:
+    """Wait for a process to end; a killed one may run on for a while on a busy machine."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], within_s)[0])
+    finally:
+        os.close(descriptor)
