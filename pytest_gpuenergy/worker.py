@@ -52,9 +52,9 @@ class Worker:
         self._args = args
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._dying: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._log: Any = None
-        self._owed = 0  # answers to posts, which come before that to a call
 
     @property
     def pid(self) -> int | None:
@@ -62,16 +62,12 @@ class Worker:
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Have the child make its object, without waiting for it. Idempotent."""
+        """Have the child make its object, without waiting for it. Idempotent.
+
+        A child before it, killed without waiting, has ended then.
+        """
         if self._connection is None:
             self._start()
-
-    def post(self, method: str, *args: object) -> None:
-        """Have ``method`` called without waiting for it; what it returns or raises is dropped."""
-        connection = self._connection or self._start()
-        with contextlib.suppress(OSError):  # the next call tells of a child that died
-            connection.send((method, args))
-            self._owed += 1
 
     def call(self, method: str, *args: object, timeout_s: float | None = None) -> Any:
         """Call ``method`` of the child's object and return what it returns.
@@ -84,14 +80,12 @@ class Worker:
         connection = self._connection or self._start()
         try:
             connection.send((method, args))
-            for _ in range(self._owed + 1):
-                if not connection.poll(timeout_s):
-                    self.kill()
-                    raise WorkerTimeoutError(
-                        f"{self._factory} did not answer {method} within {timeout_s:g} s."
-                    )
-                ok, result = connection.recv()
-            self._owed = 0
+            if not connection.poll(timeout_s):
+                self.kill()
+                raise WorkerTimeoutError(
+                    f"{self._factory} did not answer {method} within {timeout_s:g} s."
+                )
+            ok, result = connection.recv()
         except (EOFError, OSError) as error:
             raise WorkerDiedError(self._death()) from error
         except BaseException:
@@ -101,13 +95,15 @@ class Worker:
             raise result
         return result
 
-    def kill(self) -> None:
-        """End the child at once. Idempotent."""
+    def kill(self, *, wait: bool = True) -> None:
+        """End the child at once, and wait until it has ended unless told otherwise. Idempotent."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self._dying = self._process
         self._forget()
+        if wait:
+            self._bury()
 
     def close(self) -> None:
         """Let the child end by itself, and kill it if it does not within two seconds."""
@@ -119,7 +115,13 @@ class Worker:
                 self._process.wait(timeout=2)
         self.kill()
 
+    def _bury(self) -> None:
+        if self._dying is not None:
+            self._dying.wait()
+            self._dying = None
+
     def _start(self) -> Connection:
+        self._bury()
         ours, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in _forget
         self._process = subprocess.Popen(
@@ -159,7 +161,6 @@ class Worker:
         if self._log is not None:
             self._log.close()
         self._process = self._connection = self._log = None
-        self._owed = 0
 
 
 class WorkerPool:

@@ -134,34 +134,14 @@ def test_a_child_can_be_started_before_it_is_called(start: Callable[..., Worker]
     assert worker.call("pid") == worker.pid == pid is not None
 
 
-def test_a_post_is_done_before_the_next_call(start: Callable[..., Worker]) -> None:
-    worker = start(40)
-    worker.post("add", 1)
-    worker.post("add", 1)
-    assert worker.call("add", 2) == 42
-    assert worker.call("count") == 3
-
-
-def test_what_a_post_raises_is_dropped(start: Callable[..., Worker]) -> None:
+def test_a_child_need_not_be_waited_for_when_it_is_killed(start: Callable[..., Worker]) -> None:
     worker = start()
-    worker.post("fault")
-    assert worker.call("add", 2) == 2
-
-
-def test_a_call_tells_of_a_child_that_died_in_a_post(start: Callable[..., Worker]) -> None:
-    worker = start()
-    worker.post("leave", 3)
-    with pytest.raises(WorkerDiedError, match="exited with 3: last words"):
-        worker.call("add", 2)
-    assert worker.call("add", 2) == 2
-
-
-def test_a_post_counts_towards_the_time_limit_of_a_call(start: Callable[..., Worker]) -> None:
-    worker = start()
-    worker.call("pid")
-    worker.post("hang")
-    with pytest.raises(WorkerTimeoutError, match=r"add within 0\.1 s"):
-        worker.call("add", 2, timeout_s=0.1)
+    first = worker.call("pid")
+    worker.kill(wait=False)
+    assert worker.pid is None
+    worker.start()
+    assert not Path(f"/proc/{first}").exists()
+    assert worker.call("pid") != first
 
 
 def test_variables_are_set_in_the_child_only(start: Callable[..., Worker]) -> None:

@@ -20,6 +20,8 @@ from pytest_gpuenergy.paths import cache_dir
 from pytest_gpuenergy.worker import Worker, WorkerDiedError, WorkerTimeoutError
 from pytest_gpuenergy.workloads.workload import Scalar
 
+_CONTEXT_S = 60.0
+
 
 class HostClock:
     """The machine's monotonic clock, which all its processes share."""
@@ -48,6 +50,7 @@ class CudaDevice(Device):
         self.architecture = f"sm_{major}{minor}"
         self.clock = HostClock()
         self._refuse_mig()
+        self._exclusive = self._is_exclusive()
         if find_spec("cupy") is None:
             raise DeviceError(
                 f"{gpu.name} takes CuPy, which is not installed: pip install "
@@ -63,6 +66,7 @@ class CudaDevice(Device):
             for _ in range(2)
         )
         self._worker_has_repeated = False
+        self._next_has_context = False
 
     def prepare(self, kernels: Sequence[Kernel]) -> None:
         for kernel in kernels:
@@ -100,22 +104,21 @@ class CudaDevice(Device):
         if apart and self._worker_has_repeated:
             self._renew_worker()
         self._worker_has_repeated = True
-        self._call(timeout_s, "load", kernel, binary, *buffers, cache, apart)
         if apart:
-            self._next_worker.start()  # imports CuPy meanwhile, and does not touch the GPU yet
+            self._next_worker.start()  # imports CuPy meanwhile
+        self._call(timeout_s, "load", kernel, binary, *buffers, cache, apart)
         try:
-            yield _WorkerRepeater(self, timeout_s)
+            yield _WorkerRepeater(self, timeout_s, apart)
         finally:
             if apart:
                 self._renew_worker()
-                self._worker.post("warm_up")  # while the item before is written down
             elif self._worker.pid is not None:
                 self._call(timeout_s, "unload")
 
     @property
     def processes(self) -> frozenset[int]:
-        worker = self._worker.pid
-        return super().processes | ({worker} if worker is not None else set())
+        pids = [self._worker.pid, self._next_worker.pid if self._next_has_context else None]
+        return super().processes | {pid for pid in pids if pid is not None}
 
     def describe(self) -> dict[str, str]:
         cuda = self.nvml.nvmlSystemGetCudaDriverVersion_v2()
@@ -146,6 +149,13 @@ class CudaDevice(Device):
                 "use another GPU, or disable MIG."
             )
 
+    def _is_exclusive(self) -> bool:
+        """Whether the card lets only one process have a context."""
+        try:
+            return bool(self.nvml.nvmlDeviceGetComputeMode(self.handle))
+        except self.nvml.NVMLError:
+            return False  # a card that has no such modes
+
     def _compilers(self) -> CompilerPool:
         if self._pool is None:
             self._pool = CompilerPool(self.architecture, cache_dir("cubin"))
@@ -164,10 +174,20 @@ class CudaDevice(Device):
         return self._compilers().submit(kernel).result()
 
     def _renew_worker(self) -> None:
-        # The old one first: a card in exclusive mode lets only one process have a context.
-        self._worker.kill()
+        # A context takes a while to go, which nobody need wait for unless the next must follow it.
+        self._worker.kill(wait=not self._next_has_context)
         self._worker, self._next_worker = self._next_worker, self._worker
-        self._worker_has_repeated = False
+        self._worker_has_repeated = self._next_has_context = False
+
+    def _give_next_worker_a_context(self) -> None:
+        if self._exclusive:
+            return
+        try:
+            self._next_worker.call("warm_up", timeout_s=_CONTEXT_S)
+        except Exception:  # say, for want of memory: it is made anew when it is needed
+            self._next_worker.kill()
+        else:
+            self._next_has_context = True
 
     def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:
         try:
@@ -185,12 +205,17 @@ class CudaDevice(Device):
 
 
 class _WorkerRepeater:
-    def __init__(self, device: CudaDevice, timeout_s: float) -> None:
+    def __init__(self, device: CudaDevice, timeout_s: float, apart: bool) -> None:
         self._device = device
         self._timeout_s = timeout_s
+        self._apart = apart
 
     def start(self) -> None:
         self._device._call(self._timeout_s, "start")
+
+    def prepare_next(self) -> None:
+        if self._apart:
+            self._device._give_next_worker_a_context()
 
     def stop(self) -> Timeline:
         timeline: Timeline = self._device._call(self._timeout_s, "stop")

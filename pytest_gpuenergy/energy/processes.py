@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pytest_gpuenergy.devices.device import Device
@@ -23,8 +24,8 @@ class ProcessWatch:
     """Notices whoever else uses a card, from the moment it is made, which is before any kernel.
 
     The driver numbers processes as the host does. In a container our own have other numbers than
-    the ones we know; there, the process that came with our worker is taken for it, once for each
-    worker.
+    the ones we know; there, as many as came with new workers of ours are taken for them, once for
+    each worker.
 
     Args:
         device: the card.
@@ -36,7 +37,8 @@ class ProcessWatch:
         self._same_numbers = _in_initial_namespace() if same_numbers is None else same_numbers
         self._same_numbers = self._same_numbers or device.emulated
         self._at_start = processes_on(device)
-        self._taken_for: dict[frozenset[int], frozenset[int]] = {}
+        self._accounted: frozenset[int] = frozenset()  # of ours, by our numbers
+        self._taken: frozenset[int] = frozenset()  # for them, by the driver's
 
     def strangers(self) -> frozenset[int]:
         """Processes on the card that are not ours; call it while a kernel of ours is loaded."""
@@ -45,10 +47,13 @@ class ProcessWatch:
         others = listed - known
         if self._same_numbers or others != listed:
             return others
-        came = others - self._at_start
-        if known not in self._taken_for and len(came) == 1:
-            self._taken_for[known] = came
-        return others - self._taken_for.get(known, frozenset())
+        # Where there are workers, it is they who use the card, and not the process that asks.
+        new = (known - {os.getpid()} or known) - self._accounted
+        came = others - self._at_start - self._taken
+        if new and len(new) == len(came):
+            self._accounted |= new
+            self._taken |= came
+        return others - self._taken
 
 
 def _in_initial_namespace() -> bool:

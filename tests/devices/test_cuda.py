@@ -23,7 +23,7 @@ class FakeWorker:
     def __init__(self, *_: Any, **__: Any) -> None:
         self.pid: int | None = None
         self.calls: list[tuple[int, str]] = []
-        self.fault: KernelFault | None = None
+        self.faults: dict[str, Exception] = {}
 
     def start(self) -> None:
         if self.pid is None:
@@ -31,16 +31,13 @@ class FakeWorker:
             self.pid = FakeWorker.born
 
     def call(self, method: str, *_: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002
-        self.post(method)
-        if method == "start" and self.fault is not None:
-            raise self.fault
-
-    def post(self, method: str, *_: Any) -> None:
         self.start()
         assert self.pid is not None
         self.calls.append((self.pid, method))
+        if method in self.faults:
+            raise self.faults[method]
 
-    def kill(self) -> None:
+    def kill(self, *, wait: bool = True) -> None:  # noqa: ARG002
         self.pid = None
 
 
@@ -60,15 +57,27 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
 
 
 @pytest.fixture
-def device(workers: list[FakeWorker]) -> CudaDevice:  # noqa: ARG001 -- it makes them
-    nvml: Any = SimpleNamespace(
+def card() -> SimpleNamespace:
+    return SimpleNamespace(
         nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
         nvmlDeviceGetMigMode=lambda _: (0, 0),
+        nvmlDeviceGetComputeMode=lambda _: 0,
         NVMLError=OSError,
     )
+
+
+@pytest.fixture
+def device(
+    workers: list[FakeWorker],  # noqa: ARG001 -- it makes them
+    card: Any,
+) -> CudaDevice:
+    return make_device(card)
+
+
+def make_device(card: Any) -> CudaDevice:
     gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
     found: FoundGpu = gpu
-    return CudaDevice(nvml, found)
+    return CudaDevice(card, found)
 
 
 def kernel() -> Kernel:
@@ -78,8 +87,9 @@ def kernel() -> Kernel:
 def measure(device: CudaDevice, *, apart: bool) -> int:
     """The number of the process that ran a kernel back to back."""
     with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=apart) as repeater:
-        repeater.start()
         (number,) = device.processes - {os.getpid()}
+        repeater.start()
+        repeater.prepare_next()
     return number
 
 
@@ -105,47 +115,82 @@ def test_the_process_that_proved_a_kernel_right_measures_it(
     assert methods == ["warm_up", "run_once", "load", "start"]
 
 
-def test_the_next_process_begins_while_a_kernel_is_measured_and_keeps_off_the_gpu(
+def test_the_next_process_keeps_off_the_gpu_until_the_card_heats_up(
     device: CudaDevice, workers: list[FakeWorker]
 ) -> None:
-    with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=True):
-        spare = max(workers, key=lambda worker: worker.pid or 0)
+    with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=True) as repeater:
+        spare = workers[1]
+        repeater.start()
         assert spare.pid not in {None, *device.processes}
         assert spare.calls == []
+        repeater.prepare_next()
+        assert spare.pid in device.processes
+        assert spare.calls == [(spare.pid, "warm_up")]
 
 
-def test_only_one_process_at_a_time_is_on_the_gpu(
-    device: CudaDevice, workers: list[FakeWorker], monkeypatch: pytest.MonkeyPatch
+def test_a_search_has_no_second_process(device: CudaDevice, workers: list[FakeWorker]) -> None:
+    with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=False) as repeater:
+        repeater.start()
+        repeater.prepare_next()
+        assert [worker.pid for worker in workers] == [1, None]
+
+
+def test_a_context_that_cannot_be_made_early_is_made_when_it_is_needed(
+    device: CudaDevice, workers: list[FakeWorker]
 ) -> None:
+    workers[1].faults["warm_up"] = RuntimeError("out of memory")
+    first = measure(device, apart=True)
+    assert [worker.pid for worker in workers] == [None, None]
+    assert measure(device, apart=True) != first
+
+
+def test_in_exclusive_mode_only_one_process_at_a_time_is_on_the_gpu(
+    workers: list[FakeWorker], card: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card.nvmlDeviceGetComputeMode = lambda _: 3
     on_the_gpu: set[int] = set()
     most = 0
-    posted, killed = FakeWorker.post, FakeWorker.kill
+    called, killed = FakeWorker.call, FakeWorker.kill
 
-    def post(worker: FakeWorker, method: str, *arguments: Any) -> None:
+    def call(worker: FakeWorker, method: str, *_: Any, timeout_s: float | None = None) -> Any:
         nonlocal most
-        posted(worker, method, *arguments)
+        called(worker, method, timeout_s=timeout_s)
         on_the_gpu.add(id(worker))
         most = max(most, len(on_the_gpu))
 
-    def kill(worker: FakeWorker) -> None:
-        on_the_gpu.discard(id(worker))
+    def kill(worker: FakeWorker, *, wait: bool = True) -> None:
+        if wait:
+            on_the_gpu.discard(id(worker))
         killed(worker)
 
-    monkeypatch.setattr(FakeWorker, "post", post)
+    monkeypatch.setattr(FakeWorker, "call", call)
     monkeypatch.setattr(FakeWorker, "kill", kill)
+    device = make_device(card)
     for apart in (True, False, True, True, False):
         measure(device, apart=apart)
     assert most == 1
     assert len(workers) == 2
 
 
+def test_a_card_without_compute_modes_is_not_exclusive(
+    workers: list[FakeWorker], card: SimpleNamespace
+) -> None:
+    def unsupported(_: object) -> int:
+        raise OSError
+
+    card.nvmlDeviceGetComputeMode = unsupported
+    measure(make_device(card), apart=True)
+    assert "warm_up" in {method for _, method in workers[1].calls}
+
+
 def test_after_a_fault_there_is_a_new_process(
     device: CudaDevice, workers: list[FakeWorker]
 ) -> None:
-    workers[0].fault = KernelFault("runtime", "illegal address")
+    workers[0].faults["start"] = KernelFault("runtime", "illegal address")
     with pytest.raises(KernelFault, match="illegal address"):
         measure(device, apart=True)
-    assert measure(device, apart=True) == 2
+    ((broken, _), *_) = workers[0].calls
+    assert measure(device, apart=True) != broken
 
 
 def test_closing_ends_all_processes(device: CudaDevice, workers: list[FakeWorker]) -> None:

@@ -85,6 +85,29 @@ def test_in_a_container_a_new_worker_has_a_new_number() -> None:
     assert ours.strangers() == {THEIRS}
 
 
+def test_in_a_container_the_next_worker_comes_while_one_is_on_the_card() -> None:
+    card = Card({OTHER}, processes=frozenset({os.getpid(), OURS}))
+    ours = watch(card, same_numbers=False)
+    for number in range(3):
+        card.listed = {OTHER, 90_011 + number}
+        card.processes = frozenset({os.getpid(), OURS + number})
+        assert ours.strangers() == {OTHER}
+        card.listed |= {90_012 + number}
+        card.processes |= {OURS + number + 1}
+        assert ours.strangers() == {OTHER}
+    card.listed |= {THEIRS}
+    assert ours.strangers() == {OTHER, THEIRS}
+
+
+def test_in_a_container_a_callable_is_run_by_the_process_that_asks() -> None:
+    card = Card(processes=frozenset({os.getpid()}))
+    ours = watch(card, same_numbers=False)
+    card.listed = {90_011}
+    assert ours.strangers() == set()
+    card.listed |= {THEIRS}
+    assert ours.strangers() == {THEIRS}
+
+
 def test_in_a_container_two_that_came_at_once_are_doubtful() -> None:
     card = Card()
     ours = watch(card, same_numbers=False)
