@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any
 from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.cuda_runner import check_arguments
 from pytest_gpuenergy.devices.device import Arena, Device, Launches, Repeater, Timeline, Work
-from pytest_gpuenergy.devices.discovery import FoundGpu
+from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
 from pytest_gpuenergy.devices.nvrtc import Binary, CompilerPool
 from pytest_gpuenergy.errors import DeviceError, KernelFault
@@ -66,7 +67,7 @@ class CudaDevice(Device):
             for _ in range(2)
         )
         self._worker_has_repeated = False
-        self._next_has_context = False
+        self._with_context: set[int] = set()  # workers, by number
 
     def prepare(self, kernels: Sequence[Kernel]) -> None:
         for kernel in kernels:
@@ -85,7 +86,7 @@ class CudaDevice(Device):
         order_seed: int = 0,  # noqa: ARG002 -- the hardware orders threads itself
     ) -> None:
         binary = self._compiled(kernel, arenas, scalars)
-        self._call(timeout_s, "run_once", kernel, binary, dict(arenas), dict(scalars))
+        self._use(timeout_s, "run_once", kernel, binary, dict(arenas), dict(scalars))
 
     @contextmanager
     def repeat(
@@ -106,7 +107,7 @@ class CudaDevice(Device):
         self._worker_has_repeated = True
         if apart:
             self._next_worker.start()  # imports CuPy meanwhile
-        self._call(timeout_s, "load", kernel, binary, *buffers, cache, apart)
+        self._use(timeout_s, "load", kernel, binary, *buffers, cache, apart)
         try:
             yield _WorkerRepeater(self, timeout_s, apart)
         finally:
@@ -117,8 +118,9 @@ class CudaDevice(Device):
 
     @property
     def processes(self) -> frozenset[int]:
-        pids = [self._worker.pid, self._next_worker.pid if self._next_has_context else None]
-        return super().processes | {pid for pid in pids if pid is not None}
+        self._with_context &= {pid for pid in (self._worker.pid, self._next_worker.pid) if pid}
+        own = {os.getpid()} if has_context(self.ordinal) else set()
+        return frozenset(self._with_context | own)
 
     def describe(self) -> dict[str, str]:
         cuda = self.nvml.nvmlSystemGetCudaDriverVersion_v2()
@@ -175,9 +177,9 @@ class CudaDevice(Device):
 
     def _renew_worker(self) -> None:
         # A context takes a while to go, which nobody need wait for unless the next must follow it.
-        self._worker.kill(wait=not self._next_has_context)
+        self._worker.kill(wait=self._next_worker.pid not in self._with_context)
         self._worker, self._next_worker = self._next_worker, self._worker
-        self._worker_has_repeated = self._next_has_context = False
+        self._worker_has_repeated = False
 
     def _give_next_worker_a_context(self) -> None:
         if self._exclusive:
@@ -187,7 +189,18 @@ class CudaDevice(Device):
         except Exception:  # say, for want of memory: it is made anew when it is needed
             self._next_worker.kill()
         else:
-            self._next_has_context = True
+            self._note_context(self._next_worker)
+
+    def _note_context(self, worker: Worker) -> None:
+        if worker.pid is not None:
+            self._with_context.add(worker.pid)
+
+    def _use(self, timeout_s: float, method: str, *arguments: object) -> None:
+        """Call a method that makes the worker's context if there is none."""
+        try:
+            self._call(timeout_s, method, *arguments)
+        finally:
+            self._note_context(self._worker)
 
     def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:
         try:

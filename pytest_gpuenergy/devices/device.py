@@ -219,7 +219,7 @@ class Device(ABC):
 
     @property
     def processes(self) -> frozenset[int]:
-        """Numbers of the processes of ours that may hold a context on the device."""
+        """Numbers of the processes of ours that hold a context on the device."""
         return frozenset({os.getpid()})
 
     @abstractmethod

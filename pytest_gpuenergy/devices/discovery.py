@@ -82,6 +82,22 @@ def cuda_uuids() -> list[str]:
     return uuids
 
 
+def has_context(ordinal: int) -> bool:
+    """Whether this process has the primary context of a GPU, as CuPy and PyTorch make it.
+
+    Args:
+        ordinal: CUDA's; the GPU has been found by `find_gpus`.
+
+    Raises:
+        DeviceError: the driver fails.
+    """
+    cuda = ctypes.CDLL("libcuda.so.1")
+    device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
+    _call(cuda, "cuDeviceGet", ctypes.byref(device), ordinal)
+    _call(cuda, "cuDevicePrimaryCtxGetState", device, ctypes.byref(flags), ctypes.byref(active))
+    return bool(active.value)
+
+
 def _not_a_gpu(nvml: GuardedNvml, ordinal: int, gpu: str, error: Exception) -> str:
     """Why NVML has no GPU of this UUID: of a MIG instance, CUDA gives the instance's own."""
     try:

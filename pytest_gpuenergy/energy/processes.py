@@ -24,8 +24,7 @@ class ProcessWatch:
     """Notices whoever else uses a card, from the moment it is made, which is before any kernel.
 
     The driver numbers processes as the host does. In a container our own have other numbers than
-    the ones we know; there, as many as came with new workers of ours are taken for them, once for
-    each worker.
+    the ones we know; there, as many as came when ours came to the card are taken for them.
 
     Args:
         device: the card.
@@ -36,20 +35,18 @@ class ProcessWatch:
         self._device = device
         self._same_numbers = _in_initial_namespace() if same_numbers is None else same_numbers
         self._same_numbers = self._same_numbers or device.emulated
-        self._at_start = processes_on(device)
         self._accounted: frozenset[int] = frozenset()  # of ours, by our numbers
         self._taken: frozenset[int] = frozenset()  # for them, by the driver's
+        self._at_start: frozenset[int] = frozenset()
+        self._at_start = self.strangers()
 
     def strangers(self) -> frozenset[int]:
         """Processes on the card that are not ours; call it while a kernel of ours is loaded."""
-        known = self._device.processes
-        listed = processes_on(self._device)
-        others = listed - known
+        ours, listed = self._device.processes, processes_on(self._device)
+        others = listed - ours - {os.getpid()}
         if self._same_numbers or others != listed:
             return others
-        # Where there are workers, it is they who use the card, and not the process that asks.
-        new = (known - {os.getpid()} or known) - self._accounted
-        came = others - self._at_start - self._taken
+        new, came = ours - self._accounted, others - self._at_start - self._taken
         if new and len(new) == len(came):
             self._accounted |= new
             self._taken |= came

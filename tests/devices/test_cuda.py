@@ -52,6 +52,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
     monkeypatch.setattr(FakeWorker, "born", 0)
     monkeypatch.setattr(cuda, "Worker", make)
     monkeypatch.setattr(cuda, "find_spec", lambda _: object())
+    monkeypatch.setattr(cuda, "has_context", lambda _: False)
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: None)
     return made
 
@@ -87,7 +88,7 @@ def kernel() -> Kernel:
 def measure(device: CudaDevice, *, apart: bool) -> int:
     """The number of the process that ran a kernel back to back."""
     with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=apart) as repeater:
-        (number,) = device.processes - {os.getpid()}
+        (number,) = device.processes
         repeater.start()
         repeater.prepare_next()
     return number
@@ -126,6 +127,14 @@ def test_the_next_process_keeps_off_the_gpu_until_the_card_heats_up(
         repeater.prepare_next()
         assert spare.pid in device.processes
         assert spare.calls == [(spare.pid, "warm_up")]
+
+
+def test_this_process_is_one_of_ours_on_the_gpu_once_it_has_a_context(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert device.processes == set()
+    monkeypatch.setattr(cuda, "has_context", lambda ordinal: ordinal == device.ordinal)
+    assert device.processes == {os.getpid()}
 
 
 def test_a_search_has_no_second_process(device: CudaDevice, workers: list[FakeWorker]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.devices import discovery
-from pytest_gpuenergy.devices.discovery import cuda_uuids, find_gpus
+from pytest_gpuenergy.devices.discovery import cuda_uuids, find_gpus, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml
 from pytest_gpuenergy.errors import DeviceError
 
@@ -23,6 +23,7 @@ class Cuda:
 
     def __init__(self, *gpus: str, fails: str = "", named: bool = True) -> None:
         self.gpus, self.fails, self.named = gpus, fails, named
+        self.in_use: int | None = None
 
     def _status(self, function: str) -> int:
         return 100 if function == self.fails else 0
@@ -41,6 +42,10 @@ class Cuda:
     def cuDeviceGetUuid(self, raw: Any, device: Any) -> int:  # noqa: N802
         raw._obj[:] = uuid.UUID(self.gpus[device.value].removeprefix("GPU-")).bytes
         return self._status("cuDeviceGetUuid")
+
+    def cuDevicePrimaryCtxGetState(self, device: Any, _flags: Any, active: Any) -> int:  # noqa: N802
+        active._obj.value = device.value == self.in_use
+        return self._status("cuDevicePrimaryCtxGetState")
 
     def cuGetErrorName(self, _status: int, name: Any) -> int:  # noqa: N802
         if self.named:
@@ -145,3 +150,19 @@ def test_a_mig_instance_is_refused(machine: Callable[..., None]) -> None:
     machine(Cuda(FIRST), Nvml(FIRST.replace("GPU-", "MIG-")))
     with pytest.raises(DeviceError, match=r"CUDA device 0 is a MIG instance, .* CUDA_VISIBLE"):
         find_gpus()
+
+
+@pytest.mark.parametrize("in_use", [None, 0, 1])
+def test_it_is_known_whose_context_this_process_has(
+    machine: Callable[..., None], in_use: int | None
+) -> None:
+    cuda = Cuda(FIRST, SECOND)
+    cuda.in_use = in_use
+    machine(cuda)
+    assert [has_context(ordinal) for ordinal in range(2)] == [in_use == 0, in_use == 1]
+
+
+def test_a_driver_that_does_not_tell_of_contexts_is_named(machine: Callable[..., None]) -> None:
+    machine(Cuda(FIRST, fails="cuDevicePrimaryCtxGetState"))
+    with pytest.raises(DeviceError, match="cuDevicePrimaryCtxGetState with CUDA_ERROR_NO_DEVICE"):
+        has_context(0)

@@ -66,8 +66,9 @@ def test_a_stranger_that_was_there_at_the_start_is_one() -> None:
 
 @pytest.mark.parametrize("at_start", [set(), {OTHER}])
 def test_in_a_container_the_process_that_came_with_the_worker_is_ours(at_start: set[int]) -> None:
-    card = Card(set(at_start))
+    card = Card(set(at_start), processes=frozenset())
     ours = watch(card, same_numbers=False)
+    card.processes = frozenset({OURS})
     card.listed |= {90_011}  # the host's number of our worker
     assert ours.strangers() == at_start
     card.listed |= {THEIRS}
@@ -86,11 +87,11 @@ def test_in_a_container_a_new_worker_has_a_new_number() -> None:
 
 
 def test_in_a_container_the_next_worker_comes_while_one_is_on_the_card() -> None:
-    card = Card({OTHER}, processes=frozenset({os.getpid(), OURS}))
+    card = Card({OTHER}, processes=frozenset())
     ours = watch(card, same_numbers=False)
     for number in range(3):
         card.listed = {OTHER, 90_011 + number}
-        card.processes = frozenset({os.getpid(), OURS + number})
+        card.processes = frozenset({OURS + number})
         assert ours.strangers() == {OTHER}
         card.listed |= {90_012 + number}
         card.processes |= {OURS + number + 1}
@@ -99,12 +100,37 @@ def test_in_a_container_the_next_worker_comes_while_one_is_on_the_card() -> None
     assert ours.strangers() == {OTHER, THEIRS}
 
 
-def test_in_a_container_a_callable_is_run_by_the_process_that_asks() -> None:
-    card = Card(processes=frozenset({os.getpid()}))
+def test_in_a_container_callables_are_run_by_this_process_beside_a_worker() -> None:
+    card = Card({90_011})
     ours = watch(card, same_numbers=False)
-    card.listed = {90_011}
+    card.listed |= {90_012}
+    card.processes |= {os.getpid()}
     assert ours.strangers() == set()
     card.listed |= {THEIRS}
+    assert ours.strangers() == {THEIRS}
+
+
+def test_in_a_container_a_context_of_ours_may_be_older_than_the_watch() -> None:
+    card = Card({90_011}, processes=frozenset({os.getpid()}))
+    ours = watch(card, same_numbers=False)
+    assert ours.strangers() == set()
+    card.listed |= {90_012}
+    assert ours.strangers() == {90_012}
+    card.processes |= {OURS}
+    assert ours.strangers() == set()
+
+
+def test_in_a_container_no_stranger_is_taken_for_a_process_without_a_context() -> None:
+    card = Card(processes=frozenset())
+    ours = watch(card, same_numbers=False)
+    card.listed = {THEIRS}
+    assert ours.strangers() == {THEIRS}
+
+
+def test_a_context_of_this_process_that_is_not_the_primary_one_is_ours() -> None:
+    card = Card(processes=frozenset())
+    ours = watch(card, same_numbers=True)
+    card.listed = {os.getpid(), THEIRS}
     assert ours.strangers() == {THEIRS}
 
 
