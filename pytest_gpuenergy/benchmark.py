@@ -154,7 +154,7 @@ class EnergyBenchmark:
         if reference is not None:
             result = {"result": _to_numpy(function(*args))}
             expected = {"result": np.asarray(reference, dtype=np.float64)}
-            errors = compare(result, expected, bound, seed=0)
+            errors = compare(result, expected, {"result": bound}, seed=0)
             correctness = Correctness(
                 errors.max_relative, errors.normwise, bound.max_relative, bound.normwise, ()
             )

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -16,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device
-from pytest_gpuenergy.errors import DeviceError, KernelFault
+from pytest_gpuenergy.errors import DeviceError, InputError, KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.paths import cache_dir
 from pytest_gpuenergy.scratch import scratch_folder
-from pytest_gpuenergy.workloads.workload import Array, ErrorBound, Workload
+from pytest_gpuenergy.workloads.workload import Array, ErrorBound, Tensor, Workload
 
 SEEDS = (0, 1)
-_FORMAT = 2
+_FORMAT = 3
 _PIECE = 8192  # elements
 Reference = Mapping[str, npt.NDArray[np.float64]]
 
@@ -52,22 +53,24 @@ def verify(
 ) -> Correctness:
     """Run ``kernel`` once for each seed and compare with the float64 reference.
 
-    Outputs are poisoned with NaN beforehand; guard bands around every buffer, and the inputs, must
-    be unchanged afterwards. An emulated device is deterministic, so what passed there is
-    remembered by content.
+    Outputs are poisoned beforehand, see `arenas_for`; guard bands around every buffer, and the
+    inputs, must be unchanged afterwards. An emulated device is deterministic, so what passed there
+    is remembered by content.
 
     Raises:
         KernelFault: how and where the kernel fails.
+        InputError: the reference is not finite.
     """
     remembered = device.emulated and workload.digest is not None
     memory = _memory_path(device, kernel, workload, seeds) if remembered else None
     if memory is not None and (known := _recall(memory)) is not None:
         return known
     bound = workload.error_bound
+    bounds = {tensor.name: workload.bound_of(tensor) for tensor in workload.outputs}
 
-    def errors_of(order_seed: int, seed: int) -> ErrorBound:
-        outputs = _run(device, kernel, workload, seed, timeout_s, order_seed)
-        return compare(outputs, cached_reference(workload, seed), bound, seed)
+    def errors_of(turn: int, seed: int) -> ErrorBound:
+        outputs = _run(device, kernel, workload, seed, timeout_s, turn)
+        return compare(outputs, cached_reference(workload, seed), bounds, seed)
 
     if device.emulated:  # on the host each seed can have a core of its own
         pool = ThreadPoolExecutor(len(seeds), thread_name_prefix="verify")
@@ -92,15 +95,22 @@ def verify(
 
 
 @contextlib.contextmanager
-def arenas_for(workload: Workload, seed: int) -> Iterator[dict[str, Arena]]:
-    """A temporary folder of arenas, by tensor name: seeded inputs, outputs full of NaN."""
-    inputs = _seeded_inputs(workload, seed)
+def arenas_for(workload: Workload, seed: int, turn: int = 0) -> Iterator[dict[str, Arena]]:
+    """A temporary folder of arenas, by tensor name: seeded inputs, and outputs full of poison.
+
+    Poison is NaN in turn 0, the largest or -1 in integers; in every other turn the largest and the
+    smallest value of the type alternate, infinities included. So no value is right in all turns
+    where nothing was written, whatever a kernel combines it with.
+    """
+    values = dict(_seeded_inputs(workload, seed))
+    if turn:
+        values |= {tensor.name: _extremes(tensor) for tensor in workload.outputs}
     size = sum(tensor.nbytes + 3 * GUARD_BYTES for tensor in workload.tensors)
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(scratch_folder(size))
             arenas = {
-                tensor.name: Arena.create(folder / str(index), tensor, inputs.get(tensor.name))
+                tensor.name: Arena.create(folder / str(index), tensor, values.get(tensor.name))
                 for index, tensor in enumerate(workload.tensors)
             }
         except OSError as error:
@@ -109,6 +119,17 @@ def arenas_for(workload: Workload, seed: int) -> Iterator[dict[str, Arena]]:
                 f"({error.strerror}): make room in /dev/shm or $TMPDIR."
             ) from None
         yield arenas
+
+
+def _extremes(tensor: Tensor) -> Array:
+    dtype = np.dtype(tensor.dtype)
+    if dtype.kind == "f":
+        pair = np.array([np.inf, -np.inf], dtype)
+    elif dtype.kind == "i":
+        pair = np.array([np.iinfo(dtype).max, np.iinfo(dtype).min], dtype)
+    else:  # the largest has been there in turn 0
+        pair = np.zeros(2, dtype)
+    return np.resize(pair, tensor.shape)
 
 
 @dataclass(frozen=True)
@@ -131,18 +152,27 @@ def _seeded_inputs(workload: Workload, seed: int) -> dict[str, Array]:
 
 
 def compare(
-    outputs: Mapping[str, Array], reference: Reference, bound: ErrorBound, seed: int
+    outputs: Mapping[str, Array], reference: Reference, bounds: Mapping[str, ErrorBound], seed: int
 ) -> ErrorBound:
     """The errors of ``outputs``, as fractions of the reference's largest value and norm.
 
     Raises:
+        InputError: the reference is not finite.
         KernelFault: an element was not written, is not finite or is too far off; or all together
             are too far off. The message gives the number of wrong elements and the place and
             size of the worst.
     """
     worst = ErrorBound(0.0, 0.0)
     for name, expected in reference.items():
+        bound = bounds[name]
         largest, norm, scale, expected_norm = _distance(outputs[name], expected)
+        if not math.isfinite(scale):
+            first = np.argwhere(~np.isfinite(expected))[0].tolist()
+            raise InputError(
+                f"The reference is NaN or infinite, first in {name}{first} of seed {seed}, and "
+                "nothing can be compared with that: give inputs for which it is finite, such as "
+                "init={'x': (0.1, 1.0)} of a Contract."
+            )
         largest, norm = largest / scale, norm / expected_norm
         if not largest <= bound.max_relative:
             raise KernelFault(
@@ -236,12 +266,12 @@ def _read_archive(path: Path, _mtime_ns: int, _size: int) -> Reference:
 
 
 def _run(
-    device: Device, kernel: Kernel, workload: Workload, seed: int, timeout_s: float, order_seed: int
+    device: Device, kernel: Kernel, workload: Workload, seed: int, timeout_s: float, turn: int
 ) -> dict[str, Array]:
     scalars = {scalar.name: scalar for scalar in workload.scalars}
-    with arenas_for(workload, seed) as arenas:
+    with arenas_for(workload, seed, turn) as arenas:
         inputs = {t.name: np.array(arenas[t.name].image()) for t in workload.inputs}
-        device.run_once(kernel, arenas, scalars, timeout_s=timeout_s, order_seed=order_seed)
+        device.run_once(kernel, arenas, scalars, timeout_s=timeout_s, order_seed=turn)
         for arena in arenas.values():
             _check_guards(arena)
         for tensor in workload.inputs:

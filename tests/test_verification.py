@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device, Repeater, Work
-from pytest_gpuenergy.errors import KernelFault
+from pytest_gpuenergy.errors import InputError, KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.verification import (
     SEEDS,
@@ -184,10 +184,10 @@ def test_an_error_of_the_bound_passes_and_more_does_not() -> None:
     step = SMALL.error_bound.max_relative * np.abs(reference).max()
     outputs = reference.copy()
     outputs[0, 0, 0, 0] += 0.99 * step
-    assert compare({"output": outputs}, {"output": reference}, SMALL.error_bound, 0)
+    assert compare({"output": outputs}, {"output": reference}, {"output": SMALL.error_bound}, 0)
     outputs[0, 0, 0, 0] += 0.02 * step
     with pytest.raises(KernelFault, match="1 of 126"):
-        compare({"output": outputs}, {"output": reference}, SMALL.error_bound, 0)
+        compare({"output": outputs}, {"output": reference}, {"output": SMALL.error_bound}, 0)
 
 
 def test_small_errors_everywhere_are_too_much_together() -> None:
@@ -196,7 +196,7 @@ def test_small_errors_everywhere_are_too_much_together() -> None:
     with pytest.raises(
         KernelFault, match=r"y is off by 6\.\d\de-02 of its norm \(bound 1\.0e-02, se"
     ):
-        compare(outputs, reference, ErrorBound(0.01, 0.01), 0)
+        compare(outputs, reference, dict.fromkeys(reference, ErrorBound(0.01, 0.01)), 0)
 
 
 @pytest.mark.parametrize("size", [1, 8191, 8192, 8193, 20_000])
@@ -205,7 +205,7 @@ def test_errors_are_those_of_the_whole_array(size: int) -> None:
     reference = draw(size)
     output = (reference + 1e-3 * draw(size)).astype(np.float32)
     error = np.abs(output - reference)
-    found = compare({"y": output}, {"y": reference}, ErrorBound(1.0, 1.0), 0)
+    found = compare({"y": output}, {"y": reference}, {"y": ErrorBound(1.0, 1.0)}, 0)
     assert found.max_relative == error.max() / np.abs(reference).max()
     assert found.normwise == pytest.approx(np.linalg.norm(error) / np.linalg.norm(reference))
 
@@ -217,7 +217,7 @@ def test_one_wrong_element_of_many_is_found(value: float, place: int) -> None:
     output = reference.copy()
     output.reshape(-1)[place] = value
     with pytest.raises(KernelFault, match=rf"1 of 20000 .* y\[{place // 5000}, {place % 5000}\]"):
-        compare({"y": output}, {"y": reference}, ErrorBound(0.1, 1.0), 0)
+        compare({"y": output}, {"y": reference}, {"y": ErrorBound(0.1, 1.0)}, 0)
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
@@ -248,6 +248,48 @@ def test_an_element_that_was_not_written_is_told() -> None:
     assert (
         message == "1 of 126 elements of output (first output[0, 1, 0, 6]) is never written or NaN."
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "right"),
+    [("int32", -1), ("int8", -1), ("int16", 127), ("uint8", 255), ("uint32", 0), ("bool", 1)],
+)
+def test_an_integer_that_was_not_written_is_told(dtype: str, right: int) -> None:
+    output = Tensor("y", (6,), dtype, "output")
+    workload = Contract("c", (output,), lambda _: {"y": np.full(6, right)})
+
+    def forgets_the_last(arenas: Mapping[str, Arena]) -> None:
+        values = arenas["y"].value()
+        values[:5] = right
+        write(arenas, values, "y")
+
+    with pytest.raises(KernelFault, match=r"elements? of y"):
+        verify(FakeDevice(forgets_the_last), kernel(), workload)
+
+
+@pytest.mark.parametrize("combine", [np.fmax, np.fmin, np.maximum, np.minimum])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint32", "uint8"])
+def test_an_output_that_is_combined_with_what_was_there_is_wrong(
+    dtype: str, combine: Callable[..., Array]
+) -> None:
+    """As atomicMax does, where nobody has set the output to begin with."""
+    output = Tensor("y", (6,), dtype, "output")
+    workload = Contract("c", (output,), lambda _: {"y": np.arange(1.0, 7.0)})
+
+    def combines(arenas: Mapping[str, Arena]) -> None:
+        with np.errstate(invalid="ignore"):
+            values = combine(arenas["y"].value(), np.arange(1, 7).astype(dtype))
+        write(arenas, values, "y")
+
+    with pytest.raises(KernelFault, match=r"elements? of y"):
+        verify(FakeDevice(combines), kernel(), workload)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_reference_that_is_not_finite_is_refused(value: float) -> None:
+    reference = np.array([1.0, value, 3.0])
+    with pytest.raises(InputError, match=r"is NaN or infinite, first in y\[1\] of seed 0"):
+        compare({"y": reference.copy()}, {"y": reference}, {"y": ErrorBound(1.0, 1.0)}, 0)
 
 
 def test_a_dropped_channel_is_told() -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.errors import InputError
-from pytest_gpuenergy.workloads.workload import Array, ErrorBound, Scalar, Tensor, Workload
+from pytest_gpuenergy.workloads.workload import (
+    Array,
+    ErrorBound,
+    Scalar,
+    Tensor,
+    Workload,
+    is_plain_name,
+)
+
+_EXACT = ErrorBound(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -17,7 +27,8 @@ class Contract(Workload):
     """What a kernel of your own computes.
 
     Args:
-        name: in item records; letters, digits, ``-`` and ``_``.
+        name: in item records; begins with a letter or digit, of which it consists, and of ``-``,
+            ``_`` and ``.``.
         contract: inputs, then outputs, each a `Tensor`; inputs are standard normal (integers: 0
             to 127).
         compute: takes the inputs by name, as float64 for floating-point tensors, and returns the
@@ -25,11 +36,14 @@ class Contract(Workload):
         flops: floating-point operations of one run.
         values: arguments passed by value.
         reduction_length: how many products the kernel adds up for one output; sets the error
-            bound, see `ErrorBound.for_reduction`.
+            bound, see `ErrorBound.for_reduction`, of outputs in floating point. Others are exact.
+        init: ranges of inputs that are to be uniform from the first number up to the second, which
+            is not drawn, by tensor name.
+        bound: the largest errors of all outputs, instead of the above.
 
     Raises:
-        InputError: two tensors share a name, there is no output, or a tensor has no elements or
-            a type that is not understood.
+        InputError: a name cannot be used or is shared, there is no output, a tensor has no
+            elements or a type that is not understood, or a range is none.
     """
 
     name: str
@@ -38,8 +52,15 @@ class Contract(Workload):
     flops: int = 0
     values: tuple[Scalar, ...] = ()
     reduction_length: int = 1
+    init: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+    bound: ErrorBound | None = None
 
     def __post_init__(self) -> None:
+        if not is_plain_name(self.name):
+            raise InputError(
+                f"A workload cannot be called {self.name[:100]!r}: give it at most 100 letters, "
+                "digits, - and _, beginning with a letter or digit."
+            )
         names = [tensor.name for tensor in self.contract] + [value.name for value in self.values]
         if len(set(names)) != len(names):
             raise InputError(f"Two arguments of workload {self.name!r} share a name.")
@@ -47,6 +68,8 @@ class Contract(Workload):
             raise InputError(f"Workload {self.name!r} needs a tensor with the role 'output'.")
         for tensor in self.contract:
             _check(tensor, self.name)
+        for name, own in self.init.items():
+            _check_range(name, own, {t.name: t for t in self.inputs}, self.name)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -59,15 +82,26 @@ class Contract(Workload):
     @property
     def parameters(self) -> Mapping[str, int | str]:
         shapes = {t.name: f"{t.dtype}[{','.join(map(str, t.shape))}]" for t in self.contract}
+        for name, (low, high) in self.init.items():
+            shapes[name] += f" in [{low:g}, {high:g})"
         return {"kind": "contract", **shapes, **{s.name: str(s.value) for s in self.values}}
 
     @property
     def error_bound(self) -> ErrorBound:
-        kinds = [np.dtype(t.dtype) for t in self.contract if np.dtype(t.dtype).kind == "f"]
-        if not kinds:
-            return ErrorBound(0.0, 0.0)  # integers are exact
-        coarsest = max((kind.name for kind in kinds), key=lambda name: np.finfo(name).eps)
+        if self.bound is not None:
+            return self.bound
+        if not any(_floating(tensor) for tensor in self.outputs):
+            return _EXACT
+        kinds = [np.dtype(t.dtype).name for t in self.contract if _floating(t)]
+        coarsest = max(kinds, key=lambda name: np.finfo(name).eps)
         return ErrorBound.for_reduction(self.reduction_length, coarsest)
+
+    def bound_of(self, tensor: Tensor) -> ErrorBound:
+        return self.error_bound if self.bound or _floating(tensor) else _EXACT
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        return self.init
 
     @property
     def digest(self) -> None:
@@ -80,6 +114,11 @@ class Contract(Workload):
             for name, value in inputs.items()
         }
         results = self.compute(wide)
+        if not isinstance(results, Mapping):
+            raise InputError(
+                f"The reference of workload {self.name!r} returns {type(results).__name__} instead "
+                "of a mapping of outputs by name."
+            )
         outputs = {}
         for tensor in self.outputs:
             if tensor.name not in results:
@@ -94,6 +133,34 @@ class Contract(Workload):
                 )
             outputs[tensor.name] = value
         return outputs
+
+
+def _floating(tensor: Tensor) -> bool:
+    return np.dtype(tensor.dtype).kind == "f"
+
+
+def _check_range(
+    name: str, own: tuple[float, float], inputs: Mapping[str, Tensor], workload: str
+) -> None:
+    where = f"init of workload {workload!r}"
+    if name not in inputs:
+        raise InputError(f"{where} has {name!r}: give names of inputs ({', '.join(inputs)}).")
+    dtype = np.dtype(inputs[name].dtype)
+    number = (int, float) if dtype.kind == "f" else int
+    least, most = (-math.inf, math.inf)
+    if dtype.kind in "iu":
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max + 1
+    try:
+        low, high = own
+        good = isinstance(low, number) and isinstance(high, number)
+        good = good and least <= low < high <= most and math.isfinite(high - low)
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise InputError(
+            f"{where} gives {name!r} the range {own!r}: give two numbers that {dtype} holds, the "
+            "smaller one first."
+        )
 
 
 def _check(tensor: Tensor, workload: str) -> None:

@@ -9,10 +9,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from pytest_gpuenergy.errors import InputError
 
 Array = npt.NDArray[np.generic]
 
@@ -46,11 +49,36 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Scalar:
-    """One kernel argument passed by value."""
+    """One kernel argument passed by value.
+
+    Raises:
+        InputError: the type is not understood, or does not hold the value.
+    """
 
     name: str
     dtype: str
     value: int | float
+
+    def __post_init__(self) -> None:
+        try:
+            dtype = np.dtype(self.dtype)
+        except TypeError:
+            dtype = np.dtype(object)
+        if dtype.kind not in "fiub":
+            raise InputError(
+                f"Scalar {self.name!r} has the type {self.dtype!r}: give one such as float32 or "
+                "int32."
+            )
+        if dtype.kind == "f":
+            good = isinstance(self.value, Real)
+        else:
+            low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+            good = isinstance(self.value, Integral) and low <= self.value <= high
+        if not good:
+            raise InputError(
+                f"Scalar {self.name!r} has the value {self.value!r}: give a number that {dtype} "
+                "holds."
+            )
 
 
 @dataclass(frozen=True)
@@ -113,6 +141,15 @@ class Workload(ABC):
     def error_bound(self) -> ErrorBound:
         """The largest errors a correct kernel may show."""
 
+    def bound_of(self, _tensor: Tensor) -> ErrorBound:
+        """The largest errors of one output; those of all, unless a workload tells them apart."""
+        return self.error_bound
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        """From where up to where inputs are uniform that are not drawn as usual, by name."""
+        return {}
+
     @abstractmethod
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
         """The outputs computed in float64 from ``inputs``, by tensor name."""
@@ -135,11 +172,12 @@ class Workload(ABC):
     def make_inputs(self, seed: int) -> dict[str, Array]:
         """Inputs drawn from ``seed``, by tensor name; the same on every machine.
 
-        Floating-point tensors are standard normal, integers uniform from 0 to 127.
+        Floating-point tensors are standard normal, integers uniform from 0 to 127 and booleans
+        either, but for those that have a range of their own.
         """
         streams = np.random.SeedSequence(seed).spawn(len(self.inputs))
         return {
-            tensor.name: _draw(np.random.default_rng(stream), tensor)
+            tensor.name: _draw(np.random.default_rng(stream), tensor, self.ranges.get(tensor.name))
             for tensor, stream in zip(self.inputs, streams, strict=True)
         }
 
@@ -157,7 +195,11 @@ class Workload(ABC):
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _draw(generator: np.random.Generator, tensor: Tensor) -> Array:
-    if np.dtype(tensor.dtype).kind == "f":
-        return generator.standard_normal(tensor.shape).astype(tensor.dtype)
-    return generator.integers(0, 128, tensor.shape).astype(tensor.dtype)
+def _draw(generator: np.random.Generator, tensor: Tensor, own: tuple[float, float] | None) -> Array:
+    dtype = np.dtype(tensor.dtype)
+    if dtype.kind != "f":
+        low, high = own or (0, 2 if dtype.kind == "b" else 128)
+        return generator.integers(int(low), int(high), tensor.shape).astype(dtype)
+    if own is None:
+        return generator.standard_normal(tensor.shape).astype(dtype)
+    return generator.uniform(*own, tensor.shape).astype(dtype)

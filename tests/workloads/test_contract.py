@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,3 +119,92 @@ def test_the_bound_is_that_of_the_coarsest_type() -> None:
 def test_integers_must_be_exact() -> None:
     tensors = (Tensor("x", (4,), "int32", "input"), Tensor("y", (4,), "int32", "output"))
     assert contract(*tensors).error_bound == ErrorBound(0.0, 0.0)
+
+
+def test_integer_outputs_of_floating_inputs_are_exact() -> None:
+    count = Tensor("y", (4,), "int32", "output")
+    workload = contract(X, count, reduction_length=1 << 20)
+    assert workload.error_bound == workload.bound_of(count) == ErrorBound(0.0, 0.0)
+    mixed = contract(X, Y, replace(count, name="n"), reduction_length=64)
+    assert mixed.bound_of(replace(count, name="n")) == ErrorBound(0.0, 0.0)
+    assert mixed.bound_of(Y) == mixed.error_bound == ErrorBound.for_reduction(64)
+
+
+def test_a_bound_of_its_own_is_that_of_all_outputs() -> None:
+    own = ErrorBound(0.01, 0.001)
+    count = Tensor("n", (4,), "int8", "output")
+    workload = contract(X, Y, count, bound=own)
+    assert [workload.error_bound, workload.bound_of(Y), workload.bound_of(count)] == [own] * 3
+
+
+def test_inputs_can_have_a_range() -> None:
+    indices = Tensor("i", (500,), "int32", "input")
+    positive = Tensor("x", (500,), "float32", "input")
+    workload = contract(positive, indices, Y, init={"x": (0.5, 2), "i": (3, 6)})
+    inputs = workload.make_inputs(0)
+    assert inputs["x"].dtype == np.float32
+    assert (inputs["x"] >= 0.5).all()
+    assert (inputs["x"] < 2).all()
+    assert set(inputs["i"].tolist()) == {3, 4, 5}
+    assert workload.parameters["x"] == "float32[500] in [0.5, 2)"
+
+
+def test_booleans_are_either() -> None:
+    workload = contract(Tensor("x", (100,), "bool", "input"), Y)
+    assert 30 < workload.make_inputs(0)["x"].sum() < 70
+
+
+@pytest.mark.parametrize(
+    ("init", "problem"),
+    [
+        ({"y": (0, 1)}, r"has 'y': give names of inputs \(x, i\)"),
+        ({"x": (1.0, 1.0)}, "give two numbers that float32 holds, the smaller one first"),
+        ({"x": (0.0, float("inf"))}, "the range"),
+        ({"x": (0.0, float("nan"))}, "the range"),
+        ({"x": 1.0}, "the range"),
+        ({"x": ("a", "b")}, "the range"),
+        ({"i": (0, 300)}, "numbers that uint8 holds"),
+        ({"i": (-1, 3)}, "numbers that uint8 holds"),
+        ({"i": (0.5, 3)}, "numbers that uint8 holds"),
+    ],
+)
+def test_a_range_that_cannot_be_drawn_is_refused(init: Any, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        contract(X, Tensor("i", (4,), "uint8", "input"), Y, init=init)
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a" * 101, "two words", "-x"])
+def test_a_name_that_cannot_be_part_of_a_file_name_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="A workload cannot be called"):
+        Contract(name, (X, Y), double)
+
+
+def test_a_reference_that_returns_no_mapping_is_refused() -> None:
+    workload = contract(compute=lambda _: None)
+    with pytest.raises(InputError, match="returns NoneType instead of a mapping"):
+        workload.reference(workload.make_inputs(0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "problem"),
+    [
+        ("int33", 3, "has the type 'int33': give one such as float32"),
+        ("object", 3, "has the type"),
+        ("int32", 2**31, "has the value 2147483648: give a number that int32 holds"),
+        ("uint8", -1, "give a number that uint8 holds"),
+        ("int32", 1.5, "give a number that int32 holds"),
+        ("float32", "abc", "has the value 'abc': give a number that float32 holds"),
+    ],
+)
+def test_a_scalar_that_no_kernel_can_be_given_is_refused(
+    dtype: str, value: Any, problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        Scalar("n", dtype, value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("float32", 2), ("float64", float("inf")), ("bool", True), ("int8", -128)]
+)
+def test_a_scalar_holds_what_its_type_holds(dtype: str, value: float) -> None:
+    assert Scalar("n", dtype, value).value == value
