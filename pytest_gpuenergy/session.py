@@ -34,7 +34,7 @@ from pytest_gpuenergy.options import Options
 from pytest_gpuenergy.report.measurement import Measurement, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
 from pytest_gpuenergy.scratch import remove_leftovers
-from pytest_gpuenergy.signals import termination_as_interrupt
+from pytest_gpuenergy.signals import termination_as_interrupt, uninterrupted
 from pytest_gpuenergy.workloads.workload import Workload
 
 _RECORDED = (
@@ -266,7 +266,13 @@ class Session:
 
     def close(self) -> None:
         """Restore the power limit, release the GPU, end the device's processes. Idempotent."""
-        self._exit.close()
+        lease, self._lease = self._lease, None
+        try:
+            if lease is not None:
+                with uninterrupted():  # also between the steps of closing
+                    lease.restore()
+        finally:
+            self._exit.close()
 
     def _take_up(self, run: RunInfo) -> RunInfo:
         """The run being resumed, with what it has measured; ``run`` itself when it is new."""

@@ -153,13 +153,14 @@ def _restore(arguments: Namespace) -> int:
     from pytest_gpuenergy.errors import DeviceError
 
     spec = arguments.gpu_device
-    done, problems = [], []
+    done: list[dict[str, Any]] = []
+    problems: dict[str, list[str]] = {}
     for name in restorable_uuids() if spec is None else [spec]:
         try:
             with _open_any(name) if spec is None else _open(name) as gpu:
                 done.append(_restored(gpu))
         except DeviceError as error:
-            problems.append(str(error))
+            problems.setdefault(str(error), []).append(name)
     if arguments.json:
         print_json(done)
     elif not done and not problems:
@@ -168,7 +169,8 @@ def _restore(arguments: Namespace) -> int:
         for entry in done:
             print(entry["message"])
     if problems:
-        raise DeviceError(" ".join(problems))
+        whose = {what: "" if spec else f"{', '.join(names)}: " for what, names in problems.items()}
+        raise DeviceError(" ".join(f"{names}{what}" for what, names in whose.items()))
     return 0
 
 

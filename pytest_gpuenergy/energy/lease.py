@@ -7,6 +7,9 @@ the meantime is theirs and is left alone.
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
+
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.energy.lease_record import LeaseRecord, kept_record, leftover
 from pytest_gpuenergy.energy.powercap import PowerCap
@@ -106,7 +109,7 @@ class PowerCapLease:
         present_mw = _present_mw(gpu)
         if previous is None and present_mw == limit_mw:
             return
-        if previous is not None and present_mw not in {previous.set_mw, previous.before_mw}:
+        if previous is not None and present_mw != previous.set_mw:
             raise PowerCapError(
                 f"Somebody else has changed the power limit of {gpu.name} to "
                 f"{present_mw / 1e3:g} W: end the other program, or use --powercap current."
@@ -127,12 +130,11 @@ class PowerCapLease:
                 self._take_back(record, previous)
                 raise
         got_mw = _present_mw(gpu)
-        if got_mw != limit_mw:
-            # What `restore` will find.
-            self._record = LeaseRecord.of_this_process(
-                gpu.uuid, prior_mw, present_mw, got_mw, kept=self._kept
-            )
+        # What `restore` will find: the limit of before is no longer ours, whoever sets it now.
+        self._record = replace(record, before_mw=got_mw, set_mw=got_mw)
+        with contextlib.suppress(PowerCapError):  # the record on disk serves as well
             self._record.save()
+        if got_mw != limit_mw:
             raise PowerCapError(
                 f"{gpu.name} took {got_mw / 1e3:g} W when asked for {limit_mw / 1e3:g} W."
             )

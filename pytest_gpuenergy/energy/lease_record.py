@@ -13,6 +13,7 @@ from pytest_gpuenergy.kernels.json_input import FormError, member, parse, read_b
 from pytest_gpuenergy.paths import state_dir
 
 _LARGEST_BYTES = 1 << 16
+_NVML_MOST = 1 << 32  # mW
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,9 @@ class LeaseRecord:
     """Limits in mW of one card, and which process set them.
 
     ``before_mw`` is the limit before the write of ``set_mw``: a process that dies in between leaves
-    either. Process numbers are used again, so ``started`` (clock ticks since boot) tells whose it
-    was. ``kept`` marks a limit that is to outlive its process, by ``gpuenergy powercap set``.
+    either. Once the write is known to be done, both are what was set. Process numbers are used
+    again, so ``started`` (clock ticks since boot) tells whose it was. ``kept`` marks a limit that
+    is to outlive its process, by ``gpuenergy powercap set``.
     """
 
     uuid: str
@@ -75,8 +77,18 @@ class LeaseRecord:
             ) from None
 
     def forget(self) -> None:
-        """Remove the record: there is nothing to put back any more."""
-        self.path.unlink(missing_ok=True)
+        """Remove the record: there is nothing to put back any more.
+
+        Raises:
+            PowerCapError: it cannot be removed.
+        """
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise PowerCapError(
+                f"There is nothing to put back, but the record {self.path} cannot be removed "
+                f"({error.strerror}): delete it."
+            ) from None
 
 
 def leftover(uuid: str) -> LeaseRecord | None:
@@ -128,8 +140,8 @@ def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
         stored = typed(parse(read_bytes(path, "record", _LARGEST_BYTES)), dict, "it")
         names = ("prior_mw", "before_mw", "set_mw", "pid", "started")
         prior_mw, before_mw, set_mw, pid, started = (member(stored, name, int) for name in names)
-        if min(prior_mw, before_mw, set_mw) < 1:
-            raise FormError("a limit is not above zero")
+        if not all(1 <= limit_mw < _NVML_MOST for limit_mw in (prior_mw, before_mw, set_mw)):
+            raise FormError("a limit is none that NVML can tell")
         return LeaseRecord(uuid, prior_mw, before_mw, set_mw, pid, started, kept)
     except (InputError, FormError):
         raise PowerCapError(

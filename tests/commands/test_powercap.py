@@ -146,11 +146,12 @@ def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(
     monkeypatch.setattr("pytest_gpuenergy.devices.nvml.load_nvml", no_driver)
     assert main(["powercap", "set", "300", *H200]) == 0
     (record,) = (own_folders / "leases").iterdir()
-    (own_folders / "leases" / "GPU-0.kept.json").write_text(record.read_text())
+    for name in ("GPU-0", "GPU-1"):
+        (own_folders / "leases" / f"{name}.kept.json").write_text(record.read_text())
     assert main(["powercap", "restore"]) == 1
     shown = capsys.readouterr()
     assert "is 700 W again" in shown.out
-    assert "NVML does not start" in shown.err
+    assert shown.err.endswith("GPU-0, GPU-1: NVML does not start.\n")
 
 
 def test_restore_undoes_a_killed_run_and_then_what_was_set(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -135,6 +136,35 @@ def test_the_next_cap_fails_when_somebody_changed_the_limit(card: EmulatedDevice
         lease.set(PowerCap(400.0))
 
 
+@pytest.mark.parametrize("theirs_mw", [PRIOR_MW, 200_000])
+def test_a_limit_that_was_ours_before_is_theirs_when_they_set_it(
+    card: EmulatedDevice, theirs_mw: int
+) -> None:
+    lease = PowerCapLease(card)
+    lease.set(PowerCap(200.0))
+    lease.set(CAP)
+    write(card, theirs_mw)
+    with pytest.raises(PowerCapError, match="Somebody else has changed"):
+        lease.set(PowerCap(500.0))
+    lease.restore()
+    assert present_mw(card) == theirs_mw
+
+
+def test_a_record_that_cannot_be_removed_is_told(
+    card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **_: bool) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        with pytest.raises(PowerCapError, match=r"cannot be removed \(Read-only file system\)"):
+            lease.restore()
+    assert present_mw(card) == PRIOR_MW
+
+
 def test_the_next_start_restores_after_a_kill(card: EmulatedDevice) -> None:
     killed("lease.set(PowerCap(300.0))\n")
     assert present_mw(card) == 300_000
@@ -212,6 +242,7 @@ def test_a_leftover_that_cannot_be_restored_stays(card: EmulatedDevice) -> None:
         "[" * 100_000,
         *(json.dumps(RECORD | {"prior_mw": bad}) for bad in (math.inf, math.nan, 1e300, -5, True)),
         json.dumps(RECORD).replace("700000", "9" * 5000),
+        json.dumps(RECORD).replace("700000", "9" * 400),
         " " * 100_000 + json.dumps(RECORD),
     ],
     ids=lambda text: text[:30],
