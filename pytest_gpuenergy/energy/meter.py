@@ -13,7 +13,13 @@ from pytest_gpuenergy.devices.device import Device, Repeater, Timeline
 from pytest_gpuenergy.energy.counter import regular_times_s
 from pytest_gpuenergy.energy.drift import PowerHistory, Slope, power_slope, unsettled
 from pytest_gpuenergy.energy.samples import choose_source
-from pytest_gpuenergy.energy.sensors import Conditions, power_by_samples_w, read_conditions
+from pytest_gpuenergy.energy.sensors import (
+    Conditions,
+    Restraint,
+    power_by_samples_w,
+    read_conditions,
+    read_restraint,
+)
 from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.energy.statistics import WANDER, Estimate, estimate
 from pytest_gpuenergy.energy.trials import Trial, cut_trials, placement_variance
@@ -122,7 +128,7 @@ class EnergyMeter:
             warm = self._warm_up(repeater, source, start_s, before_w)
             begin = read_conditions(self._device)
             heat_wall_s = perf_counter() - began_s
-            edges = self._run_trials(source, warm[-1])
+            edges, meanwhile = self._run_trials(source, warm[-1])
             power_w = power_by_samples_w(self._device, edges[-1].time_s - edges[0].time_s)
             end = read_conditions(self._device)
             stopped = True
@@ -131,7 +137,7 @@ class EnergyMeter:
         finally:
             if not stopped:
                 repeater.stop()
-        run = _Run(start_s, before_w, warm, edges, timeline, power_w)
+        run = _Run(start_s, before_w, warm, edges, timeline, power_w, meanwhile)
         reading = self._evaluate(run, start, begin, end)
         return replace(reading, heat_wall_s=heat_wall_s)
 
@@ -166,12 +172,15 @@ class EnergyMeter:
         far = unsettled(before_w, power_w, span[-1].time_s - start_s)
         return far <= settings.settled and not slope.exceeds(settings.steady_slope_per_s)
 
-    def _run_trials(self, source: EnergySource, first: Edge) -> list[Edge]:
+    def _run_trials(
+        self, source: EnergySource, first: Edge
+    ) -> tuple[list[Edge], frozenset[Restraint]]:
         settings = self._settings
         stride = max(1, round(max(settings.trial_s, source.memory_s) / source.period_s))
-        edges = [first]
+        edges, meanwhile = [first], set()
         while edges[-1].time_s - first.time_s < settings.max_measure_s:
             edges.append(source.next_edge(stride))
+            meanwhile.add(read_restraint(self._device))
             measured_s = edges[-1].time_s - first.time_s + source.period_s / 2
             if len(edges) > settings.min_trials and measured_s >= settings.min_measure_s:
                 times, _ = regular_times_s(edges, source.period_s)
@@ -179,7 +188,7 @@ class EnergyMeter:
                 scatter = estimate(powers.tolist(), successive=True)
                 if scatter.relative_half_width <= settings.relative_half_width:
                     break
-        return edges
+        return edges, frozenset(meanwhile)
 
     def _evaluate(
         self, run: _Run, start: Conditions, begin: Conditions, end: Conditions
@@ -210,16 +219,18 @@ class EnergyMeter:
         }
         energy = figures["energy"]
         busy = sum(trial.busy_seconds for trial in trials) / window_s
-        settled_s = run.start_s + settings.warmup_s - _SPAN_S / 2
+        settled_s = run.start_s + settings.warmup_s + self.source.memory_s - _SPAN_S / 2
         slope = _slope([edge for edge in all_edges if edge.time_s >= settled_s], period_s)
+        limits_mw = {start.power_limit_mw, end.power_limit_mw}
+        limits_mw |= {moment.power_limit_mw for moment in run.meanwhile}
         flags = {
             "not_steady": slope is None or slope.exceeds(settings.steady_slope_per_s),
             "interval_wide": energy.relative_half_width > 2 * settings.relative_half_width,
             "host_gaps": busy < settings.least_busy,
             "sources_disagree": run.samples_w is not None
             and abs(run.samples_w / power_w - 1) > settings.sources_tolerance,
-            "power_limit_changed": start.power_limit_mw != end.power_limit_mw,
-            **begin.judge(end),
+            "power_limit_changed": len(limits_mw) > 1,
+            **begin.judge(end, run.meanwhile),
         }
         return Reading(
             time_ms=figures["time"],
@@ -239,7 +250,8 @@ class _Run(NamedTuple):
     """What was noted of one measurement.
 
     ``before_w`` is the mean power before ``start_s``, ``warm`` holds the edges up to the first of
-    ``edges``, between which the trials are, and ``samples_w`` is the power by the card's samples.
+    ``edges``, between which the trials are, ``samples_w`` is the power by the card's samples, and
+    ``meanwhile`` what held the card back at any of the edges.
     """
 
     start_s: float
@@ -248,6 +260,7 @@ class _Run(NamedTuple):
     edges: list[Edge]
     timeline: Timeline
     samples_w: float | None
+    meanwhile: frozenset[Restraint]
 
 
 def _slope(edges: Sequence[Edge], period_s: float) -> Slope | None:

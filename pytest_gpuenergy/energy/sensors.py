@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.errors import DeviceError
@@ -18,6 +20,13 @@ DRIFT_K = 8
 """A larger change of temperature during one measurement is a flag."""
 
 
+class Restraint(NamedTuple):
+    """What may hold the card back at one moment; None where it does not tell."""
+
+    event_reasons: int | None
+    power_limit_mw: int | None
+
+
 @dataclass(frozen=True)
 class Conditions:
     """The state of the card at one moment; None where it does not tell."""
@@ -28,9 +37,11 @@ class Conditions:
     event_reasons: int | None
     power_limit_mw: int | None
 
-    def judge(self, end: Conditions) -> dict[str, bool]:
+    def judge(self, end: Conditions, meanwhile: Iterable[Restraint] = ()) -> dict[str, bool]:
         """Named doubts about a measurement that ran from here to ``end``."""
         reasons = (self.event_reasons or 0) | (end.event_reasons or 0)
+        for moment in meanwhile:
+            reasons |= moment.event_reasons or 0
         flags = {name: bool(reasons & bit) for name, bit in INVALIDATING_REASONS.items()}
         begin_c, end_c = self.temperature_c, end.temperature_c
         flags["temperature_drift"] = (
@@ -46,12 +57,25 @@ def read_conditions(device: Device) -> Conditions:
         DeviceError: it does not answer at all.
     """
     nvml = device.nvml
+    restraint = read_restraint(device)
     return Conditions(
         temperature_c=_ask(device, "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
         sm_clock_mhz=_ask(device, "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
         memory_clock_mhz=_ask(device, "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
-        event_reasons=_ask(device, _reasons_function(nvml)),
-        power_limit_mw=_ask(device, "nvmlDeviceGetPowerManagementLimit"),
+        event_reasons=restraint.event_reasons,
+        power_limit_mw=restraint.power_limit_mw,
+    )
+
+
+def read_restraint(device: Device) -> Restraint:
+    """What may hold the card back now.
+
+    Raises:
+        DeviceError: the card does not answer at all.
+    """
+    return Restraint(
+        _ask(device, _reasons_function(device.nvml)),
+        _ask(device, "nvmlDeviceGetPowerManagementLimit"),
     )
 
 

@@ -275,6 +275,52 @@ def test_a_limit_that_somebody_changes_is_flagged(device: EmulatedDevice, repeat
     assert reading.flags == ("power_limit_changed",)
 
 
+@pytest.mark.parametrize(
+    ("fault", "flag"),
+    [
+        ({"thermal_throttle": {}}, "sw_thermal_slowdown"),
+        ({"power_brake": {}}, "hw_power_brake"),
+        ({"limit_changed": {"power_w": 250}}, "power_limit_changed"),
+    ],
+)
+def test_what_comes_and_goes_during_the_trials_is_flagged(
+    device: EmulatedDevice, repeat: Repeat, fault: dict[str, dict[str, Any]], flag: str
+) -> None:
+    settings = MeterSettings(warmup_max_s=1.5, min_measure_s=3.0)
+    ((what, how),) = fault.items()
+    device.inject(what, {**how, "after_s": 2.5, "lasts_s": 0.3})
+    if what == "limit_changed":
+        device.inject(what, {"power_w": 700, "after_s": 2.8})
+    reading, _ = measure(device, repeat(), settings)
+    assert reading.start.power_limit_mw == reading.end.power_limit_mw == 700_000
+    assert not (reading.begin.event_reasons or 0) & ~0x4
+    assert not (reading.end.event_reasons or 0) & ~0x4
+    assert flag in reading.flags
+
+
+def test_a_power_reading_that_follows_slowly_is_no_change_of_power(
+    device: EmulatedDevice, repeat: Repeat
+) -> None:
+    device.inject("energy", "not_supported")
+    device.inject("field_missing", {"field": 186})
+    meter = EnergyMeter(device)
+    for _ in range(3):  # the first also finds out how slowly
+        with repeat(power_w=500.0) as repeater:
+            reading = meter.measure(repeater)
+        assert reading.energy_source == "average power"
+        assert reading.flags == ()
+        device.clock.sleep_s(6.0)
+
+
+@pytest.mark.parametrize("time_ms", [900.0, 2200.0, 7000.0])
+def test_a_kernel_may_take_longer_than_a_trial(
+    device: EmulatedDevice, repeat: Repeat, time_ms: float
+) -> None:
+    reading, _ = measure(device, repeat(time_ms=time_ms, power_w=400.0))
+    assert reading.time_ms.mean == pytest.approx(time_ms, rel=0.01)
+    assert reading.energy_mj.mean == pytest.approx(400.0 * time_ms, rel=0.02)
+
+
 @pytest.mark.parametrize(("factor", "flags"), [(0.97, ("sources_disagree",)), (0.99, ())])
 def test_sources_that_disagree_are_flagged(
     device: EmulatedDevice,
