@@ -74,8 +74,8 @@ def verify(
 
     if device.emulated:  # on the host each seed can have a core of its own
         pool = ThreadPoolExecutor(len(seeds), thread_name_prefix="verify")
-        runs = [pool.submit(errors_of, *order) for order in enumerate(seeds)]
         try:
+            runs = [pool.submit(errors_of, *order) for order in enumerate(seeds)]
             wait(runs)  # all of them, so that nothing runs on after a fault
             errors = [run.result() for run in runs]
         finally:  # an interrupt does not wait for kernels: the device ends them when it closes

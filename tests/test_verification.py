@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -375,6 +376,27 @@ def test_what_the_device_finds_is_passed_on() -> None:
     with pytest.raises(KernelFault, match="It hangs") as raised:
         verify(FakeDevice(run), kernel(), SMALL)
     assert raised.value.outcome == "timeout"
+
+
+def test_an_interrupt_leaves_no_thread_that_waits_for_ever(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own_cache.exists()
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name.startswith("verify"):
+            started.append(thread)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        verify(FakeDevice(right, emulated=True), kernel(), SMALL)
+    for thread in started:
+        thread.join(60.0)
+    assert [thread.is_alive() for thread in started] == [False]
 
 
 @pytest.mark.parametrize("space", ["roomy", "full", "missing"])

@@ -69,6 +69,7 @@ class HostRunner:
         self._programs: dict[tuple[str, str], Future[Path]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._closed = False
 
     def prepare(self, kernels: Sequence[Kernel]) -> None:
         """Begin compiling ``kernels``, and their checked builds, in the background."""
@@ -132,6 +133,7 @@ class HostRunner:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
+        self._closed = True
         for process in tuple(self._running):
             _kill(process)
 
@@ -207,6 +209,8 @@ class HostRunner:
             )
         self._running.add(process)
         try:
+            if self._closed:  # by a thread that does not wait for this one
+                raise DeviceError("The emulated GPU was closed before the kernel had run.")
             answer, printed, in_time = _converse(process, plan.encode(), timeout_s)
         finally:
             _kill(process)

@@ -61,12 +61,12 @@ class Load:
         return at_ns + math.ceil((runs - done) * run_ns)
 
     def timeline(self, runs: int) -> Timeline:
-        """The ends of all batches up to ``runs``."""
+        """The start, and the ends of all batches up to ``runs``."""
         at_ns, done, run_ns = (
             np.array(column, dtype=np.float64) for column in zip(*self.marks, strict=True)
         )
-        launches = np.arange(self.batch, runs + 1, self.batch, dtype=np.float64)
-        mark = np.searchsorted(done, launches, side="left") - 1
+        launches = np.arange(0, runs + 1, self.batch, dtype=np.float64)
+        mark = np.maximum(np.searchsorted(done, launches, side="left") - 1, 0)
         time_s = (at_ns[mark] + (launches - done[mark]) * run_ns[mark]) / 1e9
         return Timeline(time_s, launches, BUSY * (time_s - at_ns[0] / 1e9))
 

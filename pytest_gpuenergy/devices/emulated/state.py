@@ -228,9 +228,9 @@ class CardState:
 
     def _forget(self) -> None:
         self._card, self._known = None, ()
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+        held, self._held = self._held, None  # an interrupt must not have it closed twice
+        if held is not None:
+            os.close(held)
 
     def _read_clock(self) -> int:
         assert self._clock is not None

@@ -153,14 +153,21 @@ def test_launches_from_the_host_that_take_too_long_are_a_timeout(gpu: EmulatedDe
 
 def test_a_timeline_ends_when_the_launches_do(gpu: EmulatedDevice) -> None:
     line = timeline(gpu, 0.0)
-    assert len(line.launches) == 1
+    assert len(line.launches) == 2
     assert line.time_s[-1] <= gpu.clock.now_s() < line.time_s[-1] + 1e-4
 
 
 def test_long_launches_come_one_by_one(gpu: EmulatedDevice) -> None:
     slow = replace(BARE, recorded=(RecordedFigures(gpu.name, 700, 250.0, 419, 1e5),))
     line = timeline(gpu, 1.0, slow)
-    assert line.launches.tolist() == [1, 2, 3, 4]
+    assert line.launches.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_timeline_begins_with_the_first_launch(gpu: EmulatedDevice) -> None:
+    begin_s = gpu.clock.now_s()
+    line = timeline(gpu, 0.5)
+    assert (line.launches[0], line.busy_s[0]) == (0, 0)
+    assert begin_s <= line.time_s[0] <= begin_s + 1e-3
 
 
 def test_trials_differ_by_little_noise(gpu: EmulatedDevice) -> None:

@@ -537,3 +537,17 @@ def test_a_misaligned_address_is_a_fault(runner, tmp_path, statement, said):
     kernel = Kernel(f"__global__ void k(float* y) {{ {statement} }}", (launch,))
     with _fault("runtime", rf"misaligned address: thread \(0,0,0\) of block .* {said}"):
         runner.check_races(kernel, {"y": arena}, {}, timeout_s=60)
+
+
+def test_a_kernel_is_not_begun_once_the_device_is_closed(tmp_path):
+    """By a thread that goes on when an interrupt has ended everything else."""
+    host = HostRunner(tmp_path / "cache")
+    kernel = Kernel(
+        'extern "C" __global__ void k(float* y) { y[0] = 1; }',
+        (Launch("k", (1, 1, 1), (1, 1, 1), ("y",)),),
+    )
+    host.compile(kernel)
+    host.close()
+    arenas = {"y": Arena.create(tmp_path / "y", Tensor("y", (1,), "float32", "output"))}
+    with pytest.raises(DeviceError, match="was closed before the kernel had run"):
+        host.run(kernel, arenas, {}, timeout_s=TIMEOUT_S)

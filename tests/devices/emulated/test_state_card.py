@@ -343,3 +343,24 @@ def test_every_profile_is_consistent(profile: object) -> None:
     assert profile.min_limit_w < profile.default_limit_w <= profile.max_limit_w  # type: ignore[attr-defined]
     assert profile.shared_per_block <= profile.shared_per_sm  # type: ignore[attr-defined]
     assert profile.min_clock_mhz < profile.max_clock_mhz  # type: ignore[attr-defined]
+
+
+def test_an_interrupt_while_a_file_is_closed_leaves_the_card_usable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = CardState(DEFAULT_PROFILE)
+    with state.change():
+        pass
+    close, held = os.close, state._held
+
+    def interrupted(descriptor: int) -> None:
+        close(descriptor)
+        if descriptor == held:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt), state.change():
+            pass
+    state.spend(SECOND_NS)
+    state.close()
