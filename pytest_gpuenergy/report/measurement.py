@@ -7,7 +7,7 @@ import reprlib
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -137,6 +137,19 @@ class RunInfo:
     legacy: bool = False
 
 
+NOT_NEGATIVE: Mapping[type, Collection[str]] = {
+    Measurement: (
+        *("time_ms", "energy_mj", "edp_mj_ms", "power_w"),
+        *("power_limit_w", "enforced_power_limit_w"),
+    ),
+    Trial: ("joules", "busy_seconds"),
+}
+"""Fields that nothing can make negative: a report that says so is refused."""
+
+ABOVE_ZERO: Mapping[type, Collection[str]] = {Trial: ("seconds", "launches")}
+"""Fields that cannot be zero either."""
+
+
 def to_json(record: DataclassInstance) -> dict[str, Any]:
     """Plain dictionaries, lists, strings, numbers and None."""
     return asdict(record)
@@ -146,8 +159,9 @@ def from_json(kind: type[_T], data: object) -> _T:
     """The dataclass ``kind`` from what `to_json` gave. Unknown fields are left out.
 
     Raises:
-        ReportInputError: a field is missing or of the wrong type, or some figures of a measurement
-            are there and others are not; the message names it.
+        ReportInputError: a field is missing, of the wrong type or an impossible number, some
+            figures of a measurement are there and others are not, or one is not in its interval;
+            the message names it.
     """
     record = _decode(kind, data, kind.__name__)
     if isinstance(record, Measurement):
@@ -155,7 +169,21 @@ def from_json(kind: type[_T], data: object) -> _T:
         if 0 < len(known) < len(FIGURES):
             missing = next(name for name in FIGURES if name not in known)
             raise ReportInputError(f"Measurement has {known[0]!r} and lacks {missing!r}.")
+        _check_intervals(record)
     return typing.cast(_T, record)
+
+
+def _check_intervals(m: Measurement) -> None:
+    for name, value, ends in (
+        ("time_ms", m.time_ms, m.time_ms_ci95),
+        ("energy_mj", m.energy_mj, m.energy_mj_ci95),
+        ("edp_mj_ms", m.edp_mj_ms, m.edp_mj_ms_ci95),
+    ):
+        if value is not None and ends is not None and not ends.low <= value <= ends.high:
+            raise ReportInputError(
+                f"Measurement.{name}_ci95 goes from {ends.low} to {ends.high}, which does not "
+                f"hold the {name} of {value}."
+            )
 
 
 def _decode(kind: Any, data: object, where: str) -> Any:
@@ -181,8 +209,12 @@ def _decode(kind: Any, data: object, where: str) -> Any:
             return float(number)
     elif type(data) is kind:
         return data
+    raise _misplaced(where, data)
+
+
+def _misplaced(where: str, data: object) -> ReportInputError:
     # reprlib: what is nested too deeply, or endless, is cut short.
-    raise ReportInputError(f"{where} holds {reprlib.repr(data)}, which does not belong there.")
+    return ReportInputError(f"{where} holds {reprlib.repr(data)}, which does not belong there.")
 
 
 def _decode_union(arguments: tuple[Any, ...], data: object, where: str) -> Any:
@@ -208,7 +240,16 @@ def _decode_fields(kind: type, data: Mapping[str, object], where: str) -> Any:
     values = {}
     for item in fields(kind):
         if item.name in data:
-            values[item.name] = _decode(hints[item.name], data[item.name], f"{where}.{item.name}")
+            inner = f"{where}.{item.name}"
+            values[item.name] = value = _decode(hints[item.name], data[item.name], inner)
+            if value is not None and not _is_possible(kind, item.name, value):
+                raise _misplaced(inner, value)
         elif item.default is MISSING and item.default_factory is MISSING:
             raise ReportInputError(f"{where} lacks the field {item.name!r}.")
     return kind(**values)
+
+
+def _is_possible(kind: type, name: str, value: Any) -> bool:
+    if name in ABOVE_ZERO.get(kind, ()):
+        return bool(value > 0)
+    return name not in NOT_NEGATIVE.get(kind, ()) or bool(value >= 0)

@@ -19,6 +19,9 @@ _MANY = 1000
 
 _LARGEST_ERROR = 1e60
 
+_LARGEST_CHANGE = math.log(1e9)
+"""A change by a larger factor is given as this: its ratio must be a number."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -44,13 +47,13 @@ class Sample:
 
         Raises:
             ValueError: there are fewer than two trials, the mean is not above zero, or the error
-                is out of all proportion to it.
+                is negative or out of all proportion to it.
         """
         if trials < 2 or not mean > 0:
             raise ValueError("a sample needs two trials and a mean above zero")
         error = (ci95.high - ci95.low) / 2 / student_t(trials - 1) / mean
-        if not error < _LARGEST_ERROR:  # its fourth power must be a number
-            raise ValueError("the interval is as good as infinite")
+        if not 0 <= error < _LARGEST_ERROR:  # its fourth power must be a number
+            raise ValueError("the interval is as good as infinite, or upside down")
         return cls(mean, math.sqrt(max(0.0, error**2 - shared**2)), trials - 1)
 
 
@@ -71,14 +74,14 @@ def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> E
     """
     own = [(side.relative_error**2, side.degrees) for side in (base, new)]
     variance = sum(value for value, _ in own) + 2 * session_sd**2
-    return _around(math.log(new.mean / base.mean), variance, _welch(own, variance), tail)
+    return _around(math.log(new.mean) - math.log(base.mean), variance, _welch(own, variance), tail)
 
 
 def log_excess(found: Sample, allowed: float, *, session_sd: float, tail: float) -> Estimate:
     """ln(found / allowed) likewise, for a number ``allowed`` that is known exactly."""
     own = [(found.relative_error**2, found.degrees)]
     variance = own[0][0] + session_sd**2
-    return _around(math.log(found.mean / allowed), variance, _welch(own, variance), tail)
+    return _around(math.log(found.mean) - math.log(allowed), variance, _welch(own, variance), tail)
 
 
 def paired_log_ratio(log_ratios: Sequence[float], *, tail: float) -> Estimate:
@@ -103,7 +106,11 @@ def _welch(own: Sequence[tuple[float, float]], variance: float) -> float:
 
 def _around(mean: float, variance: float, degrees: float, tail: float) -> Estimate:
     half = _quantile(degrees, tail) * math.sqrt(variance)
-    return Estimate(mean, mean - half, mean + half)
+    return Estimate(*map(_limited, (mean, mean - half, mean + half)))
+
+
+def _limited(log_ratio: float) -> float:
+    return max(-_LARGEST_CHANGE, min(log_ratio, _LARGEST_CHANGE))
 
 
 def _quantile(degrees: float, tail: float) -> float:

@@ -9,7 +9,14 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from pytest_gpuenergy.report.anchor import AnchorCheck
-from pytest_gpuenergy.report.measurement import FIGURES, SCHEMA_VERSION, Measurement, RunInfo
+from pytest_gpuenergy.report.measurement import (
+    ABOVE_ZERO,
+    FIGURES,
+    NOT_NEGATIVE,
+    SCHEMA_VERSION,
+    Measurement,
+    RunInfo,
+)
 from pytest_gpuenergy.report.store import dump
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -82,5 +89,14 @@ def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
             for item in fields(kind)
             if item.default is MISSING and item.default_factory is MISSING
         ],
-        "properties": {item.name: _schema(hints[item.name], definitions) for item in fields(kind)},
+        "properties": {
+            item.name: _schema(hints[item.name], definitions) | _least(kind, item.name)
+            for item in fields(kind)
+        },
     }
+
+
+def _least(kind: type, name: str) -> dict[str, int]:
+    if name in ABOVE_ZERO.get(kind, ()):
+        return {"exclusiveMinimum": 0}
+    return {"minimum": 0} if name in NOT_NEGATIVE.get(kind, ()) else {}

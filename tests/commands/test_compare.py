@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from gate_simulation import Session, drawn_measurement
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.report import Measurement, RunFolder, RunInfo, load_report
+from pytest_gpuenergy.report import Measurement, Report, RunFolder, RunInfo, load_report
+from pytest_gpuenergy.report.views import json_document
 
 MakeRun = Callable[..., None]
 STEADY = Session(0.0, 0.0)
@@ -164,6 +167,46 @@ def test_a_baseline_that_cannot_be_read_ends_with_2(
         (project / "base.json").write_text(content)
     assert main(["compare", "base.json", "a", "--fail", "edp:5%"]) == 2
     assert words in capsys.readouterr().err
+
+
+FIGURES = ("time_ms", "energy_mj", "edp_mj_ms")
+ODD = st.floats() | st.integers() | st.sampled_from([0.0, 5e-324, 1e-300, 1e300, 1.7e308])
+SIZES = st.floats(0, allow_infinity=False)
+
+
+@st.composite
+def odd_changes(draw: st.DrawFn) -> dict[str, object]:
+    """Fields of a measurement with any numbers, many of which a report may hold."""
+    changes: dict[str, object] = draw(
+        st.dictionaries(
+            st.sampled_from([*FIGURES, "power_w", "gflops", "gflops_per_w", "power_limit_w"]), ODD
+        )
+    )
+    for name in FIGURES:
+        if draw(st.booleans()):
+            low, changes[name], high = sorted(draw(st.tuples(SIZES, SIZES, SIZES)))
+            changes[f"{name}_ci95"] = {"low": low, "high": high}
+        elif draw(st.booleans()):
+            changes[f"{name}_ci95"] = {"low": draw(ODD), "high": draw(ODD)}
+    if draw(st.booleans()):
+        names = ("seconds", "joules", "launches", "busy_seconds")
+        trial = st.fixed_dictionaries(dict.fromkeys(names, SIZES | ODD))
+        changes["trials"] = draw(st.lists(trial, max_size=4))
+    return changes
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(odd_changes(), odd_changes(), st.sampled_from([[], ["--json", "-"], ["--md", "-"]]))
+def test_any_numbers_are_compared_or_refused(
+    project: Path, base: dict[str, object], new: dict[str, object], form: list[str]
+) -> None:
+    for name, changes in (("base.json", base), ("new.json", new)):
+        document = json.loads(json_document(Report(RUN, (measurement(),))))
+        document["measurements"][0] |= changes
+        (project / name).write_text(json.dumps(document))
+    assert main(["compare", "base.json", "new.json", "--fail", "edp:5%", *form]) in (0, 1, 2)
 
 
 def test_an_empty_limit_is_refused(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:

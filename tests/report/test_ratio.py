@@ -127,3 +127,21 @@ def test_a_mean_that_is_next_to_nothing_is_no_sample() -> None:
 def test_one_round_is_no_pair() -> None:
     with pytest.raises(ValueError, match="two rounds"):
         paired_log_ratio([0.1], tail=0.01)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e200, 0.0), (1e308, -1e308)])
+def test_an_interval_that_is_upside_down_is_no_sample(low: float, high: float) -> None:
+    with pytest.raises(ValueError, match="upside down"):
+        Sample.of(1.0, Interval(low, high), 4)
+
+
+@given(*[st.floats(5e-324, 1.7e308)] * 2, st.integers(1, 3), st.floats(1e-9, 0.4))
+def test_a_change_is_a_number_however_far_apart_the_sides_are(
+    one: float, other: float, degrees: int, tail: float
+) -> None:
+    base, new = (Sample(mean, 0.5, degrees) for mean in (one, other))
+    for change in (
+        log_ratio(base, new, session_sd=0.0, tail=tail),
+        log_excess(new, one, session_sd=0.0, tail=tail),
+    ):
+        assert 0 < math.exp(change.low) <= math.exp(change.high) < math.inf

@@ -43,17 +43,25 @@ KERNELS = st.builds(
     MAYBE_COUNT,
     st.dictionaries(TEXT, st.one_of(VALUES, FINITE), max_size=3),
 )
-INTERVALS = st.none() | st.builds(Interval, FINITE, FINITE)
+POSSIBLE = st.floats(0, allow_infinity=False)
+ABOVE_ZERO = st.floats(0, allow_infinity=False, exclude_min=True)
 CONDITIONS = st.none() | st.builds(Conditions, *([MAYBE_COUNT] * 5))
 CORRECTNESS = st.none() | st.builds(
     Correctness, FINITE, FINITE, FINITE, FINITE, st.lists(COUNTS, max_size=3).map(tuple)
 )
-TRIALS = st.lists(st.builds(Trial, FINITE, FINITE, FINITE, FINITE), max_size=3).map(tuple)
+TRIALS = st.lists(st.builds(Trial, ABOVE_ZERO, POSSIBLE, ABOVE_ZERO, POSSIBLE), max_size=3).map(
+    tuple
+)
+
+
+def intervals(value: float) -> st.SearchStrategy[Interval]:
+    most = sys.float_info.max
+    return st.builds(Interval, st.floats(-most, value), st.floats(value, most))
 
 
 @st.composite
 def measurements(draw: st.DrawFn) -> Measurement:
-    figures = {name: draw(FINITE) for name in FIGURES} if draw(st.booleans()) else {}
+    figures = {name: draw(POSSIBLE) for name in FIGURES} if draw(st.booleans()) else {}
     return Measurement(
         node_id=draw(TEXT),
         workload=draw(WORKLOADS),
@@ -61,9 +69,9 @@ def measurements(draw: st.DrawFn) -> Measurement:
         outcome=draw(st.sampled_from(get_args(Outcome))),
         cap=draw(TEXT),
         cap_index=draw(MAYBE_COUNT),
-        power_limit_w=draw(st.none() | FINITE),
+        power_limit_w=draw(st.none() | POSSIBLE),
         error=draw(st.none() | TEXT),
-        time_ms_ci95=draw(INTERVALS),
+        time_ms_ci95=draw(st.none() | intervals(figures.get("time_ms", 0.0))),
         trials=draw(TRIALS),
         correctness=draw(CORRECTNESS),
         begin=draw(CONDITIONS),
@@ -123,6 +131,10 @@ def test_a_missing_field_is_named(measured: Make, name: str) -> None:
         ("time_ms", float("-inf")),
         ("time_ms", 10**400),
         ("energy_mj", -(10**400)),
+        ("time_ms", -1),
+        ("energy_mj", -0.5),
+        ("power_w", -300),
+        ("enforced_power_limit_w", -1),
         ("time_ms_ci95", [1, 2]),
         ("trials", {"0": 1}),
         ("trials", [None]),
@@ -137,6 +149,32 @@ def test_a_missing_field_is_named(measured: Make, name: str) -> None:
 def test_a_value_that_does_not_belong_is_named(measured: Make, name: str, value: object) -> None:
     with pytest.raises(ReportError, match=rf"Measurement\.{name}.* does not belong there"):
         from_json(Measurement, {**to_json(measured()), name: value})
+
+
+@pytest.mark.parametrize("name", ["seconds", "joules", "launches", "busy_seconds"])
+def test_a_trial_takes_no_negative_amount_of_anything(measured: Make, name: str) -> None:
+    trial = {"seconds": 0.1, "joules": 30.0, "launches": 200.0, "busy_seconds": 0.1}
+    document = to_json(measured())
+    assert from_json(Measurement, {**document, "trials": [trial]}).trials
+    with pytest.raises(ReportError, match=rf"trials\[\]\.{name} holds -1"):
+        from_json(Measurement, {**document, "trials": [{**trial, name: -1}]})
+
+
+@pytest.mark.parametrize("name", ["seconds", "launches"])
+def test_a_trial_is_of_some_length(measured: Make, name: str) -> None:
+    trial = {"seconds": 0.1, "joules": 30.0, "launches": 200.0, "busy_seconds": 0.1, name: 0}
+    with pytest.raises(ReportError, match=rf"trials\[\]\.{name} holds 0"):
+        from_json(Measurement, {**to_json(measured()), "trials": [trial]})
+
+
+@pytest.mark.parametrize("name", ["time_ms", "energy_mj", "edp_mj_ms"])
+@pytest.mark.parametrize(("low", "high"), [(1e200, 0.0), (1e308, -1e308), (0.0, 1e-9)])
+def test_an_interval_that_does_not_hold_its_mean_is_refused(
+    measured: Make, name: str, low: float, high: float
+) -> None:
+    ends = {"low": low, "high": high}
+    with pytest.raises(ReportError, match=f"{name}_ci95 goes from .* does not hold the {name}"):
+        from_json(Measurement, {**to_json(measured()), f"{name}_ci95": ends})
 
 
 @pytest.mark.parametrize("missing", FIGURES)

@@ -55,6 +55,8 @@ def test_what_is_written_is_valid(
         {"validity": "host_gaps"},
         {"kernel": {"label": "k01"}},
         {"cap": None},
+        {"time_ms": -1.0},
+        {"trials": [{"seconds": 0, "joules": 1.0, "launches": 1.0, "busy_seconds": 0.0}]},
     ],
     ids=str,
 )
