@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from pytest_gpuenergy import __version__
 from pytest_gpuenergy.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.terminal import printable_output
 
 COMMANDS = (
     *("doctor", "tune", "kernels", "powercap"),
@@ -61,7 +62,8 @@ def _forget_output() -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     arguments = build_parser().parse_args(argv)
-    code: int = arguments.run(arguments)
+    with printable_output():
+        code: int = arguments.run(arguments)
     return code
 
 

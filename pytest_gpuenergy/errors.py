@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pytest_gpuenergy.terminal import printable_text
+
 Outcome = Literal["correct", "correctness", "compile", "runtime", "timeout", "constraints"]
 """How a kernel fared, in the T4 vocabulary of auto-tuning results."""
 
 
 class GpuEnergyError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose.
+
+    Its message can be shown anywhere, whatever name from a file is in it.
+    """
+
+    def __str__(self) -> str:
+        return printable_text(super().__str__())
 
 
 class InputError(GpuEnergyError):

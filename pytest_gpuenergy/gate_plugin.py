@@ -11,6 +11,7 @@ import pytest
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.metrics import METRICS
 from pytest_gpuenergy.report.gate_settings import GateSettings, parse_percent
+from pytest_gpuenergy.terminal import printable, show_section
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.options import Options
@@ -104,7 +105,7 @@ class GatePlugin:
         if self._baseline is not None:
             result = self._baseline.judge(measurement, run, self._comparisons)
             problems += self._tell(item, result)
-        return "\n".join(problems)
+        return "\n".join(map(printable, problems))
 
     def review(self, measurements: Sequence[Measurement]) -> list[str]:
         """See at the end whether anything was judged, and what a drift found later makes doubtful.
@@ -170,12 +171,7 @@ class GatePlugin:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Every verdict that is not SAME, and how many there are of which."""
-        from pytest_gpuenergy.report.text import printable
-
-        for number, line in enumerate(self._summary()):
-            if number == 0:
-                terminalreporter.section("gpuenergy gate")
-            terminalreporter.write_line(printable(line))
+        show_section(terminalreporter, "gpuenergy gate", self._summary())
         for line in self._annotations():
             terminalreporter.write_line(line)
 

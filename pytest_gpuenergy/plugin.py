@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,6 +12,7 @@ import pytest
 from pytest_gpuenergy.errors import GpuEnergyError, InputError, PowerCapError
 from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin
 from pytest_gpuenergy.options import Options, add_options, named_device
+from pytest_gpuenergy.terminal import printable, show_section
 from pytest_gpuenergy.workers import RUN_ID, WorkerPlugin
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def pytest_report_collectionfinish(
         return []
     from pytest_gpuenergy.header import header_lines
 
-    return header_lines(session)
+    return list(map(printable, header_lines(session)))
 
 
 @pytest.fixture(scope="session")
@@ -256,15 +257,11 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """The table per workload and cap, and where the report is."""
     from pytest_gpuenergy.outputs import summary_lines
-    from pytest_gpuenergy.report.text import printable
 
-    lines: Iterable[str] = summary_lines(config.stash[SESSION], config.get_verbosity())
-    for number, line in enumerate(lines):
-        if number == 0:
-            terminalreporter.section("gpuenergy")
-        terminalreporter.write_line(printable(line))
+    lines = summary_lines(config.stash[SESSION], config.get_verbosity())
+    show_section(terminalreporter, "gpuenergy", lines)
     if problem := config.stash.get(FAILED, None):
-        terminalreporter.write_line(f"gpuenergy: error: {problem}", red=True)
+        terminalreporter.write_line(printable(f"gpuenergy: error: {problem}"), red=True)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from pytest_gpuenergy.terminal import printable
+
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 """What `argparse.ArgumentParser.add_subparsers` returns."""
 
@@ -74,7 +76,6 @@ def write_outcome(
     Raises:
         ReportError: a file cannot be written.
     """
-    from pytest_gpuenergy.report.text import printable
     from pytest_gpuenergy.report.views import write_view
 
     for target, view in ((arguments.json, json_document), (arguments.md, markdown)):
@@ -83,8 +84,18 @@ def write_outcome(
         elif target is not None:
             write_view(Path(target), view(outcome))
     if "-" not in (arguments.json, arguments.md):
-        for line in terminal(outcome):
-            print(printable(line))
+        print_lines(terminal(outcome))
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print each as one line, whatever is in it."""
+    for line in lines:
+        print(printable(line))
+
+
+def tell(line: str) -> None:
+    """Print one line to the error output."""
+    print(printable(line), file=sys.stderr)
 
 
 def print_json(value: Any) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import tempfile
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command
+from pytest_gpuenergy.commands import Subparsers, add_command, tell
 from pytest_gpuenergy.commands.compare import add_gate_arguments, write_comparison
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def run(arguments: Namespace) -> int:
         sides = []
         for name, commit in commits.items():
             title = f"{getattr(arguments, name)} ({commit[:12]})"
-            print(f"{title}: verifying", file=sys.stderr)
+            tell(f"{title}: verifying")
             target = Path(scratch) / name
             with worktree(here, commit, Path(scratch) / f"{name}-tree") as folder:
                 run_pytest(folder, _pytest_arguments(arguments, target), title)
@@ -116,8 +115,8 @@ def _measure(
 
     runs = [run_info(device, getattr(arguments, name), commit) for name, commit in commits.items()]
 
-    def tell(label: str) -> None:
-        print(f"{label}: {arguments.rounds} rounds", file=sys.stderr)
+    def announce(label: str) -> None:
+        tell(f"{label}: {arguments.rounds} rounds")
 
     return compare_pairs(
         device,
@@ -126,7 +125,7 @@ def _measure(
         settings,
         rounds=arguments.rounds,
         timeout_s=_TIMEOUT_S,
-        tell=tell,
+        tell=announce,
     )
 
 

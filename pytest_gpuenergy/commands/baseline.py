@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from pytest_gpuenergy.commands import Subparsers, add_command
+from pytest_gpuenergy.commands import Subparsers, add_command, print_lines
 
 DEFAULT = "gpuenergy-baseline.json"
 
@@ -61,9 +61,9 @@ def _update(arguments: Namespace) -> int:
         changed = update(old, new)
         write_json(changed.report, path)
     if old is not None:
-        for line in terminal(compare(old, new, GateSettings())):
-            print(line)
-    for left in changed.left_out:
-        print(f"left out: {label(left.measurement.identity)} ({left.why})")
+        print_lines(terminal(compare(old, new, GateSettings())))
+    print_lines(
+        f"left out: {label(left.measurement.identity)} ({left.why})" for left in changed.left_out
+    )
     print(f"{path}: {len(changed.taken)} taken, {len(changed.kept)} kept")
     return 0

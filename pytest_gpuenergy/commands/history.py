@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from pytest_gpuenergy.commands import (
     Subparsers,
     add_command,
     add_output_arguments,
+    tell,
     write_outcome,
 )
 from pytest_gpuenergy.errors import InputError, ReportError
@@ -76,7 +76,7 @@ def _load(root: Path) -> list[Report]:
         try:
             reports.append(load_report(folder))
         except ReportError as error:
-            print(f"left out: {error}", file=sys.stderr)
+            tell(f"left out: {error}")
     if not reports:
         raise InputError(f"There is no run under {root / HOME}: run pytest first.")
     return reports

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command
+from pytest_gpuenergy.commands import Subparsers, add_command, print_lines, tell
 from pytest_gpuenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -123,12 +122,10 @@ def _text(name: str, report: Report, baseline: str | None) -> str:
 
 def _print_summary(report: Report) -> None:
     from pytest_gpuenergy.report.tables import summary
-    from pytest_gpuenergy.report.text import printable
 
     label = " (emulated)" if report.run.emulated else ""
-    print(printable(f"{report.run.gpu_name}{label}, run {report.run.run_id}"))
-    for line in summary(report.measurements, emulated=report.run.emulated):
-        print(printable(line))
+    print_lines([f"{report.run.gpu_name}{label}, run {report.run.run_id}"])
+    print_lines(summary(report.measurements, emulated=report.run.emulated))
     if not report.measurements:
         print("nothing was measured")
 
@@ -146,7 +143,7 @@ def _load(paths: list[Path], gpu: str | None) -> list[Report]:
     for report in reports:
         if report.run.legacy and (errors := [m.error for m in report.measurements if m.error]):
             total = len(report.measurements)
-            print(f"{len(errors)} of {total} outputs have no figures: {errors[0]}", file=sys.stderr)
+            tell(f"{len(errors)} of {total} outputs have no figures: {errors[0]}")
     return reports
 
 

@@ -13,6 +13,7 @@ from itertools import islice
 from pytest_gpuenergy.report.gate import Comparison
 from pytest_gpuenergy.report.gate_views import describe, label
 from pytest_gpuenergy.report.verdict import Verdict, fails
+from pytest_gpuenergy.terminal import printable_text
 
 SHOWN = 10
 """GitHub keeps this many annotations of a kind from one step."""
@@ -70,7 +71,7 @@ def _errors(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable_text(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

@@ -234,6 +234,31 @@ def test_names_command_neither_terminal_nor_github(
     assert not (form and "<b>" in out)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "a", "b"],
+        ["compare", "b", "a"],
+        ["baseline", "update", "a", "--replace"],
+        ["report", "a", "b", "--json", "-"],
+        ["report", "a", "--tidy", "-"],
+    ],
+    ids=" ".join,
+)
+def test_neither_errors_nor_lines_command_the_terminal(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    hostile = "x\x1b]0;x\x07\n::error::x\r\x9b31m"
+    flagged = replace(measurement(hostile), node_id="other", validity=(hostile,), cap=hostile)
+    make_run("a", measurement(hostile), flagged, gpu_name=hostile)
+    make_run("b", measurement())
+    main(words)
+    shown = "".join(capsys.readouterr())
+    assert "x" in shown
+    assert not set(shown) & set("\x1b\x07\r\x9b")
+    assert not any(line.lstrip().startswith("::") for line in shown.splitlines())
+
+
 def test_kernels_are_listed_by_rank_not_as_measured(
     make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,31 @@ def test_in_github_actions_what_fails_is_annotated(
     )
 
 
+def test_names_in_a_baseline_do_not_command_the_terminal(project: Project) -> None:
+    make_baseline(project, validity=("x\x1b]0;x\x07\n::error::x\r\x9b31m",))
+    result = project.run(*FAIL, "--gpuenergy-strict")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["gate: EDP *AMBIGUOUS (flagged in the baseline: x*"])
+    shown = result.stdout.str()
+    assert not set(shown) & set("\x1b\x07\r\x9b")
+    assert not any(line.lstrip().startswith("::") for line in shown.splitlines())
+
+
+def test_a_baseline_of_a_gpu_with_a_hostile_name_is_refused_in_plain_text(
+    project: Project,
+) -> None:
+    make_baseline(project)
+    path = project.path / "base.json"
+    report = load_report(path)
+    run = replace(report.run, gpu_name="x\x1b]0;x\n::error::x")
+    write_json(Report(run, report.measurements), path)
+    result = project.run(*COMPARE)
+    shown = result.stdout.str() + result.stderr.str()
+    assert "is of x" in shown
+    assert "\x1b" not in shown
+    assert not any(line.lstrip().startswith("::") for line in shown.splitlines())
+
+
 def test_a_kernel_that_is_the_same_passes(project: Project) -> None:
     make_baseline(project)
     result = project.run(*FAIL)

@@ -16,6 +16,7 @@ from pytest_gpuenergy.report import Measurement, Report, RunInfo
 from pytest_gpuenergy.report.annotations import SHOWN, annotate, annotation
 from pytest_gpuenergy.report.gate import compare
 from pytest_gpuenergy.report.gate_settings import GateSettings
+from pytest_gpuenergy.terminal import printable_text
 
 RunMaker = Callable[..., RunInfo]
 FAIL = GateSettings.parse(["edp:5%"])
@@ -87,11 +88,11 @@ def test_no_more_are_told_than_github_keeps(told: Callable[..., list[str]]) -> N
 
 
 @given(st.text(), st.text())
-def test_names_are_read_back_as_they_are(title: str, message: str) -> None:
+def test_names_are_read_back_as_they_can_be_printed(title: str, message: str) -> None:
     line = annotation("error", title, message)
     # As the runner reads it: to the next "::", then properties at commas, then the data.
     found = re.fullmatch(r"::error title=([^:,\r\n]*)::([^\r\n]*)", line)
     assert found is not None
     codes = {"%0D": "\r", "%0A": "\n", "%3A": ":", "%2C": ",", "%25": "%"}
     read = [re.sub("%[0-9A-F]{2}", lambda code: codes[code[0]], text) for text in found.groups()]
-    assert read == [title, message]
+    assert read == [printable_text(title), printable_text(message)]
