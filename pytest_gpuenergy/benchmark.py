@@ -35,6 +35,7 @@ class EnergyBenchmark:
         self._session = session
         self._gate = gate
         self._cap = cap or CURRENT
+        self._used = False
 
     def __call__(
         self,
@@ -65,8 +66,15 @@ class EnergyBenchmark:
             The measurement, which is on disk by then.
 
         Raises:
-            InputError: a kernel without a workload.
+            InputError: a kernel without a workload, or a second call: what one item measures is
+                one measurement.
         """
+        if self._used:
+            raise InputError(
+                f"energy_benchmark was used already in {self._item.nodeid}: parametrize the test, "
+                "so that each measurement is an item of its own."
+            )
+        self._used = True
         session = self._session
         try:
             if self._cap == CURRENT:

@@ -95,6 +95,47 @@ def test_a_kernel_needs_a_workload(project: Project) -> None:
     assert not project.stored().measurements
 
 
+def test_a_second_measurement_in_one_item_is_refused_and_the_first_is_kept(
+    project: Project,
+) -> None:
+    project.module(
+        """
+        from parts import LAUNCH, SCALE, SOURCE
+
+        def test_two(powercap, load_kernel, energy_benchmark):
+            for label in ("first", "second"):
+                energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE, label=label)
+        """
+    )
+    result = project.run(*ONE)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E *InputError: energy_benchmark was used already in test_scale.py::test_two[[]450W]: "
+            "parametrize the test, so that each measurement is an item of its own."
+        ]
+    )
+    for report in (project.stored(), project.report()):
+        assert [(m.kernel.label, m.measured) for m in report.measurements] == [("first", True)]
+
+
+def test_an_item_that_is_run_again_measures_again(project: Project) -> None:
+    project.module(
+        """
+        from _pytest.runner import runtestprotocol
+
+        def pytest_runtest_protocol(item, nextitem):
+            for _ in range(2):
+                item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+                runtestprotocol(item, nextitem=nextitem)
+            return True
+        """,
+        name="conftest",
+    )
+    project.run(*ONE).assert_outcomes(passed=2)
+    assert len(project.report().measurements) == 1
+
+
 def test_a_callable_is_skipped_on_the_emulated_gpu(project: Project) -> None:
     project.module(
         """
