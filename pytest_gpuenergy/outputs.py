@@ -7,14 +7,44 @@ from functools import partial
 
 from pytest_gpuenergy.errors import GpuEnergyError
 from pytest_gpuenergy.header import emulated_line
+from pytest_gpuenergy.options import Options
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.durations import duration_lines
 from pytest_gpuenergy.report.html import write_html
 from pytest_gpuenergy.report.measurement import RunInfo
-from pytest_gpuenergy.report.store import HOME, Report
+from pytest_gpuenergy.report.store import HOME, Report, files_read, find_run
 from pytest_gpuenergy.report.tables import best_lines, idle_caps, summary
-from pytest_gpuenergy.report.views import write_classic_csv, write_json
+from pytest_gpuenergy.report.views import (
+    Target,
+    check_targets,
+    check_writable,
+    write_classic_csv,
+    write_json,
+)
 from pytest_gpuenergy.session import Session
+
+
+def check_outputs(options: Options) -> None:
+    """See that the views can be written later, and that each has a place of its own.
+
+    Raises:
+        InputError: two have the same, or one has that of the baseline or of what was measured.
+        ReportError: one cannot be written.
+    """
+    asked = (
+        ("json", options.json_path, False),
+        ("csv", options.csv_folder, True),
+        ("html", options.html_path, False),
+    )
+    targets = [
+        Target(f"--gpuenergy-{name}", path, folder)
+        for name, path, folder in asked
+        if path is not None
+    ]
+    baseline = options.baseline
+    check_targets(targets, files_read(find_run(baseline, options.root)) if baseline else ())
+    for target in targets:
+        check_writable(target.path, folder=target.folder)
 
 
 def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | None]) -> list[str]:

@@ -38,21 +38,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options, and refuse what cannot work before anything is measured."""
+    from pytest_gpuenergy.outputs import check_outputs
     from pytest_gpuenergy.report.html import check_html
-    from pytest_gpuenergy.report.views import check_writable
     from pytest_gpuenergy.session import Session, choose_run_id
 
     try:
         options = Options.from_pytest_config(config)
         given = getattr(config, "workerinput", {}).get(RUN_ID)
         if given is None:  # pytest-xdist's workers write no views
-            for path, folder in (
-                (options.json_path, False),
-                (options.csv_folder, True),
-                (options.html_path, False),
-            ):
-                if path is not None:
-                    check_writable(path, folder=folder)
+            check_outputs(options)
             if options.html_path is not None:
                 check_html()
         config.stash[OPTIONS] = options

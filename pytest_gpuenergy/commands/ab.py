@@ -57,11 +57,13 @@ def run(arguments: Namespace) -> int:
     """Export both, measure, judge; 1 when the gate fails."""
     from pytest_gpuenergy.ab.exhibit import load_exhibits
     from pytest_gpuenergy.ab.revisions import commit_of, run_pytest, worktree
+    from pytest_gpuenergy.commands.report import check_outputs
     from pytest_gpuenergy.devices.select import check_spec
     from pytest_gpuenergy.report.gate_settings import GateSettings
 
     settings = GateSettings.parse(arguments.fail, strict=arguments.strict)
     check_spec(arguments.gpu_device)
+    check_outputs({"json": arguments.json, "md": arguments.md})
     here = Path.cwd()
     commits = {name: commit_of(here, getattr(arguments, name)) for name in ("base", "head")}
     with tempfile.TemporaryDirectory(prefix="gpuenergy-ab-") as scratch:

@@ -70,7 +70,7 @@ def add_gate_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Compare, write or print; 1 when the gate fails."""
-    from pytest_gpuenergy.commands.report import find_runs
+    from pytest_gpuenergy.commands.report import check_outputs, find_runs
     from pytest_gpuenergy.report.gate import compare
     from pytest_gpuenergy.report.gate_settings import GateSettings
     from pytest_gpuenergy.report.store import load_report
@@ -81,6 +81,8 @@ def run(arguments: Namespace) -> int:
         allow=arguments.allow,
         strict=arguments.strict,
     )
+    outputs = {"json": arguments.json, "md": arguments.md}
+    check_outputs(outputs, [arguments.base, arguments.new])
     (base,) = find_runs([arguments.base])
     (new,) = find_runs([arguments.new] if arguments.new else [])
     comparison = compare(load_report(base), load_report(new), settings)

@@ -51,9 +51,11 @@ gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
 
 def run(arguments: Namespace) -> int:
     """Show, or write."""
+    from pytest_gpuenergy.commands.report import check_outputs
     from pytest_gpuenergy.report.history import history
     from pytest_gpuenergy.report.history_views import json_document, markdown, terminal
 
+    check_outputs({"json": arguments.json, "md": arguments.md})
     reports = sorted(_load(Path.cwd()), key=lambda report: report.run.started)
     if arguments.runs is not None:
         reports = reports[-arguments.runs :]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,8 @@ def run(arguments: Namespace) -> int:
     asked = {name: getattr(arguments, name) for name in _TEXTS}
     if arguments.baseline is not None and asked["html"] is None:
         raise InputError("--baseline is shown on the HTML page: give --html too.")
+    paths = {name: getattr(arguments, name) for name in (*_TEXTS, "parquet", "schema")}
+    check_outputs(paths, [*arguments.runs, arguments.baseline], csv=arguments.csv)
     if arguments.schema is not None:
         from pytest_gpuenergy.report.schema import schema_document
 
@@ -98,6 +101,35 @@ def run(arguments: Namespace) -> int:
     if arguments.schema is None and written.count(None) == len(written):
         _print_summary(report)
     return 0
+
+
+def check_outputs(
+    outputs: Mapping[str, str | Path | None],
+    runs: Iterable[str | None] = (),
+    csv: Path | None = None,
+) -> None:
+    """See that no output takes the place of another, or of the runs it is made from.
+
+    Args:
+        outputs: paths by the names of their options.
+        runs: as on the command line; None is left out.
+        csv: the folder of the classic tree.
+
+    Raises:
+        InputError: one would.
+    """
+    from pytest_gpuenergy.report.store import files_read
+    from pytest_gpuenergy.report.views import Target, check_targets
+
+    targets = [
+        Target(f"--{name}", Path(path))
+        for name, path in outputs.items()
+        if path is not None and path != "-"
+    ]
+    targets += [] if csv is None else [Target("--csv", csv, folder=True)]
+    named = [run for run in runs if run is not None]
+    found = find_runs(named) if named else []  # the latest run is where no view may go anyway
+    check_targets(targets, [file for run in found for file in files_read(run)])
 
 
 def _text(name: str, report: Report, baseline: str | None) -> str:

@@ -31,6 +31,7 @@ HOME = ".gpuenergy"
 MAX_BYTES = 1 << 30
 UNKNOWN_GPU = "unknown GPU"
 _RUN, _LINES, _CHECKS, _LATEST = "run.json", "measurements.jsonl", "anchors.jsonl", "latest"
+_RAW = (_RUN, _LINES, _CHECKS)
 _APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
 _T = TypeVar("_T")
@@ -99,6 +100,18 @@ class RunFolder:
 def is_run(folder: Path) -> bool:
     """Whether ``folder`` is the folder of a run."""
     return (folder / _RUN).exists()
+
+
+def is_raw(path: Path) -> bool:
+    """Whether ``path``, without links, is where a project's run keeps what it has measured."""
+    return path.name in _RAW and HOME in path.parts
+
+
+def files_read(path: Path) -> list[Path]:
+    """The files that a report is read from: of a run, a JSON report or an older tool's outputs."""
+    if not path.is_dir():
+        return [path]
+    return [path / name for name in _RAW] if is_run(path) else [*path.rglob("*.txt")]
 
 
 def latest_run(root: Path) -> RunFolder | None:

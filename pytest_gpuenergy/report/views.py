@@ -8,13 +8,14 @@ import fcntl
 import io
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from pytest_gpuenergy.errors import ReportError
+from pytest_gpuenergy.errors import InputError, ReportError
 from pytest_gpuenergy.files import write_atomically, written_to
 from pytest_gpuenergy.report.measurement import SCHEMA_VERSION, Measurement, to_json
-from pytest_gpuenergy.report.store import Report, dump
+from pytest_gpuenergy.report.store import Report, dump, is_raw
 
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
 MARKDOWN_HEADER = (
@@ -76,18 +77,73 @@ def write_classic_csv(report: Report, folder: Path) -> None:
         _write(folder / _safe(workload) / "all.csv", _csv(table))
 
 
+class Target(NamedTuple):
+    """Where a view goes, and the option that says so."""
+
+    option: str
+    path: Path
+    folder: bool = False
+
+
+def check_targets(targets: Sequence[Target], read: Iterable[Path] = ()) -> None:
+    """See that no view takes the place of another, of what is read, or of what was measured.
+
+    Args:
+        targets: of all views.
+        read: the files they are made from.
+
+    Raises:
+        InputError: one would.
+    """
+    inputs = set(map(_real, read))
+    known: list[tuple[Target, Path]] = []
+    for target in targets:
+        place = _real(target.path)
+        _refuse_raw(target.path)
+        if place in inputs:
+            raise InputError(
+                f"{target.option} {target.path} is read here, and would be replaced: give it "
+                "another path."
+            )
+        for other, taken in known:
+            if place == taken or _is_below(place, other, taken) or _is_below(taken, target, place):
+                raise InputError(
+                    f"{other.option} {other.path} and {target.option} {target.path} exclude each "
+                    "other: give each a path of its own."
+                )
+        known.append((target, place))
+
+
 def check_writable(path: Path, *, folder: bool) -> None:
     """See now, before anything is measured, that a view can be written later.
 
     Raises:
+        InputError: what a run has measured is there.
         ReportError: it cannot.
     """
+    _refuse_raw(path)
     with _explained(path):
         target = path if folder else written_to(path).parent
         target.mkdir(parents=True, exist_ok=True)
         probe = target / ".gpuenergy-write-test"
         probe.write_text("")
         probe.unlink()
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _is_below(place: Path, target: Target, above: Path) -> bool:
+    """Whether ``place`` would need ``above`` to be a folder, where ``target`` is a file."""
+    return not target.folder and above in place.parents
+
+
+def _refuse_raw(path: Path) -> None:
+    if is_raw(_real(path)):
+        raise InputError(
+            f"{path} is where a run keeps what it has measured: give the view another path."
+        )
 
 
 def _by(
@@ -146,8 +202,10 @@ def write_view(path: Path, content: str | bytes) -> None:
     """Write a view, whole or not at all, and the folders above it; what a link leads to.
 
     Raises:
+        InputError: what a run has measured is there.
         ReportError: it cannot be written, or is a device or the like.
     """
+    _refuse_raw(path)
     with _explained(path):
         target = written_to(path)
     _write(target, content)

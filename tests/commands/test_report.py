@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,6 +194,93 @@ def test_the_page_shows_a_baseline(project: Path) -> None:
     make_run(project, "now", K01)
     assert main(["report", "now", "--html", "p.html", "--baseline", "before"]) == 0
     assert '"before":90.0,"now":100.0' in (project / "p.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["run.json", "measurements.jsonl", "anchors.jsonl"])
+@pytest.mark.parametrize("option", ["--json", "--md", "--csv", "--schema"])
+def test_no_view_takes_the_place_of_what_a_run_has_measured(
+    project: Path, capsys: pytest.CaptureFixture[str], name: str, option: str
+) -> None:
+    folder = make_run(project, "a", K01)
+    (folder / "anchors.jsonl").touch()
+    before = (folder / name).read_text()
+    assert main(["report", option, str(folder / name)]) == 2
+    assert "is where a run keeps what it has measured" in capsys.readouterr().err
+    assert (folder / name).read_text() == before
+
+
+def test_a_link_to_what_was_measured_is_no_place_for_a_view(project: Path) -> None:
+    lines = make_run(project, "a", K01) / "measurements.jsonl"
+    before = lines.read_text()
+    (project / "link.json").symlink_to(lines)
+    assert main(["report", "--json", "link.json"]) == 2
+    assert lines.read_text() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--json", "v", "--md", "v"],
+        ["--json", "v", "--csv", "v"],
+        ["--tidy", "v", "--csv", "v/below"],
+        ["--csv", "v/below/..", "--schema", "v"],
+    ],
+    ids=" ".join,
+)
+def test_each_view_needs_a_place_of_its_own(
+    project: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    make_run(project, "a", K01)
+    assert main(["report", *words]) == 2
+    assert "exclude each other: give each a path of its own" in capsys.readouterr().err
+    assert not (project / "v").exists()
+
+
+def test_views_can_share_a_folder(project: Path) -> None:
+    make_run(project, "a", K01)
+    assert main(["report", "--json", "out/r.json", "--csv", "out", "--md", "out/r.md"]) == 0
+    assert (project / "out/case1/all.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "a.json", "--md", "a.json"],
+        ["report", "a", "--html", "a.json", "--baseline", "a.json"],
+        ["report", "copy", "--json", "copy/measurements.jsonl"],
+        ["report", "old", "--md", "old/case1/powercap3/output_kernel1.txt"],
+        ["compare", "a.json", "a", "--json", "a.json"],
+        ["compare", "a", "a.json", "--md", "a.json"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_read_is_not_replaced(
+    project: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    folder = make_run(project, "a", K01)
+    assert main(["report", "a", "--json", "a.json"]) == 0
+    shutil.copytree(folder, "copy")
+    output = project / "old/case1/powercap3/output_kernel1.txt"
+    output.parent.mkdir(parents=True)
+    output.write_text("GFLOP/s: 1\n")
+    before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    assert main(words) == 2
+    assert "is read here, and would be replaced" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("words", [["compare", "a", "a"], ["history"]], ids=lambda words: words[0])
+def test_json_and_markdown_of_a_command_need_a_place_each(project: Path, words: list[str]) -> None:
+    make_run(project, "a", K01)
+    assert main([*words, "--json", "v", "--md", "v"]) == 2
+    assert not (project / "v").exists()
+
+
+def test_a_baseline_is_not_written_over_what_was_measured(project: Path) -> None:
+    lines = make_run(project, "a", K01) / "measurements.jsonl"
+    before = lines.read_text()
+    assert main(["baseline", "update", "--replace", "--to", str(lines)]) == 2
+    assert lines.read_text() == before
 
 
 def test_a_baseline_without_a_page_is_refused(
