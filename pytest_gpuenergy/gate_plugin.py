@@ -28,6 +28,7 @@ _BUDGET = "budget"
 _VERDICTS = {f"{name}{VERDICT}" for name in (*METRICS, _BUDGET)}
 
 _LINES_SHOWN = 40
+_MOST_MJ_MS = 1e12
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,14 @@ class EdpBudget:
                 'write edp_budget(max_mj_ms=0.15, rel="3%").'
             )
         most = mark.kwargs.get("max_mj_ms")
-        if not isinstance(most, int | float) or isinstance(most, bool) or not 0 < most < 1e12:
+        if (
+            not isinstance(most, int | float)
+            or isinstance(most, bool)
+            or not 0 < most <= _MOST_MJ_MS
+        ):
             raise InputError(
-                f"The marker {MARKER} needs max_mj_ms, a number of mJ·ms above zero, not {most!r}."
+                f"The marker {MARKER} needs max_mj_ms, a number of mJ·ms above 0, up to "
+                f"{_MOST_MJ_MS:g}, not {most!r}."
             )
         return cls(float(most), parse_percent(mark.kwargs.get("rel", "0%"), f"{MARKER}'s rel"))
 

@@ -18,6 +18,7 @@ from pytest_gpuenergy.workers import GPU
 TIMEOUT_S = 60.0
 LOCK_WAIT_S = 10.0
 ANCHOR_S = 300.0
+_MOST_S = 1_000_000
 ORDERS = ("interleaved", "file")
 _T = TypeVar("_T")
 
@@ -248,9 +249,11 @@ def _seconds(config: pytest.Config, name: str, *, zero: bool = False) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not (0 < seconds < 1e6 or (zero and seconds == 0)):
-        least = "that is not negative" if zero else "above zero"
-        raise InputError(f"{_option(name)} {text!r} is not a number of seconds {least}.")
+    if not (0 < seconds <= _MOST_S or (zero and seconds == 0)):
+        least = "from 0" if zero else "above 0,"
+        raise InputError(
+            f"{_option(name)} {text!r} is not a number of seconds {least} up to {_MOST_S}."
+        )
     return seconds
 
 

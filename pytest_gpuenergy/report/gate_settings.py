@@ -110,7 +110,9 @@ def parse_percent(text: object, what: str) -> float:
     """
     match = _PERCENT.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise InputError(f"{what} {text!r} is not understood: give a percentage such as '3%'.")
+        raise InputError(
+            f"{what} {text!r} is not understood: give a percentage such as '3%', below 10000%."
+        )
     return float(match[1]) / 100
 
 
@@ -121,7 +123,7 @@ def _by_metric(text: str, option: str) -> dict[Metric, float]:
         if match is None or match[1] not in METRICS:
             raise InputError(
                 f"{option} {word!r} is not understood: give a metric and a percentage such as "
-                f"edp:5%; metrics are {', '.join(METRICS)}."
+                f"edp:5%, below 10000%; metrics are {', '.join(METRICS)}."
             )
         metric = cast(Metric, match[1])
         if metric in found:

@@ -194,6 +194,10 @@ def test_a_run_can_be_named_by_its_id(project: Project) -> None:
         ((*COMPARE, "--gpuenergy-fail", "edp"), "*--gpuenergy-fail 'edp' is not understood: *"),
         ((*COMPARE, "--gpuenergy-fail="), "*--gpuenergy-fail is empty: *"),
         (("--gpuenergy-compare=",), "*--gpuenergy-compare is empty: *"),
+        (
+            (*COMPARE, "--gpuenergy-fail", "edp:10000%"),
+            "*--gpuenergy-fail 'edp:10000%' is not understood: * such as edp:5%, below 10000%; *",
+        ),
         ((*COMPARE, "--gpuenergy-allow", "gpu"), "*--gpuenergy-allow 'gpu' is not understood: *"),
         ((*COMPARE, "--gpuenergy-session-sd", "1%"), "*--gpuenergy-session-sd '1%' is not *"),
     ],
@@ -305,8 +309,10 @@ def test_a_budget_about_right_is_ambiguous(project: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("", "needs max_mj_ms, a number of mJ·ms above zero, not None"),
+        ("", "needs max_mj_ms, a number of mJ·ms above 0, up to 1e+12, not None"),
         ("max_mj_ms=0", "needs max_mj_ms"),
+        ("max_mj_ms=1e13", "above 0, up to 1e+12, not 10000000000000.0"),
+        ("max_mj_ms=1, rel='10000%'", "give a percentage such as '3%', below 10000%"),
         ("0.15", "does not take 0.15"),
         ("max_mj_ms=1, relative='3%'", "does not take relative"),
         ("max_mj_ms=1, rel=3", "edp_budget's rel 3 is not understood"),

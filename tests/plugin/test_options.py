@@ -111,23 +111,27 @@ def test_a_path_on_the_command_line_is_relative_to_where_pytest_was_started(
         ),
         (
             ("--gpuenergy-timeout", "x"),
-            "--gpuenergy-timeout 'x' is not a number of seconds above zero.",
+            "--gpuenergy-timeout 'x' is not a number of seconds above 0, up to 1000000.",
         ),
         (
             ("--gpuenergy-timeout", "-1"),
-            "--gpuenergy-timeout '-1' is not a number of seconds above zero.",
+            "--gpuenergy-timeout '-1' is not a number of seconds above 0, up to 1000000.",
         ),
         (
             ("--gpuenergy-timeout", "nan"),
-            "--gpuenergy-timeout 'nan' is not a number of seconds above zero.",
+            "--gpuenergy-timeout 'nan' is not a number of seconds above 0, up to 1000000.",
+        ),
+        (
+            ("--gpuenergy-timeout", "1e9"),
+            "--gpuenergy-timeout '1e9' is not a number of seconds above 0, up to 1000000.",
         ),
         (
             ("--gpuenergy-lock-wait", "-1"),
-            "--gpuenergy-lock-wait '-1' is not a number of seconds that is not negative.",
+            "--gpuenergy-lock-wait '-1' is not a number of seconds from 0 up to 1000000.",
         ),
         (
             ("--gpuenergy-anchor", "inf"),
-            "--gpuenergy-anchor 'inf' is not a number of seconds that is not negative.",
+            "--gpuenergy-anchor 'inf' is not a number of seconds from 0 up to 1000000.",
         ),
         (
             ("--gpuenergy-cache", "warm"),
@@ -226,7 +230,7 @@ def test_a_bad_value_in_the_ini_file_is_refused_too(project: Project) -> None:
     result = project.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: --gpuenergy-timeout 'soon' is not a number of seconds above zero."]
+        ["ERROR: --gpuenergy-timeout 'soon' is not a number of seconds above 0, up to 1000000."]
     )
 
 
