@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 RECORDS = Path("bench", "records")
 """Where records lie by default, under the current folder or one above it."""
 
-_PATTERN = "*_conv2d_*.json"
-
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add ``kernels`` with ``list``, ``show``, ``export`` and ``sample``."""
@@ -106,7 +104,7 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
     Raises:
         InputError: there are none, or one is damaged.
     """
-    from pytest_gpuenergy.kernels.records import load_records
+    from pytest_gpuenergy.kernels.records import load_records, record_paths
 
     if records is None:
         here = Path.cwd()
@@ -118,7 +116,7 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
             )
     if not records.is_dir():
         return [load_records(records)]
-    paths = sorted([*records.glob(_PATTERN), *records.glob(f"*/{_PATTERN}")])
+    paths = record_paths(records)
     if not paths:
         raise InputError(
             f"There are no record files in {records}: make them with gpuenergy tune, "

@@ -40,6 +40,9 @@ Band = Literal["fastest", "best", "p10", "p25", "p50", "p75"]
 BANDS: tuple[Band, ...] = ("fastest", "p10", "p25", "p50", "p75")
 """Where the objective is time; otherwise ``best`` takes the place of ``fastest``."""
 
+PERFORMANCE_FOLDER = "performance"
+"""Beside record files: the rates of their kernels, under the same names."""
+
 _WHAT = "record file"
 _LARGEST_BYTES = 16 << 20
 
@@ -182,24 +185,37 @@ def _ending(workload: Conv2d) -> str:
     return f"_conv2d_{workload.shape.label}.json"
 
 
+def record_paths(folder: Path) -> list[Path]:
+    """The record files in ``folder``, or else those in the folders in it, one for each GPU."""
+    own, below = (
+        sorted(path for path in folder.glob(pattern) if path.is_file())
+        for pattern in ("*_conv2d_*.json", "*/*_conv2d_*.json")
+    )
+    return own or [path for path in below if path.parent.name != PERFORMANCE_FOLDER]
+
+
 def find_records(folder: Path, workload: Conv2d) -> Path:
     """The record file of ``workload`` in ``folder``, or of another workload of the same shape.
 
-    The workload's own comes first, then the first one by name.
+    The workload's own comes first, then the first one by name. See `record_paths`.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or there are several, for different GPUs.
     """
-    path = folder / file_name(workload)
-    if path.is_file():
-        return path
-    others = sorted(folder.glob(f"*{_ending(workload)}"))
-    if not others:
+    name = file_name(workload)
+    found = [path for path in record_paths(folder) if path.name.endswith(_ending(workload))]
+    found = [path for path in found if path.name == name] or found
+    if not found:
         raise InputError(
-            f"There are no records of {workload.name} in {folder} (no file {path.name}): "
+            f"There are no records of {workload.name} in {folder} (no file {name}): "
             f"make them with 'gpuenergy tune --case {workload.name} --out {folder}'."
         )
-    return others[0]
+    if len(folders := sorted({path.parent.name for path in found})) > 1:
+        raise InputError(
+            f"There are several sets of records of {workload.name} in {folder} "
+            f"({', '.join(folders)}): name one of these folders."
+        )
+    return found[0]
 
 
 def records_of(folder: Path, workload: Conv2d) -> RecordFile:

@@ -7,11 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 
 from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.kernels.records import PERFORMANCE_FOLDER
 from pytest_gpuenergy.kernels.sampling import write_performance
 from pytest_gpuenergy.tuning.tuner import TuneResult
 
 TABLE_FILE = "tuning.csv"
-PERFORMANCE_FOLDER = "performance"
 _LISTS = ("gflops", "rejected")
 
 

@@ -25,7 +25,6 @@ from pytest_gpuenergy.kernels.records import (
     RecordFile,
     dump_records,
     file_name,
-    find_records,
     load_records,
 )
 from pytest_gpuenergy.metrics import Metric
@@ -153,7 +152,7 @@ class Tuner:
     def _is_written(self, tuning: _Tuning) -> bool:
         """Whether the record file has what `_finish` would put there, by what can be told."""
         try:
-            file = load_records(find_records(self.folder, tuning.workload))
+            file = load_records(self.folder / file_name(tuning.workload))
         except GpuEnergyError:
             return False  # there is none, or it is damaged
         trials = tuning.raw.trials

@@ -21,6 +21,7 @@ from pytest_gpuenergy.kernels.records import (
     dump_records,
     file_name,
 )
+from pytest_gpuenergy.kernels.sampling import write_performance
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.tuning import lowering
 from pytest_gpuenergy.workloads import Conv2d
@@ -115,6 +116,24 @@ def test_records_can_be_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = write_records(tmp_path, TINY, gpu="NVIDIA L4")
     assert main(["kernels", "list", "--records", str(path), "--json"]) == 0
     assert {entry["tuned_for"] for entry in json.loads(capsys.readouterr().out)} == {"NVIDIA L4"}
+
+
+def test_records_can_be_a_folder_that_a_search_has_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_records(tmp_path / "tuned", TINY)
+    write_performance(tmp_path / "tuned" / "performance" / path.name, [1200.0, 900.0])
+    assert main(["kernels", "list", "--records", str(tmp_path / "tuned"), "--json"]) == 0
+    assert [entry["rank"] for entry in json.loads(capsys.readouterr().out)] == [1, 2]
+
+
+def test_rates_and_raw_results_are_no_record_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_performance(tmp_path / "tuned" / "performance" / file_name(TINY), [1200.0])
+    (tmp_path / "tuned" / file_name(TINY) / "raw").mkdir(parents=True)
+    assert main(["kernels", "list", "--records", str(tmp_path / "tuned")]) == 2
+    assert "There are no record files in" in capsys.readouterr().err
 
 
 def test_show_prints_source_and_launch(capsys: pytest.CaptureFixture[str]) -> None:

@@ -138,6 +138,19 @@ def test_missing_records_name_the_command_that_makes_them(tmp_path: Path) -> Non
         find_records(tmp_path, CASES["case3"])
 
 
+def test_records_are_found_in_the_folder_of_a_gpu(path: Path, record_file: RecordFile) -> None:
+    dump_records(record_file, path.parent / "above" / "h200" / path.name)
+    assert records_of(path.parent / "above", CASES["case7"]) == record_file
+
+
+def test_records_for_several_gpus_must_be_told_apart(path: Path, record_file: RecordFile) -> None:
+    above = path.parent / "above"
+    for gpu in ("h200", "l4"):
+        dump_records(record_file, above / gpu / path.name)
+    with pytest.raises(InputError, match=r"several sets of records of case7 .*\(h200, l4\)"):
+        find_records(above, CASES["case7"])
+
+
 @pytest.mark.parametrize("name", ["../case1", "/etc/passwd", "", ".hidden", "a/b", "a\0b"])
 def test_a_workload_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
     workload = Conv2d.of(name, 1, 8, 8, 4, 4, 3, 3, 1, 1)
