@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.json_input import FormError, parse, read_unpacked, shown, typed
 from pytest_gpuenergy.kernels.record_form import check_record, is_failed
+from pytest_gpuenergy.kernels.trials import IDENTITY_FILE, TRIALS_FILE, read_trials
 
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
@@ -31,17 +32,19 @@ class DatabaseRecord:
         workload_index: which of the database's workloads it is of, from 0.
         text: the MetaSchedule record ``[trace, run_secs, target, args_info]`` as JSON text.
         run_secs: its measured times in seconds.
+        refuted: whether the search that wrote it knows that it failed, whatever its times.
     """
 
     line: int
     workload_index: int
     text: str
     run_secs: tuple[float, ...]
+    refuted: bool = False
 
     @property
     def failed(self) -> bool:
         """Whether the trial failed (MetaSchedule writes a run time of 1e10 s)."""
-        return is_failed(self.run_secs)
+        return self.refuted or is_failed(self.run_secs)
 
     @property
     def time_ms(self) -> float:
@@ -75,6 +78,9 @@ class Database:
 def load_database(path: Path) -> Database:
     """Read a MetaSchedule JSON database.
 
+    Of one that ``gpuenergy tune`` wrote, ``trials.jsonl`` beside it tells what has become known of
+    a trial since it was timed, such as that its kernel is wrong.
+
     Args:
         path: its folder, or its file of tuning records, beside which the file of workloads is
             looked for. Files may be compressed (``.gz``, ``.xz``).
@@ -93,8 +99,18 @@ def load_database(path: Path) -> Database:
     workloads: tuple[str, ...] = ()
     if workload_path is not None:
         workloads = tuple(_lines(workload_path, _workload))
+    refuted = _refuted(path)
     records = _lines(path, lambda line, value: _record(line, value, len(workloads)))
-    return Database(path, workloads, tuple(records))
+    known = (replace(record, refuted=i in refuted) for i, record in enumerate(records))
+    return Database(path, workloads, tuple(known))
+
+
+def _refuted(path: Path) -> set[int]:
+    """Places of the failed trials of a search of ours; other tuners' lists may count otherwise."""
+    trials_path = _beside(path.with_name(TRIALS_FILE))
+    if trials_path is None or _beside(path.with_name(IDENTITY_FILE)) is None:
+        return set()
+    return {trial.index for trial in read_trials(trials_path) if not trial.good}
 
 
 def _workload_path(path: Path) -> Path:

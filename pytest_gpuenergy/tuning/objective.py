@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
+from pytest_gpuenergy.kernels.trials import Trial
 from pytest_gpuenergy.metrics import Metric
-from pytest_gpuenergy.tuning.raw import Trial
 
 KEEP_ONE_OF = 4
 """A step of successive halving keeps this fraction: the time of every trial is measured, the power

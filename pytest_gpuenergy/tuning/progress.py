@@ -10,7 +10,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, TextIO
 
-from pytest_gpuenergy.tuning.raw import Trial
+from pytest_gpuenergy.kernels.trials import Trial
 
 _TELL_EVERY_S = 3.0
 

@@ -8,60 +8,21 @@ search that is killed loses at most the trial in flight, and can be continued.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.lease import enforced_limit_w
-from pytest_gpuenergy.errors import InputError, Outcome
+from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.database import RECORD_FILE, WORKLOAD_FILE, load_database
 from pytest_gpuenergy.kernels.json_input import FormError, parse, read_bytes
+from pytest_gpuenergy.kernels.trials import IDENTITY_FILE, TRIALS_FILE, Trial, read_trials
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
-IDENTITY_FILE = "search.json"
-TRIALS_FILE = "trials.jsonl"
-
 _LARGEST_BYTES = 1 << 20
-_LARGEST_TRIALS_BYTES = 256 << 20
 _FAILED_S = 1e10
-
-TrialOutcome = Outcome | Literal["timed"]
-"""How a trial ended: ``timed``, which says nothing yet of its results, or a kernel's fault."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One candidate of a search.
-
-    Attributes:
-        index: its place in the search, from 0.
-        outcome: how it ended.
-        time_ms: of one launch; None when it failed.
-        message: why it failed.
-        digest: of its kernel; None when there is none.
-        elapsed_s: since the search it is of began.
-        power_w: mean while it ran, if that was measured.
-        energy_mj: of one launch, if that was measured.
-    """
-
-    index: int
-    outcome: TrialOutcome
-    time_ms: float | None = None
-    message: str | None = None
-    digest: str | None = None
-    elapsed_s: float | None = None
-    power_w: float | None = None
-    energy_mj: float | None = None
-
-    @property
-    def good(self) -> bool:
-        """Whether it ran and nothing is known against it."""
-        return self.outcome == "timed"
-
-
-_NAMES = {field.name for field in fields(Trial)}
 
 
 class RawLog:
@@ -184,27 +145,10 @@ def _identify(path: Path, identity: dict[str, Any]) -> None:
 
 
 def _read_trials(path: Path) -> list[Trial]:
-    """Every trial by the last line about it."""
     if not path.exists():
         return []
     _drop_torn_line(path)
-    trials: list[Trial] = []
-    lines = read_bytes(path, "list of trials", _LARGEST_TRIALS_BYTES).splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            value = parse(line)
-            if type(value) is not dict or not set(value) <= _NAMES:
-                raise FormError("it is no trial")
-            trial = Trial(**value)
-            if type(trial.index) is not int or not 0 <= trial.index <= len(trials):
-                raise FormError("its index is out of order")
-        except (FormError, TypeError) as error:
-            raise InputError(
-                f"Line {number} of {path} cannot be used, because {error}: restore the file, or "
-                "name another folder with --out."
-            ) from None
-        trials[trial.index : trial.index + 1] = [trial]
-    return trials
+    return read_trials(path)
 
 
 def _read_records(folder: Path) -> list[str]:

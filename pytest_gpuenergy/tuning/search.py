@@ -13,6 +13,7 @@ from threading import Event
 from pytest_gpuenergy.devices.device import Arena, Device
 from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.trials import Trial
 from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.tuning.objective import (
     equivalent_ms,
@@ -21,7 +22,7 @@ from pytest_gpuenergy.tuning.objective import (
 )
 from pytest_gpuenergy.tuning.progress import Progress
 from pytest_gpuenergy.tuning.proposals import Candidate, Proposals
-from pytest_gpuenergy.tuning.raw import RawLog, Trial, trace_of
+from pytest_gpuenergy.tuning.raw import RawLog, trace_of
 from pytest_gpuenergy.tuning.searcher import Scored
 from pytest_gpuenergy.tuning.timing import measure_power_w, measure_time_ms
 from pytest_gpuenergy.workloads.conv2d import Conv2d

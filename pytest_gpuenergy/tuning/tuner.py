@@ -27,12 +27,13 @@ from pytest_gpuenergy.kernels.records import (
     file_name,
     load_records,
 )
+from pytest_gpuenergy.kernels.trials import TRIALS_FILE
 from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.tuning.objective import equivalent_ms, typical_power_w
 from pytest_gpuenergy.tuning.progress import Progress
 from pytest_gpuenergy.tuning.proposals import Proposals
-from pytest_gpuenergy.tuning.raw import TRIALS_FILE, RawLog, gpu_name, trace_of
+from pytest_gpuenergy.tuning.raw import RawLog, gpu_name, trace_of
 from pytest_gpuenergy.tuning.requirements import installed_tvm
 from pytest_gpuenergy.tuning.search import Bench, known, search
 from pytest_gpuenergy.tuning.settings import SearchSettings

@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -128,6 +129,31 @@ def test_a_failed_trial_is_never_chosen(tmp_path: Path, failed: str) -> None:
     document = sample(log, "--json").document
     assert document["trials"] == {"total": 2, "failed": 1}
     assert [pick["line"] for pick in document["representatives"]] == [2]
+
+
+@pytest.mark.parametrize("suffix", ["", ".xz"])
+@pytest.mark.parametrize("outcome", ["correctness", "timeout", "runtime"])
+def test_a_trial_that_turned_out_wrong_is_never_chosen(
+    tmp_path: Path, outcome: str, suffix: str
+) -> None:
+    for path in RAW.glob("*.xz"):
+        shutil.copy(path, tmp_path)
+    fastest = sample(RAW, "--json").document["representatives"][0]["line"]
+    events = [{"index": index, "outcome": "timed"} for index in range(8)]
+    events.append({"index": fastest - 1, "outcome": outcome, "message": "It is wrong."})
+    for name, lines in (("search.json", [{}]), ("trials.jsonl", events)):
+        text = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+        (tmp_path / f"{name}{suffix}").write_bytes(lzma.compress(text) if suffix else text)
+    document = sample(tmp_path, "--json").document
+    assert fastest not in {pick["line"] for pick in document["representatives"]}
+    assert document["trials"] == {"total": 8, "failed": 2}
+
+
+def test_a_journal_of_another_tuner_is_not_looked_at(tmp_path: Path) -> None:
+    for path in RAW.glob("*.xz"):
+        shutil.copy(path, tmp_path)
+    write(tmp_path / "trials.jsonl", ['{"index": 0, "outcome": "compile"}'])
+    assert sample(tmp_path, "--json").document["trials"] == {"total": 8, "failed": 1}
 
 
 def test_comments_are_passed_over_as_tvm_does(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuenergy.kernels.trials import Trial
 from pytest_gpuenergy.metrics import METRICS, Metric
 from pytest_gpuenergy.tuning.objective import equivalent_ms, promising, typical_power_w
-from pytest_gpuenergy.tuning.raw import Trial
 
 TIMES = st.floats(min_value=1e-3, max_value=1e3)
 POWERS = st.floats(min_value=50.0, max_value=700.0)

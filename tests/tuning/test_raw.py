@@ -10,7 +10,8 @@ from tuning_fakes import FakeDevice, FakeNvml, record_of, time_by_digest
 
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.database import load_database
-from pytest_gpuenergy.tuning.raw import RawLog, Trial
+from pytest_gpuenergy.kernels.trials import Trial
+from pytest_gpuenergy.tuning.raw import RawLog
 from pytest_gpuenergy.workloads import Conv2d
 
 WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)
@@ -66,6 +67,12 @@ def test_what_becomes_known_later_is_kept(folder: Path) -> None:
     with open_raw(folder) as raw:
         assert [trial.outcome for trial in raw.trials] == ["correctness", "timeout"]
         assert not raw.trials[0].good
+
+
+def test_who_reads_the_database_is_told_of_a_wrong_kernel(folder: Path) -> None:
+    with open_raw(folder) as raw:
+        raw.amend(Trial(0, "correctness", time_ms=0.5, message="1 element is wrong."))
+    assert load_database(folder).valid == ()
 
 
 @pytest.mark.parametrize("name", ["database_tuning_record.json", "trials.jsonl"])

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
+from pytest_gpuenergy.kernels.trials import Trial
 from pytest_gpuenergy.tuning.progress import Progress
-from pytest_gpuenergy.tuning.raw import Trial
 
 BEFORE = [
     Trial(0, "timed", time_ms=0.5),
