@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.tuning.requirements import import_tvm
 from pytest_gpuenergy.tuning.settings import Space
-from pytest_gpuenergy.workloads.conv2d import Conv2dShape
+from pytest_gpuenergy.workloads.conv2d import Conv2d, Conv2dShape
 
 _MAIN = "conv2d_nchw"
 _GRIDS = ((2, 32), (4, 16), (8, 8), (4, 32), (8, 16), (8, 32), (16, 16))
@@ -75,14 +76,16 @@ class GemmForm:
 
 
 def gemm_forms(shape: Conv2dShape) -> tuple[GemmForm, ...]:
-    """The forms that may be of use for ``shape``; none for a grouped convolution.
+    """The forms that may be of use for ``shape``.
 
+    There are none for a grouped convolution, and none where there is one output position: that is
+    a matrix times a vector, and TVM drops the axis M, which then can be neither padded nor tiled.
     Of the tiles those that add no more than 35 % of outputs, or else the least. K is split where
     there are fewer blocks than a large GPU runs at once.
     """
-    if shape.groups != 1:
-        return ()
     outputs = shape.CO, shape.N * shape.OH * shape.OW
+    if shape.groups != 1 or outputs[1] == 1:
+        return ()
     depth = shape.CI * shape.KH * shape.KW
     tiles = {(grid, each): _blocks(outputs, grid, each) for grid in _GRIDS for each in _OUTPUTS}
     added = {
@@ -97,6 +100,19 @@ def gemm_forms(shape: Conv2dShape) -> tuple[GemmForm, ...]:
         for parts in _parts(blocks * math.prod(grid), depth)
         for pipelined in (False, True)
     )
+
+
+def require_space(workload: Conv2d, space: Space) -> None:
+    """Refuse a search that has nowhere to look.
+
+    Raises:
+        InputError: only forms are wanted, and there are none.
+    """
+    if space == "gemm" and not gemm_forms(workload.shape):
+        raise InputError(
+            f"{workload.name} has no schedules as a matrix product, since it is grouped or has one "
+            "output position: leave --space gemm out."
+        )
 
 
 def _blocks(outputs: tuple[int, int], grid: tuple[int, int], each: tuple[int, int]) -> int:

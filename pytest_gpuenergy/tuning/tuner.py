@@ -37,6 +37,7 @@ from pytest_gpuenergy.tuning.raw import RawLog, gpu_name, trace_of
 from pytest_gpuenergy.tuning.requirements import installed_tvm
 from pytest_gpuenergy.tuning.search import Bench, known, search
 from pytest_gpuenergy.tuning.settings import SearchSettings
+from pytest_gpuenergy.tuning.spaces import require_space
 from pytest_gpuenergy.verification import arenas_for
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 from pytest_gpuenergy.workloads.workload import Workload
@@ -127,7 +128,7 @@ class Tuner:
 
         Raises:
             InputError: a folder holds another search, or one although it is not to be resumed;
-                or no candidate runs.
+                or the space is empty; or no candidate runs.
             KeyboardInterrupt: told to stop; what was tried is in the raw results.
         """
         ahead: _Tuning | None = None
@@ -320,6 +321,7 @@ class _Tuning:
     """
 
     def __init__(self, tuner: Tuner, workload: Conv2d, settings: SearchSettings) -> None:
+        require_space(workload, settings.space)
         folder = tuner.folder / workload.name / "raw"
         self.workload = workload
         self.proposals: Proposals | None = None

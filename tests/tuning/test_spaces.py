@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
@@ -21,6 +21,17 @@ WORKLOADS = [
     Conv2d.of("strided", 1, 12, 12, 8, 3, 5, 5, 2, 2),
     Conv2d.of("pointwise", 1, 7, 7, 16, 8, 1, 1, 1, 0),
     Conv2d.of("dilated", 1, 9, 9, 8, 4, 3, 3, 1, 2, 2),
+    Conv2d.of("one-channel", 1, 6, 6, 1, 8, 3, 3, 1, 1),
+    Conv2d.of("one-product", 2, 6, 6, 8, 1, 1, 1, 1, 0),
+    Conv2d.of("scaling", 2, 6, 6, 1, 1, 1, 1, 1, 0),
+    Conv2d.of("positions-of-a-batch", 2, 3, 3, 4, 8, 3, 3, 1, 0),
+]
+ONE_POSITION = [
+    Conv2d.of("head", 1, 7, 7, 64, 32, 7, 7, 1, 0),
+    Conv2d.of("fc", 1, 1, 1, 1000, 512, 1, 1, 1, 0),
+    Conv2d.of("small-fc", 1, 1, 1, 16, 8, 1, 1, 1, 0),
+    Conv2d.of("outer", 1, 3, 3, 2, 2, 3, 3, 1, 0),
+    Conv2d.of("scalar", 1, 1, 1, 1, 1, 1, 1, 1, 0),
 ]
 
 
@@ -53,7 +64,8 @@ def test_every_form_is_right(
 def test_other_convolutions_are_right(
     child: Worker, device: EmulatedDevice, workload: Conv2d
 ) -> None:
-    form = GemmForm((4, 16), (2, 2), 2, pipelined=True)
+    reduced = workload.shape.CI * workload.shape.KH * workload.shape.KW
+    form = GemmForm((4, 16), (2, 2), math.gcd(2, reduced), pipelined=True)
     verify(device, child.call("lower_form", workload, form, timeout_s=120), workload)
 
 
@@ -77,6 +89,7 @@ def test_forms_waste_little_and_split_evenly(workload: Conv2d) -> None:
     shape = workload.shape
     outputs = shape.CO, shape.N * shape.OH * shape.OW
     depth = shape.CI * shape.KH * shape.KW
+    assume(outputs[1] > 1)
     forms = gemm_forms(shape)
     assert forms
     assert len(set(forms)) == len(forms)
@@ -96,6 +109,13 @@ def test_sums_are_split_only_where_tiles_are_few() -> None:
 
 def test_a_grouped_convolution_is_no_single_product() -> None:
     assert gemm_forms(Conv2d.of("x", 1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 8).shape) == ()
+
+
+@pytest.mark.parametrize("workload", ONE_POSITION, ids=lambda workload: workload.name)
+def test_one_output_position_has_tvms_own_space(child: Worker, workload: Conv2d) -> None:
+    traces = child.call("traces", workload, "all", timeout_s=120)
+    assert traces
+    assert not any("transform_layout" in trace for trace in traces)
 
 
 def test_the_spaces_are_tvms_own_ours_and_both(child: Worker) -> None:

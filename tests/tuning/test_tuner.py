@@ -23,9 +23,11 @@ from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.tuning.tuner import Tuner, TuneResult
 from pytest_gpuenergy.worker import Worker
-from pytest_gpuenergy.workloads import CASES, Workload
+from pytest_gpuenergy.workloads import CASES, Conv2d, Workload
+from pytest_gpuenergy.workloads.table import parse_shape
 
 Tune = Callable[..., "Search"]
+CASE_7_AND_6 = [CASES["case7"], CASES["case6"]]
 
 
 @dataclass
@@ -73,7 +75,8 @@ def tune(lowering: KernelStore) -> Tune:
         stop_at: int | None = None,
         measure: Callable[[Kernel], Measured] | None = None,
         gpu: str = "NVIDIA H200",
-        cases: Sequence[str] = ("case7",),
+        workloads: Sequence[Conv2d] = (CASES["case7"],),
+        space: Any = "direct",
         search: Search | None = None,
     ) -> Search:
         search, stop = search or Search(folder), Event()
@@ -109,8 +112,8 @@ def tune(lowering: KernelStore) -> Tune:
             live=None,
             stop=stop,
         )
-        settings = SearchSettings(trials, 0, 1, "replay-trace", "direct", batch=4)
-        search.results.extend(tuner.tune([CASES[case] for case in cases], settings))
+        settings = SearchSettings(trials, 0, 1, "replay-trace", space, batch=4)
+        search.results.extend(tuner.tune(workloads, settings))
         return search
 
     return go
@@ -212,7 +215,7 @@ def test_kernels_of_another_choice_are_chosen_again(
 
 
 def test_the_next_workload_is_searched_after_the_first(tune: Tune, tmp_path: Path) -> None:
-    search = tune(tmp_path, 2, cases=["case7", "case6"])
+    search = tune(tmp_path, 2, workloads=CASE_7_AND_6)
     assert [(result.workload, result.tried) for result in search.results] == [
         ("case7", 2),
         ("case6", 2),
@@ -225,7 +228,7 @@ def test_what_is_wrong_with_the_next_workload_costs_the_first_nothing(
     (copy / "case7").rename(copy / "case6")
     search = Search(copy)
     with pytest.raises(InputError, match="case6/raw holds"):
-        tune(copy, 2, cases=["case7", "case6"], search=search)
+        tune(copy, 2, workloads=CASE_7_AND_6, search=search)
     assert [result.workload for result in search.results] == ["case7"]
 
 
@@ -282,6 +285,16 @@ def test_the_best_are_those_that_measure_best(tune: Tune, copy: Path) -> None:
 def test_a_folder_of_another_gpu_is_refused(tune: Tune, copy: Path) -> None:
     with pytest.raises(InputError, match="holds another search"):
         tune(copy, 6, gpu="NVIDIA A100")
+
+
+@pytest.mark.parametrize(
+    "shape", ["fc=1,1,1,16,8,1,1,1,0", "grouped=1,8,8,8,8,3,3,1,1,1,2"], ids=["fc", "grouped"]
+)
+def test_a_space_without_schedules_is_an_error(tune: Tune, tmp_path: Path, shape: str) -> None:
+    workload = parse_shape(shape)
+    with pytest.raises(InputError, match=f"{workload.name} has no schedules as a matrix product"):
+        tune(tmp_path, 2, workloads=[workload], space="gemm")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_that_runs_is_an_error(tune: Tune, tmp_path: Path) -> None:
