@@ -174,6 +174,7 @@ def run(arguments: Namespace) -> int:
     ).for_trials()
     results: list[TuneResult] = []
     with ExitStack() as stack:
+        stack.callback(_report, results, as_json=arguments.json)  # whatever ends the tuning
         device = stack.enter_context(open_device(arguments.gpu_device))
         stack.enter_context(gpu_lock(device, wait_s=_LOCK_WAIT_S))
         stop = stack.enter_context(_stop_on_interrupt())
@@ -195,7 +196,6 @@ def run(arguments: Namespace) -> int:
         for result in tuner.tune(workloads, settings):
             results.append(result)
             keep_outcome(arguments.out, result)
-    _report(results, as_json=arguments.json)
     return 0
 
 
@@ -297,6 +297,8 @@ def _stop_on_interrupt() -> Iterator[Event]:
 def _report(results: list[TuneResult], *, as_json: bool) -> None:
     if as_json:
         print_json([{**vars(result), "path": str(result.path)} for result in results])
+        return
+    if not results:
         return
     header = (
         "workload",

@@ -124,7 +124,8 @@ class Tuner:
         """Search workload by workload, and write the record file of each.
 
         One whose record file is there already, as this search would leave it, is passed over. The
-        search processes of the next one start while the kernels of this one are proven.
+        search processes of the next one start while the kernels of this one are proven. What is
+        wrong with one is told at once, and raised when the others are done.
 
         Raises:
             InputError: a folder holds another search, or one although it is not to be resumed;
@@ -132,24 +133,37 @@ class Tuner:
             KeyboardInterrupt: told to stop; what was tried is in the raw results.
         """
         ahead: _Tuning | None = None
+        failed: list[str] = []
         try:
             for workload, following in pairwise((*workloads, None)):
                 assert workload is not None
-                current = ahead or _Tuning(self, workload, settings)
-                ahead = None
-                with current:
-                    if current.proposals is None and self._is_written(current):
-                        self.tell(f"{workload.name}: its kernels are chosen and proven already")
-                        continue
-                    search_s = self._search(current, settings)
-                    if following is not None:
-                        with suppress(GpuEnergyError):  # it is told at its turn
-                            ahead = _Tuning(self, following, settings)
-                    result = self._finish(current, search_s)
-                yield result
+                try:
+                    current = ahead or _Tuning(self, workload, settings)
+                    ahead = None
+                    with current:
+                        if current.proposals is None and self._is_written(current):
+                            self.tell(f"{workload.name}: its kernels are chosen and proven already")
+                            continue
+                        search_s = self._search(current, settings)
+                        if following is not None:
+                            with suppress(GpuEnergyError):  # it is told at its turn
+                                ahead = _Tuning(self, following, settings)
+                        result = self._finish(current, search_s)
+                except InputError as error:
+                    if len(workloads) == 1:
+                        raise
+                    self.tell(f"{workload.name}: not tuned: {error}")
+                    failed.append(workload.name)
+                else:
+                    yield result
         finally:
             if ahead is not None:
                 ahead.close()
+        if failed:
+            raise InputError(
+                f"{len(failed)} of {len(workloads)} workloads could not be tuned, for the reasons "
+                f"above: {', '.join(failed)}."
+            )
 
     def _is_written(self, tuning: _Tuning) -> bool:
         """Whether the record file has what `_finish` would put there, by what can be told."""

@@ -18,6 +18,7 @@ import pytest
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.lease import enforced_limit_w
+from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.database import load_database
 from pytest_gpuenergy.kernels.records import find_records, load_records
 from pytest_gpuenergy.tuning.settings import SearchSettings
@@ -94,6 +95,21 @@ def test_quick_takes_the_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     tuned = tuned_names(monkeypatch)
     assert main(["tune", *EMULATED, "--quick", "--out", str(tmp_path)]) == 0
     assert tuned == ["case1", "case7"]
+
+
+def test_what_was_tuned_is_told_when_the_rest_was_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(_: Tuner, workloads: Sequence[Conv2d], __: SearchSettings) -> Iterator[TuneResult]:
+        yield result_of(workloads[0])
+        raise InputError("1 of 2 workloads could not be tuned.")
+
+    monkeypatch.setattr(Tuner, "tune", half)
+    arguments = ["--case", "case6,case7", "--out", str(tmp_path)]
+    assert main(["tune", *EMULATED, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].split()[0] == "case6"
+    assert "1 of 2 workloads could not be tuned." in err
 
 
 def test_a_search_runs_under_its_power_cap_and_leaves_the_prior_one(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -227,9 +228,20 @@ def test_what_is_wrong_with_the_next_workload_costs_the_first_nothing(
 ) -> None:
     (copy / "case7").rename(copy / "case6")
     search = Search(copy)
-    with pytest.raises(InputError, match="case6/raw holds"):
+    with pytest.raises(InputError, match=r"1 of 2 workloads could not be tuned.*: case6"):
         tune(copy, 2, workloads=CASE_7_AND_6, search=search)
     assert [result.workload for result in search.results] == ["case7"]
+    assert any(re.match("case6: not tuned: .*case6/raw holds", line) for line in search.told)
+
+
+def test_a_workload_that_cannot_be_tuned_does_not_end_the_others(
+    tune: Tune, tmp_path: Path
+) -> None:
+    search = Search(tmp_path)
+    with pytest.raises(InputError, match=r"1 of 2 workloads could not be tuned.*: case7"):
+        tune(tmp_path, 2, workloads=CASE_7_AND_6, failing=range(2), search=search)
+    assert [result.workload for result in search.results] == ["case6"]
+    assert any("None of the 2 trials of case7 ran" in line for line in search.told)
 
 
 def test_the_same_seed_finds_the_same(tune: Tune, tmp_path: Path, searched: Search) -> None:
