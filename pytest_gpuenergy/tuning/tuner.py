@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from pytest_gpuenergy.kernels.records import (
     file_name,
     load_records,
 )
-from pytest_gpuenergy.kernels.trials import TRIALS_FILE
+from pytest_gpuenergy.kernels.trials import TRIALS_FILE, Trial
 from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.tuning.objective import equivalent_ms, typical_power_w
@@ -141,10 +141,10 @@ class Tuner:
                     current = ahead or _Tuning(self, workload, settings)
                     ahead = None
                     with current:
-                        if current.proposals is None and self._is_written(current):
+                        search_s = self._search(current, settings)
+                        if self._is_written(current):
                             self.tell(f"{workload.name}: its kernels are chosen and proven already")
                             continue
-                        search_s = self._search(current, settings)
                         if following is not None:
                             with suppress(GpuEnergyError):  # it is told at its turn
                                 ahead = _Tuning(self, following, settings)
@@ -172,12 +172,14 @@ class Tuner:
         except GpuEnergyError:
             return False  # there is none, or it is damaged
         trials = tuning.raw.trials
+        good = [trial for trial in trials if trial.good]
+        picks = choice.representatives(_choosable(good, tuning.raw, {}), self.keep)
         return (
             file.gpu == gpu_name(self.device)
             and file.objective == self.objective
             and file.trials_total == len(trials)
-            and file.trials_valid == sum(trial.good for trial in trials)
-            and len(file.records) == self.keep
+            and file.trials_valid == len(good)
+            and len(file.records) == len(picks)
             and all((r.measured is None) == (self.measure is None) for r in file.records)
         )
 
@@ -250,16 +252,8 @@ class Tuner:
         proven: dict[int, Measured | None] = {}
         wrong: dict[int, str] = {}
         while True:
-            trials = [
-                choice.Trial(
-                    trial.time_ms or math.inf,
-                    (trace_of(raw.records[trial.index]), trial.digest or str(trial.index)),
-                    costs.get(trial.index, math.inf),
-                )
-                for trial in good
-            ]
             rejected = [place for place, trial in enumerate(good) if trial.index in wrong]
-            picks = choice.representatives(trials, self.keep, rejected)
+            picks = choice.representatives(_choosable(good, raw, costs), self.keep, rejected)
             wanted = dict.fromkeys([*always, *(good[pick.index].index for pick in picks)])
             fresh = [raw.trials[i] for i in wanted if i not in proven and i not in wrong]
             if not fresh:
@@ -381,6 +375,20 @@ class _Tuning:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _choosable(
+    good: Sequence[Trial], raw: RawLog, costs: Mapping[int, float]
+) -> list[choice.Trial]:
+    """The trials that ran, for the choice; only those with ``costs`` contend for the best."""
+    return [
+        choice.Trial(
+            trial.time_ms or math.inf,
+            (trace_of(raw.records[trial.index]), trial.digest or str(trial.index)),
+            costs.get(trial.index, math.inf),
+        )
+        for trial in good
+    ]
 
 
 def _energy_j(device: Device) -> float | None:

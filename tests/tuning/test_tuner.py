@@ -204,6 +204,14 @@ def test_a_workload_that_is_done_is_passed_over(tune: Tune, copy: Path, searched
     assert load_records(path) == searched.records
 
 
+def test_a_workload_with_fewer_kernels_than_asked_for_is_passed_over_too(
+    tune: Tune, copy: Path
+) -> None:
+    tune(copy, 6, keep=25)
+    again = tune(copy, 6, keep=25)
+    assert (again.timed, again.verified, again.results) == ([], [], [])
+
+
 @pytest.mark.parametrize(
     "changed",
     [{"keep": 3}, {"objective": "edp", "measure": measured}, {"measure": measured}],
