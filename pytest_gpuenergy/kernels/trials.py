@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from pytest_gpuenergy.errors import InputError, Outcome
-from pytest_gpuenergy.kernels.json_input import FormError, parse, read_unpacked
+from pytest_gpuenergy.kernels.json_input import (
+    FormError,
+    parse,
+    positive,
+    read_unpacked,
+    shown,
+    typed,
+)
 
 IDENTITY_FILE = "search.json"
 TRIALS_FILE = "trials.jsonl"
@@ -48,9 +56,6 @@ class Trial:
         return self.outcome == "timed"
 
 
-_NAMES = {field.name for field in fields(Trial)}
-
-
 def read_trials(path: Path) -> list[Trial]:
     """Every trial of ``trials.jsonl`` by the last line about it; half a line at the end is none.
 
@@ -64,16 +69,49 @@ def read_trials(path: Path) -> list[Trial]:
     lines = content[: content.rfind(b"\n") + 1].splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            value = parse(line)
-            if type(value) is not dict or not set(value) <= _NAMES:
-                raise FormError("it is no trial")
-            trial = Trial(**value)
-            if type(trial.index) is not int or not 0 <= trial.index <= len(trials):
+            trial = _trial(parse(line))
+            if not 0 <= trial.index <= len(trials):
                 raise FormError("its index is out of order")
-        except (FormError, TypeError) as error:
+        except FormError as error:
             raise InputError(
                 f"Line {number} of {path} cannot be used, because {error}: restore the file, or "
                 "name another folder."
             ) from None
         trials[trial.index : trial.index + 1] = [trial]
     return trials
+
+
+def _trial(value: object) -> Trial:
+    # Older searches wrote null for what there is none of.
+    parts = {name: part for name, part in typed(value, dict, "it").items() if part is not None}
+    if not {"index", "outcome"} <= set(parts) <= set(_CHECKS):
+        raise FormError("it is no trial")
+    checked: Any = {name: _CHECKS[name](part, repr(name)) for name, part in parts.items()}
+    trial = Trial(**checked)
+    if trial.good and trial.time_ms is None:
+        raise FormError("'time_ms' is missing")
+    return trial
+
+
+def _outcome(value: object, what: str) -> object:
+    known = ("timed", *get_args(Outcome))
+    if value not in known:
+        raise FormError(f"{what} is {shown(value)} instead of one of {', '.join(known)}")
+    return value
+
+
+def _amount(value: object, what: str) -> float:
+    """A number that may be zero, as the power is where a counter has not moved."""
+    return 0.0 if type(value) in (int, float) and value == 0 else positive(value, what)
+
+
+_CHECKS: dict[str, Callable[[object, str], object]] = {
+    "index": lambda value, what: typed(value, int, what),
+    "outcome": _outcome,
+    "time_ms": positive,
+    "message": lambda value, what: typed(value, str, what),
+    "digest": lambda value, what: typed(value, str, what),
+    "elapsed_s": _amount,
+    "power_w": _amount,
+    "energy_mj": _amount,
+}

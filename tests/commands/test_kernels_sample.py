@@ -139,7 +139,7 @@ def test_a_trial_that_turned_out_wrong_is_never_chosen(
     for path in RAW.glob("*.xz"):
         shutil.copy(path, tmp_path)
     fastest = sample(RAW, "--json").document["representatives"][0]["line"]
-    events = [{"index": index, "outcome": "timed"} for index in range(8)]
+    events = [{"index": index, "outcome": "timed", "time_ms": 1.0} for index in range(8)]
     events.append({"index": fastest - 1, "outcome": outcome, "message": "It is wrong."})
     for name, lines in (("search.json", [{}]), ("trials.jsonl", events)):
         text = "".join(f"{json.dumps(line)}\n" for line in lines).encode()

@@ -102,13 +102,37 @@ def test_lost_records_are_told(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["{}", "[]", '{"index": 7, "outcome": "timed"}', '{"index": 0, "colour": 1}', "nonsense"],
+    [
+        "{}",
+        "[]",
+        "nonsense",
+        '{"index": 7, "outcome": "timeout"}',
+        '{"index": true, "outcome": "timeout"}',
+        '{"index": 2, "outcome": "timeout", "colour": 1}',
+        '{"index": 2, "outcome": "fine", "time_ms": 0.5}',
+        '{"index": 2, "outcome": ["timed"], "time_ms": 0.5}',
+        '{"index": 2, "outcome": "timed"}',
+        '{"index": 2, "outcome": "timed", "time_ms": "fast"}',
+        '{"index": 2, "outcome": "timed", "time_ms": -0.5}',
+        '{"index": 2, "outcome": "timed", "time_ms": NaN}',
+        '{"index": 2, "outcome": "timed", "time_ms": 0.5, "power_w": -1}',
+        '{"index": 2, "outcome": "timed", "time_ms": 0.5, "energy_mj": false}',
+        '{"index": 2, "outcome": "timed", "time_ms": 0.5, "digest": 7}',
+        '{"index": 2, "outcome": null}',
+    ],
 )
 def test_a_damaged_list_of_trials_is_told(folder: Path, line: str) -> None:
     with (folder / "trials.jsonl").open("a") as stream:
         stream.write(line + "\n")
     with pytest.raises(InputError, match=r"Line 3 of .*trials\.jsonl cannot be used"):
         open_raw(folder)
+
+
+def test_a_trial_that_drew_no_power_is_read_again(folder: Path) -> None:
+    with open_raw(folder) as raw:
+        raw.amend(Trial(0, "timed", 0.5, power_w=0.0, energy_mj=0.0, elapsed_s=0.0))
+    with open_raw(folder) as raw:
+        assert raw.trials[0] == Trial(0, "timed", 0.5, power_w=0.0, energy_mj=0.0, elapsed_s=0.0)
 
 
 def test_a_search_on_another_gpu_is_refused(folder: Path) -> None:
