@@ -319,16 +319,24 @@ def _record_file(value: object) -> RecordFile:
             raise FormError(f"in entry {number} {error}") from None
     return RecordFile(
         workload=workload,
-        gpu=member(top, "gpu", str),
-        driver=member(top, "driver", str),
-        tvm=member(top, "tvm", str),
+        gpu=_line(top, "gpu"),
+        driver=_line(top, "driver"),
+        tvm=_line(top, "tvm"),
         target=_compact(member(top, "target", dict)),
-        date=member(top, "date", str),
+        date=_line(top, "date"),
         trials_total=total,
         trials_valid=valid,
         records=tuple(records),
         objective=_objective(top.get("objective", "time")),
     )
+
+
+def _line(top: dict[str, Any], key: str) -> str:
+    """A text that a terminal can be given, which neither ends a line nor commands it."""
+    text = member(top, key, str)
+    if not text.isprintable():
+        raise FormError(f"{key!r} is {shown(text)}, which holds characters that cannot be printed")
+    return text
 
 
 def _objective(value: object) -> Metric:

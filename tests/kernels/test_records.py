@@ -158,6 +158,14 @@ def test_a_workload_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> N
         find_records(tmp_path, workload)
 
 
+@pytest.mark.parametrize("text", ["\x1b[2J", "H200\nbench: passed", "\x9b2J", "\u202e002H"])
+@pytest.mark.parametrize("key", ["gpu", "driver", "tvm", "date"])
+def test_a_text_that_would_command_a_terminal_is_refused(path: Path, key: str, text: str) -> None:
+    reason = damaged(path, lambda document: document.update({key: text}))
+    assert f"'{key}' is {text!r}, which holds characters that cannot be printed" in reason
+    assert reason.isprintable()
+
+
 def test_measured_figures_become_recorded_figures(path: Path, record_file: RecordFile) -> None:
     dump_records(record_file.with_measured({2: FIGURES}), path)
     file = load_records(path)
