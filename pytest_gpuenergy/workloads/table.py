@@ -22,6 +22,8 @@ _FORM = "N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]"
 _SHAPE = re.compile(r"(?:([^=]*)=)?([0-9]{1,9}(?:,[0-9]{1,9}){8,10})", re.ASCII)
 _TAKEN = frozenset({"all", "and", "or", "not"})
 """Words of ``--case`` and of pytest's ``-k``, by which a workload could not be chosen."""
+_WRITTEN = frozenset({"performance", "tuning.csv"})
+"""What ``gpuenergy tune`` writes where a workload's folder would be."""
 
 
 def find_workload(name: str, root: Path | None = None) -> Conv2d:
@@ -194,6 +196,8 @@ def _name_problem(name: str) -> str:
         return f"{name!r} is no name for a workload: use letters, digits, '_', '-' and '.'"
     if name.casefold() in _TAKEN:
         return f"{name!r} is a word of the command line and no name for a workload: use another"
+    if name.casefold() in _WRITTEN:
+        return f"{name!r} is what gpuenergy tune writes beside the workloads: use another name"
     return ""
 
 

@@ -113,6 +113,8 @@ def test_a_project_may_have_none(tmp_path: Path, text: str) -> None:
         (f'"" = [{NINE}]', "'' is no name for a workload"),
         (f"all = [{NINE}]", "'all' is a word of the command line"),
         (f"NOT = [{NINE}]", "'NOT' is a word of the command line"),
+        (f"Performance = [{NINE}]", "'Performance' is what gpuenergy tune writes"),
+        (f'"tuning.csv" = [{NINE}]', "'tuning.csv' is what gpuenergy tune writes"),
         (f"net.stem = [{NINE}]", "the workload 'net' must be a list of integers"),
     ],
 )
@@ -176,6 +178,8 @@ def test_a_shape_may_have_a_name_and_blanks() -> None:
         (f"={NINE}", "'' is no name for a workload"),
         (f"a/b={NINE}", "'a/b' is no name for a workload"),
         (f"all={NINE}", "'all' is a word of the command line"),
+        (f"performance={NINE}", "'performance' is what gpuenergy tune writes"),
+        (f"tuning.csv={NINE}", "'tuning.csv' is what gpuenergy tune writes"),
         ("0,8,8,4,4,3,3,1,1", "conv2d needs N to be an integer of at least 1, not 0"),
         (NINE + ",1,3", "3 does not divide 4 and 4"),
     ],
