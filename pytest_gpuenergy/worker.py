@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from queue import LifoQueue
+from threading import Lock
 from typing import Any
 
 from pytest_gpuenergy.errors import DeviceError
@@ -55,6 +56,8 @@ class Worker:
         self._dying: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._log: Any = None
+        self._starting = Lock()
+        self._retired = False
 
     @property
     def pid(self) -> int | None:
@@ -105,6 +108,12 @@ class Worker:
         if wait:
             self._bury()
 
+    def retire(self) -> None:
+        """End the child at once and start none again, whatever other threads call. Idempotent."""
+        with self._starting:
+            self._retired = True
+        self.kill()
+
     def close(self) -> None:
         """Let the child end by itself, and kill it if it does not within two seconds."""
         if self._connection is not None:
@@ -121,6 +130,12 @@ class Worker:
             self._dying = None
 
     def _start(self) -> Connection:
+        with self._starting:
+            if self._retired:
+                raise WorkerDiedError(f"The process of {self._factory} has been ended.")
+            return self._launch()
+
+    def _launch(self) -> Connection:
         self._bury()
         ours, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in _forget
@@ -139,7 +154,8 @@ class Worker:
         return ours
 
     def _death(self) -> str:
-        assert self._process is not None
+        if self._process is None:  # another thread has ended it
+            return f"The process of {self._factory} has been ended."
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
         code = self._process.poll()
@@ -194,9 +210,9 @@ class WorkerPool:
             self._idle.put(worker)
 
     def close(self) -> None:
-        """End the children at once. Idempotent."""
+        """End the children at once, and start none again. Idempotent."""
         for worker in self._workers:
-            worker.kill()
+            worker.retire()
 
 
 def _python_path() -> str:

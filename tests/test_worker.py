@@ -276,6 +276,15 @@ def test_ending_is_idempotent_and_not_final(
     assert worker.call("add", 1) == 1
 
 
+def test_a_retired_worker_starts_no_child(start: Callable[..., Worker]) -> None:
+    worker = start()
+    worker.start()
+    worker.retire()
+    with pytest.raises(WorkerDiedError, match="has been ended"):
+        worker.call("count")
+    assert worker.pid is None
+
+
 PARENT = """
     import signal, sys
     from pytest_gpuenergy.worker import Worker

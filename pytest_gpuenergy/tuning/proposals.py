@@ -7,8 +7,8 @@ from the trials of all. Knows records and kernels, not TVM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Any
@@ -70,9 +70,17 @@ class Proposals:
         """How many search at the same time."""
         return len(self._searches)
 
-    def stored_workload(self) -> Future[str]:
-        """The line of the computation in ``database_workload.json``."""
-        return self._searches[0].submit(self._searches[0].stored_workload)
+    def stored_workload(self, stop: Event | None = None) -> str | None:
+        """The line of the computation in ``database_workload.json``; waits for it.
+
+        None when ``stop`` is set meanwhile.
+
+        Raises:
+            InputError: TVM's search failed.
+        """
+        future = self._searches[0].submit(self._searches[0].stored_workload)
+        stored: str | None = future.result() if _done([future], stop) else None
+        return stored
 
     def request(self) -> None:
         """Let every search that is idle make its next batch."""
@@ -92,9 +100,8 @@ class Proposals:
         """
         if not self._making:
             raise ValueError("no batch was requested")
-        while not (done := wait(self._making, _LOOK_UP_S, FIRST_COMPLETED).done):
-            if stop is not None and stop.is_set():
-                return []
+        if not (done := _done(self._making, stop)):
+            return []
         first = next(future for future in self._making if future in done)
         del self._making[first]
         return first.result()
@@ -118,10 +125,13 @@ class Proposals:
     def _make(self, search: _Search) -> list[Candidate]:
         records = search.propose()
         futures = [self._store.lower(self._workload, record) for record in records]
-        for future in as_completed(futures):
-            if isinstance(kernel := _kernel(future), Kernel):
+        candidates = []
+        # In order: `as_completed` would wait forever for those that `KernelStore.close` drops.
+        for record, future in zip(records, futures, strict=True):
+            candidates.append(Candidate(record, kernel := _kernel(future)))
+            if isinstance(kernel, Kernel):
                 self._prepare(kernel)
-        return [Candidate(r, _kernel(future)) for r, future in zip(records, futures, strict=True)]
+        return candidates
 
 
 class _Search:
@@ -174,7 +184,7 @@ class _Search:
         """End the process at once."""
         self._closed = True  # nothing is started again
         self._background.shutdown(wait=False, cancel_futures=True)
-        self._worker.kill()
+        self._worker.retire()
 
     def _call(self, method: str, *arguments: object) -> Any:
         """Call the search's process, which is started again if TVM ends it."""
@@ -192,6 +202,14 @@ class _Search:
                         f"TVM's search of {self._name} keeps ending its process "
                         f"({str(error).rstrip('.')}); there is {crash_hint()}"
                     ) from None
+
+
+def _done(futures: Iterable[Future[Any]], stop: Event | None) -> set[Future[Any]]:
+    """Those that are done; waits for one, and gives none when ``stop`` is set meanwhile."""
+    while stop is None or not stop.is_set():
+        if done := wait(futures, _LOOK_UP_S, FIRST_COMPLETED).done:
+            return done
+    return set()
 
 
 def _kernel(lowered: Future[Kernel]) -> Kernel | KernelFault:

@@ -106,9 +106,9 @@ def search(proposals: Proposals, bench: Bench, trials: int) -> None:
     raw, stop = bench.raw, bench.stop
     most_barren = _MOST_BARREN * proposals.processes
     seen = {trace_of(record) for record in raw.records}
-    stored = proposals.stored_workload()
     proposals.request()
-    raw.keep_workload(stored.result())
+    if (stored := proposals.stored_workload(stop)) is not None:
+        raw.keep_workload(stored)
     barren = 0
     while len(raw.trials) < trials and barren < most_barren and not stop.is_set():
         batch = []

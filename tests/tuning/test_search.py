@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,10 +52,8 @@ class FakeProposals:
     requested: list[Sequence[str]] = field(default_factory=list)
     processes = 1
 
-    def stored_workload(self) -> Future[str]:
-        future: Future[str] = Future()
-        future.set_result('["hash", "workload"]')
-        return future
+    def stored_workload(self, stop: Event) -> str | None:
+        return None if stop.is_set() else '["hash", "workload"]'
 
     def request(self) -> None:
         words = self.batches.pop(0) if self.batches else []
@@ -99,11 +96,14 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             objective: Any = "time",
             power_w: Callable[[str], float | None] = lambda _: 300.0,
             stop_after: int | None = None,
+            stopped: bool = False,
         ) -> Search:
             nonlocal raw
             if raw is not None:
                 raw.__exit__(None, None, None)
             stop = Event()
+            if stopped:
+                stop.set()
 
             def timed(kernel: Kernel) -> float:
                 if stop_after is not None and len(device.timed) > stop_after:
@@ -174,6 +174,11 @@ def test_a_stopped_search_keeps_what_it_has_tried(start: Start) -> None:
     found = start("a b c d", trials=4, stop_after=1)
     assert len(found.raw.trials) == 2
     assert len(found.proposals.learned) == 2
+
+
+def test_a_search_that_is_stopped_before_its_first_trial_can_go_on(start: Start) -> None:
+    assert start("a b", trials=2, stopped=True).raw.trials == []
+    assert len(start("a b", trials=2).raw.trials) == 2
 
 
 def test_a_search_goes_on_where_another_ended(start: Start) -> None:

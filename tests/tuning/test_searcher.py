@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -108,13 +109,34 @@ def test_an_earlier_search_is_learned(start: Start) -> None:
     known = [Scored(record, 1e-3) for record in texts(take(start(EVOLVING)))]
     again = start(EVOLVING, known)
     assert take(again)
-    assert json.loads(again.stored_workload().result())
+    assert json.loads(again.stored_workload() or "")
 
 
 def test_a_search_that_goes_on_proposes_something_else(start: Start) -> None:
     first = texts(take(start(RANDOM)))
     again = texts(take(start(RANDOM, [Scored(record, 1e-3) for record in first])))
     assert set(first) != set(again)
+
+
+def test_who_is_told_to_stop_does_not_wait_for_the_process(start: Start) -> None:
+    proposals, stop = start(RANDOM), Event()
+    proposals.request()
+    stop.set()
+    assert proposals.stored_workload(stop) is None
+    assert proposals.take(stop) == []
+
+
+def test_a_batch_whose_lowering_is_dropped_is_not_waited_for() -> None:
+    class Closed:
+        def lower(self, *_: object) -> Future[Kernel]:
+            future: Future[Kernel] = Future()
+            future.cancel()
+            return future
+
+    store: Any = Closed()
+    proposals = Proposals(WORKLOAD, "sm_90", RANDOM, store, lambda _: None, lambda: ())
+    with proposals, pytest.raises(CancelledError):
+        take(proposals)
 
 
 def test_a_search_survives_the_death_of_its_process(start: Start) -> None:
