@@ -37,6 +37,8 @@ _FIGURES = {
         ("time", "Mean time per iteration", r"[ \t]*ms\b"),
     )
 }
+# The unit of a figure is no word of the label after it.
+_UNIT = re.compile(rf"{_NUMBER}[ \t]*(?:[kmunµ]?[JWs]|[kMG]?Hz)\b")
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def load_legacy(folder: Path, gpu: str | None = None) -> Report:
 
 def parse_figures(text: str) -> Figures | str:
     """The figures of one output, or what is wrong with it, as a clause."""
+    text = _UNIT.sub(r"\g<0>\n", text)
     found = {name: set(map(float, figure.findall(text))) for name, figure in _FIGURES.items()}
     # NVML's failures were printed as 0 mJ, which no launch takes.
     if missing := [name for name, values in found.items() if not values - {0.0, math.inf}]:

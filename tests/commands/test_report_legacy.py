@@ -9,6 +9,7 @@ import json
 import os
 import random
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,6 +187,17 @@ def test_a_missing_figure_gives_no_energy(tmp_path: Path, old: str, new: str, mi
     said = f"The output case1/powercap3/output_kernel1.txt cannot be used: it has no {missing}."
     assert found["error"] == said
     assert outcome.err == f"1 of 1 outputs have no figures: {said}\n"
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+def test_figures_may_share_a_line(tmp_path: Path, order: tuple[int, ...]) -> None:
+    parts = (
+        "GFLOP/s: 2000.25",
+        "Mean energy per iteration: 100 mJ",
+        "Mean time per iteration: 0.5 ms",
+    )
+    found = report(write(tmp_path, " ".join(parts[i] for i in order)), "--json", "-").only
+    assert (found["gflops"], found["energy_mj"], found["time_ms"]) == (2000.25, 100.0, 0.5)
 
 
 def test_a_failed_output_has_no_row_in_the_classic_tables(tmp_path: Path) -> None:
