@@ -21,7 +21,8 @@ from pytest_gpuenergy.report.store import UNKNOWN_GPU, Report, is_run
 FLAG = "legacy"
 """In `Measurement.validity`: the protocol of the measurement is unknown."""
 
-_FILES = "powercap*/output_kernel*.txt"
+_OUTPUT = "output_kernel*.txt"
+_FILES = f"powercap*/{_OUTPUT}"
 _PATTERNS = (f"kernel_outputs/*/{_FILES}", f"*/{_FILES}", _FILES)
 _NAME = re.compile(r"output_kernel(.*)\.txt", re.DOTALL)
 _RANK = re.compile("[0-9]{1,9}")
@@ -80,8 +81,10 @@ class Figures:
 
 
 def is_legacy(folder: Path) -> bool:
-    """Whether ``folder`` is a tree of text outputs and no run of this package."""
-    return folder.is_dir() and not is_run(folder) and bool(_outputs(folder))
+    """Whether ``folder`` is a tree of text outputs, or a part of one, and no run of ours."""
+    if not folder.is_dir() or is_run(folder):
+        return False
+    return bool(_outputs(folder)) or any(folder.glob(_OUTPUT))
 
 
 def load_legacy(folder: Path, gpu: str | None = None) -> Report:
@@ -99,8 +102,8 @@ def load_legacy(folder: Path, gpu: str | None = None) -> Report:
     paths = _outputs(folder)
     if not paths:
         raise InputError(
-            f"There are no text outputs in {folder}: name a folder with files such as "
-            "case1/powercap3/output_kernel1.txt."
+            f"There are no folders of power caps with text outputs in {folder}: name a folder with "
+            "files such as case1/powercap3/output_kernel1.txt, or that of one workload in it."
         )
     run = RunInfo(
         run_id=f"{FLAG}-{_text(folder.resolve().name)}",

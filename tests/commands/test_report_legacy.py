@@ -137,6 +137,12 @@ def test_the_folder_above_and_below_can_be_named_too(tree: Path, named: str) -> 
     assert found[0]["node_id"] == "case2/powercap1/output_kernel9.txt"
 
 
+def test_the_folder_of_one_power_cap_is_told_apart_from_a_run(tree: Path) -> None:
+    outcome = report(tree / "case2/powercap1")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "There are no folders of power caps with text outputs in" in outcome.err
+
+
 def test_the_classic_tables_have_the_figures(tmp_path: Path) -> None:
     tree = tmp_path / "old"
     for cap in range(1, 6):
