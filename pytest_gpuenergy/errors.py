@@ -36,6 +36,10 @@ class CapWritesDeniedError(PowerCapError):
     """GPUENERGY_CAP_WRITES=deny forbids writing the power limit of a real GPU."""
 
 
+class OutputError(GpuEnergyError):
+    """What a search has found cannot be written, such as on a full disk; it can go on later."""
+
+
 class ReportError(GpuEnergyError):
     """A report file or run folder cannot be written or read."""
 

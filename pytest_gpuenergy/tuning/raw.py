@@ -8,6 +8,8 @@ search that is killed loses at most the trial in flight, and can be continued.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +17,7 @@ from typing import Any
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.lease import enforced_limit_w
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.errors import InputError, OutputError
 from pytest_gpuenergy.kernels.database import RECORD_FILE, WORKLOAD_FILE, load_database
 from pytest_gpuenergy.kernels.json_input import FormError, parse, read_bytes
 from pytest_gpuenergy.kernels.trials import IDENTITY_FILE, TRIALS_FILE, Trial, read_trials
@@ -58,30 +60,45 @@ class RawLog:
                 for name in (RECORD_FILE, TRIALS_FILE)
             )
         except OSError as error:
-            raise InputError(f"{error.filename} cannot be written: {error.strerror}.") from None
+            path = error.filename or folder
+            raise InputError(f"{path} cannot be written: {error.strerror}.") from None
 
     def keep_workload(self, stored: str) -> None:
-        """Write ``stored``, the line of ``database_workload.json``, if there is none yet."""
+        """Write ``stored``, the line of ``database_workload.json``, if there is none yet.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
         path = self.folder / WORKLOAD_FILE
         if not path.exists():
             draft = path.with_suffix(".tmp")
-            draft.write_text(stored + "\n", encoding="utf-8")
-            draft.replace(path)
+            with _written(path):
+                draft.write_text(stored + "\n", encoding="utf-8")
+                draft.replace(path)
 
     def add(self, record: str, trial: Trial) -> Trial:
-        """Write down how the trial of ``record`` ended; its ``index`` is set here."""
+        """Write down how the trial of ``record`` ended; its ``index`` is set here.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
         trial = replace(trial, index=len(self.trials))
         content = json.loads(record)
         content[1] = [_FAILED_S if trial.time_ms is None else trial.time_ms / 1e3]
         text = json.dumps(content, separators=(",", ":"))
-        self._database.write(f"[0,{text}]\n")
+        with _written(self.folder / RECORD_FILE):
+            self._database.write(f"[0,{text}]\n")
         self._write(trial)
         self.trials.append(trial)
         self.records.append(text)
         return trial
 
     def amend(self, trial: Trial) -> None:
-        """Write down what has become known of a trial since."""
+        """Write down what has become known of a trial since.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
         self._write(trial)
         self.trials[trial.index] = trial
 
@@ -94,12 +111,14 @@ class RawLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._database.close()
-        self._events.close()
+        for stream in (self._database, self._events):
+            with suppress(OSError):  # of a line that could not be written, which has been told
+                stream.close()
 
     def _write(self, trial: Trial) -> None:
         known = {name: value for name, value in asdict(trial).items() if value is not None}
-        self._events.write(json.dumps(known) + "\n")
+        with _written(self.folder / TRIALS_FILE):
+            self._events.write(json.dumps(known) + "\n")
 
     def _agree(self) -> None:
         """Drop what a killed search wrote in one of the files only."""
@@ -113,6 +132,16 @@ class RawLog:
                 "--out."
             )
         del self.records[count:]
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{path} cannot be written ({error.strerror}): make room, then go on with --resume."
+        ) from None
 
 
 def gpu_name(device: Device) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
 from tuning_fakes import FakeDevice, FakeNvml, record_of, time_by_digest
 
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.errors import InputError, OutputError
 from pytest_gpuenergy.kernels.database import load_database
 from pytest_gpuenergy.kernels.trials import Trial
 from pytest_gpuenergy.tuning.raw import RawLog
@@ -161,3 +162,19 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "raw").write_text("a file")
     with pytest.raises(InputError, match="cannot be written"):
         open_raw(tmp_path / "raw")
+
+
+def test_a_disk_that_fills_up_is_told_and_the_search_goes_on_later(folder: Path) -> None:
+    prior = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (folder / "database_tuning_record.json").stat().st_size
+    with open_raw(folder) as raw:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, prior[1]))  # no file may grow beyond this
+        try:
+            with pytest.raises(OutputError, match=r"_record\.json cannot be written .* --resume"):
+                raw.add(record_of("c"), TIMED)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, prior)
+    with open_raw(folder) as raw:
+        assert len(raw.trials) == 2
+        raw.add(record_of("c"), TIMED)
+    assert len(load_database(folder).records) == 3
