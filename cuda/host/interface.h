@@ -30,19 +30,13 @@ struct Entry {
   void (*call)(const Argument* arguments);
 };
 
-// A __shared__ variable; each has a linker section of its own so that its range is known.
-struct SharedVariable {
-  const char* name;
-  const char* kernel;                  // "" when any kernel of the source may use it
-  unsigned element_bytes;              // 0 when unknown
-  char *begin, *end;
-};
-
 struct Table {
   const Entry* entries;
-  const SharedVariable* shared;
-  int shared_count;
 };
+
+// Either side of a variable is kept free as far as an index into shared memory reaches, so that an
+// access beside it meets no other. Pages that nobody touches cost nothing.
+constexpr std::size_t zone_bytes = 256 << 10;
 
 enum WarpOperation { warp_sync, warp_exchange, warp_ballot };
 
@@ -55,6 +49,10 @@ int cuhost_barrier_reduce(int predicate, char operation);  // + count, & and, | 
 uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation);
 unsigned cuhost_active_lanes();
 int cuhost_lane();
+// Called for each variable before main. `kernel` is null unless it is __shared__, and "" when any
+// kernel of the source may use it. Each instance of a template gives its own, of the same number.
+void cuhost_variable(bool checked, int number, const char* kernel, const char* name, char* begin,
+                     size_t bytes, size_t element_bytes, const void* initial);
 // Only the checked program has these three.
 void cuhost_fence();
 void cuhost_atomic(const void* address, unsigned bytes);

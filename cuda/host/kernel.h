@@ -57,6 +57,33 @@ struct Caller<kernel, void (*)(P...)> {
   }
 };
 
+#if defined(CUHOST_CHECKED)
+constexpr bool checked = true;
+#else
+constexpr bool checked = false;
+#endif
+
+// A __shared__ variable, or one of the device. `Tag` has internal linkage and is another one in each
+// instance of a template, and so is the variable. The constructor makes its address known to the
+// runtime, which also keeps the optimizer from assuming that a barrier leaves the variable alone.
+template <class T, class Tag, std::size_t alignment>
+struct Guarded {
+  struct Storage {
+    char before[zone_bytes];
+    union {
+      alignas(alignment > 128 ? alignment : 128) T value;
+    };
+    char after[zone_bytes];
+    Storage() {
+      cuhost_variable(checked, Tag::number, Tag::kernel(), Tag::name(), (char*)&value, sizeof(T),
+                      sizeof(std::remove_all_extents_t<T>), Tag::initial());
+    }
+  };
+  static Storage storage;
+};
+template <class T, class Tag, std::size_t alignment>
+typename Guarded<T, Tag, alignment>::Storage Guarded<T, Tag, alignment>::storage;
+
 inline void* copy(void* to, const void* from, std::size_t bytes) {
 #if defined(CUHOST_CHECKED)
   cuhost_range(from, bytes, false);
@@ -91,16 +118,31 @@ inline void* fill(void* to, int value, std::size_t bytes) {
 #define alignas(n) __attribute__((aligned(n)))
 
 #if defined(CUHOST_CHECKED)
-#define CUHOST_SECTION(number) "cuhost_checked_" #number
-#define CUHOST_BOUND(side, number) __##side##_cuhost_checked_##number
 #define CUHOST_TABLE cuhost_checked_table
 #else
-#define CUHOST_SECTION(number) "cuhost_shared_" #number
-#define CUHOST_BOUND(side, number) __##side##_cuhost_shared_##number
 #define CUHOST_TABLE cuhost_table
 #endif
-// "used" keeps the optimizer from assuming that a barrier leaves the variable alone.
-#define CUHOST_SHARED(number) static __attribute__((used, section(CUHOST_SECTION(number))))
+// The sanitizer's check of what a reference refers to, needless here, would keep loads in loops.
+#if defined(CUHOST_CHECKED)
+#define CUHOST_ANYWHERE __attribute__((aligned(1)))
+#else
+#define CUHOST_ANYWHERE
+#endif
+// The translator gives the text's own variable another name; it tells type, alignment and first value.
+#define CUHOST_VARIABLE(n, of_kernel, variable, first)                                \
+  struct cuhost_tag_##n {                                                             \
+    enum { number = n };                                                              \
+    static const char* kernel() { return of_kernel; }                                 \
+    static const char* name() { return #variable; }                                   \
+    static const void* initial() { return first; }                                    \
+  };                                                                                  \
+  typedef decltype(cuhost_value_##n) cuhost_type_##n CUHOST_ANYWHERE;                 \
+  static cuhost_type_##n& variable =                                                  \
+      ::cuhost::Guarded<decltype(cuhost_value_##n), cuhost_tag_##n,                   \
+                        __alignof__(cuhost_value_##n)>::storage.value;
+#define CUHOST_SHARED(n, kernel, variable) CUHOST_VARIABLE(n, kernel, variable, nullptr)
+#define CUHOST_DEVICE(n, variable) \
+  CUHOST_VARIABLE(n, nullptr, variable, (const void*)&cuhost_value_##n)
 
 #undef assert
 #define assert(condition) \

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <vector>
 
@@ -13,23 +14,32 @@ namespace {
 const Table* table;
 const Entry* entry;
 
-bool belongs(const SharedVariable& variable) {
-  return !variable.kernel[0] || !strcmp(variable.kernel, entry->name);
+std::vector<Variable> shared;  // what the entry may use of them
+
+// Of the instances of one kernel only one runs: of what it declares, the largest counts.
+size_t static_shared_bytes() {
+  std::map<int, size_t> declared;
+  for (const Variable& variable : shared) {
+    size_t& bytes = declared[variable.number];
+    bytes = variable.kernel[0] ? std::max(bytes, variable.bytes) : bytes + variable.bytes;
+  }
+  size_t sum = 0;
+  for (const auto& [number, bytes] : declared) sum += bytes;
+  return sum;
 }
 
-size_t static_shared_bytes(const Table& of) {
-  size_t bytes = 0;
-  for (int k = 0; k < of.shared_count; ++k) {
-    if (belongs(of.shared[k])) bytes += (size_t)(of.shared[k].end - of.shared[k].begin);
+void take(const Table& from, const Launch& launch) {
+  table = &from;
+  entry = &table->entries[launch.entry];
+  shared.clear();
+  for (const Variable& variable : variables_of(table == &cuhost_checked_table)) {
+    if (variable.kernel && (!variable.kernel[0] || !strcmp(variable.kernel, entry->name)))
+      shared.push_back(variable);
   }
-  return bytes;
 }
 
 void poison_shared() {
-  for (int k = 0; k < table->shared_count; ++k) {
-    const SharedVariable& variable = table->shared[k];
-    if (belongs(variable)) memset(variable.begin, 0xff, (size_t)(variable.end - variable.begin));
-  }
+  poison_static_shared(shared);
   memset(dynamic_shared, 0xff, (dynamic_shared_bytes + 127) / 128 * 128);
 }
 
@@ -69,7 +79,7 @@ void fit(const Launch& launch) {
       fault("constraints", "parameter %zu of %s is a %s but the launch gives a %s", k + 1,
             entry->name, pointer ? "number" : "pointer", pointer ? "tensor" : "number");
   }
-  size_t fixed = static_shared_bytes(*table);
+  size_t fixed = static_shared_bytes();
   if (fixed > static_shared_limit)
     fault("constraints", "%s has %zu bytes of static shared memory; a block may have %zu",
           entry->name, fixed, static_shared_limit);
@@ -86,7 +96,7 @@ void run_all(const Launch& launch, const std::vector<unsigned>& except) {
     unsigned block = order.at(step);
     if (std::binary_search(except.begin(), except.end(), block)) continue;
     run_block(scheduler, index_of(block, launch.grid), plan.order_seed);
-    check_dynamic_shared();
+    check_shared(shared);
   }
 }
 
@@ -110,9 +120,9 @@ std::vector<unsigned> sample_of(const Launch& launch) {
 }
 
 void check(const Launch& launch, bool last) {
-  size_t fixed = static_shared_bytes(*table);
+  size_t fixed = static_shared_bytes();
   Scheduler scheduler{entry, &launch, poison_and_report};
-  cuhost_hooks.launch_begins(launch, table->shared, table->shared_count);
+  cuhost_hooks.launch_begins(launch);
   uint64_t barriers = barriers_passed;
   std::vector<unsigned> done;
   for (unsigned block : sample_of(launch)) {
@@ -135,8 +145,7 @@ void check(const Launch& launch, bool last) {
   if (last) return;
   // A later launch needs all that this one computes: the other blocks run unchecked.
   std::sort(done.begin(), done.end());
-  table = &cuhost_table;
-  entry = &table->entries[launch.entry];
+  take(cuhost_table, launch);
   run_all(launch, done);
 }
 
@@ -150,8 +159,7 @@ int main() {
   install_signal_handlers();
   for (size_t k = 0; k < plan.launches.size(); ++k) {
     const Launch& launch = plan.launches[k];
-    table = plan.check ? &cuhost_checked_table : &cuhost_table;
-    entry = &table->entries[launch.entry];
+    take(plan.check ? cuhost_checked_table : cuhost_table, launch);
     running_kernel = entry->name;
     fit(launch);
     map_dynamic_shared(launch.shared_bytes);

@@ -112,7 +112,50 @@ void map_tensors() {
   }
 }
 
-// Only workspaces: the arenas belong to the caller, who looks at their guards itself.
+// Whoever runs over the end of a variable writes here first; it is looked at after each block.
+constexpr size_t edge_bytes = 256;
+
+std::vector<Variable>& variables_of(bool checked) {
+  static std::vector<Variable> plain, of_checked;  // here, as they are filled before main
+  return checked ? of_checked : plain;
+}
+
+extern "C" void cuhost_variable(bool checked, int number, const char* kernel, const char* name,
+                                char* begin, size_t bytes, size_t element_bytes,
+                                const void* initial) {
+  variables_of(checked).push_back({number, kernel, name, begin, bytes, element_bytes});
+  memset(begin - edge_bytes, 0xff, edge_bytes);
+  memset(begin + bytes, 0xff, edge_bytes);
+  if (initial) memcpy(begin, initial, bytes);
+}
+
+const Variable* beside_variable(uintptr_t at) {
+  for (bool checked : {false, true}) {
+    for (const Variable& variable : variables_of(checked)) {
+      if (at - (uintptr_t)variable.begin + zone_bytes < variable.bytes + 2 * zone_bytes)
+        return &variable;
+    }
+  }
+  return nullptr;
+}
+
+void poison_static_shared(const std::vector<Variable>& variables) {
+  for (const Variable& variable : variables) memset(variable.begin, 0xff, variable.bytes);
+}
+
+const char* touched_edge(const std::vector<Variable>& variables) {
+  static const std::string untouched(edge_bytes, (char)0xff);
+  for (const Variable& variable : variables) {
+    for (const char* edge : {variable.begin - edge_bytes, variable.begin + variable.bytes}) {
+      if (!memcmp(edge, untouched.data(), edge_bytes)) continue;
+      while (*edge == (char)0xff) ++edge;
+      return edge;
+    }
+  }
+  return nullptr;
+}
+
+// Of workspaces and of the device's variables: the arenas belong to the caller, who looks at theirs.
 void check_guards() {
   for (const Tensor& tensor : plan.tensors) {
     if (!tensor.workspace) continue;
@@ -124,6 +167,8 @@ void check_guards() {
         fault("correctness", "%s %s", running_kernel, describe_address(c, "wrote").c_str());
     }
   }
+  if (const char* edge = touched_edge(variables_of(false)))
+    fault("correctness", "%s %s", running_kernel, describe_address(edge, "wrote").c_str());
 }
 
 // The end of the memory lies at the end of a page, so that running over it faults; up to 127 bytes
@@ -142,14 +187,16 @@ void map_dynamic_shared(size_t bytes) {
   cuhost_dynamic_shared = dynamic_shared;
 }
 
-void check_dynamic_shared() {
+void check_shared(const std::vector<Variable>& variables) {
+  const char* touched = touched_edge(variables);
   const char* end = dynamic_shared + (dynamic_shared_bytes + 127) / 128 * 128;
-  for (const char* c = dynamic_shared + dynamic_shared_bytes; c < end; ++c) {
-    if (*c != (char)0xff)
-      fault("runtime", "illegal address: block (%u,%u,%u) of %s %s", cuhost_where.block.x,
-            cuhost_where.block.y, cuhost_where.block.z, running_kernel,
-            describe_address(c, "wrote").c_str());
+  for (const char* c = dynamic_shared + dynamic_shared_bytes; c < end && !touched; ++c) {
+    if (*c != (char)0xff) touched = c;
   }
+  if (touched)
+    fault("runtime", "illegal address: block (%u,%u,%u) of %s %s", cuhost_where.block.x,
+          cuhost_where.block.y, cuhost_where.block.z, running_kernel,
+          describe_address(touched, "wrote").c_str());
 }
 
 static std::string beside(const char* verb, const std::string& name, long long offset, size_t bytes,
@@ -181,6 +228,9 @@ std::string describe_address(const void* address, const char* verb) {
       at < dynamic_shared + dynamic_shared_bytes + gap_bytes)
     return beside(verb, "the dynamic shared memory", at - dynamic_shared, dynamic_shared_bytes, 1,
                   "bytes");
+  if (const Variable* variable = beside_variable((uintptr_t)at))
+    return beside(verb, variable->name, at - variable->begin, variable->bytes,
+                  variable->element_bytes, "elements");
   return "";
 }
 

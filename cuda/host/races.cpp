@@ -59,10 +59,10 @@ struct Shadow {
   }
 };
 
-Shadow statics, dynamics;
+Shadow dynamics;
+std::vector<Shadow> statics;  // of shared variables
+Shadow* recent = &dynamics;   // what was accessed last of these
 std::vector<Shadow> tensors;
-const SharedVariable* variables;
-int variable_count;
 Traffic traffic;
 uint32_t launch_first, block_first, last_load;  // barrier intervals
 bool fenced;                         // from now on blocks may order one another by fences
@@ -113,14 +113,9 @@ std::string element_of(const Shadow& shadow, uintptr_t at) {
       }
     }
   }
-  for (int k = 0; k < variable_count; ++k) {
-    const SharedVariable& v = variables[k];
-    if (at < (uintptr_t)v.begin || at >= (uintptr_t)v.end) continue;
-    size_t offset = at - (uintptr_t)v.begin;
-    if (v.element_bytes)
-      snprintf(text, sizeof text, "%s[%zu]", v.name, offset / v.element_bytes);
-    else
-      snprintf(text, sizeof text, "byte %zu of %s", offset, v.name);
+  if (const Variable* variable = beside_variable(at)) {
+    size_t offset = at - (uintptr_t)variable->begin;
+    snprintf(text, sizeof text, "%s[%zu]", variable->name, offset / variable->element_bytes);
     return text;
   }
   snprintf(text, sizeof text, "byte %zu of the dynamic shared memory", (size_t)(at - dynamics.low));
@@ -212,6 +207,29 @@ inline void touch(const Shadow& shadow, uintptr_t at, unsigned bytes) {
 
 extern "C" char __executable_start, end;
 
+bool in_program(uintptr_t at) {
+  return at >= (uintptr_t)&__executable_start && at < (uintptr_t)&end;
+}
+
+// The shared variable, or the dynamic shared memory, that an address is in.
+Shadow* shared_at(uintptr_t at) {
+  if (at - dynamics.low < dynamics.bytes) return &dynamics;
+  if (!in_program(at)) return nullptr;
+  for (Shadow& shadow : statics) {
+    if (at - shadow.low < shadow.bytes) return &shadow;
+  }
+  return nullptr;
+}
+
+// Beside a variable nothing may be accessed. What else is in the program are constants, variables
+// that the translator does not know, and the arguments.
+void program_access(uintptr_t at, unsigned bytes, bool write) {
+  const Variable* variable = beside_variable(at);
+  if (!variable) return;
+  if (!variable->contains(at)) outside(at, write);
+  if (!variable->contains(at + bytes - 1)) outside(at + bytes - 1, write);
+}
+
 template <bool write>
 void global_access(uintptr_t at, unsigned bytes, const void* site) {
   for (Shadow& shadow : tensors) {
@@ -233,8 +251,7 @@ void global_access(uintptr_t at, unsigned bytes, const void* site) {
     touch<write>(shadow, at, bytes);
     return;
   }
-  // The kernel's own constants and variables, and the arguments.
-  if (at >= (uintptr_t)&__executable_start && at < (uintptr_t)&end) return;
+  if (in_program(at)) return program_access(at, bytes, write);
   for (const Launch& each : plan.launches) {
     uintptr_t low = (uintptr_t)each.arguments.data();
     if (at - low < each.arguments.size() * sizeof(Argument)) return;
@@ -247,37 +264,32 @@ inline void access(const void* address, unsigned bytes, const void* site) {
   if (__builtin_expect(overwrite.open, 0)) settle();
   ++traffic.accesses;
   uintptr_t at = (uintptr_t)address;
-  Shadow* shadow = &statics;
-  if (at - statics.low >= statics.bytes) {
-    shadow = &dynamics;
-    if (at - dynamics.low >= dynamics.bytes) {
-      if (at - fiber_low >= fiber_bytes) global_access<write>(at, bytes, site);
-      return;
-    }
-    if (at - dynamics.low + bytes > dynamics.bytes) outside(at + bytes - 1, write);
+  Shadow* shadow = recent;
+  if (at - shadow->low >= shadow->bytes) {
+    if (at - fiber_low < fiber_bytes) return;
+    shadow = shared_at(at);
+    if (!shadow) return global_access<write>(at, bytes, site);
+    recent = shadow;
   }
+  if (at - shadow->low + bytes > shadow->bytes) outside(at + bytes - 1, write);
   (write ? traffic.shared_written : traffic.shared_read) += bytes;
   warps_access(write ? shared_store : shared_load, at, bytes, site);
   if (__builtin_expect(shadow->shift && ((at | bytes) & 3), 0)) shadow->refine();
   touch<write>(*shadow, at, bytes);
 }
 
-void launch_begins(const Launch& now, const SharedVariable* shared, int count) {
+void launch_begins(const Launch& now) {
   launch = &now;
-  variables = shared;
-  variable_count = count;
   launch_first = barrier_interval + 1;
   traffic = {};
   fenced = false;
   begins.clear();
   warps_launch_begins((int)(now.block.x * now.block.y * now.block.z + 31) / 32);
-  uintptr_t low = ~(uintptr_t)0, high = 0;
-  for (int k = 0; k < count; ++k) {
-    if (shared[k].begin == shared[k].end) continue;
-    if ((uintptr_t)shared[k].begin < low) low = (uintptr_t)shared[k].begin & ~(uintptr_t)3;
-    if ((uintptr_t)shared[k].end > high) high = (uintptr_t)shared[k].end;
+  const std::vector<Variable>& variables = variables_of(true);
+  statics.resize(variables.size());
+  for (size_t k = 0; k < variables.size(); ++k) {
+    if (variables[k].kernel) statics[k].cover((uintptr_t)variables[k].begin, variables[k].bytes, false);
   }
-  if (low < high) statics.cover(low, high - low, false);
   dynamics.cover((uintptr_t)dynamic_shared, dynamic_shared_bytes, false);
   tensors.resize(plan.tensors.size());
   for (size_t k = 0; k < tensors.size(); ++k) {
@@ -294,7 +306,7 @@ void block_begins() {
 
 void block_ends() {
   if (overwrite.open) settle();
-  check_dynamic_shared();
+  check_shared({});  // static variables are beside others that are known
 }
 
 Traffic traffic_now() { return traffic; }
@@ -314,8 +326,7 @@ void cuhost_atomic(const void* address, unsigned bytes) {
   if (overwrite.open) settle();
   uintptr_t at = (uintptr_t)address;
   const void* site = __builtin_return_address(0);
-  for (const Shadow* shadow : {&statics, &dynamics}) {
-    if (at - shadow->low >= shadow->bytes) continue;
+  if (const Shadow* shadow = shared_at(at)) {
     traffic.shared_written += bytes;
     warps_access(shared_store, at, bytes, site);
     const Cell& cell = shadow->cells[(at - shadow->low) >> shadow->shift];

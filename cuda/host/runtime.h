@@ -32,6 +32,15 @@ struct Launch {
   std::vector<Argument> arguments;
 };
 
+// A __shared__ variable, or one of the device.
+struct Variable {
+  int number;
+  const char *kernel, *name;           // as cuhost_variable has them
+  char* begin;
+  size_t bytes, element_bytes;
+  bool contains(uintptr_t at) const { return at - (uintptr_t)begin < bytes; }
+};
+
 struct Plan {
   bool check = false;
   uint64_t order_seed = 0;
@@ -56,7 +65,10 @@ void read_plan();
 void map_tensors();
 void check_guards();
 void map_dynamic_shared(size_t bytes);
-void check_dynamic_shared();
+void poison_static_shared(const std::vector<Variable>& variables);
+void check_shared(const std::vector<Variable>& variables);  // what lies beside it
+std::vector<Variable>& variables_of(bool checked);  // of the checked table, or the other one
+const Variable* beside_variable(uintptr_t at);      // the one in which, or beside which, it is
 extern char* dynamic_shared;
 extern size_t dynamic_shared_bytes;
 std::string describe_address(const void* address, const char* verb);  // "" when nothing is near
@@ -93,7 +105,7 @@ struct WarpTally {
   uint64_t bytes, requests, parts;
 };
 struct Hooks {
-  void (*launch_begins)(const Launch&, const SharedVariable*, int count);
+  void (*launch_begins)(const Launch&);
   void (*block_begins)();
   void (*block_ends)();
   Traffic (*traffic)();

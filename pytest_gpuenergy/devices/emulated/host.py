@@ -170,7 +170,7 @@ class HostRunner:
                 "compile", f"{kernel.language} text cannot run on the emulated GPU: give CUDA C++."
             )
         entries = entries_of(kernel)
-        text = translate(kernel.source, entries).text
+        text = translate(kernel.source, entries)
         tools = self._toolchain()
         # The check of several launches needs the blocks it does not sample run as they are.
         several = variant == "checked" and len(kernel.launches) > 1

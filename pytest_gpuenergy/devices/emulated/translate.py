@@ -1,15 +1,15 @@
 """CUDA C++ text made into C++ for the host compiler, line by line the same.
 
-Only tokens that no header can express are touched: ``__shared__`` declarations, inline assembler
-and ``#include``. Everything else is the business of ``cuda/host/kernel.h``.
+Only tokens that no header can express are touched: declarations of variables that are
+``__shared__`` or the device's, inline assembler and ``#include``. Everything else is the business
+of ``cuda/host/kernel.h``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 from pytest_gpuenergy.errors import KernelFault
 
@@ -41,7 +41,7 @@ _OUTLINE = re.compile(
     (?P<skipped>{_SKIPPED} | {_LITERAL} | (?<!\w)\d[\w.]*(?:'[\w.]+)+)
   | (?P<directive>^[ \t]*\#(?:[^\n\\/]|\\.|\\\n|/(?![/*])|/\*.*?\*/)*)
   | (?P<brace>[{{}}])
-  | (?<!\w)(?P<word>asm|__asm__|__asm|__shared__|extern|__global__)(?!\w)
+  | (?<!\w)(?P<word>asm|__asm__|__asm|extern|__(?:shared|device|constant|managed|global)__)(?!\w)
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
@@ -57,31 +57,9 @@ _TOKEN = re.compile(
 )
 _LINKAGE = re.compile(r'\s*"C(?:\+\+)?"')
 _INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")')
-_ELEMENT_BYTES = {
-    **dict.fromkeys(("char", "bool", "uchar", "int8_t", "uint8_t"), 1),
-    **dict.fromkeys(("short", "ushort", "int16_t", "uint16_t"), 2),
-    **dict.fromkeys(("int", "unsigned", "uint", "float", "int32_t", "uint32_t"), 4),
-    **dict.fromkeys(("double", "int64_t", "uint64_t", "float2", "int2", "uint2"), 8),
-    **dict.fromkeys(("float4", "int4", "uint4", "double2"), 16),
-}
+_NAMESPACE = re.compile(r'(?:\bnamespace(?:\s+[\w:]+)?|\bextern\s*"C(?:\+\+)?")\s*$')
+_LEFT_ALONE = frozenset(("const", "constexpr", "extern", "typedef", "operator", "friend"))
 _ENTRY = re.compile(r"[A-Za-z_]\w*(\s*<[\w\s,:*&<>-]*>)?")
-
-
-@dataclass(frozen=True)
-class SharedVariable:
-    """A static ``__shared__`` variable; ``kernel`` is empty when not inside a ``__global__``."""
-
-    name: str
-    kernel: str
-    element_bytes: int
-
-
-@dataclass(frozen=True)
-class Translation:
-    """C++ text for the host compiler, complete but for the precompiled ``kernel.h``."""
-
-    text: str
-    shared: tuple[SharedVariable, ...]
 
 
 @dataclass(frozen=True)
@@ -92,8 +70,21 @@ class _Token:
     end: int
 
 
-def translate(source: str, entries: Sequence[str]) -> Translation:
-    """Translate the text of a kernel whose launches call ``entries``.
+@dataclass(frozen=True)
+class _Declared:
+    """Variables of one declaration, with the words that tell what they are, up to its end."""
+
+    names: Sequence[_Token]
+    words: frozenset[str]
+    end: int
+
+
+def translate(source: str, entries: Sequence[str]) -> str:
+    """Text for the host compiler, complete but for the precompiled ``kernel.h``.
+
+    Args:
+        source: the text of a kernel.
+        entries: what its launches call.
 
     Raises:
         KernelFault: ``compile`` when the text is malformed, ``constraints`` when an entry is no
@@ -104,7 +95,7 @@ def translate(source: str, entries: Sequence[str]) -> Translation:
             raise KernelFault("constraints", f"The entry {entry!r} is not the name of a function.")
     outline = _Outline(source)
     outline.walk()
-    return Translation(_assemble(outline, entries), tuple(outline.shared))
+    return _assemble(outline, entries)
 
 
 class _Outline:
@@ -113,26 +104,25 @@ class _Outline:
     def __init__(self, source: str) -> None:
         self.source = source
         self.edits: list[tuple[int, int, str]] = []
-        self.shared: list[SharedVariable] = []
         self.refusals: list[str] = []
         self._depth = 0
         self._kernel = ""
         self._kernel_depth = -1
         self._named = ""
+        self._variables = 0
+        self._elsewhere: set[str] = set()  # names that were declared extern
+        self._namespaces: list[int] = []  # the depths at which those open here began
 
     def walk(self) -> None:
         position = 0
         while match := _OUTLINE.search(self.source, position):
             position = match.end()
             if match["brace"]:
-                self._brace(match["brace"])
+                self._brace(match["brace"], match.start())
             elif match["directive"]:
                 self._directive(match)
             elif word := match["word"]:
-                handler = {"extern": self._extern, "__shared__": self._static}.get(
-                    word, self._global if word == "__global__" else self._assembler
-                )
-                position = handler(match.start(), match.end())
+                position = self._handlers[word](match.start(), match.end())
 
     def rewritten(self) -> str:
         parts, last = [], 0
@@ -142,13 +132,27 @@ class _Outline:
             last = end
         return "".join([*parts, self.source[last:]])
 
-    def _brace(self, brace: str) -> None:
+    @property
+    def _handlers(self) -> Mapping[str, Callable[[int, int], int]]:
+        return {
+            "extern": self._extern,
+            "__shared__": self._static,
+            "__global__": self._global,
+            **dict.fromkeys(("__device__", "__constant__", "__managed__"), self._of_device),
+            **dict.fromkeys(("asm", "__asm__", "__asm"), self._assembler),
+        }
+
+    def _brace(self, brace: str, start: int) -> None:
         if brace == "{":
+            if _NAMESPACE.search(self.source, max(0, start - 200), start):
+                self._namespaces.append(self._depth)
             if self._named:
                 self._kernel, self._kernel_depth, self._named = self._named, self._depth, ""
             self._depth += 1
         else:
             self._depth -= 1
+            if self._namespaces and self._depth <= self._namespaces[-1]:
+                self._namespaces.pop()
             if self._depth <= self._kernel_depth:
                 self._kernel, self._kernel_depth = "", -1
 
@@ -189,10 +193,13 @@ class _Outline:
                 break
             words.append(token)
         if not any(token.text == "__shared__" for token in words):
-            return end
+            elsewhere = _declared(self.source, end)
+            if elsewhere is None:
+                return end
+            self._elsewhere.update(token.text for token in elsewhere.names)
+            return elsewhere.end
         last = words[-1].end
-        words = [token for token in words if token.text != "__shared__"]
-        declared = _without_attributes(words)
+        declared = [token for token in _without_attributes(words) if token.text != "__shared__"]
         brackets = [k for k, token in enumerate(declared) if token.text == "["]
         if (
             not brackets
@@ -222,25 +229,38 @@ class _Outline:
         return last
 
     def _static(self, start: int, end: int) -> int:
-        words: list[_Token] = []
-        for token, depth in _nested(self.source, end):
-            if token.text in ";," and depth == 0:
-                break
-            words.append(token)
-        declared = _without_attributes(words)
-        names = [
-            token.text
-            for token, after in zip_longest(declared, declared[1:])
-            if token.kind == "name" and (after is None or after.text in ("[", "=", ",", ";"))
-        ]
-        types = [token.text for token in declared if token.text in _ELEMENT_BYTES]
-        if "long" in (token.text for token in declared):
-            types = ["double"]
-        element_bytes = _ELEMENT_BYTES[types[-1]] if types else 0
-        number = len(self.shared)
-        self.shared.append(SharedVariable(names[0] if names else "?", self._kernel, element_bytes))
-        self.edits.append((start, end, f"CUHOST_SHARED({number})"))
-        return end
+        """Put ``__shared__`` variables where the runtime knows them."""
+        declared = _declared(self.source, end)
+        if declared is None:
+            raise KernelFault(
+                "compile",
+                f"line {self._line(start)}: __shared__ declares variables on the emulated GPU, "
+                "such as __shared__ float name[4];",
+            )
+        self.edits.append((start, end, ""))
+        return self._guard(declared, f'CUHOST_SHARED({{}}, "{self._kernel}", {{}})')
+
+    def _of_device(self, start: int, end: int) -> int:
+        """Put a ``__device__`` or ``__constant__`` variable there too.
+
+        Constants stay, also as the compiler may need their value, and so does what is declared in a
+        function, a class, a template, or before it is defined.
+        """
+        if len(self._namespaces) < self._depth or self.source[:start].rstrip().endswith(">"):
+            return end
+        declared = _declared(self.source, end)
+        if declared is None or declared.words & (_LEFT_ALONE | self._elsewhere):
+            return end
+        return self._guard(declared, "CUHOST_DEVICE({}, {})")
+
+    def _guard(self, declared: _Declared, announcement: str) -> int:
+        announced = ""
+        for token in declared.names:
+            self.edits.append((token.start, token.end, f"cuhost_value_{self._variables}"))
+            announced += " " + announcement.format(self._variables, token.text)
+            self._variables += 1
+        self.edits.append((declared.end, declared.end, announced))
+        return declared.end
 
     def _assembler(self, start: int, end: int) -> int:
         """Drop assembler text that waits for asynchronous copies, refuse any other."""
@@ -302,8 +322,7 @@ def _nested(source: str, position: int) -> Iterator[tuple[_Token, int]]:
         yield token, depth
 
 
-def _without_attributes(words: Sequence[_Token]) -> list[_Token]:
-    kept: list[_Token] = []
+def _without_attributes(words: Iterable[_Token]) -> Iterator[_Token]:
     depth, dropping = 0, False
     for token in words:
         if not dropping and token.text in _ATTRIBUTES:
@@ -314,38 +333,65 @@ def _without_attributes(words: Sequence[_Token]) -> list[_Token]:
             if depth == 0 and token.text == ")":
                 dropping = False
             continue
-        kept.append(token)
-    return kept
+        yield token
+
+
+def _declared(source: str, position: int) -> _Declared | None:
+    """What is declared from ``position`` on; None when it is a function, or not understood."""
+    names: list[_Token] = []
+    words: set[str] = set()
+    depth, angles, sought = 0, 0, True  # whether the next name is still to come
+    before = ""
+    last: _Token | None = None
+    for token in _without_attributes(token for token, _ in _nested(source, position)):
+        text = token.text
+        if sought:
+            words.add(text)
+            if (
+                last is not None
+                and last.kind == "name"
+                and depth == angles == 0
+                and text in "[,;={"
+                and not {before, last.text} & {"struct", "union", "class"}
+            ):
+                if before == "::":
+                    return None
+                names.append(last)
+                sought = False
+        if text in "([{":
+            if text == "(" and sought:
+                return None
+            depth += 1
+        elif text in ")]}":
+            depth -= 1
+        elif depth == 0 and text in "<>" and sought:
+            angles += 1 if text == "<" else -1
+        elif depth == angles == 0 and text == ",":
+            sought = True
+        elif depth == 0 and text == ";":
+            return _Declared(names, frozenset(words), token.end) if names else None
+        if depth < 0:
+            return None
+        before, last = last.text if last else "", token
+    return None
 
 
 def _assemble(outline: _Outline, entries: Sequence[str]) -> str:
-    shared = outline.shared
     refused = "".join(
         f'void cuhost_refused_{k}() __attribute__((error("{reason}")));\n'
         for k, reason in enumerate(outline.refusals)
-    )
-    sections = "".join(
-        f'extern char CUHOST_BOUND(start, {k})[] __attribute__((weak, visibility("hidden")));\n'
-        f'extern char CUHOST_BOUND(stop, {k})[] __attribute__((weak, visibility("hidden")));\n'
-        for k in range(len(shared))
-    )
-    variables = "".join(
-        f'  {{"{v.name}", "{v.kernel}", {v.element_bytes}, '
-        f"CUHOST_BOUND(start, {k}), CUHOST_BOUND(stop, {k})}},\n"
-        for k, v in enumerate(shared)
     )
     functions = "".join(
         f'  ::cuhost::Caller<&{entry}>::entry("{entry.split("<")[0].strip()}"),\n'
         for entry in entries
     )
     return (
-        f'extern "C" {{\n{sections}}}\n{refused}'
+        f"{refused}"
         # Internal linkage keeps the text's names apart from the host's libraries.
         f'namespace cuda_device {{ namespace {{\n#line 1 "kernel.cu"\n{outline.rewritten()}\n'
         f'#line 1 "launch"\n'
         f"const ::cuhost::Entry cuhost_entries[] = {{\n{functions}}};\n"
-        f"const ::cuhost::SharedVariable cuhost_shared[] = {{\n{variables}  {{}}}};\n}} }}\n"
+        f"}} }}\n"
         f'extern "C" const ::cuhost::Table CUHOST_TABLE;\n'
-        f"const ::cuhost::Table CUHOST_TABLE = {{::cuda_device::cuhost_entries, "
-        f"::cuda_device::cuhost_shared, {len(shared)}}};\n"
+        f"const ::cuhost::Table CUHOST_TABLE = {{::cuda_device::cuhost_entries}};\n"
     )

@@ -134,6 +134,28 @@ def test_writing_past_dynamic_shared_memory_is_a_fault(run, index, place):
         run(source, shared_bytes=256)
 
 
+@pytest.mark.parametrize(
+    ("source", "outcome", "place"),
+    [
+        ("__global__ void k() { __shared__ float s[64]; if (blockIdx.x == 77) s[64] = 1; }",
+         "runtime", r"block \(77,0,0\) of k wrote s\[64\]"),
+        ("__device__ float s[64]; __global__ void k() { if (blockIdx.x == 77) s[64] = 1; }",
+         "correctness", r"k wrote s\[64\]"),
+    ],
+)  # fmt: skip
+def test_writing_past_a_variable_is_a_fault_in_whichever_block(run, source, outcome, place):
+    with _fault(outcome, rf"{place}, past its end of 64 elements"):
+        run(source, grid=100)
+
+
+def test_the_largest_instance_of_a_kernel_tells_its_static_shared_memory(run):
+    source = """
+    template <int N> __global__ void k(int* y) { __shared__ int s[N]; s[0] = N; y[0] = s[0]; }
+    __device__ auto other = k<8000>;"""
+    out = run(source, outputs={"y": (1, "int32")}, entry="k<10000>")
+    assert out["y"][0] == 10000
+
+
 def test_scalars_arrive_in_the_type_of_the_parameter(run):
     source = """
     __global__ void k(double* out, float f, long long l, unsigned char c, double d) {

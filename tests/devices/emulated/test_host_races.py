@@ -133,6 +133,70 @@ def test_an_access_outside_the_elements_is_told_with_its_place(check, body, patt
         check(body)
 
 
+@pytest.mark.parametrize("offset", [1, 4, 8, 32, 512, 4096])
+@pytest.mark.parametrize(
+    ("before", "variable"),
+    [("", "__shared__ float s[64];"), ("__device__ float s[64];", "")],
+)  # fmt: skip
+def test_a_write_past_a_variable_is_told_with_its_place(check, before, variable, offset):
+    pattern = r"thread \(\d+,0,0\) .* of k writes s\[\d+\], past its end of 64 elements"
+    with _wrong(pattern):
+        check(f"{variable} s[t + {offset}] = x[t];", before=before)
+
+
+@pytest.mark.parametrize(
+    ("before", "body", "pattern"),
+    [
+        ("", "__shared__ float a[64], b[64]; a[t] = b[t] = 1; y[t] = b[t - 64];",
+         r"reads b\[-64\], 64 elements before its start"),
+        ("", "__shared__ float a[4][16], b[64]; b[t] = 1; y[t] = a[t / 16 + 1][t % 16];",
+         r"reads a\[64\], past its end of 64 elements"),
+        ("", "__shared__ float4 a[16]; ((float2*)a)[t] = make_float2(1, 1);",
+         r"writes a\[16\], past its end of 16 elements"),
+        ("", "__shared__ int n[2]; atomicAdd(&n[t], 1);", r"writes n\[2\], past its end of 2"),
+        ("template <int N> __device__ float last(int t) { __shared__ float s[N]; return s[t]; }",
+         "y[t] = last<32>(t);", r"reads s\[32\], past its end of 32 elements"),
+        ("__constant__ int c[] = {1, 2, 3};", "y[t] = c[t];", r"reads c\[3\], past its end of 3"),
+        ('extern "C" { __device__ int d[4]; }', "d[t] = 1;", r"writes d\[4\], past its end of 4"),
+    ],
+)  # fmt: skip
+def test_an_access_beside_a_variable_is_told(check, before, body, pattern):
+    with _wrong(pattern):
+        check(body, before=before)
+
+
+@pytest.mark.parametrize(
+    ("before", "body"),
+    [
+        ("", "volatile __shared__ float s[64]; s[t] = 1; y[t] = s[t];"),
+        ("", "__shared__ struct { int a, b[64]; } s; s.b[t] = t; y[t] = s.b[t];"),
+        ("", "__shared__ float s[64], *p; p = s; __syncthreads(); p[t] = 1; y[t] = s[t];"),
+        ("", "__shared__ float s[64]; s[t] = t; auto f = [=] { return s[t]; }; y[t] = f();"),
+        ("__shared__ float s[64];", "s[t] = 1; y[t] = s[t];"),
+        ("__device__ const int n = 64; __device__ float d[n];", "d[t] = 1; y[t] = d[t];"),
+        ("struct S { static constexpr int n[] = {1, 2}; };", "y[t] = S::n[t % 2];"),
+        ("struct S { static __device__ int n; }; __device__ int S::n;", "y[t] = S::n;"),
+        ("template <class T> __device__ T pi = 3;", "y[t] = pi<float>;"),
+        ("extern __device__ int n; __device__ int n = 3;", "y[t] = n;"),
+        ("", "static const float table[] = {1, 2, 3}; y[t] = table[t % 3];"),
+    ],
+)  # fmt: skip
+def test_variables_may_be_declared_in_many_ways(check, before, body):
+    assert check(body, before=before).launches[0].blocks_run == 1
+
+
+def test_shared_variables_of_a_template_race_too(check):
+    before = "template <int N> __device__ float at(int t) { __shared__ float s[N]; s[t] = t;"
+    with _wrong(r"race on shared memory: .* access s\["):
+        check("y[t] = at<64>(t);", before=before + " return s[N - 1 - t]; }")
+
+
+def test_instances_of_a_template_have_shared_variables_of_their_own(check):
+    before = "template <class T> __device__ float f(int t) { __shared__ T s[64]; return s[t] = t; }"
+    profile = check("y[t] = f<float>(t) + f<int>(t);", before=before)
+    assert profile.traffic[0].static_shared_bytes == 512
+
+
 def test_blocks_that_write_one_place_race(check):
     with _wrong(
         r"race on global memory: thread \(\d+,0,0\) of block \(\d,0,0\) writes and .*y\[0\]"

@@ -1,15 +1,17 @@
 """CUDA text made into C++ for the host compiler."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.devices.emulated.translate import SharedVariable, translate
+from pytest_gpuenergy.devices.emulated.translate import translate
 from pytest_gpuenergy.errors import KernelFault
 
 
 def _body(source):
-    text = translate(source, ["k"]).text
+    text = translate(source, ["k"])
     return text.split('#line 1 "kernel.cu"\n')[1].split('\n#line 1 "launch"')[0]
 
 
@@ -55,24 +57,41 @@ def test_lines_keep_their_numbers(parts):
     assert _body(source).count("\n") == source.count("\n")
 
 
-def test_shared_variables_are_listed_with_their_kernel():
+def test_shared_variables_are_announced_with_their_kernel():
     source = """
     __shared__ double everywhere[2];
     __device__ void helper() { __shared__ alignas(16) uchar bytes[8]; }
     __global__ void first();
     template <int N> __global__ void __launch_bounds__(N) first() {
       if (N) { __shared__ __align__(8) float tile[N][33]; }
-      __shared__ Pair pair;
+      __shared__ Pair<int, N> pair, other[2];
+      __shared__ struct { int a, b; } both;
     }
     extern "C" __global__ void __attribute__((cold)) second(void (*f)(int)) { __shared__ long n; }
     """
-    assert translate(source, ["first<1>"]).shared == (
-        SharedVariable("everywhere", "", 8),
-        SharedVariable("bytes", "", 1),
-        SharedVariable("tile", "first", 4),
-        SharedVariable("pair", "first", 0),
-        SharedVariable("n", "second", 8),
-    )
+    assert re.findall(r"CUHOST_SHARED\(\d, (.*?)\)", translate(source, ["first<1>"])) == [
+        '"", everywhere',
+        '"", bytes',
+        '"first", tile',
+        '"first", pair',
+        '"first", other',
+        '"first", both',
+        '"second", n',
+    ]
+
+
+def test_variables_of_the_device_are_announced_and_its_functions_and_constants_are_not():
+    source = """
+    __device__ float table[4] = {1, 2, 3, 4}, *free;
+    namespace deep { static __device__ __constant__ Pair<int, 2> pair{1, 2}; }
+    __device__ const float fixed[2] = {1, 2};
+    extern __device__ int elsewhere[3];
+    template <class T> __device__ T generic[3];
+    struct Member { static __device__ int count[2]; __device__ int operator[](int i) const; };
+    __device__ __forceinline__ float function(int n) { return n; }
+    """
+    announced = re.findall(r"CUHOST_DEVICE\(\d, (.*?)\)", translate(source, ["k"]))
+    assert announced == ["table", "free", "pair"]
 
 
 def test_an_array_without_bounds_becomes_the_dynamic_memory():
