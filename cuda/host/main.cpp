@@ -40,7 +40,8 @@ void take(const Table& from, const Launch& launch) {
 
 void poison_shared() {
   poison_static_shared(shared);
-  memset(dynamic_shared, 0xff, (dynamic_shared_bytes + 127) / 128 * 128);
+  poison(dynamic_shared, dynamic_shared_bytes);
+  memset(dynamic_shared + dynamic_shared_bytes, 0xff, 127 & -dynamic_shared_bytes);
 }
 
 void poison_and_report() {

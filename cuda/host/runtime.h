@@ -63,6 +63,7 @@ void install_signal_handlers();
 // memory.cpp
 void read_plan();
 void map_tensors();
+void poison(void* memory, size_t bytes);
 void check_guards();
 void map_dynamic_shared(size_t bytes);
 void poison_static_shared(const std::vector<Variable>& variables);

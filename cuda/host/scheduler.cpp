@@ -162,7 +162,8 @@ void release_warp(int warp) {
       if (thread.operation == warp_exchange) {
         // A lane that does not take part gives an undefined value: poison.
         bool there = thread.source >= 0 && thread.source < 32 && members >> thread.source & 1;
-        thread.value = there ? given[thread.source] : ~0ull;
+        if (there) thread.value = given[thread.source];
+        else poison(&thread.value, sizeof thread.value);
       }
       thread.warp_syncs = syncs + 1;
       state[k] = ready;

@@ -111,6 +111,35 @@ def test_a_dropped_barrier_meets_poison_and_not_the_data(run):
     assert np.isnan(out["y"]).any()
 
 
+@pytest.mark.parametrize("reduce", ["max", "min"])
+@pytest.mark.parametrize(
+    ("kind", "read"),
+    [
+        ("float", "__shared__ float s[2]; v = {0}(v, s[i]);"),
+        ("int", "__shared__ int s[2]; v = {0}(v, s[i]);"),
+        ("float", "extern __shared__ float s[]; v = {0}(v, s[i]);"),
+        ("float", "v = {0}(v, {0}(w[i], w[i + 1]));"),
+        ("int", "v = {0}(v, {0}(__float_as_int(w[i]), __float_as_int(w[i + 1])));"),
+    ],
+)
+@pytest.mark.parametrize("i", [0, 1])
+def test_a_maximum_of_memory_that_nobody_wrote_is_wrong_with_one_of_two_seeds(
+    runner, tmp_path, reduce, kind, read, i
+):
+    body = f"{kind} v = 1; int i = {i}; {read.format(reduce)} y[blockIdx.x] = v;"
+    kernel = Kernel(
+        f"__global__ void k({kind}* y, const float* w) {{ {body} }}",
+        (Launch("k", (2, 1, 1), (1, 1, 1), ("y", "w"), 8),),
+        workspaces=(Tensor("w", (3,), "float32", "workspace"),),
+    )
+    y = Arena.create(tmp_path / "y", Tensor("y", (2,), f"{kind}32", "output"))
+    values = []
+    for seed in (0, 1):
+        runner.run(kernel, {"y": y}, {}, timeout_s=TIMEOUT_S, order_seed=seed)
+        values.extend(y.value())
+    assert any(value != 1 for value in values)
+
+
 def test_dynamic_shared_memory_has_the_bytes_of_the_launch(run):
     source = """
     __global__ void k(int* out, int n) {
