@@ -178,27 +178,23 @@ void release_barrier() {
   verdict = votes;
   votes = {0, 1, 0};
   waiting = 0;
-  memset(state, ready, (size_t)thread_count);
+  if (live == thread_count) {
+    memset(state, ready, (size_t)thread_count);
+  } else {
+    for (int k = 0; k < thread_count; ++k) {
+      if (state[k] == at_barrier) state[k] = ready;
+    }
+  }
 }
 
+// All wait, but not all at the barrier.
 [[noreturn]] void diverged() {
-  int stuck = -1, ended = -1, in_warp = -1;
-  for (int k = thread_count - 1; k >= 0; --k) {
-    if (state[k] == at_barrier) stuck = k;
-    if (state[k] == at_warp) in_warp = k;
-    if (state[k] == done) ended = k;
-  }
-  if (in_warp >= 0) {
-    std::string waits = place_of(threads[in_warp].index, cuhost_where.block);
-    fault("runtime",
-          "divergence: %s waits in a warp function whose mask 0x%08x names lanes that never call it",
-          waits.c_str(), threads[in_warp].mask);
-  }
-  std::string waits = place_of(threads[stuck].index, cuhost_where.block);
-  Index other = threads[ended].index;
+  int k = 0;
+  while (state[k] != at_warp) ++k;
+  std::string waits = place_of(threads[k].index, cuhost_where.block);
   fault("runtime",
-        "barrier divergence: %s waits at a __syncthreads() that thread (%u,%u,%u) never reaches",
-        waits.c_str(), other.x, other.y, other.z);
+        "divergence: %s waits in a warp function whose mask 0x%08x names lanes that never call it",
+        waits.c_str(), threads[k].mask);
 }
 
 }  // namespace
@@ -242,7 +238,7 @@ void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
   scheduler.block_begins();
   while (cursor < thread_count) resume(take_fiber());
   while (live) {
-    if (waiting == thread_count) {
+    if (waiting == live) {  // since compute capability 7.0 a barrier does not wait for the others
       release_barrier();
       if (shuffled) shuffle();
     }
@@ -254,7 +250,7 @@ void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
       moved = true;
       resume(fiber_of[next]);  // comes back when the pass is over
     }
-    if (!moved && waiting != thread_count) diverged();
+    if (!moved && waiting != live) diverged();
   }
 }
 

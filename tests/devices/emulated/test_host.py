@@ -375,24 +375,41 @@ def test_a_crash_is_a_runtime_fault(run, statement, pattern):
         run(source, outputs={"y": (1, "int32")})
 
 
-@pytest.mark.parametrize(
-    ("body", "pattern"),
-    [
-        (
-            "if (threadIdx.x == 5) return; __syncthreads();",
-            r"barrier divergence: thread \(0,0,0\) of block \(0,0,0\) of k waits at a "
-            r"__syncthreads\(\) that thread \(5,0,0\) never reaches",
-        ),
-        (
-            "for (int i = 0; i < 1 + (threadIdx.x == 2); ++i) __syncthreads();",
-            r"thread \(2,0,0\) of block .* waits",
-        ),
-        ("if (threadIdx.x) __syncwarp(); else __syncthreads();", "waits in a warp function"),
-    ],
-)
-def test_divergence_at_a_barrier_is_a_fault(run, body, pattern):
+def test_threads_that_wait_for_one_another_are_a_fault(run):
+    pattern = (
+        r"divergence: thread \(1,0,0\) of block \(0,0,0\) of k waits in a warp function whose mask "
+        "0xffffffff names lanes that never call it"
+    )
+    body = "if (threadIdx.x) __syncwarp(); else __syncthreads();"
     with _fault("runtime", pattern):
         run(f"__global__ void k() {{ {body} }}", block=8)
+
+
+def test_a_barrier_that_a_thread_never_leads_to_is_a_timeout(run):
+    body = "volatile bool on = true; if (threadIdx.x) __syncthreads(); else while (on) {}"
+    with _fault("timeout", r"k did not finish within 1 s"):
+        run(f"__global__ void k() {{ {body} }}", block=8, timeout_s=1.0)
+
+
+@pytest.mark.parametrize("order_seed", [0, 1, 7])
+@pytest.mark.parametrize(
+    ("barrier", "expected"),
+    [
+        ("__syncthreads(); y[t] = s[42 - t];", np.arange(43)[::-1] + 1),
+        ("y[t] = __syncthreads_count(t % 2);", 21),
+        ("y[t] = __syncthreads_and(t < 43);", 1),
+        ("y[t] = __syncthreads_or(t >= 43);", 0),
+    ],
+)
+def test_a_barrier_does_not_wait_for_threads_that_have_returned(run, barrier, expected, order_seed):
+    body = f"""
+    __shared__ int s[43]; int t = threadIdx.x;
+    if (t >= 43) return;
+    s[t] = t + 1; {barrier} __syncthreads();"""
+    outputs = {"y": (43, "int32")}
+    source = f"__global__ void k(int* y) {{ {body} }}"
+    out = run(source, outputs=outputs, block=64, order_seed=order_seed)
+    np.testing.assert_array_equal(out["y"], expected)
 
 
 def test_printf_goes_to_standard_error(run, capsys):
