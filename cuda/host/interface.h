@@ -28,6 +28,7 @@ struct Entry {
   int parameters;
   const char* kinds;                   // one letter per parameter: p pointer, s scalar
   void (*call)(const Argument* arguments);
+  int most_threads;                    // by its launch bounds; 0 without
 };
 
 struct Table {

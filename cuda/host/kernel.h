@@ -39,6 +39,11 @@ struct Parameters {
   static constexpr char kinds[] = {(std::is_pointer_v<P> ? 'p' : 's')..., '\0'};
 };
 
+template <class... Rest>
+constexpr int first(int value, Rest...) {
+  return value;
+}
+
 // The parameters' types come from the kernel's own type: no text is parsed for them.
 template <auto kernel, class Function = decltype(kernel)>
 struct Caller;
@@ -52,8 +57,8 @@ struct Caller<kernel, void (*)(P...)> {
     (void)arguments;
     spread(arguments, std::index_sequence_for<P...>{});
   }
-  static constexpr Entry entry(const char* name) {
-    return {name, (int)sizeof...(P), Parameters<P...>::kinds, call};
+  static constexpr Entry entry(const char* name, int most_threads) {
+    return {name, (int)sizeof...(P), Parameters<P...>::kinds, call, most_threads};
   }
 };
 

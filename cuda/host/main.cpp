@@ -80,6 +80,10 @@ void fit(const Launch& launch) {
       fault("constraints", "parameter %zu of %s is a %s but the launch gives a %s", k + 1,
             entry->name, pointer ? "number" : "pointer", pointer ? "tensor" : "number");
   }
+  unsigned threads = launch.block.x * launch.block.y * launch.block.z;
+  if (entry->most_threads && threads > (unsigned)entry->most_threads)
+    fault("constraints", "%s has %u threads a block; its __launch_bounds__ allow %d", entry->name,
+          threads, entry->most_threads);
   size_t fixed = static_shared_bytes();
   if (fixed > static_shared_limit)
     fault("constraints", "%s has %zu bytes of static shared memory; a block may have %zu",

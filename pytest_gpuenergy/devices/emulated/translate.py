@@ -95,7 +95,19 @@ def translate(source: str, entries: Sequence[str]) -> str:
             raise KernelFault("constraints", f"The entry {entry!r} is not the name of a function.")
     outline = _Outline(source)
     outline.walk()
+    for entry in entries:
+        name = _function_of(entry)
+        declared = name in outline.kernels or outline.in_macros
+        if not declared and re.search(rf"\b{name}\s*\(", source):
+            raise KernelFault(
+                "compile", f"the launch does not fit the text: {entry} is not a __global__ function"
+            )
     return _assemble(outline, entries)
+
+
+def _function_of(entry: str) -> str:
+    """The name of the function alone."""
+    return entry.partition("<")[0].rpartition("::")[2].strip()
 
 
 class _Outline:
@@ -109,6 +121,10 @@ class _Outline:
         self._kernel = ""
         self._kernel_depth = -1
         self._named = ""
+        self._bound = ""  # the arguments of the launch bounds of what is named
+        self.kernels: set[str] = set()
+        self.bounds: dict[str, list[int]] = {}  # the numbers of those that a kernel has
+        self.in_macros = False  # whether a macro may declare kernels
         self._variables = 0
         self._elsewhere: set[str] = set()  # names that were declared extern
         self._namespaces: list[int] = []  # the depths at which those open here began
@@ -118,7 +134,7 @@ class _Outline:
         while match := _OUTLINE.search(self.source, position):
             position = match.end()
             if match["brace"]:
-                self._brace(match["brace"], match.start())
+                self._brace(match["brace"], match.start(), match.end())
             elif match["directive"]:
                 self._directive(match)
             elif word := match["word"]:
@@ -142,7 +158,7 @@ class _Outline:
             **dict.fromkeys(("asm", "__asm__", "__asm"), self._assembler),
         }
 
-    def _brace(self, brace: str, start: int) -> None:
+    def _brace(self, brace: str, start: int, end: int) -> None:
         if brace == "{":
             if _NAMESPACE.search(self.source, max(0, start - 200), start):
                 self._namespaces.append(self._depth)
@@ -154,9 +170,18 @@ class _Outline:
             if self._namespaces and self._depth <= self._namespaces[-1]:
                 self._namespaces.pop()
             if self._depth <= self._kernel_depth:
-                self._kernel, self._kernel_depth = "", -1
+                self._close_kernel(end)
+
+    def _close_kernel(self, end: int) -> None:
+        if self._bound:
+            number = sum(map(len, self.bounds.values()))
+            self.bounds.setdefault(self._kernel, []).append(number)
+            text = f" enum {{ cuhost_bound_{number} = ::cuhost::first({self._bound}) }};"
+            self.edits.append((end, end, text))
+        self._kernel, self._kernel_depth, self._bound = "", -1, ""
 
     def _directive(self, match: re.Match[str]) -> None:
+        self.in_macros |= "__global__" in match[0]
         include = _INCLUDE.match(match[0])
         if include is None:
             return
@@ -164,13 +189,25 @@ class _Outline:
         text = "" if header in _SUPPORTED_HEADERS else f"#error {CANNOT}: #include <{header}>"
         self.edits.append((match.start(), match.end(), text))
 
-    def _global(self, _start: int, end: int) -> int:
-        """Remember the name of a kernel that is defined (not merely declared) here."""
-        name, previous = "", ""
+    def _of_template(self, start: int) -> bool:
+        return self.source[:start].rstrip().endswith(">")
+
+    def _global(self, start: int, end: int) -> int:
+        """Remember the name and the launch bounds of a kernel; a definition begins a kernel."""
+        name, previous, bound = "", "", slice(0)
         for token, depth in _nested(self.source, end):
             if depth == 0 and token.text in ";{":
-                self._named = name if token.text == "{" else ""
+                self.kernels.add(name)
+                defined = token.text == "{"
+                self._named = name if defined else ""
+                self._bound = " ".join(self.source[bound].split()) if defined else ""
+                if self._of_template(start) and not self._bound.isdecimal():
+                    self._bound = ""
                 break
+            if previous == "__launch_bounds__" and depth == 1 and token.text == "(":
+                bound = slice(token.end, token.end)
+            elif bound.start and bound.start == bound.stop and depth == 0 and token.text == ")":
+                bound = slice(bound.start, token.start)
             if token.text == "(" and depth == 1 and previous not in _ATTRIBUTES:
                 name = name or previous
             if token.kind == "name":
@@ -246,7 +283,7 @@ class _Outline:
         Constants stay, also as the compiler may need their value, and so does what is declared in a
         function, a class, a template, or before it is defined.
         """
-        if len(self._namespaces) < self._depth or self.source[:start].rstrip().endswith(">"):
+        if len(self._namespaces) < self._depth or self._of_template(start):
             return end
         declared = _declared(self.source, end)
         if declared is None or declared.words & (_LEFT_ALONE | self._elsewhere):
@@ -376,13 +413,20 @@ def _declared(source: str, position: int) -> _Declared | None:
     return None
 
 
+def _bound(outline: _Outline, entry: str) -> str:
+    """The most threads that a block of the entry may have, as an expression; 0 when not known."""
+    numbers = outline.bounds.get(_function_of(entry), [])
+    scope = entry.partition("<")[0].rpartition("::")
+    return f"{scope[0]}{scope[1]}cuhost_bound_{numbers[0]}" if len(numbers) == 1 else "0"
+
+
 def _assemble(outline: _Outline, entries: Sequence[str]) -> str:
     refused = "".join(
         f'void cuhost_refused_{k}() __attribute__((error("{reason}")));\n'
         for k, reason in enumerate(outline.refusals)
     )
     functions = "".join(
-        f'  ::cuhost::Caller<&{entry}>::entry("{entry.split("<")[0].strip()}"),\n'
+        f'  ::cuhost::Caller<&{entry}>::entry("{_function_of(entry)}", {_bound(outline, entry)}),\n'
         for entry in entries
     )
     return (

@@ -466,6 +466,33 @@ def test_a_launch_that_no_gpu_takes_breaks_a_constraint(run, launch, pattern):
         run(source, **launch)
 
 
+@pytest.mark.parametrize(
+    ("source", "entry"),
+    [
+        ("__global__ void __launch_bounds__(32) k() {}", "k"),
+        ("#define WARP 32\n__global__ void __launch_bounds__(WARP, 2) k() {}", "k"),
+        ("template <int N> __global__ __launch_bounds__(32) void k() { if (N) {} }", "k<3>"),
+    ],
+)
+def test_more_threads_than_the_launch_bounds_break_a_constraint(run, source, entry):
+    run(source, entry=entry, block=32)
+    with _fault("constraints", "k has 64 threads a block; its __launch_bounds__ allow 32"):
+        run(source, entry=entry, block=64)
+
+
+def test_launch_bounds_that_only_an_instance_knows_are_no_hindrance(run):
+    run("template <int N> __global__ void __launch_bounds__(N) k() {}", entry="k<32>", block=64)
+
+
+def test_a_function_that_is_no_kernel_cannot_be_launched(run):
+    with _fault("compile", "the launch does not fit the text: k is not a __global__ function"):
+        run("__device__ void k() {}")
+
+
+def test_a_macro_may_declare_a_kernel(run):
+    run("#define KERNEL extern __global__ void\nKERNEL k() {}")
+
+
 def test_static_shared_memory_is_limited_per_kernel(run):
     source = """
     __global__ void other() { __shared__ volatile char a[40000]; a[0] = 1; }
