@@ -26,7 +26,8 @@ struct Argument {
 struct Entry {
   const char* name;
   int parameters;
-  const char* kinds;                   // one letter per parameter: p pointer, s scalar
+  const char* kinds;                   // one letter per parameter: pointer, floating, integer
+  const unsigned char* sizes;          // bytes of each
   void (*call)(const Argument* arguments);
   int most_threads;                    // by its launch bounds; 0 without
 };

@@ -36,7 +36,9 @@ inline T convert(const Argument& argument) {
 
 template <class... P>
 struct Parameters {
-  static constexpr char kinds[] = {(std::is_pointer_v<P> ? 'p' : 's')..., '\0'};
+  static constexpr char kinds[] = {
+      (std::is_pointer_v<P> ? 'p' : std::is_floating_point_v<P> ? 'f' : 'i')..., '\0'};
+  static constexpr unsigned char sizes[] = {(unsigned char)sizeof(P)..., 0};
 };
 
 template <class... Rest>
@@ -58,7 +60,8 @@ struct Caller<kernel, void (*)(P...)> {
     spread(arguments, std::index_sequence_for<P...>{});
   }
   static constexpr Entry entry(const char* name, int most_threads) {
-    return {name, (int)sizeof...(P), Parameters<P...>::kinds, call, most_threads};
+    using All = Parameters<P...>;
+    return {name, (int)sizeof...(P), All::kinds, All::sizes, call, most_threads};
   }
 };
 

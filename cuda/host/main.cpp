@@ -79,6 +79,14 @@ void fit(const Launch& launch) {
     if (pointer != (entry->kinds[k] == 'p'))
       fault("constraints", "parameter %zu of %s is a %s but the launch gives a %s", k + 1,
             entry->name, pointer ? "number" : "pointer", pointer ? "tensor" : "number");
+    if (pointer) continue;
+    // A card is given the bytes of the scalar as they are.
+    const Scalar& scalar = launch.scalars[k];
+    const char* kind = launch.arguments[k].kind == Argument::real ? "floating" : "integer";
+    if (entry->kinds[k] != kind[0] || entry->sizes[k] != scalar.bytes)
+      fault("constraints", "parameter %zu of %s is %s number of %d bytes but the scalar %s is %s",
+            k + 1, entry->name, entry->kinds[k] == 'f' ? "a floating" : "an integer",
+            entry->sizes[k], scalar.name.c_str(), scalar.type.c_str());
   }
   unsigned threads = launch.block.x * launch.block.y * launch.block.z;
   if (entry->most_threads && threads > (unsigned)entry->most_threads)

@@ -56,7 +56,9 @@ void read_plan() {
     launch.block = dimensions();
     launch.shared_bytes = (size_t)number();
     launch.arguments.resize((size_t)number());
-    for (Argument& argument : launch.arguments) {
+    launch.scalars.resize(launch.arguments.size());
+    for (size_t k = 0; k < launch.arguments.size(); ++k) {
+      Argument& argument = launch.arguments[k];
       std::string text = word();
       const char* value = text.c_str() + 1;
       argument = {};
@@ -71,6 +73,11 @@ void read_plan() {
         argument.kind = Argument::real;
         argument.fraction = strtod(value, nullptr);
       }
+      if (argument.kind == Argument::pointer) continue;
+      Scalar& scalar = launch.scalars[k];
+      scalar.name = word();
+      scalar.type = word();
+      scalar.bytes = (size_t)number();
     }
   }
 }

@@ -25,11 +25,17 @@ struct Tensor {
   char* payload;
 };
 
+struct Scalar {
+  std::string name, type;
+  size_t bytes;
+};
+
 struct Launch {
   int entry;
   Index grid, block;
   size_t shared_bytes;
   std::vector<Argument> arguments;
+  std::vector<Scalar> scalars;         // one per argument, empty for tensors
 };
 
 // A __shared__ variable, or one of the device.

@@ -135,8 +135,9 @@ def write_plan(
     ]
     for tensor, file, writable in tensors:
         item = np.dtype(tensor.dtype).itemsize
-        name = re.sub(r"\s", "_", tensor.name)[:200] or "_"
-        lines.append(f"{name} {tensor.dtype} {file} {int(writable)} {tensor.nbytes} {item}")
+        lines.append(
+            f"{_word(tensor.name)} {tensor.dtype} {file} {int(writable)} {tensor.nbytes} {item}"
+        )
     entries = entries_of(kernel)
     lines.append(str(len(kernel.launches)))
     for launch in kernel.launches:
@@ -147,6 +148,10 @@ def write_plan(
     return "\n".join(lines) + "\n"
 
 
+def _word(name: str) -> str:
+    return re.sub(r"\s", "_", name)[:200] or "_"
+
+
 def _argument(
     launch: Launch, name: str, numbers: Mapping[str, int], scalars: Mapping[str, Scalar]
 ) -> str:
@@ -154,9 +159,9 @@ def _argument(
         return f"t{numbers[name]}"
     if name in scalars:
         scalar = scalars[name]
-        if np.dtype(scalar.dtype).kind == "f":
-            return f"f{float(scalar.value)!r}"
-        return f"i{int(scalar.value)}"
+        dtype = np.dtype(scalar.dtype)
+        kind, value = ("f", float(scalar.value)) if dtype.kind == "f" else ("i", int(scalar.value))
+        return f"{kind}{value!r} {_word(name)} {dtype} {dtype.itemsize}"
     known = ", ".join([*numbers, *scalars])
     raise KernelFault(
         "constraints",

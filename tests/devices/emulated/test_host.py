@@ -502,6 +502,27 @@ def test_static_shared_memory_is_limited_per_kernel(run):
         run(source % 49153)
 
 
+@pytest.mark.parametrize(
+    ("parameter", "dtype", "said"),
+    [
+        ("int", "float32", "an integer number of 4 bytes but the scalar n is float32"),
+        ("int", "int64", "an integer number of 4 bytes but the scalar n is int64"),
+        ("float", "float64", "a floating number of 4 bytes but the scalar n is float64"),
+        ("const double", "int64", "a floating number of 8 bytes but the scalar n is int64"),
+    ],
+)
+def test_a_scalar_of_another_type_breaks_a_constraint(run, parameter, dtype, said):
+    with _fault("constraints", f"parameter 1 of k is {said}"):
+        run(f"__global__ void k({parameter} n) {{}}", scalars=[Scalar("n", dtype, 2)])
+
+
+@pytest.mark.parametrize(
+    ("parameter", "dtype"), [("unsigned", "int32"), ("bool", "uint8"), ("const size_t", "int64")]
+)
+def test_a_scalar_may_differ_in_its_sign(run, parameter, dtype):
+    run(f"__global__ void k({parameter} n) {{}}", scalars=[Scalar("n", dtype, 1)])
+
+
 def test_a_tensor_for_a_number_breaks_a_constraint(run):
     with _fault("constraints", "parameter 1 of k is a number but the launch gives a tensor"):
         run("__global__ void k(int n) {}", outputs={"y": (1, "int32")})
