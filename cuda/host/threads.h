@@ -66,7 +66,7 @@ inline void __threadfence() {
   cuhost::cuhost_fence();
 #endif
 }
-inline void __threadfence_block() { __threadfence(); }
+inline void __threadfence_block() {}
 inline void __threadfence_system() { __threadfence(); }
 inline unsigned __activemask() { return cuhost::cuhost_active_lanes(); }
 inline unsigned __ballot_sync(unsigned mask, int p) {

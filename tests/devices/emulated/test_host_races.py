@@ -209,6 +209,12 @@ def test_a_fence_may_order_blocks(check):
     assert check(body, grid=4, block=1).launches[0].blocks_run == 4
 
 
+def test_a_fence_of_the_block_does_not_order_blocks(check):
+    body = "y[blockIdx.x] = 1; __threadfence_block(); if (blockIdx.x == 3) y[4] = y[0] + y[1];"
+    with _wrong(r"race on global memory: .* y\[\d\], and nothing orders blocks"):
+        check(body, grid=4, block=1)
+
+
 def test_a_sample_of_a_large_grid_is_run(check):
     (launch,) = check("if (!t && blockIdx.x == gridDim.x - 1) y[0] = 1;", grid=100000).launches
     assert launch.blocks == 100000
