@@ -21,10 +21,15 @@ class Definition:
     body: str
 
 
+def function_of(entry: str) -> str:
+    """The name of the function alone, without its namespaces and the arguments of its template."""
+    return entry.partition("<")[0].rpartition("::")[2].strip()
+
+
 def definition_of(source: str, entry: str) -> Definition:
     """That of the kernel function ``entry``; all of the text is its body if it is not found."""
     text = _SKIPPED.sub("", source)
-    name = re.escape(entry.partition("<")[0].strip())
+    name = re.escape(function_of(entry))
     found = re.search(rf"\b{name}\s*\(([^;{{}}]*)\)\s*\{{", text)
     if found is None:
         return Definition("", text)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_gpuenergy.devices.emulated.kernel_text import function_of
 from pytest_gpuenergy.errors import KernelFault
 
 CANNOT = "cannot run on the emulated GPU"
@@ -59,7 +60,7 @@ _LINKAGE = re.compile(r'\s*"C(?:\+\+)?"')
 _INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")')
 _NAMESPACE = re.compile(r'(?:\bnamespace(?:\s+[\w:]+)?|\bextern\s*"C(?:\+\+)?")\s*$')
 _LEFT_ALONE = frozenset(("const", "constexpr", "extern", "typedef", "operator", "friend"))
-_ENTRY = re.compile(r"[A-Za-z_]\w*(\s*<[\w\s,:*&<>-]*>)?")
+_ENTRY = re.compile(r"(?:[A-Za-z_]\w*::)*[A-Za-z_]\w*(\s*<[\w\s,:*&<>-]*>)?")
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,13 @@ def translate(source: str, entries: Sequence[str]) -> str:
     outline = _Outline(source)
     outline.walk()
     for entry in entries:
-        name = _function_of(entry)
+        name = function_of(entry)
         declared = name in outline.kernels or outline.in_macros
         if not declared and re.search(rf"\b{name}\s*\(", source):
             raise KernelFault(
                 "compile", f"the launch does not fit the text: {entry} is not a __global__ function"
             )
     return _assemble(outline, entries)
-
-
-def _function_of(entry: str) -> str:
-    """The name of the function alone."""
-    return entry.partition("<")[0].rpartition("::")[2].strip()
 
 
 class _Outline:
@@ -415,7 +411,7 @@ def _declared(source: str, position: int) -> _Declared | None:
 
 def _bound(outline: _Outline, entry: str) -> str:
     """The most threads that a block of the entry may have, as an expression; 0 when not known."""
-    numbers = outline.bounds.get(_function_of(entry), [])
+    numbers = outline.bounds.get(function_of(entry), [])
     scope = entry.partition("<")[0].rpartition("::")
     return f"{scope[0]}{scope[1]}cuhost_bound_{numbers[0]}" if len(numbers) == 1 else "0"
 
@@ -426,7 +422,7 @@ def _assemble(outline: _Outline, entries: Sequence[str]) -> str:
         for k, reason in enumerate(outline.refusals)
     )
     functions = "".join(
-        f'  ::cuhost::Caller<&{entry}>::entry("{_function_of(entry)}", {_bound(outline, entry)}),\n'
+        f'  ::cuhost::Caller<&{entry}>::entry("{function_of(entry)}", {_bound(outline, entry)}),\n'
         for entry in entries
     )
     return (

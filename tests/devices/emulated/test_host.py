@@ -291,6 +291,23 @@ def test_a_template_instance_can_be_launched(run):
     np.testing.assert_array_equal(out["y"], np.full(8, 7))
 
 
+@pytest.mark.parametrize("entry", ["a::b::k", "a::many<float, 4>"])
+def test_a_kernel_in_a_namespace_can_be_launched(run, entry):
+    source = """
+    namespace a {
+    namespace b {
+    __global__ void __launch_bounds__(4) k(float* y) {
+      __shared__ float s[4];
+      s[threadIdx.x] = threadIdx.x;
+      y[threadIdx.x] = s[threadIdx.x];
+    }
+    }  // namespace b
+    template <class T, int N> __global__ void many(T* y) { b::k(y); }
+    }  // namespace a"""
+    out = run(source, outputs={"y": (4, "float32")}, entry=entry, block=4)
+    np.testing.assert_array_equal(out["y"], np.arange(4))
+
+
 def test_launches_pass_data_through_a_workspace(runner, tmp_path):
     source = """
     __global__ void square(const float* x, float* t) {

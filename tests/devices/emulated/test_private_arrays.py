@@ -55,3 +55,8 @@ def test_a_template_is_found_by_its_name() -> None:
 @given(st.text(alphabet="float a[0123];{}()k/*\"'\n", max_size=200))
 def test_any_text_is_read(text: str) -> None:
     assert private_words(text, "k") >= 0
+
+
+def test_those_of_a_kernel_in_a_namespace_are_its_own() -> None:
+    text = "namespace a { __device__ void f() { int i[9]; } __global__ void k() { int i[4]; } }"
+    assert private_words(text, "a::k") == 4
