@@ -75,6 +75,10 @@ _REFUSED = re.compile(
     r"(?:attribute error|'error' attribute): (.*)$|#error (cannot run on the emulated GPU.*)$"
 )
 
+# A name that only CUDA can mean, and that nothing declares here; in GCC's words, then in clang's.
+_CUDA_NAME = r"'(__\w+|clock(?:64)?|half2?)'"
+_UNKNOWN = re.compile(rf"{_CUDA_NAME} was not declared|undeclared identifier {_CUDA_NAME}")
+
 
 @functools.cache
 def build_version() -> str:
@@ -267,6 +271,8 @@ def _first_error(stderr: str) -> str:
             text = (refused[1] or refused[2]).rstrip('"') if refused else match["text"]
             if "inline_ptx_cannot_run" in text:  # assembler text from a macro, see kernel.h
                 text = f"{CANNOT}: inline PTX"
+            if unknown := _UNKNOWN.search(text):
+                text = f"{CANNOT}: {unknown[1] or unknown[2]}"
             if match["file"] == "launch":
                 return f"the launch does not fit the text: {text}"
             if match["file"].endswith("kernel.cu"):

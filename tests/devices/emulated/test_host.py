@@ -453,6 +453,31 @@ def test_text_that_cannot_be_compiled_is_a_compile_fault(run, source, pattern):
         run(source)
 
 
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        ("y[0] = __ldcs(y);", "__ldcs"),
+        ("__stcg(y, 1);", "__stcg"),
+        ("y[0] = clock64();", "clock64"),
+        ("y[0] = __byte_perm(1, 2, 3);", "__byte_perm"),
+        ("y[0] = __dp4a(1, 2, 3);", "__dp4a"),
+        ("y[0] = __reduce_add_sync(~0u, 1);", "__reduce_add_sync"),
+        ("y[0] = __match_any_sync(~0u, 1);", "__match_any_sync"),
+        ("__nanosleep(10);", "__nanosleep"),
+        ("__builtin_assume(y);", "__builtin_assume"),
+    ],
+)
+def test_functions_of_cuda_that_are_not_emulated_are_refused_by_name(run, statement, name):
+    with _fault("compile", f"line 2: cannot run on the emulated GPU: {name}$"):
+        run(f"__global__ void k(int* y) {{\n{statement} }}", outputs={"y": (1, "int32")})
+
+
+@pytest.mark.parametrize("header", ["cuda_fp16.h", "cooperative_groups.h"])
+def test_headers_of_cuda_that_are_not_there_are_refused_by_name(run, header):
+    with _fault("compile", f"line 1: cannot run on the emulated GPU: #include <{header}>"):
+        run(f"#include <{header}>\n__global__ void k() {{}}")
+
+
 def test_waiting_for_copies_and_unused_ptx_are_no_hindrance(run):
     source = """
     __device__ void unused() { asm volatile("mma.sync.aligned;" : : : "memory"); }
