@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from pytest_gpuenergy.devices.cache import CacheState
-from pytest_gpuenergy.devices.cuda_runner import check_arguments
 from pytest_gpuenergy.devices.device import Arena, Device, Launches, Repeater, Timeline, Work
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
@@ -166,8 +165,7 @@ class CudaDevice(Device):
     def _compiled(
         self, kernel: Kernel, arenas: Mapping[str, Arena], scalars: Mapping[str, Scalar]
     ) -> Binary:
-        spaces = [space.name for space in kernel.workspaces]
-        check_arguments(kernel, [*arenas, *scalars, *spaces])
+        kernel.check_arguments(arenas, scalars)
         return self._binary(kernel)
 
     def _binary(self, kernel: Kernel) -> Binary:

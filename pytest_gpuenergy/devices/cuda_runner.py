@@ -202,15 +202,3 @@ def _in_turn(actions: Sequence[Callable[[], None]]) -> Callable[[], None]:
     """A function that does one of ``actions`` at each call, in a circle."""
     turns = cycle(actions)
     return lambda: next(turns)()
-
-
-def check_arguments(kernel: Kernel, sequence: Sequence[str]) -> None:
-    """Raise KernelFault when a launch names an argument that is not in ``sequence``."""
-    for launch in kernel.launches:
-        for name in launch.arguments:
-            if name not in sequence:
-                raise KernelFault(
-                    "constraints",
-                    f"{launch.entry} takes an argument {name!r}, "
-                    f"and the workload has only {', '.join(sequence)}.",
-                )

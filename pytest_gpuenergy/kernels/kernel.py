@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads.workload import Tensor
 
 Language = Literal["cuda", "triton"]
@@ -113,6 +113,22 @@ class Kernel:
             "workspaces": [asdict(tensor) for tensor in self.workspaces],
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def check_arguments(self, tensors: Iterable[str], scalars: Iterable[str]) -> None:
+        """Compare what the launches take with what the workload has, beside the workspaces.
+
+        Raises:
+            KernelFault: ``constraints``, when a launch takes something else.
+        """
+        known = [*tensors, *(space.name for space in self.workspaces), *scalars]
+        for launch in self.launches:
+            for name in launch.arguments:
+                if name not in known:
+                    raise KernelFault(
+                        "constraints",
+                        f"{launch.entry} takes an argument {name!r}, which is no tensor, workspace "
+                        f"or scalar (there are {', '.join(known)}).",
+                    )
 
     @property
     def short_digest(self) -> str:

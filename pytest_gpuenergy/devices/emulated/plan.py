@@ -121,6 +121,7 @@ def write_plan(
     Raises:
         KernelFault: ``constraints`` when an argument is no tensor, workspace or scalar.
     """
+    kernel.check_arguments(arenas, scalars)
     tensors: list[tuple[Tensor, int, bool]] = [
         (arenas[name].tensor, file, arenas[name].tensor.role != "input")
         for name, file in files.items()
@@ -141,7 +142,7 @@ def write_plan(
     entries = entries_of(kernel)
     lines.append(str(len(kernel.launches)))
     for launch in kernel.launches:
-        arguments = [_argument(launch, name, numbers, scalars) for name in launch.arguments]
+        arguments = [_argument(name, numbers, scalars) for name in launch.arguments]
         sizes = " ".join(map(str, (*launch.grid, *launch.block, launch.shared_bytes)))
         lines.append(f"{entries.index(launch.entry)} {sizes} {len(arguments)}")
         lines += arguments
@@ -152,22 +153,13 @@ def _word(name: str) -> str:
     return re.sub(r"\s", "_", name)[:200] or "_"
 
 
-def _argument(
-    launch: Launch, name: str, numbers: Mapping[str, int], scalars: Mapping[str, Scalar]
-) -> str:
+def _argument(name: str, numbers: Mapping[str, int], scalars: Mapping[str, Scalar]) -> str:
     if name in numbers:
         return f"t{numbers[name]}"
-    if name in scalars:
-        scalar = scalars[name]
-        dtype = np.dtype(scalar.dtype)
-        kind, value = ("f", float(scalar.value)) if dtype.kind == "f" else ("i", int(scalar.value))
-        return f"{kind}{value!r} {_word(name)} {dtype} {dtype.itemsize}"
-    known = ", ".join([*numbers, *scalars])
-    raise KernelFault(
-        "constraints",
-        f"{launch.entry} takes an argument {name!r}, which is no tensor, workspace or scalar "
-        f"(there are {known}).",
-    )
+    scalar = scalars[name]
+    dtype = np.dtype(scalar.dtype)
+    kind, value = ("f", float(scalar.value)) if dtype.kind == "f" else ("i", int(scalar.value))
+    return f"{kind}{value!r} {_word(name)} {dtype} {dtype.itemsize}"
 
 
 def read_profile(kernel: Kernel, answers: Sequence[str]) -> AccessProfile:

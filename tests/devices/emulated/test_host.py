@@ -709,3 +709,19 @@ def test_a_kernel_is_not_begun_once_the_device_is_closed(tmp_path):
     arenas = {"y": Arena.create(tmp_path / "y", Tensor("y", (1,), "float32", "output"))}
     with pytest.raises(DeviceError, match="was closed before the kernel had run"):
         host.run(kernel, arenas, {}, timeout_s=TIMEOUT_S)
+
+
+def test_an_argument_that_there_is_not_is_told_with_all_there_are(tmp_path, runner):
+    kernel = Kernel(
+        'extern "C" __global__ void k(float* y, int n) {}',
+        (Launch("k", (1, 1, 1), (1, 1, 1), ("y", "z")),),
+        workspaces=(Tensor("space", (4,), "float32", "workspace"),),
+    )
+    arenas = {
+        name: Arena.create(tmp_path / name, Tensor(name, (1,), "float32", "output"))
+        for name in ("x", "y")
+    }
+    problem = r"k takes an argument 'z', .* \(there are x, y, space, n\)"
+    with pytest.raises(KernelFault, match=problem) as caught:
+        runner.run(kernel, arenas, {"n": Scalar("n", "int32", 1)}, timeout_s=TIMEOUT_S)
+    assert caught.value.outcome == "constraints"
