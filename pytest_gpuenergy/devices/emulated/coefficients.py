@@ -37,10 +37,10 @@ class Coefficients:
     branch_cycles: float = 165.0
     barrier_cycles: float = 180.0
     shared_cycles: float = 0.955
-    conflict_cycles: float = 0.759
+    conflict_cycles: float = 0.758
     power_base: float = 0.00875
     power_issue: float = 0.202
-    power_l2: float = 0.894
+    power_l2: float = 0.895
     power_spill: float = 0.336
 
 
