@@ -226,9 +226,11 @@ def _tell_wrong(
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(values - expected) / scale
     place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
+    found, right = float(output[place]), float(expected[place])
+    digits = 6 if f"{found:.6g}" != f"{right:.6g}" else 17
     return (
         f"{_places(name, error > bound.max_relative)} wrong (seed {seed}); the worst is "
-        f"{name}{list(place)} = {float(output[place]):.6g} instead of {expected[place]:.6g}, off "
+        f"{name}{list(place)} = {found:.{digits}g} instead of {right:.{digits}g}, off "
         f"by {float(error[place]):.2e} of the largest value (bound {bound.max_relative:.1e})."
     )
 
