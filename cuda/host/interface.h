@@ -45,8 +45,8 @@ enum WarpOperation { warp_sync, warp_exchange, warp_ballot };
 extern "C" {
 extern void* cuhost_dynamic_shared;
 
-void cuhost_barrier();
-int cuhost_barrier_reduce(int predicate, char operation);  // + count, & and, | or
+void cuhost_barrier(int line);
+int cuhost_barrier_reduce(int predicate, char operation, int line);  // + count, & and, | or
 // All live threads of the mask take part; gives the value of lane `source`, or the ballot.
 uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation);
 unsigned cuhost_active_lanes();

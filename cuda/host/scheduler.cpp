@@ -44,6 +44,7 @@ Context fibers[max_threads];
 int idle[max_threads], idle_count, fiber_count;
 int order[max_threads];
 int thread_count, cursor, step, live, waiting, warp_waiters, current = -1, current_fiber;
+int barrier_line, first_at_barrier;  // of those waiting
 Context scheduler_context;
 const Scheduler* running;
 uint64_t random_state;
@@ -256,17 +257,27 @@ void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
 
 extern "C" {
 
-void cuhost_barrier() {
+void cuhost_barrier(int line) {
+  if (!waiting) {
+    barrier_line = line;
+    first_at_barrier = current;
+  } else if (line != barrier_line) {
+    std::string first = place_of(threads[first_at_barrier].index, cuhost_where.block);
+    fault("runtime",
+          "barrier divergence: %s waits in line %d and %s in line %d: all threads of a block must "
+          "meet at the same barrier",
+          here().c_str(), line, first.c_str(), barrier_line);
+  }
   state[current] = at_barrier;
   ++waiting;
   block_here();
 }
 
-int cuhost_barrier_reduce(int predicate, char operation) {
+int cuhost_barrier_reduce(int predicate, char operation, int line) {
   votes.count += predicate != 0;
   votes.all &= predicate != 0;
   votes.any |= predicate != 0;
-  cuhost_barrier();
+  cuhost_barrier(line);
   return operation == '+' ? verdict.count : operation == '&' ? verdict.all : verdict.any;
 }
 

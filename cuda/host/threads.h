@@ -54,10 +54,17 @@ CUHOST_UNCHECKED T atomic(T* address, F&& change) {
 
 namespace cuda_device {
 
-inline void __syncthreads() { cuhost::cuhost_barrier(); }
-inline int __syncthreads_count(int p) { return cuhost::cuhost_barrier_reduce(p, '+'); }
-inline int __syncthreads_and(int p) { return cuhost::cuhost_barrier_reduce(p, '&'); }
-inline int __syncthreads_or(int p) { return cuhost::cuhost_barrier_reduce(p, '|'); }
+// The line is that of the call.
+inline void __syncthreads(int line = __builtin_LINE()) { cuhost::cuhost_barrier(line); }
+inline int __syncthreads_count(int p, int line = __builtin_LINE()) {
+  return cuhost::cuhost_barrier_reduce(p, '+', line);
+}
+inline int __syncthreads_and(int p, int line = __builtin_LINE()) {
+  return cuhost::cuhost_barrier_reduce(p, '&', line);
+}
+inline int __syncthreads_or(int p, int line = __builtin_LINE()) {
+  return cuhost::cuhost_barrier_reduce(p, '|', line);
+}
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
   cuhost::cuhost_warp(mask, 0, 0, cuhost::warp_sync);
 }

@@ -402,6 +402,24 @@ def test_threads_that_wait_for_one_another_are_a_fault(run):
         run(f"__global__ void k() {{ {body} }}", block=8)
 
 
+@pytest.mark.parametrize("order_seed", [0, 1, 5])
+@pytest.mark.parametrize("wait", ["__syncthreads()", "__syncthreads_or(1)"])
+def test_threads_that_meet_at_different_barriers_are_a_fault(run, wait, order_seed):
+    source = f"""__global__ void k(int* y) {{
+      if (threadIdx.x < 32)
+        {wait};
+      for (int h = 0; h < 3; ++h)
+        {wait};
+      y[threadIdx.x] = 1;
+    }}"""
+    pattern = (
+        r"barrier divergence: thread \(\d+,0,0\) of block \(0,0,0\) of k waits in line [35] and "
+        r"thread \(\d+,0,0\) of block \(0,0,0\) of k in line [35]: all threads"
+    )
+    with _fault("runtime", pattern):
+        run(source, outputs={"y": (64, "int32")}, block=64, order_seed=order_seed)
+
+
 def test_a_barrier_that_a_thread_never_leads_to_is_a_timeout(run):
     body = "volatile bool on = true; if (threadIdx.x) __syncthreads(); else while (on) {}"
     with _fault("timeout", r"k did not finish within 1 s"):
