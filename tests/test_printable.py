@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.errors import DeviceError, InputError, KernelFault
 from pytest_gpuenergy.terminal import printable, printable_output, printable_text
 
@@ -73,3 +76,15 @@ def test_no_error_commands_the_terminal(error: Exception) -> None:
 
 def test_an_error_keeps_its_lines() -> None:
     assert re.fullmatch("a\n  b", str(DeviceError("a\n  b")))
+
+
+def test_what_tune_says_meanwhile_is_one_line_that_commands_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    layer = "1,4,4,2,2,1,1,1,0"
+    hostile = InputError("TVM says\n::error::y")
+    monkeypatch.setattr("pytest_gpuenergy.tuning.tuner.require_space", Mock(side_effect=hostile))
+    shapes = ["--shape", f"a={layer}", "--shape", "b=1,4,4,2,2,3,3,1,1"]
+    assert main(["tune", *shapes, "--out", str(tmp_path), "--gpu-device", "emulated"]) == 2
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == "a: not tuned: TVM says : :error::y"

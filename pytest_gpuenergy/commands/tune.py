@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
+from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
 from pytest_gpuenergy.errors import InputError, KernelFault
 from pytest_gpuenergy.metrics import METRICS
 from pytest_gpuenergy.tuning.settings import SPACES, STRATEGIES, SearchSettings
@@ -189,7 +188,7 @@ def run(arguments: Namespace) -> int:
             resume=arguments.resume,
             verify=verify,
             measure=None if arguments.no_energy else _measure_with(device),
-            tell=_tell,
+            tell=tell,
             live=live_stream(),
             stop=stop,
         )
@@ -213,7 +212,7 @@ def _workloads(arguments: Namespace) -> list[Conv2d]:
     distinct = distinct_shapes(chosen)
     for first, others in distinct.items():
         for other in others:
-            _tell(f"{other.name}: has the shape of {first.name}, whose records serve it")
+            tell(f"{other.name}: has the shape of {first.name}, whose records serve it")
     workloads = list(distinct)
     if arguments.quick:
         workloads = list(dict.fromkeys((workloads[0], workloads[-1])))
@@ -265,7 +264,7 @@ def _measure_with(device: Device) -> Measure:
         if found.outcome != "correct":
             raise KernelFault(found.outcome, found.error or "it failed.")
         if found.time_ms is None or found.power_w is None or found.energy_mj is None:
-            _tell(f"{workload.name}: no energy of {kernel.short_digest}: {found.error}")
+            tell(f"{workload.name}: no energy of {kernel.short_digest}: {found.error}")
             return None
         if limit_w is None:
             return None
@@ -328,10 +327,6 @@ def _report(results: list[TuneResult], *, as_json: bool) -> None:
         for result in results
     ]
     print_table(header, rows)
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _between(least: int, most: int) -> Callable[[str], int]:
