@@ -129,7 +129,10 @@ def _extremes(tensor: Tensor) -> Array:
         pair = np.array([np.iinfo(dtype).max, np.iinfo(dtype).min], dtype)
     else:  # the largest has been there in turn 0
         pair = np.zeros(2, dtype)
-    return np.resize(pair, tensor.shape)
+    values = np.empty(tensor.size, dtype)
+    for turn, value in enumerate(pair):
+        values[turn :: len(pair)] = value
+    return values.reshape(tensor.shape)
 
 
 @dataclass(frozen=True)

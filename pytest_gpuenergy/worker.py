@@ -53,7 +53,6 @@ class Worker:
         self._args = args
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
-        self._dying: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._log: Any = None
         self._starting = Lock()
@@ -65,10 +64,7 @@ class Worker:
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Have the child make its object, without waiting for it. Idempotent.
-
-        A child before it, killed without waiting, has ended then.
-        """
+        """Have the child make its object, without waiting for it. Idempotent."""
         if self._connection is None:
             self._start()
 
@@ -98,15 +94,13 @@ class Worker:
             raise result
         return result
 
-    def kill(self, *, wait: bool = True) -> None:
-        """End the child at once, and wait until it has ended unless told otherwise. Idempotent."""
-        if self._process is not None:
+    def kill(self) -> None:
+        """End the child at once, and wait until it has ended. Idempotent."""
+        if (process := self._process) is not None:  # which another thread may end, too
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._dying = self._process
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         self._forget()
-        if wait:
-            self._bury()
 
     def retire(self) -> None:
         """End the child at once and start none again, whatever other threads call. Idempotent."""
@@ -124,11 +118,6 @@ class Worker:
                 self._process.wait(timeout=2)
         self.kill()
 
-    def _bury(self) -> None:
-        if self._dying is not None:
-            self._dying.wait()
-            self._dying = None
-
     def _start(self) -> Connection:
         with self._starting:
             if self._retired:
@@ -136,7 +125,6 @@ class Worker:
             return self._launch()
 
     def _launch(self) -> Connection:
-        self._bury()
         ours, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in _forget
         self._process = subprocess.Popen(

@@ -134,12 +134,11 @@ def test_a_child_can_be_started_before_it_is_called(start: Callable[..., Worker]
     assert worker.call("pid") == worker.pid == pid is not None
 
 
-def test_a_child_need_not_be_waited_for_when_it_is_killed(start: Callable[..., Worker]) -> None:
+def test_a_child_that_is_killed_has_ended(start: Callable[..., Worker]) -> None:
     worker = start()
     first = worker.call("pid")
-    worker.kill(wait=False)
+    worker.kill()
     assert worker.pid is None
-    worker.start()
     assert not Path(f"/proc/{first}").exists()
     assert worker.call("pid") != first
 

@@ -20,8 +20,6 @@ from pytest_gpuenergy.paths import cache_dir
 from pytest_gpuenergy.worker import Worker, WorkerDiedError, WorkerTimeoutError
 from pytest_gpuenergy.workloads.workload import Scalar
 
-_CONTEXT_S = 60.0
-
 
 class HostClock:
     """The machine's monotonic clock, which all its processes share."""
@@ -50,7 +48,6 @@ class CudaDevice(Device):
         self.architecture = f"sm_{major}{minor}"
         self.clock = HostClock()
         self._refuse_mig()
-        self._exclusive = self._is_exclusive()
         if find_spec("cupy") is None:
             raise DeviceError(
                 f"{gpu.name} takes CuPy, which is not installed: pip install "
@@ -66,7 +63,7 @@ class CudaDevice(Device):
             for _ in range(2)
         )
         self._worker_has_repeated = False
-        self._with_context: set[int] = set()  # workers, by number
+        self._with_context: int | None = None  # the worker that has one, by number
 
     def prepare(self, kernels: Sequence[Kernel]) -> None:
         for kernel in kernels:
@@ -105,10 +102,10 @@ class CudaDevice(Device):
             self._renew_worker()
         self._worker_has_repeated = True
         if apart:
-            self._next_worker.start()  # imports CuPy meanwhile
+            self._next_worker.start()  # imports CuPy meanwhile, and does not touch the GPU yet
         self._use(timeout_s, "load", kernel, binary, *buffers, cache, apart)
         try:
-            yield _WorkerRepeater(self, timeout_s, apart)
+            yield _WorkerRepeater(self, timeout_s)
         finally:
             if apart:
                 self._renew_worker()
@@ -117,9 +114,10 @@ class CudaDevice(Device):
 
     @property
     def processes(self) -> frozenset[int]:
-        self._with_context &= {pid for pid in (self._worker.pid, self._next_worker.pid) if pid}
-        own = {os.getpid()} if has_context(self.ordinal) else set()
-        return frozenset(self._with_context | own)
+        found = {os.getpid()} if has_context(self.ordinal) else set()
+        if self._with_context is not None and self._with_context == self._worker.pid:
+            found.add(self._with_context)
+        return frozenset(found)
 
     def describe(self) -> dict[str, str]:
         cuda = self.nvml.nvmlSystemGetCudaDriverVersion_v2()
@@ -150,13 +148,6 @@ class CudaDevice(Device):
                 "use another GPU, or disable MIG."
             )
 
-    def _is_exclusive(self) -> bool:
-        """Whether the card lets only one process have a context."""
-        try:
-            return bool(self.nvml.nvmlDeviceGetComputeMode(self.handle))
-        except self.nvml.NVMLError:
-            return False  # a card that has no such modes
-
     def _compilers(self) -> CompilerPool:
         if self._pool is None:
             self._pool = CompilerPool(self.architecture, cache_dir("cubin"))
@@ -174,31 +165,17 @@ class CudaDevice(Device):
         return self._compilers().submit(kernel).result()
 
     def _renew_worker(self) -> None:
-        # A context takes a while to go, which nobody need wait for unless the next must follow it.
-        self._worker.kill(wait=self._next_worker.pid not in self._with_context)
+        # The old one first: a card in exclusive mode lets only one process have a context.
+        self._worker.kill()
         self._worker, self._next_worker = self._next_worker, self._worker
         self._worker_has_repeated = False
-
-    def _give_next_worker_a_context(self) -> None:
-        if self._exclusive:
-            return
-        try:
-            self._next_worker.call("warm_up", timeout_s=_CONTEXT_S)
-        except Exception:  # say, for want of memory: it is made anew when it is needed
-            self._next_worker.kill()
-        else:
-            self._note_context(self._next_worker)
-
-    def _note_context(self, worker: Worker) -> None:
-        if worker.pid is not None:
-            self._with_context.add(worker.pid)
 
     def _use(self, timeout_s: float, method: str, *arguments: object) -> None:
         """Call a method that makes the worker's context if there is none."""
         try:
             self._call(timeout_s, method, *arguments)
         finally:
-            self._note_context(self._worker)
+            self._with_context = self._worker.pid
 
     def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:
         try:
@@ -216,17 +193,12 @@ class CudaDevice(Device):
 
 
 class _WorkerRepeater:
-    def __init__(self, device: CudaDevice, timeout_s: float, apart: bool) -> None:
+    def __init__(self, device: CudaDevice, timeout_s: float) -> None:
         self._device = device
         self._timeout_s = timeout_s
-        self._apart = apart
 
     def start(self) -> None:
         self._device._call(self._timeout_s, "start")
-
-    def prepare_next(self) -> None:
-        if self._apart:
-            self._device._give_next_worker_a_context()
 
     def stop(self) -> Timeline:
         timeline: Timeline = self._device._call(self._timeout_s, "stop")

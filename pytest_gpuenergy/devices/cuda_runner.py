@@ -42,10 +42,6 @@ class CudaRunner:
         self._repeater: GraphRepeater | None = None
         self._kept: list[Any] = []
 
-    def warm_up(self) -> None:
-        """Make the context, which is what the first use of a GPU takes longest for."""
-        self._cupy.cuda.runtime.deviceSynchronize()
-
     def run_once(
         self,
         kernel: Kernel,

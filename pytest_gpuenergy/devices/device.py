@@ -121,9 +121,6 @@ class Repeater(Protocol):
     def start(self) -> None:
         """Begin launching; returns once the first launches are under way."""
 
-    def prepare_next(self) -> None:
-        """Do what the next measurement takes; called once, while the card heats up."""
-
     def stop(self) -> Timeline:
         """Stop launching, wait for what is under way, and tell what was done.
 

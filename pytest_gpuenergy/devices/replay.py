@@ -83,9 +83,6 @@ class GraphRepeater:
         self._thread.start()
         self._under_way.wait()
 
-    def prepare_next(self) -> None:
-        """Nothing: callables have no process of their own."""
-
     def stop(self) -> Timeline:
         """Finish what is under way and tell what was done; raises what a launch raised."""
         self._stop.set()

@@ -125,7 +125,7 @@ class EnergyMeter:
         start_s = self._device.clock.now_s()
         stopped = False
         try:
-            warm = self._warm_up(repeater, source, start_s, before_w)
+            warm = self._warm_up(source, start_s, before_w)
             begin = read_conditions(self._device)
             heat_wall_s = perf_counter() - began_s
             edges, meanwhile = self._run_trials(source, warm[-1])
@@ -141,16 +141,13 @@ class EnergyMeter:
         reading = self._evaluate(run, start, begin, end)
         return replace(reading, heat_wall_s=heat_wall_s)
 
-    def _warm_up(
-        self, repeater: Repeater, source: EnergySource, start_s: float, before_w: float | None
-    ) -> list[Edge]:
+    def _warm_up(self, source: EnergySource, start_s: float, before_w: float | None) -> list[Edge]:
         settings, clock = self._settings, self._device.clock
         begin_s = clock.now_s()
         edges = [source.probe()]
         stride = max(1, round(0.1 / source.period_s))
         # A source that had to be probed first has kept the card under load for longer.
         longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + 1.0)
-        repeater.prepare_next()
         while clock.now_s() - begin_s < longest_s:
             edges.append(source.next_edge(stride))
             if clock.now_s() - begin_s >= settings.warmup_s + source.memory_s:

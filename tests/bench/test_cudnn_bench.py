@@ -87,9 +87,6 @@ def real_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             def start(self) -> None:
                 self._repeater.start()
 
-            def prepare_next(self) -> None:
-                self._repeater.prepare_next()
-
             def stop(self) -> Timeline:
                 return self._repeater.stop()
 

@@ -37,7 +37,7 @@ class FakeWorker:
         if method in self.faults:
             raise self.faults[method]
 
-    def kill(self, *, wait: bool = True) -> None:  # noqa: ARG002
+    def kill(self) -> None:
         self.pid = None
 
 
@@ -58,27 +58,15 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
 
 
 @pytest.fixture
-def card() -> SimpleNamespace:
-    return SimpleNamespace(
+def device(workers: list[FakeWorker]) -> CudaDevice:  # noqa: ARG001 -- it makes them
+    nvml: Any = SimpleNamespace(
         nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
         nvmlDeviceGetMigMode=lambda _: (0, 0),
-        nvmlDeviceGetComputeMode=lambda _: 0,
         NVMLError=OSError,
     )
-
-
-@pytest.fixture
-def device(
-    workers: list[FakeWorker],  # noqa: ARG001 -- it makes them
-    card: Any,
-) -> CudaDevice:
-    return make_device(card)
-
-
-def make_device(card: Any) -> CudaDevice:
     gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
     found: FoundGpu = gpu
-    return CudaDevice(card, found)
+    return CudaDevice(nvml, found)
 
 
 def kernel() -> Kernel:
@@ -90,7 +78,6 @@ def measure(device: CudaDevice, *, apart: bool) -> int:
     with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=apart) as repeater:
         (number,) = device.processes
         repeater.start()
-        repeater.prepare_next()
     return number
 
 
@@ -113,10 +100,10 @@ def test_the_process_that_proved_a_kernel_right_measures_it(
     device.run_once(kernel(), {}, {}, timeout_s=1.0)
     number = measure(device, apart=True)
     methods = [method for worker in workers for pid, method in worker.calls if pid == number]
-    assert methods == ["warm_up", "run_once", "load", "start"]
+    assert methods == ["run_once", "load", "start"]
 
 
-def test_the_next_process_keeps_off_the_gpu_until_the_card_heats_up(
+def test_the_next_process_begins_while_a_kernel_is_measured_and_keeps_off_the_gpu(
     device: CudaDevice, workers: list[FakeWorker]
 ) -> None:
     with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=True) as repeater:
@@ -124,9 +111,6 @@ def test_the_next_process_keeps_off_the_gpu_until_the_card_heats_up(
         repeater.start()
         assert spare.pid not in {None, *device.processes}
         assert spare.calls == []
-        repeater.prepare_next()
-        assert spare.pid in device.processes
-        assert spare.calls == [(spare.pid, "warm_up")]
 
 
 def test_this_process_is_one_of_ours_on_the_gpu_once_it_has_a_context(
@@ -140,23 +124,12 @@ def test_this_process_is_one_of_ours_on_the_gpu_once_it_has_a_context(
 def test_a_search_has_no_second_process(device: CudaDevice, workers: list[FakeWorker]) -> None:
     with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=False) as repeater:
         repeater.start()
-        repeater.prepare_next()
         assert [worker.pid for worker in workers] == [1, None]
 
 
-def test_a_context_that_cannot_be_made_early_is_made_when_it_is_needed(
-    device: CudaDevice, workers: list[FakeWorker]
+def test_only_one_process_at_a_time_is_on_the_gpu(
+    device: CudaDevice, workers: list[FakeWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers[1].faults["warm_up"] = RuntimeError("out of memory")
-    first = measure(device, apart=True)
-    assert [worker.pid for worker in workers] == [None, None]
-    assert measure(device, apart=True) != first
-
-
-def test_in_exclusive_mode_only_one_process_at_a_time_is_on_the_gpu(
-    workers: list[FakeWorker], card: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    card.nvmlDeviceGetComputeMode = lambda _: 3
     on_the_gpu: set[int] = set()
     most = 0
     called, killed = FakeWorker.call, FakeWorker.kill
@@ -167,29 +140,16 @@ def test_in_exclusive_mode_only_one_process_at_a_time_is_on_the_gpu(
         on_the_gpu.add(id(worker))
         most = max(most, len(on_the_gpu))
 
-    def kill(worker: FakeWorker, *, wait: bool = True) -> None:
-        if wait:
-            on_the_gpu.discard(id(worker))
+    def kill(worker: FakeWorker) -> None:
+        on_the_gpu.discard(id(worker))
         killed(worker)
 
     monkeypatch.setattr(FakeWorker, "call", call)
     monkeypatch.setattr(FakeWorker, "kill", kill)
-    device = make_device(card)
     for apart in (True, False, True, True, False):
         measure(device, apart=apart)
     assert most == 1
     assert len(workers) == 2
-
-
-def test_a_card_without_compute_modes_is_not_exclusive(
-    workers: list[FakeWorker], card: SimpleNamespace
-) -> None:
-    def unsupported(_: object) -> int:
-        raise OSError
-
-    card.nvmlDeviceGetComputeMode = unsupported
-    measure(make_device(card), apart=True)
-    assert "warm_up" in {method for _, method in workers[1].calls}
 
 
 def test_after_a_fault_there_is_a_new_process(

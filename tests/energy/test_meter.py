@@ -32,19 +32,13 @@ class Witness:
     inner: Repeater
     device: EmulatedDevice
     busy: float = 1.0
-    preparing_s: float = 0.0
     start_s: float = 0.0
-    prepared_s: float = 0.0
     true_energy_mj: float = 0.0
     true_power_w: float = 0.0
 
     def start(self) -> None:
         self.start_s = self.device.clock.now_s()
         self.inner.start()
-
-    def prepare_next(self) -> None:
-        self.device.clock.sleep_s(self.preparing_s)
-        self.prepared_s = self.device.clock.now_s()
 
     def stop(self) -> Timeline:
         card = self.device.state.spend(0)
@@ -188,20 +182,6 @@ def test_trials_begin_only_after_the_warm_up(device: EmulatedDevice, repeat: Rep
     reading, witness = measure(device, repeat(), settings)
     measured_s = sum(trial.seconds for trial in reading.trials)
     assert device.clock.now_s() - witness.start_s - measured_s >= 2.0 - 0.05
-
-
-@pytest.mark.parametrize("preparing_s", [0.0, 0.4, 3.0])
-def test_the_next_measurement_is_prepared_before_the_trials(
-    device: EmulatedDevice, repeat: Repeat, preparing_s: float
-) -> None:
-    with repeat() as repeater:
-        witness = Witness(repeater, device, preparing_s=preparing_s)
-        reading = EnergyMeter(device).measure(witness)
-    trials_s = device.clock.now_s() - sum(trial.seconds for trial in reading.trials)
-    assert witness.start_s + preparing_s <= witness.prepared_s <= trials_s
-    assert trials_s - witness.start_s <= max(2.4, preparing_s + 1.0)
-    assert reading.energy_mj.low <= witness.true_energy_mj <= reading.energy_mj.high
-    assert reading.flags == ()
 
 
 def test_there_are_at_least_the_trials_asked_for(device: EmulatedDevice, repeat: Repeat) -> None:
@@ -393,9 +373,6 @@ class Uneven:
 
     def start(self) -> None:
         self.inner.start()
-
-    def prepare_next(self) -> None:
-        pass
 
     def stop(self) -> Timeline:
         timeline = self.inner.stop()

@@ -236,62 +236,6 @@ def test_writing_a_power_limit_is_denied(device: Device) -> None:
     assert read_limits(device) == before
 
 
-def test_a_callable_is_measured_in_this_process(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import cupy
-
-        def test_add(energy_benchmark):
-            a = cupy.arange(1 << 20, dtype=cupy.float32)
-            out = cupy.empty_like(a)
-            measured = energy_benchmark(lambda: cupy.add(a, a, out=out), flops=1 << 20)
-            assert measured.energy_mj > 0
-        """
-    )
-    pytester.runpytest_subprocess("-p", "pytest_gpuenergy.plugin").assert_outcomes(passed=1)
-
-
-def test_kernels_and_callables_in_one_run_are_no_strangers_to_each_other(
-    pytester: pytest.Pytester,
-) -> None:
-    pytester.makepyfile(
-        f"""
-        import numpy as np
-        import pytest
-        from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
-
-        @pytest.fixture
-        def scale(load_kernel):
-            body = "{BODY}"
-            arguments = ("x", "y", "factor")
-            return load_kernel({SCALE!r} % body, entry="scale", grid={N // 256}, block=256,
-                               arguments=arguments)
-
-        WORK = Contract(
-            "scale",
-            (Tensor("x", ({N},), "float32", "input"), Tensor("y", ({N},), "float32", "output")),
-            lambda inputs: {{"y": 2.0 * inputs["x"]}},
-            flops={N},
-            values=(Scalar("factor", "float32", 2.0),),
-        )
-
-        @pytest.mark.parametrize("number", range(4))
-        def test_both(number, scale, energy_benchmark):
-            if number % 2:
-                import cupy
-
-                a = cupy.arange(1 << 20, dtype=cupy.float32)
-                out = cupy.empty_like(a)
-                measured = energy_benchmark(lambda: cupy.add(a, a, out=out), flops=1 << 20)
-            else:
-                measured = energy_benchmark(scale, workload=WORK)
-            assert "foreign_process" not in measured.validity
-        """
-    )
-    arguments = ("-p", "pytest_gpuenergy.plugin", "--gpuenergy-order", "file")
-    pytester.runpytest_subprocess(*arguments).assert_outcomes(passed=4)
-
-
 def test_numpy_inputs_reach_the_gpu_unchanged(device: Device) -> None:
     copy = kernel("y[i] = x[i] * factor;")
     with arenas_for(workload(), seed=3) as arenas:

@@ -225,9 +225,6 @@ class _VirtualRepeater:
             card.advance(card.now_ns + _FIRST_LAUNCH_NS)
         self._running = True
 
-    def prepare_next(self) -> None:
-        pass
-
     def stop(self) -> Timeline:
         if not self._running:
             raise RuntimeError("stop() without start()")

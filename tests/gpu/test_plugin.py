@@ -1,0 +1,69 @@
+"""The plugin on a real GPU: no other test of this module's process may have a context there."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+N = 1 << 20
+SCALE = """
+extern "C" __global__ void scale(const float* x, float* y, float factor) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < 1048576) y[i] = factor * x[i];
+}
+"""
+
+
+def test_a_callable_is_measured_in_this_process(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import cupy
+
+        def test_add(energy_benchmark):
+            a = cupy.arange(1 << 20, dtype=cupy.float32)
+            out = cupy.empty_like(a)
+            measured = energy_benchmark(lambda: cupy.add(a, a, out=out), flops=1 << 20)
+            assert measured.energy_mj > 0
+        """
+    )
+    pytester.runpytest_subprocess("-p", "pytest_gpuenergy.plugin").assert_outcomes(passed=1)
+
+
+def test_kernels_and_callables_in_one_run_are_no_strangers_to_each_other(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        f"""
+        import numpy as np
+        import pytest
+        from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
+
+        @pytest.fixture
+        def scale(load_kernel):
+            arguments = ("x", "y", "factor")
+            return load_kernel({SCALE!r}, entry="scale", grid={N // 256}, block=256,
+                               arguments=arguments)
+
+        WORK = Contract(
+            "scale",
+            (Tensor("x", ({N},), "float32", "input"), Tensor("y", ({N},), "float32", "output")),
+            lambda inputs: {{"y": 2.0 * inputs["x"]}},
+            flops={N},
+            values=(Scalar("factor", "float32", 2.0),),
+        )
+
+        @pytest.mark.parametrize("number", range(4))
+        def test_both(number, scale, energy_benchmark):
+            if number % 2:
+                import cupy
+
+                a = cupy.arange(1 << 20, dtype=cupy.float32)
+                out = cupy.empty_like(a)
+                measured = energy_benchmark(lambda: cupy.add(a, a, out=out), flops=1 << 20)
+            else:
+                measured = energy_benchmark(scale, workload=WORK)
+            assert "foreign_process" not in measured.validity
+        """
+    )
+    arguments = ("-p", "pytest_gpuenergy.plugin", "--gpuenergy-order", "file")
+    pytester.runpytest_subprocess(*arguments).assert_outcomes(passed=4)
