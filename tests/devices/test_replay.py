@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuenergy.devices import replay
 from pytest_gpuenergy.devices.replay import GRAPH_S, MAX_CALLS, MAX_CALLS_OF_ALL, GraphRepeater
 
 HOST_LAUNCH_S = 5e-6
 GRAPH_START_S = 5e-6
+HOST_AHEAD_S = 1000.0
 
 
 class Gpu:
@@ -29,6 +32,8 @@ class Gpu:
     def __init__(self, kernel_s: float) -> None:
         self.kernel_s = kernel_s
         self.now_s = 0.0
+        self.host_s = HOST_AHEAD_S
+        self.late_s: Iterator[float] = repeat(0.0)
         self.replays: list[list[str]] = []
         self.singles: list[str] = []
         self.captured: list[str] | None = None
@@ -54,7 +59,12 @@ class Gpu:
         return launch
 
     def _event(self, *, block: bool = False) -> Any:  # noqa: ARG002
-        event = SimpleNamespace(at_s=0.0, synchronize=lambda: None)
+        event = SimpleNamespace(at_s=0.0)
+
+        def synchronize() -> None:
+            self.host_s = max(self.host_s, HOST_AHEAD_S + event.at_s + next(self.late_s))
+
+        event.synchronize = synchronize
         event.record = lambda _: setattr(event, "at_s", self.now_s)
         return event
 
@@ -101,6 +111,7 @@ def gpu_of(kernel_s: float) -> Iterator[Gpu]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", gpu.module)
         patch.delitem(sys.modules, "torch", raising=False)
+        patch.setattr(replay, "monotonic", lambda: gpu.host_s)
         yield gpu
 
 
@@ -120,6 +131,20 @@ def test_a_graph_takes_some_milliseconds(kernel_s: float) -> None:
     assert set(np.diff(timeline.launches)) == {count}
     per_launch_s = timeline.busy_s[-1] / timeline.launches[-1]
     assert per_launch_s == pytest.approx(kernel_s + GRAPH_START_S / count)
+
+
+@given(late_s=st.lists(st.floats(0, 0.02), max_size=20))
+def test_a_host_that_wakes_up_late_does_not_move_the_batches(late_s: list[float]) -> None:
+    with gpu_of(20e-6) as gpu:
+        repeater = GraphRepeater([gpu.kernel("k")])
+        gpu.replays.clear()
+        begin_s, gpu.late_s = gpu.now_s, chain(late_s, repeat(0.0))
+        repeater.start()
+        while len(gpu.replays) < len(late_s) + 3:
+            pass  # the replays' thread is at it
+        timeline = repeater.stop()
+    ends_s = timeline.time_s - HOST_AHEAD_S - begin_s
+    assert ends_s == pytest.approx(timeline.busy_s, abs=1e-9)
 
 
 @given(kernel_s=st.floats(1e-7, 0.5), turns=st.integers(1, 12))
