@@ -233,6 +233,7 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         gflops=gflops,
         gflops_per_w=gflops / reading.power_w,
         trials=reading.trials,
+        warm_trials=reading.warm_trials,
         start=reading.start,
         begin=reading.begin,
         end=reading.end,

@@ -107,7 +107,7 @@ def _sample(m: Measurement, metric: Metric) -> Sample:
     mean, interval = found[metric]
     if mean is None or interval is None:
         raise InputError(f"{m.node_id} has no {metric} with an interval.")
-    return Sample.of(mean, interval, len(m.trials))
+    return Sample.of(mean, interval, m.scatter_count)
 
 
 def main(words: Sequence[str] | None = None) -> int:

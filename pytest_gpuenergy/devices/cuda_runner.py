@@ -37,7 +37,6 @@ class CudaRunner:
         import cupy
 
         self._cupy = cupy
-        cupy.cuda.runtime.getDeviceCount()  # starts the driver library up, and makes no context
         # Blocks are returned at once: a kernel must not read what an earlier one left behind.
         cupy.cuda.set_allocator(None)
         self._repeater: GraphRepeater | None = None

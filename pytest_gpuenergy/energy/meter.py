@@ -71,16 +71,17 @@ class MeterSettings:
 class Reading:
     """What the meter found: one launch's time, energy and energy-delay product, and conditions.
 
-    ``start`` is the state of the card before the heat-up, ``begin`` and ``end`` that around the
-    trials. ``flags`` names what makes the reading doubtful; it is empty when it is clean.
-    ``energy_source`` is the name of the `EnergySource`, ``heat_wall_s`` the host's time until the
-    trials began.
+    ``warm_trials`` are of the end of the heat-up, and tell of the scatter only. ``start`` is the
+    state of the card before the heat-up, ``begin`` and ``end`` that around the trials. ``flags``
+    names what makes the reading doubtful; it is empty when it is clean. ``energy_source`` is the
+    name of the `EnergySource`, ``heat_wall_s`` the host's time until the trials began.
     """
 
     time_ms: Estimate
     energy_mj: Estimate
     edp_mj_ms: Estimate
     power_w: float
+    warm_trials: tuple[Trial, ...]
     trials: tuple[Trial, ...]
     start: Conditions
     begin: Conditions
@@ -128,7 +129,7 @@ class EnergyMeter:
             warm = self._warm_up(source, start_s, before_w)
             begin = read_conditions(self._device)
             heat_wall_s = perf_counter() - began_s
-            edges, meanwhile = self._run_trials(source, warm[-1])
+            edges, meanwhile = self._run_trials(source, warm, start_s)
             power_w = power_by_samples_w(self._device, edges[-1].time_s - edges[0].time_s)
             end = read_conditions(self._device)
             stopped = True
@@ -170,22 +171,46 @@ class EnergyMeter:
         return far <= settings.settled and not slope.exceeds(settings.steady_slope_per_s)
 
     def _run_trials(
-        self, source: EnergySource, first: Edge
+        self, source: EnergySource, warm: Sequence[Edge], start_s: float
     ) -> tuple[list[Edge], frozenset[Restraint]]:
-        settings = self._settings
-        stride = max(1, round(max(settings.trial_s, source.memory_s) / source.period_s))
-        edges, meanwhile = [first], set()
-        while edges[-1].time_s - first.time_s < settings.max_measure_s:
+        settings, stride = self._settings, self._stride()
+        earlier = [warm[index] for index in self._like_trials(warm, start_s)]
+        edges, meanwhile = [warm[-1]], set()
+        while edges[-1].time_s - edges[0].time_s < settings.max_measure_s:
             edges.append(source.next_edge(stride))
             meanwhile.add(read_restraint(self._device))
-            measured_s = edges[-1].time_s - first.time_s + source.period_s / 2
+            measured_s = edges[-1].time_s - edges[0].time_s + source.period_s / 2
             if len(edges) > settings.min_trials and measured_s >= settings.min_measure_s:
-                times, _ = regular_times_s(edges, source.period_s)
-                powers = np.diff([edge.energy_mj for edge in edges]) / np.diff(times)
-                scatter = estimate(powers.tolist(), successive=True)
+                both = [*earlier, *edges]
+                times, _ = regular_times_s(both, source.period_s)
+                powers = (np.diff([edge.energy_mj for edge in both]) / np.diff(times)).tolist()
+                count = len(earlier)
+                scatter = estimate(powers[count:], successive=True, before=powers[:count])
                 if scatter.relative_half_width <= settings.relative_half_width:
                     break
         return edges, frozenset(meanwhile)
+
+    def _stride(self) -> int:
+        """Length of a trial, in updates of the energy source."""
+        length_s = max(self._settings.trial_s, self.source.memory_s)
+        return max(1, round(length_s / self.source.period_s))
+
+    def _like_trials(self, warm: Sequence[Edge], start_s: float) -> list[int]:
+        """Edges of the heat-up's last second, by index, from each to the next as far as in a trial.
+
+        The next of the last one is the last of ``warm``. What lies between them tells of the
+        scatter as the trials do.
+        """
+        stride, memory_s = self._stride(), self.source.memory_s
+        begin_s = max(start_s + _TRANSIENT_S + memory_s, warm[-1].time_s - _SPAN_S)
+        chosen = [len(warm) - 1]
+        for index in range(len(warm) - 2, -1, -1):
+            if warm[index].time_s < begin_s:
+                break
+            apart_s = warm[chosen[-1]].time_s - warm[index].time_s
+            if round(apart_s / self.source.period_s) == stride:
+                chosen.append(index)
+        return chosen[:0:-1]
 
     def _evaluate(
         self, run: _Run, start: Conditions, begin: Conditions, end: Conditions
@@ -193,8 +218,13 @@ class EnergyMeter:
         settings, period_s = self._settings, self.source.period_s
         all_edges = [*run.warm[:-1], *run.edges]
         all_times, time_error_s = regular_times_s(all_edges, period_s)
-        times = all_times[len(run.warm) - 1 :]
-        trials = cut_trials(times, [edge.energy_mj for edge in run.edges], run.timeline)
+        chosen = self._like_trials(run.warm, run.start_s)
+        count = len(chosen)
+        chosen += range(len(run.warm) - 1, len(all_edges))
+        times = [all_times[index] for index in chosen]
+        energies_mj = [all_edges[index].energy_mj for index in chosen]
+        cut = cut_trials(times, energies_mj, run.timeline)
+        trials, times = cut[count:], times[count:]
         window_s = times[-1] - times[0]
         power_w = sum(trial.joules for trial in trials) / window_s
         middle_s = (times[0] + times[-1]) / 2
@@ -204,14 +234,14 @@ class EnergyMeter:
         shared = 2 * (time_error_s / window_s) ** 2
         shared += (unsettled(run.before_w, power_w, middle_s - run.start_s) / 2) ** 2
         columns: dict[Metric, list[float]] = {
-            "time": [trial.time_ms for trial in trials],
-            "energy": [trial.energy_mj for trial in trials],
-            "edp": [trial.energy_mj * trial.time_ms for trial in trials],
+            "time": [trial.time_ms for trial in cut],
+            "energy": [trial.energy_mj for trial in cut],
+            "edp": [trial.energy_mj * trial.time_ms for trial in cut],
         }
         placed = placement_variance(run.timeline, times[0], times[-1])
         unseen: dict[Metric, float] = {"time": placed, "energy": shared, "edp": shared + placed}
         figures = {
-            metric: _around(values, settings.wander[metric] ** 2 + unseen[metric])
+            metric: _around(values, count, settings.wander[metric] ** 2 + unseen[metric])
             for metric, values in columns.items()
         }
         energy = figures["energy"]
@@ -234,6 +264,7 @@ class EnergyMeter:
             energy_mj=energy,
             edp_mj_ms=figures["edp"],
             power_w=power_w,
+            warm_trials=cut[:count],
             trials=trials,
             start=start,
             begin=begin,
@@ -268,9 +299,11 @@ def _slope(edges: Sequence[Edge], period_s: float) -> Slope | None:
     return power_slope(times, [edge.energy_mj for edge in edges])
 
 
-def _around(values: Sequence[float], relative_variance: float) -> Estimate:
-    mean = sum(values) / len(values)
-    return estimate(values, extra_variance=relative_variance * mean * mean, successive=True)
+def _around(values: Sequence[float], count: int, relative_variance: float) -> Estimate:
+    """The mean of all but the first ``count`` values, which tell of the scatter only."""
+    before, own = values[:count], values[count:]
+    extra = relative_variance * (sum(own) / len(own)) ** 2
+    return estimate(own, extra_variance=extra, successive=True, before=before)
 
 
 __all__ = ["CounterError", "EnergyMeter", "MeterSettings", "Reading"]

@@ -64,9 +64,11 @@ class Measurement:
     ``enforced_power_limit_w`` what the card enforced. ``cap_binding`` tells whether the limit held
     the kernel back; ``validity`` names what makes the figures doubtful. ``cache`` tells whether the
     buffers stayed in place from launch to launch (``hot``) or rotated through more than the L2
-    (``cold``); ``gpu_uuid`` is the card, ``energy_source`` where its joules come from. All figures
-    are of one launch: ms, mJ, W, GFLOP/s, GFLOP/s/W, mJ ms. ``wall_s`` is what the item took, and
-    ``phases_s`` what each of `PHASES` took of it.
+    (``cold``); ``gpu_uuid`` is the card, ``energy_source`` where its joules come from.
+    ``warm_trials`` are of the end of the heat-up: they tell of the scatter that the intervals are
+    made of, and are no part of a figure. All figures are of one launch: ms, mJ, W, GFLOP/s,
+    GFLOP/s/W, mJ ms. ``wall_s`` is what the item took, and ``phases_s`` what each of `PHASES` took
+    of it.
     """
 
     node_id: str
@@ -91,6 +93,7 @@ class Measurement:
     gflops: float | None = None
     gflops_per_w: float | None = None
     trials: tuple[Trial, ...] = ()
+    warm_trials: tuple[Trial, ...] = ()
     correctness: Correctness | None = None
     start: Conditions | None = None
     begin: Conditions | None = None
@@ -110,6 +113,11 @@ class Measurement:
     def identity(self) -> tuple[str, str, str, str]:
         """What makes it comparable between runs: workload, kernel label, cap, cache state."""
         return (self.workload.name, self.kernel.label, self.cap, self.cache)
+
+    @property
+    def scatter_count(self) -> int:
+        """How many trials the intervals are Student's t over."""
+        return len(self.warm_trials) + len(self.trials)
 
     def flagged(self, *flags: str) -> Measurement:
         """The same with these flags too."""

@@ -192,7 +192,7 @@ def sample(measurement: Measurement, metric: Metric) -> Sample | None:
     if mean is None or ci95 is None:
         return None
     try:
-        return Sample.of(mean, ci95, len(measurement.trials), shared=WANDER[metric])
+        return Sample.of(mean, ci95, measurement.scatter_count, shared=WANDER[metric])
     except ValueError:
         return None
 

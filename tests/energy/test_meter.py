@@ -184,6 +184,28 @@ def test_trials_begin_only_after_the_warm_up(device: EmulatedDevice, repeat: Rep
     assert device.clock.now_s() - witness.start_s - measured_s >= 2.0 - 0.05
 
 
+def test_the_heat_up_tells_of_the_scatter_of_few_trials(
+    device: EmulatedDevice, repeat: Repeat
+) -> None:
+    few = MeterSettings(min_trials=2, min_measure_s=0.0, relative_half_width=1.0)
+    reading, _ = measure(device, repeat(), few)
+    assert len(reading.trials) == 2
+    assert 5 <= len(reading.warm_trials) <= 10
+    for metric, found in (("time", reading.time_ms), ("energy", reading.energy_mj)):
+        # Student's t of two values alone is 12.7.
+        assert found.relative_half_width < 6 * few.wander[metric]
+
+
+def test_trials_longer_than_the_heat_ups_windows_are_judged_by_themselves(
+    device: EmulatedDevice, repeat: Repeat
+) -> None:
+    long = MeterSettings(trial_s=1.5, min_trials=2, min_measure_s=0.0, relative_half_width=1.0)
+    reading, _ = measure(device, repeat(), long)
+    assert len(reading.trials) == 2
+    assert reading.warm_trials == ()
+    assert reading.time_ms.relative_half_width > 12 * long.wander["time"]
+
+
 def test_there_are_at_least_the_trials_asked_for(device: EmulatedDevice, repeat: Repeat) -> None:
     settings = MeterSettings(min_trials=7, min_measure_s=0.0, relative_half_width=1.0)
     reading, _ = measure(device, repeat(), settings)

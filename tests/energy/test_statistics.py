@@ -139,8 +139,24 @@ def test_intervals_of_successive_values_hold_the_truth(
     draw: Callable[[np.random.Generator, int], list[float]], least: float, count: int
 ) -> None:
     rng = np.random.default_rng(count)
-    found = [estimate(draw(rng, count), successive=True) for _ in range(1000)]
-    assert sum(one.low <= 1 <= one.high for one in found) >= 1000 * least
+    for earlier in (0, 7):
+        series = [draw(rng, earlier + count) for _ in range(1000)]
+        found = [estimate(one[earlier:], successive=True, before=one[:earlier]) for one in series]
+        assert sum(one.low <= 1 <= one.high for one in found) >= 1000 * least
+
+
+def test_values_from_before_tell_of_the_scatter_and_are_no_part_of_the_mean() -> None:
+    rng = np.random.default_rng(5)
+    widths = []
+    for _ in range(200):
+        values = shared_edges(rng, 13)
+        known, alone = (
+            estimate(values[7:], successive=True, before=before) for before in (values[:7], ())
+        )
+        assert known.mean == alone.mean
+        widths.append((known.relative_half_width, alone.relative_half_width))
+    with_before, without = np.mean(widths, axis=0)
+    assert with_before < 0.75 * without
 
 
 def test_values_that_wander_are_less_certain_than_independent_ones() -> None:
@@ -157,7 +173,12 @@ def test_errors_of_edges_partly_drop_out_of_the_mean() -> None:
     assert np.mean([variance_of_mean(values) for values in drawn]) < 0.5 * plain
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30))
-def test_the_variance_of_a_mean_is_that_of_the_ends_at_least(values: list[float]) -> None:
-    least = np.var(values, ddof=1) / len(values) ** 2
-    assert variance_of_mean(values) >= least * (1 - 1e-9)
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30),
+    st.lists(st.floats(-1e6, 1e6), max_size=9),
+)
+def test_the_variance_of_a_mean_is_that_of_the_ends_at_least(
+    values: list[float], before: list[float]
+) -> None:
+    least = np.var([*before, *values], ddof=1) / len(values) ** 2
+    assert variance_of_mean(values, before) >= least * (1 - 1e-9)

@@ -20,7 +20,7 @@ from pytest_gpuenergy.report.gate import Comparison, compare
 from pytest_gpuenergy.report.gate_settings import GateSettings
 from pytest_gpuenergy.report.gate_views import json_document, markdown, terminal
 from pytest_gpuenergy.report.measurement import KernelInfo
-from pytest_gpuenergy.report.verdict import Verdict, decide, judge_budget
+from pytest_gpuenergy.report.verdict import Verdict, decide, judge_budget, sample
 
 RunMaker = Callable[..., RunInfo]
 EDP_5 = GateSettings.parse(["edp:5%"])
@@ -110,6 +110,13 @@ def test_the_intervals_widen_with_the_number_of_kernels(
         assert found is not None
         widths.append(found.high - found.low)
     assert widths[1] > 1.3 * widths[0]
+
+
+def test_an_interval_is_of_the_heat_ups_trials_too() -> None:
+    one = measurement()
+    known = sample(replace(one, warm_trials=(*one.trials, *one.trials)), "energy")
+    assert known is not None
+    assert known.degrees == 3 * len(one.trials) - 1
 
 
 def test_a_changed_kernel_is_found_by_its_label(judged: Callable[..., Comparison]) -> None:
