@@ -31,6 +31,9 @@ LOCK_WAIT_S = 10.0
 NEEDED = ("cloudpickle", "psutil")
 """What TVM's builder and runner import and its wheel does not ask for."""
 MESSAGE_CHARACTERS = 300
+BUILD_LIMIT_S = 120.0
+"""TVM gives a build 30 s, in which a builder that has just been started must load TVM, too: on slow
+cores most do not make it, are ended, and the next ones start anew."""
 
 
 class Journal:
@@ -58,6 +61,8 @@ class Journal:
 
 def search(module: Any, target: Any, trials: int, threads: int, seed: int, folder: Path) -> None:
     """``ms.tune_tir`` with its defaults: xgb, its own space, local builder and local runner.
+
+    But for the time that a build may take, see `BUILD_LIMIT_S`.
 
     Args:
         module: what to tune, an IRModule with one function.
@@ -110,7 +115,10 @@ def search(module: Any, target: Any, trials: int, threads: int, seed: int, folde
         target,
         str(folder),
         trials,
-        builder=ms.builder.LocalBuilder(max_workers=threads),  # else one for each core there is
+        builder=ms.builder.LocalBuilder(
+            max_workers=threads,  # else one for each core there is
+            timeout_sec=BUILD_LIMIT_S,
+        ),
         runner=NotingRunner(),
         num_tuning_cores=threads,
         seed=seed,

@@ -174,7 +174,7 @@ def test_charts_are_valid_and_say_when_they_are_emulated(emulated: bool, caps: i
 
 def test_the_example_in_the_docs_is_what_its_command_writes() -> None:
     root = Path(__file__).parents[3]
-    report = load_report(root / "bench/results/nvidia-h200-2026-11-21/report.json")
+    report = load_report(root / "bench/results/nvidia-h200-2026-11-22/report.json")
     example = Outline((root / "docs/examples/h200.html").read_text(encoding="utf-8"))
     written = Outline(html_page(report))
     assert example.data == written.data
