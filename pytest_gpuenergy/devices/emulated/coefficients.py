@@ -9,9 +9,8 @@ from dataclasses import dataclass
 class Coefficients:
     """What the model of a kernel's time and power is made of, beside the GPU's profile.
 
-    The defaults were fitted on kernels that were measured on an H200, and on the times of others
-    from their search (``python bench/model_ranking.py --fit``, see docs/emulated.md). They stand
-    for every GPU.
+    The defaults were fitted on kernels that were measured on H200s (``python
+    bench/model_ranking.py --fit``, see docs/emulated.md). They stand for every GPU.
 
     Attributes:
         instructions_per_fma: a multiply-add with its share of loops and moves.
@@ -34,14 +33,14 @@ class Coefficients:
     instructions_per_shared: float = 1.0
     instructions_per_spill: float = 5.66
     latency_cycles: float = 200.0
-    branch_cycles: float = 165.0
-    barrier_cycles: float = 180.0
-    shared_cycles: float = 0.955
-    conflict_cycles: float = 0.758
-    power_base: float = 0.00875
-    power_issue: float = 0.202
-    power_l2: float = 0.895
-    power_spill: float = 0.336
+    branch_cycles: float = 159.0
+    barrier_cycles: float = 185.0
+    shared_cycles: float = 0.917
+    conflict_cycles: float = 0.766
+    power_base: float = 0.00637
+    power_issue: float = 0.295
+    power_l2: float = 0.715
+    power_spill: float = 0.218
 
 
 COEFFICIENTS = Coefficients()
