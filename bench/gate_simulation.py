@@ -78,7 +78,7 @@ def drawn_measurement(rng: np.random.Generator) -> Measure:
         energy_mj = energies * (1 + TRIAL_SD_ENERGY * rng.standard_normal(TRIALS))
         columns = (time_ms, energy_mj, time_ms * energy_mj)
         figures = [
-            estimate(values.tolist(), extra_variance=float(WANDER[metric] * values.mean()) ** 2)
+            estimate(values.tolist(), known_variance=float(WANDER[metric] * values.mean()) ** 2)
             for metric, values in zip(METRICS, columns, strict=True)
         ]
         ends = [Interval(figure.low, figure.high) for figure in figures]

@@ -241,7 +241,7 @@ class EnergyMeter:
         placed = placement_variance(run.timeline, times[0], times[-1])
         unseen: dict[Metric, float] = {"time": placed, "energy": shared, "edp": shared + placed}
         figures = {
-            metric: _around(values, count, settings.wander[metric] ** 2 + unseen[metric])
+            metric: _around(values, count, unseen[metric], settings.wander[metric])
             for metric, values in columns.items()
         }
         energy = figures["energy"]
@@ -299,11 +299,20 @@ def _slope(edges: Sequence[Edge], period_s: float) -> Slope | None:
     return power_slope(times, [edge.energy_mj for edge in edges])
 
 
-def _around(values: Sequence[float], count: int, relative_variance: float) -> Estimate:
-    """The mean of all but the first ``count`` values, which tell of the scatter only."""
+def _around(values: Sequence[float], count: int, unseen: float, wander: float) -> Estimate:
+    """The mean of all but the first ``count`` values, which tell of the scatter only.
+
+    ``unseen`` is a relative variance, ``wander`` a relative deviation.
+    """
     before, own = values[:count], values[count:]
-    extra = relative_variance * (sum(own) / len(own)) ** 2
-    return estimate(own, extra_variance=extra, successive=True, before=before)
+    mean = sum(own) / len(own)
+    return estimate(
+        own,
+        extra_variance=unseen * mean * mean,
+        known_variance=(wander * mean) ** 2,
+        successive=True,
+        before=before,
+    )
 
 
 __all__ = ["CounterError", "EnergyMeter", "MeterSettings", "Reading"]

@@ -10,15 +10,18 @@ from statistics import NormalDist, fmean, stdev
 
 from pytest_gpuenergy.metrics import Metric
 
-WANDER: Mapping[Metric, float] = {"time": 0.0025, "energy": 0.0027, "edp": 0.0043}
+WANDER: Mapping[Metric, float] = {"time": 0.0025, "energy": 0.0033, "edp": 0.0043}
 """What an item's trials have in common, so that they cannot show it: the trials of one item differ
 by 0.004 % in time, and items of one kernel, each of which loads it anew, by a hundred times that.
 
 On two H200s 120 items of four kernels were off by 0.18 % in time, 0.30 % in energy and 0.36 % in
 EDP, root mean square, from 12 s of running around them; by up to 0.24 % in time, 0.41 % and 0.51 %
-for one kernel on one card. Of the energy the trials explain 0.12 %, of the time nothing. Time and
-EDP lie between the mean and the worst kernel. docs/measurement.md says what that is taken from.
+for one kernel on one card. Of the energy the trials explain 0.12 %, of the time nothing. The values
+lie between the mean and the worst kernel. docs/measurement.md says what they are taken from.
 """
+
+NORMAL = NormalDist().inv_cdf(0.975)
+"""Half width of a 95 % interval in standard deviations that are known beforehand."""
 
 _NEWTON_STEPS = 50
 _PRECISION = 1e-9
@@ -42,13 +45,16 @@ def estimate(
     values: Sequence[float],
     *,
     extra_variance: float = 0.0,
+    known_variance: float = 0.0,
     successive: bool = False,
     before: Sequence[float] = (),
 ) -> Estimate:
     """Mean of ``values`` with Student's t interval.
 
     ``extra_variance`` is the variance of the mean from errors that all values share, so that
-    their scatter does not show it. ``successive`` values are neighbours in time and depend on each
+    their scatter does not show it, estimated on the same occasion; ``known_variance`` likewise,
+    known beforehand. The squares of both's half widths are added, which is exact where either is 0,
+    and on the safe side between. ``successive`` values are neighbours in time and depend on each
     other, see `variance_of_mean`, which says what ``before`` is; others are independent.
 
     Raises:
@@ -62,7 +68,9 @@ def estimate(
         degrees += len(before)
     else:
         own = stdev(values) ** 2 / len(values)
-    half = student_t(degrees) * math.sqrt(own + extra_variance)
+    half = math.hypot(
+        student_t(degrees) * math.sqrt(own + extra_variance), NORMAL * math.sqrt(known_variance)
+    )
     return Estimate(mean, mean - half, mean + half)
 
 

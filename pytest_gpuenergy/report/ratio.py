@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
-from pytest_gpuenergy.energy.statistics import Estimate, student_t
+from pytest_gpuenergy.energy.statistics import NORMAL, Estimate, student_t
 from pytest_gpuenergy.report.measurement import Interval
 
 _MANY = 1000
@@ -42,8 +42,8 @@ class Sample:
     def of(cls, mean: float, ci95: Interval, trials: int, *, shared: float = 0.0) -> Sample:
         """From the 95 % interval, Student's t over ``trials`` trials, of a measurement.
 
-        ``shared`` is the deviation, as a fraction, that the interval holds beside that of the
-        trials. It is left out: no number of trials says how well it is known.
+        ``shared`` is the deviation, as a fraction and known beforehand, that the interval holds
+        beside that of the trials, see `estimate`. It is left out.
 
         Raises:
             ValueError: there are fewer than two trials, the mean is not above zero, or the error
@@ -51,10 +51,11 @@ class Sample:
         """
         if trials < 2 or not mean > 0:
             raise ValueError("a sample needs two trials and a mean above zero")
-        error = (ci95.high - ci95.low) / 2 / student_t(trials - 1) / mean
-        if not 0 <= error < _LARGEST_ERROR:  # its fourth power must be a number
+        half = (ci95.high - ci95.low) / 2 / mean
+        if not 0 <= half < _LARGEST_ERROR:  # its fourth power must be a number
             raise ValueError("the interval is as good as infinite, or upside down")
-        return cls(mean, math.sqrt(max(0.0, error**2 - shared**2)), trials - 1)
+        own = math.sqrt(max(0.0, half**2 - (NORMAL * shared) ** 2))
+        return cls(mean, own / student_t(trials - 1), trials - 1)
 
 
 def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> Estimate:

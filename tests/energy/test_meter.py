@@ -126,8 +126,9 @@ def test_intervals_hold_a_kernel_whose_items_differ_as_on_a_real_card(
     truths: dict[Metric, float] = {"time": 0.02, "energy": 8.0, "edp": 0.16}
     held = dict.fromkeys(truths, 0)
     for _ in range(20):
-        # Each item's loading makes it faster or slower by 0.28 %, root mean square.
-        reading, _ = measure(device, repeat(0.02 * (1 + 0.0028 * rng.standard_normal()), 400.0))
+        # On H200s items are off by 0.18 % in time and 0.30 % in energy, root mean square.
+        time, power = 1 + np.array([0.0018, 0.0024]) * rng.standard_normal(2)
+        reading, _ = measure(device, repeat(0.02 * time, 400.0 * power))
         found = (reading.time_ms, reading.energy_mj, reading.edp_mj_ms)
         for (metric, truth), one in zip(truths.items(), found, strict=True):
             held[metric] += one.low <= truth <= one.high
@@ -203,7 +204,6 @@ def test_trials_longer_than_the_heat_ups_windows_are_judged_by_themselves(
     reading, _ = measure(device, repeat(), long)
     assert len(reading.trials) == 2
     assert reading.warm_trials == ()
-    assert reading.time_ms.relative_half_width > 12 * long.wander["time"]
 
 
 def test_there_are_at_least_the_trials_asked_for(device: EmulatedDevice, repeat: Repeat) -> None:

@@ -29,7 +29,7 @@ def of(values: list[float]) -> Sample:
 @given(st.lists(st.floats(0.9, 1.1), min_size=2, max_size=20), st.floats(0, 0.1))
 def test_what_all_trials_share_is_left_out(values: list[float], shared: float) -> None:
     mean = math.fsum(values) / len(values)
-    found = estimate(values, extra_variance=(shared * mean) ** 2)
+    found = estimate(values, known_variance=(shared * mean) ** 2)
     interval = Interval(found.low, found.high)
     sample = Sample.of(found.mean, interval, len(values), shared=shared)
     assert sample.relative_error == pytest.approx(of(values).relative_error, abs=1e-6)
