@@ -46,7 +46,7 @@ class MeterSettings:
         min_measure_s: least time of all trials.
         max_measure_s: the trials end after this, however wide the interval.
         relative_half_width: the trials end when their scatter leaves an energy's 95 % interval as
-            narrow as this.
+            narrow as this, and the power is steady.
         wander: standard deviation of an item's figure about the kernel's over many items,
             relatively, which the item's trials cannot show, by metric.
         sources_tolerance: the counter and the power samples may differ by this, relatively.
@@ -186,9 +186,17 @@ class EnergyMeter:
                 powers = (np.diff([edge.energy_mj for edge in both]) / np.diff(times)).tolist()
                 count = len(earlier)
                 scatter = estimate(powers[count:], successive=True, before=powers[:count])
-                if scatter.relative_half_width <= settings.relative_half_width:
+                precise = scatter.relative_half_width <= settings.relative_half_width
+                if precise and not self._drifts([*warm[:-1], *edges], start_s):
                     break
         return edges, frozenset(meanwhile)
+
+    def _drifts(self, edges: Sequence[Edge], start_s: float) -> bool:
+        """Whether the power changes from the end of the heat-up on, and not by chance."""
+        settings, source = self._settings, self.source
+        settled_s = start_s + settings.warmup_s + source.memory_s - _SPAN_S / 2
+        slope = _slope([edge for edge in edges if edge.time_s >= settled_s], source.period_s)
+        return slope is None or slope.exceeds(settings.steady_slope_per_s)
 
     def _stride(self) -> int:
         """Length of a trial, in updates of the energy source."""
@@ -246,12 +254,10 @@ class EnergyMeter:
         }
         energy = figures["energy"]
         busy = sum(trial.busy_seconds for trial in trials) / window_s
-        settled_s = run.start_s + settings.warmup_s + self.source.memory_s - _SPAN_S / 2
-        slope = _slope([edge for edge in all_edges if edge.time_s >= settled_s], period_s)
         limits_mw = {start.power_limit_mw, end.power_limit_mw}
         limits_mw |= {moment.power_limit_mw for moment in run.meanwhile}
         flags = {
-            "not_steady": slope is None or slope.exceeds(settings.steady_slope_per_s),
+            "not_steady": self._drifts(all_edges, run.start_s),
             "interval_wide": energy.relative_half_width > 2 * settings.relative_half_width,
             "host_gaps": busy < settings.least_busy,
             "sources_disagree": run.samples_w is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -13,12 +14,14 @@ import pytest
 from pytest_gpuenergy.devices.device import Repeater, Timeline
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
 from pytest_gpuenergy.devices.emulated.profiles import find_profile
+from pytest_gpuenergy.energy.counter import EnergyCounter
 from pytest_gpuenergy.energy.meter import (
     CounterError,
     EnergyMeter,
     MeterSettings,
     Reading,
 )
+from pytest_gpuenergy.energy.source import Edge
 from pytest_gpuenergy.errors import DeviceError, KernelFault
 from pytest_gpuenergy.metrics import Metric
 
@@ -176,6 +179,42 @@ def test_the_interval_after_a_hotter_kernel_holds_what_the_card_settles_at(
     assert cooling.mean > settled.mean * 1.003
     assert cooling.low < settled.mean < cooling.high
     assert cooling.high - cooling.low > 1.5 * (settled.high - settled.low)
+
+
+class RealEdges(EnergyCounter):
+    """Updates come early or late, as an H200's do, and the power rises for a while."""
+
+    def __init__(self, device: EmulatedDevice, power_w: float, rng: np.random.Generator) -> None:
+        super().__init__(device)
+        self._rng = rng
+        self._power_mw = 1e3 * power_w
+        self._begin_s: float | None = None
+
+    def probe(self) -> Edge:
+        return self._off(super().probe())
+
+    def next_edge(self, periods: int) -> Edge:
+        return self._off(super().next_edge(periods))
+
+    def _off(self, edge: Edge) -> Edge:
+        self._begin_s = self._begin_s or edge.time_s
+        lacking_s = 0.03 * math.exp((self._begin_s - edge.time_s) / 0.4)
+        off_s = self._rng.normal(0, 0.0006) - lacking_s
+        return replace(edge, energy_mj=edge.energy_mj + round(self._power_mw * off_s))
+
+
+def test_power_that_still_rises_is_measured_for_longer(
+    device: EmulatedDevice, repeat: Repeat
+) -> None:
+    rng, lengths = np.random.default_rng(11), []
+    for _ in range(40):
+        meter = EnergyMeter(device)
+        meter._source = RealEdges(device, 400.0, rng)
+        with repeat(0.02, 400.0) as repeater:
+            reading = meter.measure(repeater)
+        assert reading.flags == ()
+        lengths.append(len(reading.trials))
+    assert np.mean(lengths) < 13
 
 
 def test_trials_begin_only_after_the_warm_up(device: EmulatedDevice, repeat: Repeat) -> None:
