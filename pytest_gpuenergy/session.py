@@ -316,7 +316,7 @@ def _versions() -> dict[str, str]:
 def _git_revision(options: Options) -> str | None:
     try:
         answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
+            ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
             cwd=options.root,
             capture_output=True,
             text=True,

@@ -215,7 +215,7 @@ def _plain(run: RunInfo) -> str:
 
 
 def _run(run: RunInfo) -> str:
-    revision = f", revision {run.git_revision[:12]}" if run.git_revision else ""
+    revision = f", revision {run.short_revision}" if run.git_revision else ""
     emulated = " (emulated)" if run.emulated else ""
     return f"{_plain(run)} of {run.started}, {run.gpu_name}{emulated}{revision}"
 

@@ -124,7 +124,7 @@ def _describe_change(change: Change) -> str:
 
 
 def _revision(run: RunInfo) -> str:
-    return (run.git_revision or "unknown")[:12]
+    return run.short_revision or "unknown"
 
 
 def _percent(fraction: float) -> str:

@@ -128,7 +128,8 @@ class Measurement:
 class RunInfo:
     """The identity of a run: where, on what, with which software and options.
 
-    ``legacy`` tells that the figures were read from outputs of an older tool.
+    ``git_revision`` ends in ``-dirty`` when tracked files differed from the commit. ``legacy``
+    tells that the figures were read from outputs of an older tool.
     """
 
     run_id: str
@@ -143,6 +144,14 @@ class RunInfo:
     options: dict[str, str]
     git_revision: str | None = None
     legacy: bool = False
+
+    @property
+    def short_revision(self) -> str | None:
+        """The revision with twelve digits, for people."""
+        if self.git_revision is None:
+            return None
+        commit, dash, rest = self.git_revision.partition("-")
+        return f"{commit[:12]}{dash}{rest}"
 
 
 NOT_NEGATIVE: Mapping[type, Collection[str]] = {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import signal
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.report import Measurement
+from pytest_gpuenergy.report import Measurement, RunFolder
 from pytest_gpuenergy.report.store import latest_run
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 THREE = """
 import os
 import signal
+import subprocess
 import sys
 import pytest
 from parts import LAUNCH, SCALE, SOURCE
@@ -234,3 +236,32 @@ def test_without_the_plotting_library_a_page_is_refused_at_once(
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: The HTML page needs *: pip install *[[]html[]]'."])
     assert not project.runs
+
+
+def test_a_revision_whose_files_were_changed_says_so(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "Somebody")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "somebody@example.org")
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=project.path, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    git("init", "-q")
+    git("add", "pyproject.toml", "parts.py", "test_scale.py")
+    git("commit", "-qm", "One")
+    git("tag", "-am", "A release", "v1")
+    commit = git("rev-parse", "HEAD")
+    project.run("--powercap", "1")
+    assert project.stored().run.git_revision == commit
+    (first,) = project.runs
+    project.ini("# changed")
+    project.run("--powercap", "1")
+    (second,) = set(project.runs) - {first}
+    run = RunFolder(second).load().run
+    assert run.git_revision == f"{commit}-dirty"
+    assert run.short_revision == f"{commit[:12]}-dirty"
