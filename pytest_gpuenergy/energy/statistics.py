@@ -53,7 +53,7 @@ def estimate(
 
     ``extra_variance`` is the variance of the mean from errors that all values share, so that
     their scatter does not show it, estimated on the same occasion; ``known_variance`` likewise,
-    known beforehand. The squares of both's half widths are added, which is exact where either is 0,
+    known beforehand. The squares of the half widths are added, which is exact where either is 0,
     and on the safe side between. ``successive`` values are neighbours in time and depend on each
     other, see `variance_of_mean`, which says what ``before`` is; others are independent.
 
