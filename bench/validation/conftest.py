@@ -17,10 +17,7 @@ from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.energy.meter import MeterSettings
 from pytest_gpuenergy.errors import GpuEnergyError
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.records import records_of
-from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.tuning.lowering import KernelStore
-from pytest_gpuenergy.workloads import find_workload
 from pytest_gpuenergy.workloads.workload import Workload
 
 SUBJECTS = (
@@ -99,7 +96,7 @@ def ready(
         name = item.callspec.params.get("subject") if hasattr(item, "callspec") else None
         if name is not None and name not in made:
             try:
-                made[name] = _make(name, folder, kernel_store, emulated=gpu.emulated)
+                made[name] = kernels.named(name, folder, kernel_store, emulated=gpu.emulated)
                 gpu.prepare([made[name][0]])
             except GpuEnergyError as error:
                 made[name] = error
@@ -111,20 +108,6 @@ def ready(
         return found
 
     return find
-
-
-def _make(
-    name: str, folder: Path, store: KernelStore, *, emulated: bool
-) -> tuple[Kernel, Workload]:
-    if name == "axpy":
-        return kernels.axpy(load_kernel)
-    if name == "lcg":
-        return kernels.lcg(load_kernel, emulated=emulated)
-    case, _, which = name.partition("-")
-    workload = find_workload(case)
-    file = records_of(folder, workload)
-    rank = file.ranks[0] if which == "fastest" else file.ranks[-1]
-    return store.kernel(file, rank), workload
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,6 @@ from kernels import AXPY_FACTOR, AXPY_SIZE, SOURCES
 from pytest_gpuenergy.devices.device import GUARD_BYTES
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.kernels.records import find_records, load_records
-from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.tuning.timing import median_time_ms
 from pytest_gpuenergy.verification import arenas_for
@@ -187,7 +186,7 @@ def study(subject: Subject) -> None:
 
 def load_axpy() -> None:
     """Print the times of axpy in one loading after the other."""
-    kernel, workload = kernels.axpy(load_kernel)
+    kernel, workload = kernels.axpy()
     scalars = {scalar.name: scalar for scalar in workload.scalars}
     with open_device("auto") as device, arenas_for(workload, seed=0) as arenas:
         for what, apart in (("as in a search", False), ("as in a bench", True)):

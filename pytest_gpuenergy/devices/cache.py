@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+
 from pytest_gpuenergy.errors import KernelFault
 
 CacheState = Literal["hot", "cold"]
@@ -20,6 +22,11 @@ _FILLS = 2
 
 MAX_PLACEMENTS = 12
 _PLACED_BYTES = 256 << 20
+
+PAGE_BYTES = 2 << 20
+"""What a GPU's memory is handed out in."""
+_WIDEST_GAP_BYTES = 256 << 20
+_FREE_FOR_GAPS = 4  # a fourth of it
 
 
 def sets_needed(set_bytes: int, l2_bytes: int) -> int:
@@ -53,3 +60,20 @@ def placements(set_bytes: int) -> int:
         set_bytes: size of all buffers of one launch.
     """
     return max(1, min(MAX_PLACEMENTS, _PLACED_BYTES // max(1, set_bytes)))
+
+
+def gaps(sets: int, free_bytes: int, draw: np.random.Generator) -> list[int]:
+    """How much memory to leave unused before each of so many sets of buffers, in bytes.
+
+    A driver gives one process after another the same few places, in an order that depends on what
+    the process had before. So that the sets are a sample of all places, they lie far apart, by
+    distances that differ from process to process: whole pages, 128 MiB on average, together no
+    more than a fourth of the memory that is free.
+
+    Args:
+        sets: of buffers.
+        free_bytes: memory of the GPU that nobody uses.
+        draw: where the distances come from.
+    """
+    widest = min(_WIDEST_GAP_BYTES, free_bytes // _FREE_FOR_GAPS // sets) // PAGE_BYTES
+    return [PAGE_BYTES * int(pages) for pages in draw.integers(0, widest, sets, endpoint=True)]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pytest_gpuenergy.devices.cache import CacheState, placements, sets_needed
+from pytest_gpuenergy.devices.cache import CacheState, gaps, placements, sets_needed
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Launches, Timeline
 from pytest_gpuenergy.devices.nvrtc import Binary
 from pytest_gpuenergy.devices.replay import GraphRepeater
@@ -88,7 +88,10 @@ class CudaRunner:
             if cache == "cold":
                 sets = sets_needed(size, int(self._cupy.cuda.Device().attributes["L2CacheSize"]))
             turns = []
-            for _ in range(sets):
+            distances = self._distances(sets) if spread and cache == "hot" else [0] * sets
+            for distance in distances:
+                if distance:
+                    self._kept.append(self._cupy.empty(distance, dtype=np.uint8))
                 buffers = {name: image.copy() for name, image in images.items()}
                 buffers |= {space.name: self._workspace(space) for space in kernel.workspaces}
                 turns.append(self._bind(kernel, binary, buffers, arenas, scalars))
@@ -124,6 +127,10 @@ class CudaRunner:
             "cupy": str(self._cupy.__version__),
             "cuda_runtime": f"{runtime // 1000}.{runtime % 1000 // 10}",
         }
+
+    def _distances(self, sets: int) -> list[int]:
+        free_bytes, _ = self._cupy.cuda.runtime.memGetInfo()
+        return gaps(sets, free_bytes, np.random.default_rng())
 
     def _loaded(self) -> GraphRepeater:
         if self._repeater is None:
