@@ -1,13 +1,15 @@
 """How much the time of a launch differs from one loading of a kernel to the next, and by what.
 
     python bench/validation/loadings.py --json loadings.json [--kernels axpy,case5-fastest]
-    python bench/validation/loadings.py --json side-by-side.json --side-by-side
 
-Needs a GPU and CuPy. The kernels take turns, a process each. In a process a kernel is loaded as in
-a bench, then its graphs are made once more for the same buffers, on another stream, then it is
-loaded once more; the mean time of a launch is taken each time. Every second process has proved its
-kernel right before. With ``--side-by-side`` the sets of buffers follow one another in memory, where
-the driver puts them.
+Needs a GPU and CuPy. Kernels and ways take turns, a process each. In a process a kernel is loaded;
+then, for the same buffers and on another stream, its graphs are made once more, or its module and
+its graphs; then it is loaded once more. The mean time of a launch is taken each time. Every second
+process has proved its kernel right before. The ways to load are:
+
+- apart: as in a bench, the sets of buffers at random distances;
+- side-by-side: the sets follow one another in memory, where the driver puts them;
+- modules: apart, and with a module for each set.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev, variance
 from typing import Any
@@ -47,42 +50,44 @@ KERNELS = "axpy,case5-fastest,case7-fastest,case4-slowest"
 HEAT_S, RUN_S = 0.35, 0.5
 TIMEOUT_S = 60.0
 FACTORY = "loadings:Runner"
-FIRST, OTHER_GRAPHS, ELSEWHERE = "first", "other graphs", "elsewhere"
+APART, SIDE_BY_SIDE, MODULES = WAYS = ("apart", "side-by-side", "modules")
+FIRST, GRAPHS, MODULE, ELSEWHERE = "first", "other graphs", "other module", "elsewhere"
 HEADER = (
     "kernel",
+    "way",
     "processes",
     "mean (µs)",
     "between processes",
     "by the sets",
-    "other graphs",
+    GRAPHS,
+    MODULE,
     "loaded once more",
     "proved right before",
 )
 
+Subject = tuple[Kernel, Binary, Mapping[str, Arena], Mapping[str, Scalar]]
 Row = dict[str, Any]
 
 
 class Runner(CudaRunner):
     """Runs in the process that is studied."""
 
-    _side_by_side = False
+    _way = APART
 
-    def load_as_in_a_bench(
-        self,
-        kernel: Kernel,
-        binary: Binary,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        side_by_side: bool,
-    ) -> None:
-        """`load`, with or without gaps between the sets of buffers."""
-        self._side_by_side = side_by_side
-        self.load(kernel, binary, arenas, scalars, "hot", True)
+    def load_in_a_way(self, subject: Subject, way: str) -> None:
+        """`load`, as a bench does but for the ``way``."""
+        self._way = way
+        self.load(*subject, "hot", True)
 
-    def make_graphs(self) -> None:
-        """Once more, of the same buffers, on another stream."""
+    def make_once_more(self, subject: Subject, module: bool) -> None:
+        """Graphs of the same buffers on another stream; the ``module`` too, if asked."""
         turns = self._loaded()._turns
-        self._repeater = None
+        if module:
+            self._cupy.clear_memo()  # where CuPy has its modules
+            kernel, binary, arenas, scalars = subject
+            sets = [kept for kept in self._kept if isinstance(kept, dict)]
+            turns = [self._bind(kernel, binary, buffers, arenas, scalars) for buffers in sets]
+        # The graphs there are go only then, so that the new ones lie elsewhere.
         self._repeater = GraphRepeater(turns)
 
     def times_us(self) -> tuple[float, list[float]]:
@@ -99,8 +104,13 @@ class Runner(CudaRunner):
             [1e6 * float(busy_s[own].sum() / launches[own].sum()) for own in sets if own.any()],
         )
 
+    def _bind(self, *arguments: Any) -> Callable[[], None]:
+        if self._way == MODULES:
+            self._cupy.clear_memo()
+        return super()._bind(*arguments)
+
     def _distances(self, sets: int) -> list[int]:
-        return [0] * sets if self._side_by_side else super()._distances(sets)
+        return [0] * sets if self._way == SIDE_BY_SIDE else super()._distances(sets)
 
 
 def study(arguments: argparse.Namespace) -> list[Row]:
@@ -115,25 +125,24 @@ def study(arguments: argparse.Namespace) -> list[Row]:
             about = {"gpu": device.name, "uuid": uuid, **device.describe()}
         pool = CompilerPool(architecture, cache_dir("cubin"))
         stack.callback(pool.close)
-        subjects = {}
         store = stack.enter_context(KernelStore())
+        subjects: dict[str, Subject] = {}
         for name in arguments.kernels.split(","):
             kernel, workload = kernels.named(name, RECORDS, store)
             arenas = dict(stack.enter_context(arenas_for(workload, seed=0)))
             scalars = {scalar.name: scalar for scalar in workload.scalars}
             subjects[name] = (kernel, pool.submit(kernel).result(), arenas, scalars)
         following = _process(uuid)
-        for number in range(arguments.processes):
-            for name, subject in subjects.items():
-                if time.monotonic() > until_s:
-                    break
-                process, following = following, _process(uuid)
-                row = _row(process, subject, number % 2 == 1, arguments.side_by_side)
-                process.kill()
-                rows.append({"kernel": name, **row})
-                settings = {"side_by_side": arguments.side_by_side}
-                content = {"about": about, "settings": settings, "rows": rows}
-                write_atomically(arguments.json, json.dumps(content, indent=1) + "\n")
+        ways = arguments.ways.split(",")
+        for number, way, name in product(range(arguments.processes), ways, subjects):
+            if time.monotonic() > until_s:
+                break
+            process, following = following, _process(uuid)
+            times = _times(process, subjects[name], number, way)
+            process.kill()
+            rows.append({"kernel": name, "way": way, "proved": _proves(number), "times": times})
+            content = {"about": about, "rows": rows}
+            write_atomically(arguments.json, json.dumps(content, indent=1) + "\n")
         following.kill()
     return rows
 
@@ -144,54 +153,68 @@ def _process(uuid: str) -> Worker:
     return process
 
 
-def _row(process: Worker, subject: tuple[Any, ...], proved: bool, side_by_side: bool) -> Row:
-    for _ in range(2 if proved else 0):
-        process.call("run_once", *subject, timeout_s=TIMEOUT_S)
+def _proves(number: int) -> bool:
+    return number % 2 == 1
+
+
+def _times(process: Worker, subject: Subject, number: int, way: str) -> dict[str, Any]:
+    """What was found in the process of this ``number``."""
+
+    def call(method: str, *given: object) -> Any:
+        return process.call(method, *given, timeout_s=TIMEOUT_S)
+
+    for _ in range(2 if _proves(number) else 0):
+        call("run_once", *subject)
+    # Only three times: after some ten thousand launches captured, all take longer.
+    second = MODULE if number // 2 % 2 else GRAPHS
     times = {}
-    for what in (FIRST, OTHER_GRAPHS, ELSEWHERE):
-        if what == OTHER_GRAPHS:
-            process.call("make_graphs", timeout_s=TIMEOUT_S)
+    for what in (FIRST, second, ELSEWHERE):
+        if what == second:
+            call("make_once_more", subject, what == MODULE)
         else:
-            process.call("load_as_in_a_bench", *subject, side_by_side, timeout_s=TIMEOUT_S)
-        mean_us, sets_us = process.call("times_us", timeout_s=TIMEOUT_S)
+            call("load_in_a_way", subject, way)
+        mean_us, sets_us = call("times_us")
         times[what] = {"mean_us": mean_us, "sets_us": sets_us}
-    return {"proved": proved, "times": times}
+    return times
 
 
 def table(rows: Sequence[Row]) -> str:
     """Standard deviations as fractions of the mean, as Markdown.
 
     ``between processes`` is what was seen of the first loadings; ``by the sets`` what their sets of
-    buffers would make of it if each were a sample of its own; the next two of one process; the last
-    is a difference of means, with its standard error.
+    buffers would make of it if each were a sample of its own; the next three are of one process;
+    the last is a difference of means, with its standard error.
     """
-    names = dict.fromkeys(row["kernel"] for row in rows)
-    cells = [_cells(name, [row for row in rows if row["kernel"] == name]) for name in names]
-    return markdown_table(HEADER, cells, text=(0,))
+    groups = dict.fromkeys((row["kernel"], row["way"]) for row in rows)
+    cells = [
+        [*group, *_cells([row for row in rows if (row["kernel"], row["way"]) == group])]
+        for group in groups
+    ]
+    return markdown_table(HEADER, cells, text=(0, 1))
 
 
-def _cells(name: str, rows: Sequence[Row]) -> list[str]:
-    first, graphs, elsewhere = (
-        [row["times"][what]["mean_us"] for row in rows] for what in (FIRST, OTHER_GRAPHS, ELSEWHERE)
-    )
-    mean_us = fmean(first)
-    sets = [row["times"][FIRST]["sets_us"] for row in rows]
-    of_sets = [variance(times) / len(times) for times in sets if len(times) > 1]
+def _cells(rows: Sequence[Row]) -> list[str]:
+    first = [row["times"][FIRST] for row in rows]
+    means_us = [one["mean_us"] for one in first]
+    mean_us = fmean(means_us)
+    of_sets = [
+        variance(one["sets_us"]) / len(one["sets_us"]) for one in first if one["sets_us"][1:]
+    ]
     return [
-        name,
         str(len(rows)),
         f"{mean_us:.4f}",
-        f"{stdev(first) / mean_us:.3%}" if len(first) > 1 else "",
+        f"{stdev(means_us) / mean_us:.3%}" if len(rows) > 1 else "",
         f"{math.sqrt(fmean(of_sets)) / mean_us:.3%}" if of_sets else "",
-        f"{_of_pairs(first, graphs) / mean_us:.3%}",
-        f"{_of_pairs(first, elsewhere) / mean_us:.3%}",
+        *(_of_pairs(rows, what, mean_us) for what in (GRAPHS, MODULE, ELSEWHERE)),
         _difference(rows, mean_us),
     ]
 
 
-def _of_pairs(left: Sequence[float], right: Sequence[float]) -> float:
-    """The standard deviation of one, by pairs of two."""
-    return math.sqrt(fmean((a - b) ** 2 / 2 for a, b in zip(left, right, strict=True)))
+def _of_pairs(rows: Sequence[Row], what: str, mean_us: float) -> str:
+    """The standard deviation of one time, by pairs of the first and another."""
+    all_times = [row["times"] for row in rows if what in row["times"]]
+    squares = [(times[what]["mean_us"] - times[FIRST]["mean_us"]) ** 2 / 2 for times in all_times]
+    return f"{math.sqrt(fmean(squares)) / mean_us:.3%}" if squares else ""
 
 
 def _difference(rows: Sequence[Row], mean_us: float) -> str:
@@ -212,9 +235,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kernels", default=KERNELS, metavar="LIST", help=f"(default: {KERNELS})")
-    parser.add_argument("--processes", type=int, default=12, metavar="N", help="Of each (12)")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=12,
+        metavar="N",
+        help="Of each kernel and way (default: 12)",
+    )
     parser.add_argument("--budget-s", type=float, metavar="S", help="Begin no process later")
-    parser.add_argument("--side-by-side", action="store_true", help="Sets without gaps")
+    parser.add_argument("--ways", default=APART, metavar="LIST", help=f"Of {', '.join(WAYS)}")
     parser.add_argument("--json", type=Path, required=True, metavar="PATH", help="What was found")
     arguments = parser.parse_args(argv)
     # The processes import this file.
