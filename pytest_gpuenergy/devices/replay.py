@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pytest_gpuenergy.devices.device import Launches, Timeline
 
 GRAPH_S = 0.008
-"""About the GPU time of one graph: long against a launch, short against a counter period."""
+"""About the GPU time of a turn: long against a launch, short against a counter period."""
 MAX_CALLS = 4096
 """To a graph."""
 MAX_CALLS_OF_ALL = 3 * MAX_CALLS
@@ -36,7 +36,7 @@ class GraphRepeater:
     Args:
         turns: each launches the work once on the current stream of CuPy (and of PyTorch, when
             that is imported). They have a graph each, and take turns: the same work with other
-            buffers, say.
+            buffers, say. A turn lasts about `GRAPH_S`, and replays a shorter graph again and again.
         must_capture: raise when the work cannot be captured in a CUDA graph, rather than launching
             from the host.
         multiple: a graph holds a multiple of so many calls, for work that goes round in a circle.
@@ -60,7 +60,7 @@ class GraphRepeater:
         self._device = cupy.cuda.Device()
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self.launch(1)  # may have to load the kernel first
-        self._batch = 1
+        self._batch, self._replays = 1, 1
         self._graphs: list[Any] = []
         try:
             self._capture_all()
@@ -108,10 +108,10 @@ class GraphRepeater:
             return Launches(count, begin_s, monotonic(), gpu_s)
 
     def _batch_for(self, launch_s: float) -> int:
-        """Calls to a graph, in powers of two, so that it is the same number in every run."""
+        """Calls to a graph."""
         most = min(MAX_CALLS, MAX_CALLS_OF_ALL // len(self._turns))
         calls = min(most, GRAPH_S / max(launch_s, 1e-7)) / self._multiple
-        return self._multiple << max(0, round(math.log2(calls)))
+        return self._multiple * _power_of_two(calls)
 
     @contextmanager
     def _current_stream(self) -> Iterator[None]:
@@ -157,6 +157,7 @@ class GraphRepeater:
                     break
                 # A short graph makes the launches seem longer than they are.
                 self._batch = min(better, 16 * self._batch)
+            self._replays = _power_of_two(GRAPH_S / max(graph_s, 1e-7))
             self._graphs = [first, *(self._capture(turn) for turn in self._turns[1:])]
 
     def _capture(self, enqueue: Callable[[], object]) -> Any:
@@ -170,7 +171,8 @@ class GraphRepeater:
 
     def _submit(self, turn: int) -> None:
         if self._graphs:
-            self._graphs[turn].launch(self._stream)
+            for _ in range(self._replays):
+                self._graphs[turn].launch(self._stream)
         else:
             for _ in range(self._batch):
                 self._turns[turn]()
@@ -207,11 +209,16 @@ class GraphRepeater:
             begin, end = pending.popleft()
             end.synchronize()
             noticed_s = monotonic()
-            launches += self._batch
+            launches += self._batch * self._replays
             busy_s += self._cupy.cuda.get_elapsed_time(begin, end) / 1000
             gpu_s = self._cupy.cuda.get_elapsed_time(first, end) / 1000
             self._log.append((noticed_s, gpu_s, launches, busy_s))
             self._under_way.set()
+
+
+def _power_of_two(value: float) -> int:
+    """The nearest one by ratio, at least 1: so it is the same in every run."""
+    return 1 << max(0, round(math.log2(value)))
 
 
 def host_times_s(
