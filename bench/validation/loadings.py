@@ -7,9 +7,9 @@ then, for the same buffers and on another stream, its graphs are made once more,
 its graphs; then it is loaded once more. The mean time of a launch is taken each time. Every second
 process has proved its kernel right before. The ways to load are:
 
-- apart: as in a bench, the sets of buffers at random distances;
+- scattered: as in a bench, the sets of buffers at random places;
 - side-by-side: the sets follow one another in memory, where the driver puts them;
-- modules: apart, and with a module for each set.
+- modules: scattered, and with a module for each set.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ KERNELS = "axpy,case5-fastest,case7-fastest,case4-slowest"
 HEAT_S, RUN_S = 0.35, 0.5
 TIMEOUT_S = 60.0
 FACTORY = "loadings:Runner"
-APART, SIDE_BY_SIDE, MODULES = WAYS = ("apart", "side-by-side", "modules")
+SCATTERED, SIDE_BY_SIDE, MODULES = WAYS = ("scattered", "side-by-side", "modules")
 FIRST, GRAPHS, MODULE, ELSEWHERE = "first", "other graphs", "other module", "elsewhere"
 HEADER = (
     "kernel",
@@ -72,7 +72,7 @@ Row = dict[str, Any]
 class Runner(CudaRunner):
     """Runs in the process that is studied."""
 
-    _way = APART
+    _way = SCATTERED
 
     def load_in_a_way(self, subject: Subject, way: str) -> None:
         """`load`, as a bench does but for the ``way``."""
@@ -85,8 +85,7 @@ class Runner(CudaRunner):
         if module:
             self._cupy.clear_memo()  # where CuPy has its modules
             kernel, binary, arenas, scalars = subject
-            sets = [kept for kept in self._kept if isinstance(kept, dict)]
-            turns = [self._bind(kernel, binary, buffers, arenas, scalars) for buffers in sets]
+            turns = [self._bind(kernel, binary, buffers, arenas, scalars) for buffers in self._kept]
         # The graphs there are go only then, so that the new ones lie elsewhere.
         self._repeater = GraphRepeater(turns)
 
@@ -109,8 +108,9 @@ class Runner(CudaRunner):
             self._cupy.clear_memo()
         return super()._bind(*arguments)
 
-    def _distances(self, sets: int) -> list[int]:
-        return [0] * sets if self._way == SIDE_BY_SIDE else super()._distances(sets)
+    def _scattered_sets(self, count: int, *arguments: Any) -> list[dict[str, Any]]:
+        make = self._sets if self._way == SIDE_BY_SIDE else super()._scattered_sets
+        return make(count, *arguments)
 
 
 def study(arguments: argparse.Namespace) -> list[Row]:
@@ -243,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="Of each kernel and way (default: 12)",
     )
     parser.add_argument("--budget-s", type=float, metavar="S", help="Begin no process later")
-    parser.add_argument("--ways", default=APART, metavar="LIST", help=f"Of {', '.join(WAYS)}")
+    parser.add_argument("--ways", default=SCATTERED, metavar="LIST", help=f"Of {', '.join(WAYS)}")
     parser.add_argument("--json", type=Path, required=True, metavar="PATH", help="What was found")
     arguments = parser.parse_args(argv)
     # The processes import this file.

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pytest_gpuenergy.devices.cache import CacheState, gaps, placements, sets_needed
+from pytest_gpuenergy.devices.cache import CacheState, sets_needed
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Launches, Timeline
 from pytest_gpuenergy.devices.nvrtc import Binary
+from pytest_gpuenergy.devices.places import pieces, placements, pool_bytes, scattered
 from pytest_gpuenergy.devices.replay import GraphRepeater
 from pytest_gpuenergy.errors import KernelFault, Outcome
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -84,20 +85,17 @@ class CudaRunner:
             self.unload()
             images = {name: self._upload(arena.image()) for name, arena in arenas.items()}
             size = sum(tensor.nbytes for tensor in _buffers(kernel, arenas))
-            sets = placements(size) if spread else 1
             if cache == "cold":
-                sets = sets_needed(size, int(self._cupy.cuda.Device().attributes["L2CacheSize"]))
-            turns = []
-            distances = self._distances(sets) if spread and cache == "hot" else [0] * sets
-            for distance in distances:
-                if distance:
-                    self._kept.append(self._cupy.empty(distance, dtype=np.uint8))
-                buffers = {name: image.copy() for name, image in images.items()}
-                buffers |= {space.name: self._workspace(space) for space in kernel.workspaces}
-                turns.append(self._bind(kernel, binary, buffers, arenas, scalars))
-                self._kept.append(buffers)
+                l2_bytes = int(self._cupy.cuda.Device().attributes["L2CacheSize"])
+                sets = self._sets(sets_needed(size, l2_bytes), kernel, images)
+            elif spread:
+                sets = self._scattered_sets(placements(size), kernel, images)
+            else:
+                sets = self._sets(1, kernel, images)
+            self._kept += sets
+            turns = [self._bind(kernel, binary, buffers, arenas, scalars) for buffers in sets]
             self._repeater = (
-                GraphRepeater([_in_turn(turns)], multiple=sets)
+                GraphRepeater([_in_turn(turns)], multiple=len(sets))
                 if cache == "cold"
                 else GraphRepeater(turns)
             )
@@ -128,10 +126,6 @@ class CudaRunner:
             "cuda_runtime": f"{runtime // 1000}.{runtime % 1000 // 10}",
         }
 
-    def _distances(self, sets: int) -> list[int]:
-        free_bytes, _ = self._cupy.cuda.runtime.memGetInfo()
-        return gaps(sets, free_bytes, np.random.default_rng())
-
     def _loaded(self) -> GraphRepeater:
         if self._repeater is None:
             raise RuntimeError("no kernel is loaded")
@@ -141,10 +135,44 @@ class CudaRunner:
         return self._cupy.asarray(np.asarray(image))
 
     def _workspace(self, space: Tensor) -> Any:
-        image = self._cupy.empty(2 * GUARD_BYTES + -(-space.nbytes // 256) * 256, dtype=np.uint8)
+        image = self._cupy.empty(_workspace_bytes(space), dtype=np.uint8)
         # Not with `full`, which is a kernel that each process of CuPy's has to prepare first.
         image.data.memset(0xFF, image.nbytes)
         return image
+
+    def _sets(self, count: int, kernel: Kernel, images: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Sets of buffers, each where the driver puts it."""
+        return [
+            {name: image.copy() for name, image in images.items()}
+            | {space.name: self._workspace(space) for space in kernel.workspaces}
+            for _ in range(count)
+        ]
+
+    def _scattered_sets(
+        self, count: int, kernel: Kernel, images: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Sets of buffers at random places in a large piece of memory."""
+        sizes = {name: image.nbytes for name, image in images.items()}
+        sizes |= {space.name: _workspace_bytes(space) for space in kernel.workspaces}
+        of_set = pieces(sizes)
+        lengths = count * [max(at + sizes[name] for name, at in one.items()) for one in of_set]
+        free_bytes, _ = self._cupy.cuda.runtime.memGetInfo()
+        pool = self._cupy.empty(pool_bytes(lengths, free_bytes), dtype=np.uint8)
+        places = iter(scattered(lengths, pool.nbytes, np.random.default_rng()))
+        sets = []
+        for _ in range(count):
+            buffers = {}
+            for piece in of_set:
+                place = next(places)
+                for name, at in piece.items():
+                    buffers[name] = pool[place + at : place + at + sizes[name]]
+            for name, buffer in buffers.items():
+                if name in images:
+                    buffer.data.copy_from_device(images[name].data, buffer.nbytes)
+                else:
+                    buffer.data.memset(0xFF, buffer.nbytes)
+            sets.append(buffers)
+        return sets
 
     def _bind(
         self,
@@ -199,6 +227,10 @@ class CudaRunner:
 
 def _buffers(kernel: Kernel, arenas: Mapping[str, Arena]) -> list[Tensor]:
     return [*(arena.tensor for arena in arenas.values()), *kernel.workspaces]
+
+
+def _workspace_bytes(space: Tensor) -> int:
+    return 2 * GUARD_BYTES + -(-space.nbytes // 256) * 256
 
 
 def _in_turn(actions: Sequence[Callable[[], None]]) -> Callable[[], None]:

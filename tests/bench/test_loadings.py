@@ -26,7 +26,7 @@ def rows(of_process: float, of_set: float, of_graphs: float, of_proof: float) ->
         found.append(
             {
                 "kernel": "k",
-                "way": loadings.APART,
+                "way": loadings.SCATTERED,
                 "proved": number % 2 == 1,
                 "times": {
                     what: {"mean_us": float(some.mean()), "sets_us": some.tolist()}
@@ -50,7 +50,7 @@ def test_each_cause_has_a_figure_of_its_own() -> None:
 
 
 def test_a_single_process_is_told_as_far_as_it_goes() -> None:
-    assert "| k | apart | 1 | 10.0" in loadings.table(rows(0, 0, 0, 0)[:1])
+    assert "| k | scattered | 1 | 10.0" in loadings.table(rows(0, 0, 0, 0)[:1])
 
 
 def test_the_emulated_gpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.devices.cache import (
-    MAX_PLACEMENTS,
-    MAX_SETS,
-    PAGE_BYTES,
-    gaps,
-    placements,
-    sets_needed,
-)
+from pytest_gpuenergy.devices.cache import MAX_SETS, sets_needed
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.model import Traffic, demand_of
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
@@ -39,31 +31,6 @@ def test_buffers_too_small_are_refused(set_bytes: int) -> None:
     with pytest.raises(KernelFault, match="use --gpuenergy-cache hot, or a larger") as raised:
         sets_needed(set_bytes, 50 * MIB)
     assert raised.value.outcome == "constraints"
-
-
-@given(st.integers(0, 1 << 36))
-def test_small_buffers_take_many_places_and_large_ones_little_memory(set_bytes: int) -> None:
-    sets = placements(set_bytes)
-    assert 1 <= sets <= MAX_PLACEMENTS
-    assert sets == 1 or sets * set_bytes <= 256 * MIB
-    assert sets == MAX_PLACEMENTS or (sets + 1) * set_bytes > 256 * MIB
-
-
-@given(st.integers(1, MAX_PLACEMENTS), st.integers(0, 1 << 38), st.integers(0))
-def test_distances_are_whole_pages_and_leave_most_memory_free(
-    sets: int, free_bytes: int, seed: int
-) -> None:
-    found = gaps(sets, free_bytes, np.random.default_rng(seed))
-    assert len(found) == sets
-    assert all(gap >= 0 and gap % PAGE_BYTES == 0 for gap in found)
-    assert sum(found) <= free_bytes / 4
-
-
-def test_distances_differ_from_process_to_process() -> None:
-    first, second = (gaps(MAX_PLACEMENTS, 1 << 36, np.random.default_rng(n)) for n in (1, 2))
-    assert first != second
-    assert len({*first, *second}) > MAX_PLACEMENTS
-    assert 64 * MIB < np.mean(first + second) < 192 * MIB
 
 
 LAUNCH = Launch("f", (1000, 1, 1), (128, 1, 1), ())

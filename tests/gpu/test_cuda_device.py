@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.cache import MAX_PLACEMENTS, STATES
+from pytest_gpuenergy.devices.cache import STATES
 from pytest_gpuenergy.devices.device import Device, Work
+from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.lease import PowerCapLease
 from pytest_gpuenergy.energy.meter import EnergyMeter

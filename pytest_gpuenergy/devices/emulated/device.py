@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from pytest_gpuenergy.devices.cache import CacheState, placements, sets_needed
+from pytest_gpuenergy.devices.cache import CacheState, sets_needed
 from pytest_gpuenergy.devices.device import Arena, Device, Launches, Repeater, Timeline, Work
 from pytest_gpuenergy.devices.emulated.card import Card
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
@@ -26,6 +26,7 @@ from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, GpuProfi
 from pytest_gpuenergy.devices.emulated.state import CardState
 from pytest_gpuenergy.devices.emulated.toolchain import build_version, find_compiler
 from pytest_gpuenergy.devices.emulated.traffic import Traffic, TrafficCache
+from pytest_gpuenergy.devices.places import placements
 from pytest_gpuenergy.errors import DeviceError, KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.paths import cache_dir
