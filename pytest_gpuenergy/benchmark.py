@@ -22,7 +22,7 @@ from pytest_gpuenergy.report.measurement import Measurement, WorkloadInfo
 from pytest_gpuenergy.report.tables import words
 from pytest_gpuenergy.session import Session
 from pytest_gpuenergy.verification import Correctness, compare
-from pytest_gpuenergy.workloads.workload import ErrorBound, Workload
+from pytest_gpuenergy.workloads.workload import ErrorBound, Workload, whole_flops
 
 
 class EnergyBenchmark:
@@ -66,8 +66,8 @@ class EnergyBenchmark:
             The measurement, which is on disk by then.
 
         Raises:
-            InputError: a kernel without a workload, or a second call: what one item measures is
-                one measurement.
+            InputError: a kernel without a workload; a label, bound or number of operations that is
+                none; or a second call: what one item measures is one measurement.
         """
         if self._used:
             raise InputError(
@@ -75,6 +75,13 @@ class EnergyBenchmark:
                 "so that each measurement is an item of its own."
             )
         self._used = True
+        flops = whole_flops(flops, "energy_benchmark")
+        if not isinstance(label, str | None):
+            raise InputError(f"energy_benchmark has the label {label!r}: give a text.")
+        if not isinstance(bound, float | int | ErrorBound | None):
+            raise InputError(
+                f"energy_benchmark has the bound {bound!r}: give a number or an ErrorBound."
+            )
         session = self._session
         try:
             if self._cap == CURRENT:

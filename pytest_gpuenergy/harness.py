@@ -217,8 +217,7 @@ def _describe_kernel(kernel: Kernel, label: str) -> KernelInfo:
 def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) -> Measurement:
     gflops = draft.workload.flops / reading.time_ms.mean / 1e6
     limit_w = draft.enforced_power_limit_w
-    reasons = (reading.begin.event_reasons or 0) | (reading.end.event_reasons or 0)
-    binding = bool(reasons & SW_POWER_CAP)
+    binding = bool(reading.event_reasons & SW_POWER_CAP)
     if limit_w is not None:
         binding = binding or reading.power_w >= BINDING_FRACTION * limit_w
     return replace(

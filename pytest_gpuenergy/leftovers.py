@@ -1,4 +1,4 @@
-"""Power limits that runs which died have left behind, on whatever GPU of the machine."""
+"""Power limits that runs which are over have left behind, on whatever GPU of the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import nvml_gpu, open_emulated
 from pytest_gpuenergy.energy.lease import restore_leftover
-from pytest_gpuenergy.energy.lease_record import leftover_uuids
+from pytest_gpuenergy.energy.lease_record import run_uuids
 from pytest_gpuenergy.errors import DeviceError, PowerCapError
 
 
@@ -23,7 +23,7 @@ def restore_leftovers(like: Gpu, *, but: str | None = None) -> list[str]:
         A sentence for each GPU of what was done, or why it could not be.
     """
     said: list[str] = []
-    for uuid in leftover_uuids():
+    for uuid in run_uuids():
         with contextlib.ExitStack() as stack:
             try:
                 gpu = None if uuid == but else _opened(uuid, like, stack)

@@ -13,7 +13,7 @@ from pytest_gpuenergy.errors import GpuEnergyError, InputError, PowerCapError
 from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin
 from pytest_gpuenergy.options import Options, add_options, named_device
 from pytest_gpuenergy.terminal import printable, show_section
-from pytest_gpuenergy.workers import RUN_ID, WorkerPlugin
+from pytest_gpuenergy.workers import PROBLEMS, RUN_ID, WorkerPlugin
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.benchmark import EnergyBenchmark
@@ -54,9 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
         run_id = given or choose_run_id(options)
     except GpuEnergyError as error:
         raise pytest.UsageError(str(error)) from None
-    config.stash[SESSION] = Session(options, run_id)
+    config.stash[SESSION] = session = Session(options, run_id)
     if given is None:
-        config.pluginmanager.register(WorkerPlugin(run_id), WORKERS)
+        workers = WorkerPlugin(run_id, session.expect_termination)
+        config.pluginmanager.register(workers, WORKERS)
     config.pluginmanager.register(config.stash[GATE], "gpuenergy_gate")
     config.addinivalue_line(
         "markers",
@@ -168,6 +169,8 @@ def powercap(request: pytest.FixtureRequest, gpu: Device) -> PowerCap:  # noqa: 
         return cap
     if not unset:
         _give_up(request.config, problem)
+    if not session.answers():
+        pytest.fail(problem, pytrace=False)
     if session.options.strict_powercap:
         pytest.fail(problem, pytrace=False)
     pytest.skip(problem)
@@ -237,9 +240,13 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
             problems.append(str(error))
         except KeyboardInterrupt:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
-    if not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        # Its exit status reaches nobody. The attribute is pytest-xdist's.
+        config.workeroutput[PROBLEMS] = problems  # type: ignore[attr-defined]
+    else:
         from pytest_gpuenergy.outputs import write_outputs
 
+        problems += workers.problems if workers is not None else ()
         problems += write_outputs(ours, config.stash[GATE].baseline_for)
         problems += _tell_others(config)
     if problems:

@@ -15,7 +15,7 @@ from pytest_gpuenergy.anchor import AnchorWatch
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device, open_gpu
-from pytest_gpuenergy.energy.lease import PowerCapLease, enforced_limit_w
+from pytest_gpuenergy.energy.lease import PowerCapLease
 from pytest_gpuenergy.energy.powercap import (
     CURRENT,
     PowerCap,
@@ -25,6 +25,7 @@ from pytest_gpuenergy.energy.powercap import (
     resolve_caps,
 )
 from pytest_gpuenergy.energy.samples import choose_source
+from pytest_gpuenergy.energy.sensors import answers
 from pytest_gpuenergy.energy.writers import LimitWriter, choose_writer
 from pytest_gpuenergy.errors import DeviceError, InputError
 from pytest_gpuenergy.harness import Harness, Subject
@@ -144,7 +145,7 @@ class Session:
         remove_leftovers()
         choose_source(device)  # without one every item would fail alike
         software = device.describe()
-        self._exit.enter_context(termination_as_interrupt())
+        self.expect_termination()
         self._lease = PowerCapLease(device, self._writer)
         self._exit.callback(self._lease.restore)
         self.restored += filter(None, [self._lease.restored])
@@ -178,10 +179,15 @@ class Session:
         """
         self.begin()
         assert self._lease is not None
-        if cap == CURRENT and self._device is not None:
-            self._lease.restore()
-            return enforced_limit_w(self._device)
         return self._lease.set(cap)
+
+    def answers(self) -> bool:
+        """Whether the card is there at all, rather than only refuse a power cap."""
+        return answers(self.device)
+
+    def expect_termination(self) -> None:
+        """From now on SIGTERM and SIGHUP end the run as Ctrl-C does."""
+        self._exit.enter_context(termination_as_interrupt())
 
     def judge_cap(self) -> tuple[str, ...]:
         """Doubts about the power cap under which an item was measured."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.kernels.database import Database, load_database
 from pytest_gpuenergy.kernels.records import BANDS, Record, RecordFile
 from pytest_gpuenergy.workloads import CASES
@@ -44,10 +45,11 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 def machine_apart(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GPUs are locked for the whole machine by files in the temporary folder: have one apart."""
+    """What all processes of a machine share, apart: temporary files, and the locks of GPUs."""
     folder = str(tmp_path_factory.mktemp("tmp"))
     monkeypatch.setenv("TMPDIR", folder)
     monkeypatch.setattr(tempfile, "tempdir", folder)
+    monkeypatch.setattr(lock, "MACHINE_FOLDER", Path(folder))
     for variable in ("PYTEST_XDIST_WORKER", "GPUENERGY_EMULATED_FAULTS"):
         monkeypatch.delenv(variable, raising=False)
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices.cache import MAX_PLACEMENTS
 from pytest_gpuenergy.devices.device import Repeater, Timeline, Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, _VirtualRepeater
+from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.meter import MeterSettings
 from pytest_gpuenergy.energy.powercap import PowerCap

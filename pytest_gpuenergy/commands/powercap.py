@@ -149,17 +149,20 @@ def _set(arguments: Namespace) -> int:
 
 
 def _restore(arguments: Namespace) -> int:
-    from pytest_gpuenergy.energy.lease_record import restorable_uuids
+    from pytest_gpuenergy.energy.lease_record import recorded_uuids, restorable_uuids
     from pytest_gpuenergy.errors import DeviceError
 
     spec = arguments.gpu_device
     done: list[dict[str, Any]] = []
     problems: dict[str, list[str]] = {}
-    for name in restorable_uuids() if spec is None else [spec]:
+    waiting = restorable_uuids()
+    for name in recorded_uuids() if spec is None else [spec]:
         try:
             with _open_any(name) if spec is None else _open(name) as gpu:
                 done.append(_restored(gpu))
         except DeviceError as error:
+            if spec is None and name not in waiting:
+                continue  # its run is under way, and will put it back
             problems.setdefault(str(error), []).append(name)
     if arguments.json:
         print_json(done)

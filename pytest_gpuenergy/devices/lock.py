@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.errors import DeviceError
 from pytest_gpuenergy.paths import state_dir
 
+MACHINE_FOLDER = Path("/tmp")  # noqa: S108 -- the same for all, whatever their TMPDIR is
 _POLL_S = 0.1
 _NAMING_S = 1.0
 """A process that has just got the lock takes this long, at most, to write who it is."""
@@ -69,7 +69,7 @@ def _folder(device: Gpu) -> Path:
     """A real GPU is shared by all users of the machine, an emulated one by those of its state."""
     if device.emulated:
         return state_dir("locks")
-    return Path(tempfile.gettempdir()) / "pytest-gpuenergy-locks"
+    return MACHINE_FOLDER / "pytest-gpuenergy-locks"
 
 
 def _open(path: Path) -> int:

@@ -26,15 +26,15 @@ _POLL_S = 0.05
 class PowerCapLease:
     """The right to change one card's power limit, until `restore`.
 
-    Constructing it restores what a dead process left behind on this card.
+    Constructing it restores what a run that is over left behind on this card.
 
     Args:
-        gpu: the card.
+        gpu: the card, whose lock the caller holds.
         writer: who writes its limit; chosen at the first write when not given.
         kept: continue what ``gpuenergy powercap set`` did, to outlive this process too.
 
     Attributes:
-        restored: a sentence telling what was done about what a dead process left behind, or None.
+        restored: a sentence about what a run that is over left behind, or None.
 
     Raises:
         PowerCapError: what was left behind cannot be restored.
@@ -46,8 +46,10 @@ class PowerCapLease:
         self._kept = kept
         self._record: LeaseRecord | None = None
         self._asked_mw: int | None = None
+        self._held_mw: int | None = None
         self._enforced_w: float | None = None
         self._refused: PowerCapError | None = None
+        self._theirs_mw: int | None = None
         self.restored = restore_leftover(gpu, writer)
         record = kept_record(gpu.uuid) if kept else None
         if record is not None and _present_mw(gpu) in record.ours_mw:
@@ -64,31 +66,36 @@ class PowerCapLease:
         """
         if cap.unavailable:
             raise PowerCapError(f"Power cap {cap.label} is skipped: {cap.unavailable}.")
-        self._asked_mw = None
+        self._asked_mw = self._held_mw = None
         if cap.power_limit_w is None:
             self.restore()
-            return enforced_limit_w(self._gpu)
+            self._enforced_w = enforced_limit_w(self._gpu)
+            with contextlib.suppress(PowerCapError):  # then nobody can tell whether it changes
+                self._held_mw = _present_mw(self._gpu)
+            return self._enforced_w
         limit_mw = round(cap.power_limit_w * 1e3)
         self._write(limit_mw)
         self._enforced_w = self._settled_w(limit_mw)
-        self._asked_mw = limit_mw
+        self._asked_mw = self._held_mw = limit_mw
         return self._enforced_w
 
     def judge(self) -> tuple[str, ...]:
-        """Named doubts about what has been measured since `set`; none when it set nothing.
+        """Named doubts about what has been measured since `set`.
 
         ``enforced_limit_lower``: the card held less than was asked for. ``power_limit_changed``:
         the limit is not what it was. ``power_limit_unknown``: the card does not tell any more.
         """
-        if self._asked_mw is None:
+        if self._held_mw is None:
             return ()
         try:
-            changed = _present_mw(self._gpu) != self._asked_mw
+            changed = _present_mw(self._gpu) != self._held_mw
         except PowerCapError:
             return ("power_limit_unknown",)
         now_w, then_w = enforced_limit_w(self._gpu), self._enforced_w
         flags = {
-            "enforced_limit_lower": then_w is not None and then_w * 1e3 < self._asked_mw,
+            "enforced_limit_lower": self._asked_mw is not None
+            and then_w is not None
+            and then_w * 1e3 < self._asked_mw,
             "power_limit_changed": changed or now_w != then_w,
         }
         return tuple(name for name, raised in flags.items() if raised)
@@ -99,20 +106,27 @@ class PowerCapLease:
         Raises:
             PowerCapError: the card cannot be set back; the record stays for the next start.
         """
-        self._asked_mw = None
+        self._asked_mw = self._held_mw = None
         if self._record is not None:
-            _put_back(self._gpu, self._record, self._writer)
+            present_mw = _put_back(self._gpu, self._record, self._writer)
+            if present_mw not in self._record.ours_mw | {self._record.prior_mw}:
+                self._theirs_mw = present_mw
             self._record = None
 
     def _write(self, limit_mw: int) -> None:
         gpu, previous = self._gpu, self._record
         present_mw = _present_mw(gpu)
         if previous is None and present_mw == limit_mw:
+            if self._kept and (outdated := kept_record(gpu.uuid)) is not None:
+                outdated.forget()  # somebody has set another limit since: theirs is the prior
             return
+        theirs_mw = self._theirs_mw
         if previous is not None and present_mw != previous.set_mw:
+            theirs_mw = present_mw
+        if theirs_mw is not None:
             raise PowerCapError(
                 f"Somebody else has changed the power limit of {gpu.name} to "
-                f"{present_mw / 1e3:g} W: end the other program, or use --powercap current."
+                f"{theirs_mw / 1e3:g} W: end the other program, or use --powercap current."
             )
         prior_mw = previous.prior_mw if previous else present_mw
         writer = self._chosen_writer()
@@ -181,7 +195,7 @@ class PowerCapLease:
 
 
 def restore_leftover(gpu: Gpu, writer: LimitWriter | None = None) -> str | None:
-    """Undo what a process that has died left behind on ``gpu``.
+    """Undo what a run that is over left behind on ``gpu``, whose lock the caller holds.
 
     Returns:
         A sentence telling what was done, or None when nothing was left behind.
@@ -189,14 +203,14 @@ def restore_leftover(gpu: Gpu, writer: LimitWriter | None = None) -> str | None:
     Raises:
         PowerCapError: it cannot be undone.
     """
-    record = leftover(gpu.uuid)
-    return None if record is None else _put_back(gpu, record, writer)
+    record = leftover(gpu.uuid, locked=True)
+    return None if record is None else _told(gpu, record, _put_back(gpu, record, writer))
 
 
 def restore_kept(gpu: Gpu, writer: LimitWriter | None = None) -> str | None:
     """Undo what ``gpuenergy powercap set`` did to ``gpu``; as `restore_leftover`."""
     record = kept_record(gpu.uuid)
-    return None if record is None else _put_back(gpu, record, writer)
+    return None if record is None else _told(gpu, record, _put_back(gpu, record, writer))
 
 
 def enforced_limit_w(gpu: Gpu) -> float | None:
@@ -207,7 +221,8 @@ def enforced_limit_w(gpu: Gpu) -> float | None:
         return None
 
 
-def _put_back(gpu: Gpu, record: LeaseRecord, writer: LimitWriter | None) -> str:
+def _put_back(gpu: Gpu, record: LeaseRecord, writer: LimitWriter | None) -> int:
+    """Returns the limit that was found, in mW: neither ours nor the prior one is left alone."""
     prior_mw = record.prior_mw
     with uninterrupted():
         try:
@@ -222,10 +237,14 @@ def _put_back(gpu: Gpu, record: LeaseRecord, writer: LimitWriter | None) -> str:
                 f"(gpuenergy powercap restore tries again): {error}"
             ) from None
         record.forget()
-    if present_mw in record.ours_mw | {prior_mw}:
-        return f"The power limit of {gpu.name} is {prior_mw / 1e3:g} W again."
+    return present_mw
+
+
+def _told(gpu: Gpu, record: LeaseRecord, found_mw: int) -> str:
+    if found_mw in record.ours_mw | {record.prior_mw}:
+        return f"The power limit of {gpu.name} is {record.prior_mw / 1e3:g} W again."
     return (
-        f"The power limit of {gpu.name} has been set to {present_mw / 1e3:g} W since; "
+        f"The power limit of {gpu.name} has been set to {found_mw / 1e3:g} W since; "
         "it is left alone."
     )
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from pytest_gpuenergy.errors import InputError, PowerCapError
@@ -91,14 +92,21 @@ class LeaseRecord:
             ) from None
 
 
-def leftover(uuid: str) -> LeaseRecord | None:
-    """The record that a run which has died left behind for this card.
+def leftover(uuid: str, *, locked: bool = False) -> LeaseRecord | None:
+    """The record that a run which is over left behind for this card.
+
+    Args:
+        uuid: the card's.
+        locked: whether the caller holds the card's lock, so that no run can be under way. Without
+            it, a run is over when its process has ended.
 
     Raises:
         PowerCapError: there is one that cannot be read.
     """
     record = _load(uuid, kept=False)
-    return None if record is None or _started(record.pid) == record.started else record
+    if record is None or locked or _started(record.pid) != record.started:
+        return record
+    return None
 
 
 def kept_record(uuid: str) -> LeaseRecord | None:
@@ -115,9 +123,9 @@ def recorded_uuids() -> list[str]:
     return sorted({path.name.partition(".")[0] for path in state_dir("leases").glob("*.json")})
 
 
-def leftover_uuids() -> list[str]:
-    """Cards of which a run that has died has left a record, readable or not."""
-    return [uuid for uuid in recorded_uuids() if _is_of(uuid, leftover)]
+def run_uuids() -> list[str]:
+    """Cards of which there is a run's record, readable or not; whether it is over, locks tell."""
+    return [uuid for uuid in recorded_uuids() if _is_of(uuid, partial(leftover, locked=True))]
 
 
 def restorable_uuids() -> list[str]:

@@ -16,6 +16,7 @@ from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import (
     Conditions,
     Restraint,
+    all_reasons,
     power_by_samples_w,
     read_conditions,
     read_restraint,
@@ -75,6 +76,7 @@ class Reading:
     state of the card before the heat-up, ``begin`` and ``end`` that around the trials. ``flags``
     names what makes the reading doubtful; it is empty when it is clean. ``energy_source`` is the
     name of the `EnergySource`, ``heat_wall_s`` the host's time until the trials began.
+    ``event_reasons`` are NVML's clock-event reasons at any edge of the trials.
     """
 
     time_ms: Estimate
@@ -89,6 +91,7 @@ class Reading:
     flags: tuple[str, ...] = field(default=())
     energy_source: str = "counter"
     heat_wall_s: float = 0.0
+    event_reasons: int = 0
 
 
 class EnergyMeter:
@@ -277,6 +280,7 @@ class EnergyMeter:
             end=end,
             flags=tuple(name for name, raised in flags.items() if raised),
             energy_source=self.source.name,
+            event_reasons=all_reasons(begin, end, *run.meanwhile),
         )
 
 

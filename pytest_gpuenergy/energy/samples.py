@@ -22,6 +22,8 @@ READINGS_PER_PERIOD = 2
 
 _PROBE_S = 2.5
 _PROBE_STEP_S = 0.002
+_RISE_S = 1.0
+"""By then, and the window of its average, the reading has begun to follow a load."""
 _SLOWEST_PERIOD_S = 0.1  # of the GPUs in the study above
 _LONGEST_WINDOW_S = 1.0
 _LEAST_STEP = 0.1  # a smaller change of power, relatively, does not show the window
@@ -52,6 +54,7 @@ class PowerSamples:
         self._read = read
         self._traits: SensorTraits | None = None
         self._last = (0.0, 0.0)
+        self._changed_s, self._has_changed = 0.0, False
         self._energy_mj = 0.0
         self.name = name
         self.period_s = _SLOWEST_PERIOD_S
@@ -64,16 +67,19 @@ class PowerSamples:
             CounterError: the reading did not change in all that time.
             DeviceError: it cannot be read.
         """
+        looked = self._traits is None
         if self._traits is None:
             self._traits = probe_sensor(self._watched())
             self.period_s, self.memory_s = self._traits.period_s, self._traits.window_s
         self._last, self._energy_mj = self._reading(), 0.0
+        self._changed_s, self._has_changed = self._last[0], looked
         return self._edge()
 
     def next_edge(self, periods: int) -> Edge:
         """The edge ``periods`` update periods after the last one.
 
         Raises:
+            CounterError: the reading stands still.
             DeviceError: the power cannot be read.
         """
         begin_s, _ = self._last
@@ -83,6 +89,7 @@ class PowerSamples:
             (before_s, before_mw), self._last = self._last, self._reading()
             now_s, now_mw = self._last
             self._energy_mj += (now_s - before_s) * (before_mw + now_mw) / 2
+            self._check_alive(now_s, changed=now_mw != before_mw)
         return self._edge()
 
     def _edge(self) -> Edge:
@@ -98,16 +105,27 @@ class PowerSamples:
             )
         return now_s, power_mw
 
+    def _check_alive(self, now_s: float, *, changed: bool) -> None:
+        """A load that has just begun shows soon; later a power may stay the same for a while."""
+        if changed:
+            self._changed_s, self._has_changed = now_s, True
+        still_s = now_s - self._changed_s
+        if still_s > (_PROBE_S if self._has_changed else _RISE_S + self.memory_s):
+            raise self._stale(still_s)
+
+    def _stale(self, still_s: float) -> CounterError:
+        return CounterError(
+            "power_stale",
+            f"The {self.name} of {self._device.name} has not changed for {still_s:.1f} s.",
+        )
+
     def _watched(self) -> list[tuple[float, float]]:
         readings = [self._reading()]
         while readings[-1][0] - readings[0][0] < _PROBE_S:
             self._clock.sleep_s(_PROBE_STEP_S)
             readings.append(self._reading())
         if len({power_mw for _, power_mw in readings}) == 1:
-            raise CounterError(
-                "power_stale",
-                f"The {self.name} of {self._device.name} has not changed for {_PROBE_S:g} s.",
-            )
+            raise self._stale(_PROBE_S)
         return readings
 
 

@@ -39,15 +39,21 @@ class Conditions:
 
     def judge(self, end: Conditions, meanwhile: Iterable[Restraint] = ()) -> dict[str, bool]:
         """Named doubts about a measurement that ran from here to ``end``."""
-        reasons = (self.event_reasons or 0) | (end.event_reasons or 0)
-        for moment in meanwhile:
-            reasons |= moment.event_reasons or 0
+        reasons = all_reasons(self, end, *meanwhile)
         flags = {name: bool(reasons & bit) for name, bit in INVALIDATING_REASONS.items()}
         begin_c, end_c = self.temperature_c, end.temperature_c
         flags["temperature_drift"] = (
             begin_c is not None and end_c is not None and abs(end_c - begin_c) > DRIFT_K
         )
         return flags
+
+
+def all_reasons(*moments: Conditions | Restraint) -> int:
+    """The clock-event reasons of all moments together."""
+    found = 0
+    for moment in moments:
+        found |= moment.event_reasons or 0
+    return found
 
 
 def read_conditions(device: Device) -> Conditions:
@@ -67,16 +73,25 @@ def read_conditions(device: Device) -> Conditions:
     )
 
 
+def answers(device: Device) -> bool:
+    """Whether the card is there at all."""
+    try:
+        _ask(device, "nvmlDeviceGetTemperature", device.nvml.NVML_TEMPERATURE_GPU)
+    except DeviceError:
+        return False
+    return True
+
+
 def read_restraint(device: Device) -> Restraint:
     """What may hold the card back now.
 
     Raises:
         DeviceError: the card does not answer at all.
     """
-    return Restraint(
-        _ask(device, _reasons_function(device.nvml)),
-        _ask(device, "nvmlDeviceGetPowerManagementLimit"),
-    )
+    reasons = _ask(device, "nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:  # drivers before 535 know them by their older name
+        reasons = _ask(device, "nvmlDeviceGetCurrentClocksThrottleReasons")
+    return Restraint(reasons, _ask(device, "nvmlDeviceGetPowerManagementLimit"))
 
 
 def power_by_samples_w(device: Device, window_s: float) -> float | None:
@@ -102,17 +117,17 @@ def power_by_samples_w(device: Device, window_s: float) -> float | None:
 
 def _ask(device: Device, function: str, *arguments: object) -> int | None:
     nvml = device.nvml
+    if (ask := getattr(nvml, function, None)) is None:
+        return None
     try:
-        return int(getattr(nvml, function)(device.handle, *arguments))
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
+        return int(ask(device.handle, *arguments))
+    except (
+        nvml.NVMLError_NotSupported,
+        nvml.NVMLError_NoPermission,
+        nvml.NVMLError_FunctionNotFound,
+    ):
         return None
     except nvml.NVMLError as error:
         raise DeviceError(
             f"{device.name} does not answer {function} ({error}): check the card with nvidia-smi."
         ) from None
-
-
-def _reasons_function(nvml: object) -> str:
-    """Drivers before 535 know the reasons by their older name."""
-    new = "nvmlDeviceGetCurrentClocksEventReasons"
-    return new if hasattr(nvml, new) else "nvmlDeviceGetCurrentClocksThrottleReasons"

@@ -238,7 +238,14 @@ def _listed(kind: type[_T], name: str, data: object) -> tuple[_T, ...]:
 
 
 def _append(path: Path, record: DataclassInstance) -> None:
-    line = json.dumps(to_json(record), allow_nan=False).encode() + b"\n"
+    try:
+        line = json.dumps(to_json(record), allow_nan=False).encode() + b"\n"
+        from_json(type(record), json.loads(line))
+    except (TypeError, ValueError, ReportError) as error:
+        raise ReportError(
+            f"This cannot be kept, since no report could be read back with it ({error}): give "
+            "workloads and kernels plain names, texts and finite numbers."
+        ) from None
     with _explained(path):
         descriptor = os.open(path, _APPENDING, 0o644)
         try:

@@ -17,6 +17,7 @@ from pytest_gpuenergy.workloads.workload import (
     Tensor,
     Workload,
     is_plain_name,
+    whole_flops,
 )
 
 _EXACT = ErrorBound(0.0, 0.0)
@@ -43,7 +44,8 @@ class Contract(Workload):
 
     Raises:
         InputError: a name cannot be used or is shared, there is no output, a tensor has no
-            elements or a type that is not understood, or a range is none.
+            elements or a type that is not understood, a range or bound is none, or ``flops`` is
+            no whole number.
     """
 
     name: str
@@ -68,6 +70,11 @@ class Contract(Workload):
             raise InputError(f"Workload {self.name!r} needs a tensor with the role 'output'.")
         for tensor in self.contract:
             _check(tensor, self.name)
+        object.__setattr__(self, "flops", whole_flops(self.flops, f"Workload {self.name!r}"))
+        if self.bound is not None and not isinstance(self.bound, ErrorBound):
+            raise InputError(
+                f"Workload {self.name!r} has the bound {self.bound!r}: give an ErrorBound."
+            )
         for name, own in self.init.items():
             _check_range(name, own, {t.name: t for t in self.inputs}, self.name)
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from pytest_gpuenergy.errors import InputError
 
 Array = npt.NDArray[np.generic]
 
+_MOST_FLOPS = 1 << 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -203,3 +204,18 @@ def _draw(generator: np.random.Generator, tensor: Tensor, own: tuple[float, floa
     if own is None:
         return generator.standard_normal(tensor.shape).astype(dtype)
     return generator.uniform(*own, tensor.shape).astype(dtype)
+
+
+def whole_flops(flops: object, whose: str) -> int:
+    """A number of operations as an int, also of NumPy's types and of ``2e6``.
+
+    Raises:
+        InputError: it is no whole number from 0 up, or one that nothing can do.
+    """
+    number: Any = flops if isinstance(flops, Real) and not isinstance(flops, bool) else math.nan
+    if 0 <= number < _MOST_FLOPS and number == int(number):
+        return int(number)
+    shown = f"{number:.3g}" if isinstance(flops, float) else type(flops).__name__
+    raise InputError(
+        f"{whose} cannot have that as flops ({shown}): give how many operations one run takes."
+    )

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.errors import DeviceError
@@ -35,7 +36,7 @@ def card(uuid: str = "GPU-1", *, emulated: bool = True) -> Device:
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The machine's folder for temporary files."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(lock, "MACHINE_FOLDER", tmp_path)
     return tmp_path
 
 
@@ -199,3 +200,14 @@ def test_processes_of_another_group_hardly_wait(monkeypatch: pytest.MonkeyPatch)
             pass
         assert now_s < 102.0
         process.communicate()
+
+
+def test_jobs_with_temporary_folders_of_their_own_share_a_gpu_too(
+    temporary: Path,  # noqa: ARG001
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with gpu_lock(card(emulated=False), wait_s=0):
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("job")))
+        with pytest.raises(DeviceError, match="in use"), gpu_lock(card(emulated=False), wait_s=0):
+            pass

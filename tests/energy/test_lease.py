@@ -210,6 +210,22 @@ def test_without_a_leftover_nothing_is_restored(card: EmulatedDevice) -> None:
     assert restore_leftover(card) is None
 
 
+def test_what_an_earlier_lease_of_this_process_could_not_restore_is_restored(
+    card: EmulatedDevice,
+) -> None:
+    earlier = PowerCapLease(card)
+    earlier.set(CAP)
+    fault = card.inject("power_limit", "no_permission")
+    with pytest.raises(PowerCapError, match="is not back at 450 W"):
+        earlier.restore()
+    card.state.withdraw(fault)
+    lease = PowerCapLease(card)
+    assert lease.restored == "The power limit of NVIDIA H200 is 450 W again."
+    lease.set(PowerCap(600.0))
+    lease.restore()
+    assert present_mw(card) == PRIOR_MW
+
+
 def test_the_record_of_a_living_process_is_no_leftover(card: EmulatedDevice) -> None:
     PowerCapLease(card).set(CAP)
     assert leftover(card.uuid) is None
@@ -466,12 +482,32 @@ def test_what_happens_to_the_limit_afterwards_is_a_doubt(
     assert lease.judge() == (doubt,)
 
 
-def test_the_cards_own_limit_is_not_judged(card: EmulatedDevice) -> None:
+def test_the_cards_own_limit_is_judged_too(card: EmulatedDevice) -> None:
     lease = PowerCapLease(card)
     lease.set(CAP)
     lease.set(CURRENT)
-    write(card, 600_000)
     assert lease.judge() == ()
+    write(card, 600_000)
+    assert lease.judge() == ("power_limit_changed",)
+    lease.set(CURRENT)  # of the next item
+    assert lease.judge() == ()
+
+
+def test_a_card_without_power_limits_is_not_judged(card: EmulatedDevice) -> None:
+    card.inject("power_limit", "not_supported")
+    lease = PowerCapLease(card)
+    lease.set(CURRENT)
+    assert lease.judge() == ()
+
+
+def test_no_cap_is_set_any_more_once_somebody_has_changed_the_limit(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    write(card, 400_000)
+    lease.set(CURRENT)
+    with pytest.raises(PowerCapError, match=r"Somebody else has changed .* 400 W"):
+        lease.set(CAP)
+    assert present_mw(card) == 400_000
 
 
 @pytest.mark.parametrize("earlier", [[], [500.0]])
@@ -492,6 +528,15 @@ def test_a_kept_limit_that_somebody_changed_is_forgotten_by_the_next(card: Emula
     PowerCapLease(card, kept=True).set(PowerCap(200.0))
     restore_kept(card)
     assert present_mw(card) == 600_000
+
+
+def test_a_kept_limit_that_somebody_has_set_already_is_theirs(card: EmulatedDevice) -> None:
+    PowerCapLease(card, kept=True).set(CAP)
+    write(card, 500_000)
+    PowerCapLease(card, kept=True).set(PowerCap(500.0))
+    write(card, 300_000)
+    assert restore_kept(card) is None
+    assert present_mw(card) == 300_000
 
 
 def test_keeping_the_prior_limit_leaves_nothing_to_restore(card: EmulatedDevice) -> None:

@@ -177,6 +177,19 @@ def test_a_power_reading_that_never_changes_gives_no_figures(
     assert raised.value.flag == "power_stale"
 
 
+def test_a_power_reading_that_freezes_later_gives_no_figures(
+    open_card: Callable[..., EmulatedDevice], repeat: Repeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = open_card("p100", fields="not_supported")
+    meter = EnergyMeter(card)
+    with repeat(0.05, 240.0, on=card) as repeater:
+        meter.measure(repeater)
+    monkeypatch.setattr(card.nvml, "nvmlDeviceGetPowerUsage", lambda _handle: 100_000)
+    with repeat(0.05, 240.0, on=card) as repeater, pytest.raises(CounterError) as raised:
+        meter.measure(repeater)
+    assert raised.value.flag == "power_stale"
+
+
 def test_a_power_reading_that_is_lost_is_a_device_error(
     open_card: Callable[..., EmulatedDevice], repeat: Repeat
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -77,11 +78,22 @@ def test_a_card_that_does_not_answer_is_a_device_error(device: EmulatedDevice) -
         read_conditions(device)
 
 
-def test_reasons_by_their_older_name() -> None:
+class FunctionNotFoundError(RuntimeError):
+    """What NVML's bindings raise for a function that the driver does not have."""
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_reasons_by_their_older_name(known: bool) -> None:
+    def unknown_to_the_driver(_: Any) -> int:
+        raise FunctionNotFoundError
+
+    newer = {"nvmlDeviceGetCurrentClocksEventReasons": unknown_to_the_driver} if known else {}
     nvml = SimpleNamespace(
+        **newer,
         NVMLError=RuntimeError,
-        NVMLError_NotSupported=RuntimeError,
-        NVMLError_NoPermission=RuntimeError,
+        NVMLError_NotSupported=KeyError,
+        NVMLError_NoPermission=KeyError,
+        NVMLError_FunctionNotFound=FunctionNotFoundError,
         NVML_TEMPERATURE_GPU=0,
         NVML_CLOCK_SM=1,
         NVML_CLOCK_MEM=2,

@@ -182,3 +182,22 @@ def test_another_gpu_that_is_in_use_is_left_to_its_user(project: Project) -> Non
     with open_device("emulated:h200x2", index=1) as other, gpu_lock(other, wait_s=0):
         project.run("--powercap", "1").assert_outcomes(passed=1)
         assert other.nvml.nvmlDeviceGetPowerManagementLimit(other.handle) == 300_000
+
+
+def test_sigterm_ends_a_run_with_workers_as_it_ends_others(project: Project) -> None:
+    project.module(HANGS_AT_THE_THIRD)
+    options = ["-p", "no:benchmark", "-n", "2", "--gpu-device", "emulated:h200x2"]
+    command = [sys.executable, "-m", "pytest", "-q", "--powercap", "1", *options]
+    with (project.path / "out.txt").open("w") as out:
+        run = subprocess.Popen(command, cwd=project.path, stdout=out, stderr=out)
+    running_program(run.pid)
+    pids = [run.pid, *descendants(run.pid)]
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(PATIENCE_S) == pytest.ExitCode.INTERRUPTED
+    assert [m.measured for m in project.report().measurements] == [True, True]
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not all(map(has_ended, pids)) and time.monotonic() < deadline_s:
+        os.sched_yield()
+    for index in range(2):
+        with open_device("emulated:h200x2", index=index) as device:
+            assert device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle) == 700_000

@@ -65,6 +65,32 @@ def test_a_gpu_that_is_lost_fails_what_follows_and_keeps_what_was_measured(
     assert limit_w() == 700
 
 
+@pytest.mark.parametrize("cap", ["700W", "300W", "current"])
+def test_a_gpu_that_is_lost_between_items_fails_what_follows(project: Project, cap: str) -> None:
+    lost = THREE.replace(
+        "    energy_benchmark(", "    finds_it_lost(gpu, number)\n    energy_benchmark("
+    )
+    project.module(
+        "def finds_it_lost(gpu, number):\n    pass\nFAULTS = {}\n"
+        + lost.replace(
+            "workload=SCALE)",
+            "workload=SCALE)\n    if number == 1:\n        gpu.inject('any', 'gpu_is_lost')",
+        )
+    )
+    result = project.run_apart("--powercap", cap)
+    outcomes = result.parseoutcomes()
+    assert outcomes["passed"] == 1
+    assert outcomes.get("failed", 0) + outcomes.get("errors", 0) == 2
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_limit_that_changes_under_current_is_flagged(project: Project) -> None:
+    run = [*("--powercap", "current"), "-k", "2"]
+    project.module(f"FAULTS = {{'limit_changed': {{'power_w': 444, 'after_s': 0.1}}}}\n{THREE}")
+    project.run(*run).assert_outcomes(passed=1)
+    assert [m.validity for m in project.stored().measurements] == [("power_limit_changed",)]
+
+
 @pytest.mark.parametrize(
     ("fault", "flag"), [("counter_reset", "counter_reset"), ("counter_stuck", "counter_stale")]
 )

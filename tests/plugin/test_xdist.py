@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -183,4 +184,19 @@ def test_what_a_killed_worker_left_is_restored_at_the_end_of_the_run(project: Pr
     arguments = ("--gpu-device", "emulated:h200x2", "--powercap", "1", "--max-worker-restart", "0")
     result = project.run(*TWO, *arguments)
     assert result.ret != 0
+    assert limits_w(2) == [700, 700]
+
+
+def test_a_limit_that_a_worker_cannot_put_back_fails_the_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = {"power_limit": {"error": "unknown", "after_calls": 1}}
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(refuse))
+    project.module(MEETS)
+    result = project.run(*TWO, "--gpu-device", "emulated:h200x2", "--powercap", "1")
+    result.assert_outcomes(passed=2, skipped=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["gpuenergy: error: The power limit * is not back at 700 W, *"])
+    monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
+    project.run(*TWO, "--gpu-device", "emulated:h200x2", "--powercap", "current")
     assert limits_w(2) == [700, 700]

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -59,6 +61,16 @@ def test_of_an_item_appended_twice_the_later_one_counts(folder: RunFolder, measu
     for item in (measured(1), measured(2), measured(1, energy_mj=50.0)):
         folder.append(item)
     assert folder.load().measurements == (measured(1, energy_mj=50.0), measured(2))
+
+
+@pytest.mark.parametrize("flops", [2e6, np.int64(5), math.nan])
+def test_what_could_not_be_read_back_is_not_written(
+    folder: RunFolder, measured: Make, flops: Any
+) -> None:
+    folder.append(measured())
+    with pytest.raises(ReportError, match="no report could be read back with it"):
+        folder.append(replace(measured(2), workload=WorkloadInfo("w", {}, flops, 0)))
+    assert [m.node_id for m in folder.load().measurements] == [measured().node_id]
 
 
 def test_git_ignores_the_folder(tmp_path: Path, run_info: Make) -> None:

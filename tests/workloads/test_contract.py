@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -208,3 +209,22 @@ def test_a_scalar_that_no_kernel_can_be_given_is_refused(
 )
 def test_a_scalar_holds_what_its_type_holds(dtype: str, value: float) -> None:
     assert Scalar("n", dtype, value).value == value
+
+
+@pytest.mark.parametrize("flops", [2_000_000, 2e6, np.int64(2_000_000), np.float32(2e6)])
+def test_operations_are_counted_in_whole_numbers(flops: Any) -> None:
+    found = contract(flops=flops).flops
+    assert (found, type(found)) == (2_000_000, int)
+
+
+@pytest.mark.parametrize(
+    "flops", [-1, 0.5, math.nan, math.inf, 10**400, "2e6", None, True, 2j, np.float64("nan")]
+)
+def test_other_numbers_of_operations_are_refused(flops: Any) -> None:
+    with pytest.raises(InputError, match=r"as flops .*: give how many operations one run takes"):
+        contract(flops=flops)
+
+
+def test_a_bound_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="has the bound 5: give an ErrorBound"):
+        contract(bound=5)
