@@ -159,6 +159,9 @@ def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
     return list(by_gpu.values())
 
 
+_LONGEST_RANKS = 4000
+
+
 def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:
     """The ranks that ``--kernels`` names, of those there are.
 
@@ -168,6 +171,8 @@ def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:
     if words == "all":
         return list(ranks)
     best = words.removeprefix("top")
+    if len(words) > _LONGEST_RANKS:
+        raise InputError(f"--kernels has {len(words)} characters: name fewer ranks, or all.")
     if best != words and best.isdecimal() and int(best):
         return list(ranks[: int(best)])
     parts = [word.strip() for word in words.split(",")]
@@ -270,7 +275,14 @@ def _export(arguments: Namespace) -> int:
 
     files = choose_cases(load_record_files(arguments.records), arguments.case)
     for file in files:
-        _only([other for other in files if other.workload == file.workload], file.workload.name)
+        name = file.workload.name  # which folders are called by
+        same = [other for other in files if other.workload.name == name]
+        if any(other.workload != file.workload for other in same):
+            raise InputError(
+                f"There are records of several workloads called {name}: remove the outdated file, "
+                "or name another folder with --records."
+            )
+        _only(same, name)
     chosen = [(file, choose_ranks(arguments.kernels, file.ranks)) for file in files]
     require_empty(arguments.out)  # before minutes of lowering, not after
     kernels = [

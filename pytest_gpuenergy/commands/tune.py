@@ -7,6 +7,7 @@ import threading
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _LOCK_WAIT_S = 2.0
 _MOST_KEPT = 25
-_MOST_TRIALS = 100_000
+_MOST_TRIALS = 30_000  # which make a database of less than 1 GiB, the largest that is read
 _TRIALS = 1000
 _QUICK_TRIALS = 100
 _QUICK_KEPT = 2
@@ -157,7 +158,7 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.devices.lock import gpu_lock
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.tuning.lowering import KernelStore
-    from pytest_gpuenergy.tuning.outcome import keep_outcome
+    from pytest_gpuenergy.tuning.outcome import is_kept, keep_outcome
     from pytest_gpuenergy.tuning.progress import live_stream
     from pytest_gpuenergy.tuning.requirements import check_tvm
     from pytest_gpuenergy.tuning.tuner import Tuner
@@ -191,6 +192,7 @@ def run(arguments: Namespace) -> int:
             tell=tell,
             live=live_stream(),
             stop=stop,
+            is_kept=partial(is_kept, arguments.out),
         )
         for result in tuner.tune(workloads, settings):
             results.append(result)

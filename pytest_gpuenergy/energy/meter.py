@@ -179,7 +179,10 @@ class EnergyMeter:
         settings, stride = self._settings, self._stride()
         earlier = [warm[index] for index in self._like_trials(warm, start_s)]
         edges, meanwhile = [warm[-1]], set()
-        while edges[-1].time_s - edges[0].time_s < settings.max_measure_s:
+        while (
+            len(edges) <= settings.min_trials  # which may be long, where the sensor remembers long
+            or edges[-1].time_s - edges[0].time_s < settings.max_measure_s
+        ):
             edges.append(source.next_edge(stride))
             meanwhile.add(read_restraint(self._device))
             measured_s = edges[-1].time_s - edges[0].time_s + source.period_s / 2

@@ -18,7 +18,7 @@ from pytest_gpuenergy.kernels.trials import IDENTITY_FILE, TRIALS_FILE, read_tri
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
 
-_LARGEST_BYTES = 256 << 20
+_LARGEST_BYTES = 1 << 30
 _SUFFIXES = ("", ".gz", ".xz")
 _T = TypeVar("_T")
 
@@ -95,7 +95,8 @@ def load_database(path: Path) -> Database:
                 f"There is no {RECORD_FILE} in {path}: name the folder that a search has written."
             )
         path = found
-    workload_path = _beside(_workload_path(path))
+    named = _workload_path(path)
+    workload_path = None if named is None else _beside(named)
     workloads: tuple[str, ...] = ()
     if workload_path is not None:
         workloads = tuple(_lines(workload_path, _workload))
@@ -113,8 +114,11 @@ def _refuted(path: Path) -> set[int]:
     return {trial.index for trial in read_trials(trials_path) if not trial.good}
 
 
-def _workload_path(path: Path) -> Path:
+def _workload_path(path: Path) -> Path | None:
+    """The file of workloads that goes with one of records, by MetaSchedule's names."""
     name = path.name.removesuffix(".gz").removesuffix(".xz")
+    if "tuning_record" not in name:
+        return None
     return path.with_name(name.replace("tuning_record", "workload"))
 
 

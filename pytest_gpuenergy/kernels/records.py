@@ -8,7 +8,6 @@ measured, time, power and energy. Nothing here needs TVM.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.kernels.ansor import refuse_ansor
 from pytest_gpuenergy.kernels.json_input import (
     FormError,
@@ -280,11 +280,9 @@ def dump_records(file: RecordFile, path: Path) -> None:
         raise InputError(
             f"The records of {file.workload.name} are inconsistent: {error}."
         ) from None
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        write_atomically(path, text)
     except OSError as error:
         raise InputError(f"The {_WHAT} {path} cannot be written: {error.strerror}.") from None
 

@@ -25,7 +25,7 @@ from pytest_gpuenergy.kernels.records import Band
 from pytest_gpuenergy.kernels.representatives import Trial, representatives
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
-_LARGEST_BYTES = 256 << 20
+_LARGEST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,20 @@ class LoweredCache:
         return None
 
     def put(self, kernel: Kernel, *parts: str) -> None:
-        """Keep ``kernel``, without its origin and figures, as lowered from ``parts``."""
+        """Keep ``kernel``, without its origin and figures, as lowered from ``parts``.
+
+        Where it cannot be written, it will be lowered again.
+        """
         if self._tvm is None:
             return
         path = self._path(_key(parts), self._tvm)
         draft = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
-        draft.write_text(json.dumps(_encode(kernel)))
-        draft.replace(path)
+        try:
+            draft.write_text(json.dumps(_encode(kernel)))
+            draft.replace(path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
 
     def _paths(self, key: str) -> Iterator[Path]:
         if self._tvm is not None:

@@ -7,12 +7,18 @@ from dataclasses import fields
 from pathlib import Path
 
 from pytest_gpuenergy.errors import InputError
-from pytest_gpuenergy.kernels.records import PERFORMANCE_FOLDER
+from pytest_gpuenergy.kernels.records import PERFORMANCE_FOLDER, file_name
 from pytest_gpuenergy.kernels.sampling import write_performance
 from pytest_gpuenergy.tuning.tuner import TuneResult
+from pytest_gpuenergy.workloads.conv2d import Conv2d
 
 TABLE_FILE = "tuning.csv"
 _LISTS = ("gflops", "rejected")
+
+
+def is_kept(folder: Path, workload: Conv2d) -> bool:
+    """Whether `keep_outcome` has come to its end for this workload."""
+    return (folder / PERFORMANCE_FOLDER / file_name(workload)).exists()
 
 
 def keep_outcome(folder: Path, result: TuneResult) -> None:
@@ -26,7 +32,7 @@ def keep_outcome(folder: Path, result: TuneResult) -> None:
     path = folder / TABLE_FILE
     names = [field.name for field in fields(TuneResult) if field.name not in _LISTS]
     try:
-        new = not path.exists()
+        new = not path.exists() or not path.stat().st_size  # as a full disk may have left it
         with path.open("a", newline="", encoding="utf-8") as stream:
             writer = csv.DictWriter(stream, names, extrasaction="ignore", lineterminator="\n")
             if new:

@@ -23,6 +23,8 @@ from pytest_gpuenergy.worker import WITHOUT_GPU, Worker, WorkerDiedError, Worker
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
 _TIMEOUT_S = 600.0
+_LEARNING_S = 0.5
+"""For each trial that a resumed search knows already, of which two cores learn 14 a second."""
 _MOST_DEATHS = 3
 _LOOK_UP_S = 0.2
 
@@ -191,7 +193,9 @@ class _Search:
         while True:
             try:
                 if not self._begun:
-                    self._worker.call("begin", self._known(), timeout_s=_TIMEOUT_S)
+                    known = self._known()
+                    patience_s = _TIMEOUT_S + _LEARNING_S * len(known)
+                    self._worker.call("begin", known, timeout_s=patience_s)
                     self._begun = True
                 return self._worker.call(method, *arguments, timeout_s=_TIMEOUT_S)
             except (WorkerDiedError, WorkerTimeoutError) as error:

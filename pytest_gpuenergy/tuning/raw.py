@@ -7,10 +7,12 @@ search that is killed loses at most the trial in flight, and can be continued.
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
+from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.errors import InputError, OutputError
+from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.kernels.database import RECORD_FILE, WORKLOAD_FILE, load_database
 from pytest_gpuenergy.kernels.json_input import FormError, parse, read_bytes
 from pytest_gpuenergy.kernels.trials import IDENTITY_FILE, TRIALS_FILE, Trial, read_trials
@@ -37,7 +40,7 @@ class RawLog:
 
     Raises:
         InputError: the folder holds a search of something else, on another GPU or under another
-            power limit, is damaged, or cannot be written.
+            power limit, is damaged, cannot be written, or another process writes to it.
     """
 
     def __init__(self, folder: Path, workload: Conv2d, device: Device) -> None:
@@ -48,20 +51,21 @@ class RawLog:
             "architecture": device.architecture,
             "power_limit_w": enforced_limit_w(device),
         }
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _identify(folder / IDENTITY_FILE, identity)
-            self.trials = _read_trials(folder / TRIALS_FILE)
-            self.records = _read_records(folder)
-            self._agree()
-            # Not buffered beyond a line, so that what is known survives a kill.
-            self._database, self._events = (
-                (folder / name).open("a", buffering=1, encoding="utf-8")
-                for name in (RECORD_FILE, TRIALS_FILE)
-            )
-        except OSError as error:
-            path = error.filename or folder
-            raise InputError(f"{path} cannot be written: {error.strerror}.") from None
+        with ExitStack() as stack:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                _identify(folder / IDENTITY_FILE, identity)
+                # Not buffered beyond a line, so that what is known survives a kill.
+                self._events = stack.enter_context(_opened(folder / TRIALS_FILE))
+                _lock(self._events, folder)
+                self.trials = _read_trials(folder / TRIALS_FILE)
+                self.records = _read_records(folder)
+                self._agree()
+                self._database = stack.enter_context(_opened(folder / RECORD_FILE))
+            except OSError as error:
+                path = error.filename or folder
+                raise InputError(f"{path} cannot be written: {error.strerror}.") from None
+            stack.pop_all()
 
     def keep_workload(self, stored: str) -> None:
         """Write ``stored``, the line of ``database_workload.json``, if there is none yet.
@@ -154,9 +158,24 @@ def trace_of(record: str) -> str:
     return json.dumps(json.loads(record)[0], separators=(",", ":"))
 
 
+def _opened(path: Path) -> TextIOWrapper:
+    return path.open("a", buffering=1, encoding="utf-8")
+
+
+def _lock(stream: TextIOWrapper, folder: Path) -> None:
+    """One search at a time writes to a folder; the lock goes with the process."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(
+            f"Another process is searching in {folder}: wait for it to end, or name another folder "
+            "with --out."
+        ) from None
+
+
 def _identify(path: Path, identity: dict[str, Any]) -> None:
-    if not path.exists():
-        path.write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
+    if not path.exists() or not path.stat().st_size:  # as a full disk may have left it
+        write_atomically(path, json.dumps(identity, indent=2) + "\n")
         return
     try:
         found = parse(read_bytes(path, "description of a search", _LARGEST_BYTES))

@@ -15,7 +15,7 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 DURATION_S = 0.03
 TIMEOUT_S = 20.0
-_QUICK = MeterSettings(warmup_s=0.6, warmup_max_s=0.6, trial_s=0.2, min_trials=2, max_measure_s=0.4)
+QUICK = MeterSettings(warmup_s=0.6, warmup_max_s=0.6, trial_s=0.2, min_trials=2, max_measure_s=0.4)
 
 
 def measure_time_ms(
@@ -64,7 +64,7 @@ def measure_power_w(
     """
     with _repeat(device, kernel, workload, arenas, timeout_s) as repeater:
         try:
-            return EnergyMeter(device, _QUICK).measure(repeater).power_w
+            return EnergyMeter(device, QUICK).measure(repeater).power_w
         except CounterError:
             return None
 

@@ -106,6 +106,7 @@ class Tuner:
         tell: called with lines of progress.
         live: a terminal to draw the progress on; None for lines only.
         stop: set by someone else to end early.
+        is_kept: whether the caller has all of a workload's outcome; one that has not gets it anew.
     """
 
     device: Device
@@ -119,6 +120,7 @@ class Tuner:
     tell: Callable[[str], None]
     live: TextIO | None
     stop: Event
+    is_kept: Callable[[Conv2d], bool] = lambda _: True
 
     def tune(self, workloads: Sequence[Conv2d], settings: SearchSettings) -> Iterator[TuneResult]:
         """Search workload by workload, and write the record file of each.
@@ -175,7 +177,8 @@ class Tuner:
         good = [trial for trial in trials if trial.good]
         picks = choice.representatives(_choosable(good, tuning.raw, {}), self.keep)
         return (
-            file.gpu == gpu_name(self.device)
+            self.is_kept(tuning.workload)
+            and file.gpu == gpu_name(self.device)
             and file.objective == self.objective
             and file.trials_total == len(trials)
             and file.trials_valid == len(good)

@@ -250,3 +250,21 @@ def test_any_other_words_are_refused_or_name_ranks(words: str) -> None:
     except InputError:
         return
     assert set(chosen) <= {1, 2, 3}
+
+
+def test_two_workloads_of_one_name_are_not_exported_over_each_other(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    namesake = Conv2d.of("tiny", 1, 10, 10, 4, 3, 3, 3, 1, 1)
+    write_records(project / "bench" / "records" / "nvidia-h200", namesake)
+    words = ["kernels", "export", "--case", "tiny", "--out", str(tmp_path / "o")]
+    assert main(words) == 2
+    assert "several workloads called tiny: remove the outdated file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ranks", ["9" * 5000, "top" + "9" * 5000])
+def test_endless_ranks_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ranks: str
+) -> None:
+    assert main(["kernels", "export", "--kernels", ranks, "--out", str(tmp_path / "o")]) == 2
+    assert "name fewer ranks, or all" in capsys.readouterr().err

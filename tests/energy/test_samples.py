@@ -23,6 +23,7 @@ from pytest_gpuenergy.energy.samples import (
 )
 from pytest_gpuenergy.energy.source import CounterError
 from pytest_gpuenergy.errors import DeviceError
+from pytest_gpuenergy.tuning.timing import QUICK
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 INSTANT = 186
@@ -222,3 +223,12 @@ def test_a_mean_over_a_window_shows_its_length(
 def test_without_a_step_the_window_is_taken_to_be_long() -> None:
     readings = [(0.01 * k, 1e5 + k % 2) for k in range(250)]
     assert probe_sensor(readings).window_s == 1.0
+
+
+@pytest.mark.parametrize("profile", ["p100", "v100", "rtx3090"])
+def test_the_power_of_a_candidate_is_told_by_every_card(
+    open_card: Callable[..., EmulatedDevice], repeat: Repeat, profile: str
+) -> None:
+    card = open_card(profile)
+    with repeat(0.05, 200.0, on=card) as repeater:
+        assert EnergyMeter(card, QUICK).measure(repeater).power_w == pytest.approx(200.0, rel=0.05)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.kernels import database
 from pytest_gpuenergy.kernels.database import (
     RECORD_FILE,
     WORKLOAD_FILE,
@@ -89,12 +90,13 @@ def test_a_damaged_archive_is_refused(plain: Path, suffix: str) -> None:
         load_database(plain)
 
 
-def test_a_bomb_is_refused(tmp_path: Path) -> None:
+def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_LARGEST_BYTES", 8 << 20)
     path = tmp_path / f"{RECORD_FILE}.xz"
     with lzma.open(path, "wb", preset=0) as stream:
-        for _ in range(260):
+        for _ in range(9):
             stream.write(bytes(1 << 20))
-    with pytest.raises(InputError, match="larger than 256 MiB once decompressed"):
+    with pytest.raises(InputError, match="larger than 8 MiB once decompressed"):
         load_database(tmp_path)
 
 
@@ -132,3 +134,10 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
         assert load_database(tmp_path).records == ()
     except InputError as error:
         assert "\n" not in str(error)  # noqa: PT017 -- either is right
+
+
+def test_a_list_of_records_may_have_any_name(plain: Path, database: Database) -> None:
+    path = (plain / RECORD_FILE).rename(plain / "case7.json")
+    assert [record.text for record in load_database(path).records] == [
+        record.text for record in database.records
+    ]

@@ -178,3 +178,18 @@ def test_a_disk_that_fills_up_is_told_and_the_search_goes_on_later(folder: Path)
         assert len(raw.trials) == 2
         raw.add(record_of("c"), TIMED)
     assert len(load_database(folder).records) == 3
+
+
+def test_one_search_at_a_time_writes_to_a_folder(folder: Path) -> None:
+    refused = pytest.raises(InputError, match=r"Another process is searching in .*raw: wait for")
+    with open_raw(folder), refused:
+        open_raw(folder)
+    with open_raw(folder) as raw:
+        assert len(raw.trials) == 2
+
+
+def test_an_empty_description_is_written_again(folder: Path) -> None:
+    (folder / "search.json").write_text("")
+    with open_raw(folder) as raw:
+        assert len(raw.trials) == 2
+    assert json.loads((folder / "search.json").read_text())["gpu"].startswith("NVIDIA H200")

@@ -73,6 +73,18 @@ def test_it_measures_later(tuned: Tuned, tmp_path: Path) -> None:
     assert figures.energy_mj == pytest.approx(figures.time_ms * figures.power_w, rel=0.05)
 
 
+def test_an_outcome_that_was_lost_is_written_by_resume(tuned: Tuned, tmp_path: Path) -> None:
+    shutil.copytree(tuned.folder, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "performance")
+    (tmp_path / "tuning.csv").write_text("")  # as a full disk leaves it
+    for passed_over in (False, True):
+        done = tune(tmp_path, "--trials", "3", "--no-energy", "--resume")
+        assert ("chosen and proven already" in done.stderr) == passed_over
+    (row,) = csv.DictReader((tmp_path / "tuning.csv").read_text().splitlines())
+    assert row["workload"] == "case7"
+    assert len(list((tmp_path / "performance").glob("case7_*.json"))) == 1
+
+
 def test_what_tunings_came_to_is_a_table(tuned: Tuned) -> None:
     (row,) = csv.DictReader((tuned.folder / "tuning.csv").read_text().splitlines())
     assert datetime.fromisoformat(row["started"]) <= datetime.now(UTC)
@@ -180,7 +192,7 @@ def test_an_interrupt_keeps_what_was_tried(tmp_path: Path) -> None:
         (["--case", "case1", "--objective", "speed"], "--objective"),
         (["--case", "case1", "--powercap", "9", *EMULATED], "--powercap 9: this GPU's table has"),
         (["--case", "case1", "--powercap", "all", *EMULATED], "takes one power limit"),
-        (["--case", "case1", "--trials", "many"], "'many' is not a number from 0 to 100000"),
+        (["--case", "case1", "--trials", "many"], "'many' is not a number from 0 to 30000"),
         (["--case", "case1", "--keep", "0"], "'0' is not a number from 1 to 25"),
         (["--case", "case1", "--keep", "26"], "'26' is not a number from 1 to 25"),
         (["--case", "case1", "--seed", "-1"], "--seed"),

@@ -220,10 +220,16 @@ class Toolchain:
     def _build(self, cache: Path, jobs: int) -> None:
         with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
             folder = Path(name) / "built"
-            for variant in _VARIANTS:
-                (folder / variant).mkdir(parents=True)
-                for path in (cuda_dir() / "host").glob("*.h"):
-                    shutil.copyfile(path, folder / variant / path.name)
+            try:
+                for variant in _VARIANTS:
+                    (folder / variant).mkdir(parents=True)
+                    for path in (cuda_dir() / "host").glob("*.h"):
+                        shutil.copyfile(path, folder / variant / path.name)
+            except OSError as error:
+                raise DeviceError(
+                    f"The emulated GPU cannot be built in {cache} ({error.strerror}): make room, "
+                    "or set GPUENERGY_CACHE to another folder."
+                ) from None
             commands = []
             for unit in _RUNTIME + _CHECKED_RUNTIME:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
