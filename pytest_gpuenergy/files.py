@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -15,7 +17,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.tmp")
     try:
         data = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
         draft.write_bytes(data)
@@ -23,6 +25,12 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except OSError:
         draft.unlink(missing_ok=True)
         raise
+
+
+def keep_for_later(path: Path, content: str | bytes) -> None:
+    """Write what can be made again; where that is not possible, it will be made again."""
+    with suppress(OSError):
+        write_atomically(path, content)
 
 
 def written_to(path: Path) -> Path:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device
 from pytest_gpuenergy.errors import DeviceError, InputError, KernelFault
+from pytest_gpuenergy.files import keep_for_later
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.paths import cache_dir
 from pytest_gpuenergy.scratch import scratch_folder
@@ -90,7 +91,7 @@ def verify(
         tuple(seeds),
     )
     if memory is not None:
-        _write_atomically(memory, json.dumps(asdict(result)).encode())
+        keep_for_later(memory, json.dumps(asdict(result)).encode())
     return result
 
 
@@ -247,9 +248,9 @@ def cached_reference(workload: Workload, seed: int) -> Reference:
     if (known := _load_reference(path, workload)) is not None:
         return known
     reference = workload.reference(workload.make_inputs(seed))
-    draft = path.with_suffix(f".{os.getpid()}.npz")
-    np.savez(draft, **reference)  # type: ignore[arg-type]
-    draft.replace(path)
+    archive = io.BytesIO()
+    np.savez(archive, **reference)  # type: ignore[arg-type]
+    keep_for_later(path, archive.getvalue())
     return reference
 
 
@@ -326,9 +327,3 @@ def _recall(path: Path) -> Correctness | None:
         return Correctness(**{**stored, "seeds": tuple(stored["seeds"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_bytes(content)
-    draft.replace(path)

@@ -24,7 +24,9 @@ _RUN_FILES = re.compile(
 CACHE_FOLDERS = ("cubin", "emulated/host", "emulated/traffic", "lowered", "references", "verified")
 """Folders that this package makes in its cache."""
 
-_CACHE_ENTRY = re.compile(r"(host-)?[0-9a-f]{16,64}([-.][\w.-]+)?|\.(host|build)-\w+")
+_CACHE_ENTRY = re.compile(
+    r"(host-)?[0-9a-f]{16,64}([-.][\w.-]+)?|\.[0-9a-f]{16,64}[\w.-]*\.tmp|\.(host|build)-\w+"
+)
 """Everything in them is named by the hash of what it was made from, or is a torn build.
 
 The folder of the cache can be set by the user, so that a name in it alone proves nothing.

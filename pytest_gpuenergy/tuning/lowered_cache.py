@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.files import keep_for_later
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.workloads.workload import Tensor
 
@@ -41,20 +39,10 @@ class LoweredCache:
         return None
 
     def put(self, kernel: Kernel, *parts: str) -> None:
-        """Keep ``kernel``, without its origin and figures, as lowered from ``parts``.
-
-        Where it cannot be written, it will be lowered again.
-        """
+        """Keep ``kernel``, without its origin and figures, as lowered from ``parts``."""
         if self._tvm is None:
             return
-        path = self._path(_key(parts), self._tvm)
-        draft = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
-        try:
-            draft.write_text(json.dumps(_encode(kernel)))
-            draft.replace(path)
-        except OSError:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
+        keep_for_later(self._path(_key(parts), self._tvm), json.dumps(_encode(kernel)))
 
     def _paths(self, key: str) -> Iterator[Path]:
         if self._tvm is not None:

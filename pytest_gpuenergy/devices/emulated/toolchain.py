@@ -154,7 +154,13 @@ class Toolchain:
         with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as name:
             folder = Path(name)
             source = folder / "kernel.cpp"
-            source.write_text(text)
+            try:
+                source.write_text(text)
+            except OSError as error:
+                raise DeviceError(
+                    f"{source} cannot be written ({error.strerror}): make room, or set "
+                    "GPUENERGY_CACHE to another folder."
+                ) from None
             objects = []
             for variant in variants:
                 objects.append(str(folder / f"{variant}.o"))

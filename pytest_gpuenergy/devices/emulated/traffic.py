@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from pytest_gpuenergy.devices.emulated.toolchain import build_version
+from pytest_gpuenergy.files import keep_for_later
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.paths import cache_dir
 
@@ -76,9 +76,7 @@ class TrafficCache:
         known = _read(path)
         if known is None or len(known) != len(kernel.launches):
             known = count()
-            scratch = path.with_suffix(f".{os.getpid()}")
-            scratch.write_text(json.dumps([asdict(entry) for entry in known]))
-            scratch.replace(path)
+            keep_for_later(path, json.dumps([asdict(entry) for entry in known]))
         return known
 
 
