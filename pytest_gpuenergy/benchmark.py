@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -78,7 +79,7 @@ class EnergyBenchmark:
         flops = whole_flops(flops, "energy_benchmark")
         if not isinstance(label, str | None):
             raise InputError(f"energy_benchmark has the label {label!r}: give a text.")
-        if not isinstance(bound, float | int | ErrorBound | None):
+        if not isinstance(bound, Real | ErrorBound | None):
             raise InputError(
                 f"energy_benchmark has the bound {bound!r}: give a number or an ErrorBound."
             )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.errors import DeviceError, InputError
 
 
 def cache_dir(*parts: str) -> Path:
@@ -15,6 +17,22 @@ def cache_dir(*parts: str) -> Path:
     ``~/.cache/pytest-gpuenergy``. It is created.
     """
     return _made("GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache", *parts)
+
+
+@contextmanager
+def written_to_cache(folder: Path) -> Iterator[None]:
+    """What is written here, in a folder of the cache, cannot be done without.
+
+    Raises:
+        DeviceError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DeviceError(
+            f"{folder} cannot be written ({error.strerror}): make room, or set GPUENERGY_CACHE to "
+            "another folder."
+        ) from None
 
 
 def state_dir(*parts: str) -> Path:

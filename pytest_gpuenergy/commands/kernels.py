@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.kernel import Kernel
     from pytest_gpuenergy.kernels.records import Record, RecordFile
 
+_LONGEST_RANKS = 4000  # characters; of a number as long Python would make none
+
 RECORDS = Path("bench", "records")
 """Where records lie by default, under the current folder or one above it."""
 
@@ -159,9 +161,6 @@ def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
     return list(by_gpu.values())
 
 
-_LONGEST_RANKS = 4000
-
-
 def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:
     """The ranks that ``--kernels`` names, of those there are.
 
@@ -170,9 +169,9 @@ def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:
     """
     if words == "all":
         return list(ranks)
-    best = words.removeprefix("top")
     if len(words) > _LONGEST_RANKS:
         raise InputError(f"--kernels has {len(words)} characters: name fewer ranks, or all.")
+    best = words.removeprefix("top")
     if best != words and best.isdecimal() and int(best):
         return list(ranks[: int(best)])
     parts = [word.strip() for word in words.split(",")]

@@ -150,7 +150,7 @@ def _set(arguments: Namespace) -> int:
 
 def _restore(arguments: Namespace) -> int:
     from pytest_gpuenergy.energy.lease_record import recorded_uuids, restorable_uuids
-    from pytest_gpuenergy.errors import DeviceError
+    from pytest_gpuenergy.errors import DeviceError, PowerCapError
 
     spec = arguments.gpu_device
     done: list[dict[str, Any]] = []
@@ -161,7 +161,8 @@ def _restore(arguments: Namespace) -> int:
             with _open_any(name) if spec is None else _open(name) as gpu:
                 done.append(_restored(gpu))
         except DeviceError as error:
-            if spec is None and name not in waiting:
+            refused = isinstance(error, PowerCapError)
+            if spec is None and name not in waiting and not refused:
                 continue  # its run is under way, and will put it back
             problems.setdefault(str(error), []).append(name)
     if arguments.json:

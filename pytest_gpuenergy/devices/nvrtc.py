@@ -19,9 +19,10 @@ from threading import Lock
 from typing import Any
 
 from pytest_gpuenergy.cuda_sources import cuda_dir
-from pytest_gpuenergy.errors import DeviceError, KernelFault
+from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.files import keep_for_later, write_atomically
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.paths import written_to_cache
 from pytest_gpuenergy.worker import WITHOUT_GPU, WorkerDiedError, WorkerPool, WorkerTimeoutError
 
 _OPTIONS = ("-std=c++17", "-default-device")
@@ -135,13 +136,8 @@ class CompilerPool:
             return Binary(binary, known)
         answer: Any = self._call("compile", kernel.source, entries, self._architecture)
         code, symbols = answer
-        try:
+        with written_to_cache(self._cache):
             write_atomically(binary, code)
-        except OSError as error:
-            raise DeviceError(
-                f"Machine code cannot be written to {self._cache} ({error.strerror}): make room, "
-                "or set GPUENERGY_CACHE to another folder."
-            ) from None
         keep_for_later(table, json.dumps(symbols))
         return Binary(binary, symbols)
 

@@ -75,10 +75,8 @@ class RawLog:
         """
         path = self.folder / WORKLOAD_FILE
         if not path.exists():
-            draft = path.with_suffix(".tmp")
             with _written(path):
-                draft.write_text(stored + "\n", encoding="utf-8")
-                draft.replace(path)
+                write_atomically(path, stored + "\n")
 
     def add(self, record: str, trial: Trial) -> Trial:
         """Write down how the trial of ``record`` ended; its ``index`` is set here.
@@ -217,6 +215,4 @@ def _drop_torn_line(path: Path) -> None:
 
 def _truncate(path: Path, lines: int) -> None:
     kept = path.read_bytes().splitlines(keepends=True)[:lines]
-    draft = path.with_suffix(".tmp")
-    draft.write_bytes(b"".join(kept))
-    draft.replace(path)
+    write_atomically(path, b"".join(kept))

@@ -211,3 +211,16 @@ def test_a_card_that_refuses_ends_with_1(
     monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"power_limit": "no_permission"}')
     assert main(["powercap", "set", "300", *H200]) == 1
     assert "run as root" in capsys.readouterr().err
+
+
+def test_what_a_run_that_is_over_left_is_told_though_its_process_lives(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_device("emulated:a30") as a30:
+        PowerCapLease(a30).set(PowerCap(120.0))
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"power_limit": "no_permission"}')
+    assert main(["powercap", "restore"]) == 1
+    assert "is not back at 165 W" in capsys.readouterr().err
+    monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
+    assert main(["powercap", "restore"]) == 0
+    assert "NVIDIA A30 is 165 W again" in capsys.readouterr().out

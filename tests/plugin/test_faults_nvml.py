@@ -67,16 +67,8 @@ def test_a_gpu_that_is_lost_fails_what_follows_and_keeps_what_was_measured(
 
 @pytest.mark.parametrize("cap", ["700W", "300W", "current"])
 def test_a_gpu_that_is_lost_between_items_fails_what_follows(project: Project, cap: str) -> None:
-    lost = THREE.replace(
-        "    energy_benchmark(", "    finds_it_lost(gpu, number)\n    energy_benchmark("
-    )
-    project.module(
-        "def finds_it_lost(gpu, number):\n    pass\nFAULTS = {}\n"
-        + lost.replace(
-            "workload=SCALE)",
-            "workload=SCALE)\n    if number == 1:\n        gpu.inject('any', 'gpu_is_lost')",
-        )
-    )
+    lose = "\n    if number == 1:\n        gpu.inject('any', 'gpu_is_lost')"
+    project.module(f"FAULTS = {{}}\n{THREE.rstrip()}{lose}\n")
     result = project.run_apart("--powercap", cap)
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] == 1

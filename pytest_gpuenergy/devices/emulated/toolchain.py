@@ -20,6 +20,7 @@ from pytest_gpuenergy.cuda_sources import cuda_dir
 from pytest_gpuenergy.devices.emulated import guard as guard_script
 from pytest_gpuenergy.devices.emulated.translate import CANNOT
 from pytest_gpuenergy.errors import DeviceError, KernelFault
+from pytest_gpuenergy.paths import written_to_cache
 
 _COMPILE_TIMEOUT_S = 300.0
 _COMPILE_BYTES = 8 << 30
@@ -154,13 +155,8 @@ class Toolchain:
         with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as name:
             folder = Path(name)
             source = folder / "kernel.cpp"
-            try:
+            with written_to_cache(folder):
                 source.write_text(text)
-            except OSError as error:
-                raise DeviceError(
-                    f"{source} cannot be written ({error.strerror}): make room, or set "
-                    "GPUENERGY_CACHE to another folder."
-                ) from None
             objects = []
             for variant in variants:
                 objects.append(str(folder / f"{variant}.o"))
@@ -226,16 +222,11 @@ class Toolchain:
     def _build(self, cache: Path, jobs: int) -> None:
         with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
             folder = Path(name) / "built"
-            try:
+            with written_to_cache(cache):
                 for variant in _VARIANTS:
                     (folder / variant).mkdir(parents=True)
                     for path in (cuda_dir() / "host").glob("*.h"):
                         shutil.copyfile(path, folder / variant / path.name)
-            except OSError as error:
-                raise DeviceError(
-                    f"The emulated GPU cannot be built in {cache} ({error.strerror}): make room, "
-                    "or set GPUENERGY_CACHE to another folder."
-                ) from None
             commands = []
             for unit in _RUNTIME + _CHECKED_RUNTIME:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
