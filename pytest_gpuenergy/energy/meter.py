@@ -45,7 +45,8 @@ class MeterSettings:
             shorter than its memory.
         min_trials: least number of trials.
         min_measure_s: least time of all trials.
-        max_measure_s: the trials end after this, however wide the interval.
+        max_measure_s: the trials end after this, however wide the interval, once there are
+            ``min_trials``.
         relative_half_width: the trials end when their scatter leaves an energy's 95 % interval as
             narrow as this, and the power is steady.
         wander: standard deviation of an item's figure about the kernel's over many items,
