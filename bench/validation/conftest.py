@@ -15,6 +15,8 @@ from record import Validated, Validation
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.energy.meter import MeterSettings
+from pytest_gpuenergy.energy.samples import choose_source
+from pytest_gpuenergy.energy.source import EnergySource
 from pytest_gpuenergy.errors import GpuEnergyError
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.tuning.lowering import KernelStore
@@ -132,6 +134,12 @@ def subject(
     kernel, workload = ready(request.param)
     repeats = config.getoption("--validation-repeats") if request.param in REPEATED else 0
     return Subject(request.param, kernel, workload, repeats)
+
+
+@pytest.fixture(scope="session")
+def source(gpu: Device) -> EnergySource:
+    """Where the joules of the references come from; it keeps what it learns of the counter."""
+    return choose_source(gpu)
 
 
 class Notebook:

@@ -13,13 +13,14 @@ from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.energy.meter import EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.energy.samples import average_power_mw, instant_power_mw
 from pytest_gpuenergy.energy.sensors import read_conditions
+from pytest_gpuenergy.energy.source import EnergySource
 from pytest_gpuenergy.errors import DeviceError
 from pytest_gpuenergy.metrics import METRICS
 from pytest_gpuenergy.report.measurement import Measurement
 
 CLASSIC, COLD, SINGLE = "classic", "cold window", "single launches"
-PARTS, PART_S = 3, 2.0
-"""Of the reference, before the repeats, and as many after them."""
+PARTS, PART_S = 6, 2.0
+"""Of the reference, with the repeats between them."""
 
 ROUNDS, LAUNCHES = 3, 100_000
 CLASSIC_MAX_S = 10.0
@@ -28,7 +29,7 @@ SINGLE_LAUNCHES = 7
 _POLL_S = 0.02
 
 
-def steady(device: Device, repeater: Repeater, *, warmup_s: float) -> Reading:
+def steady(device: Device, repeater: Repeater, source: EnergySource, *, warmup_s: float) -> Reading:
     """`PART_S` of running, after at least ``warmup_s``, with no rule that ends it sooner."""
     settings = MeterSettings(
         warmup_s=warmup_s,
@@ -38,12 +39,12 @@ def steady(device: Device, repeater: Repeater, *, warmup_s: float) -> Reading:
         max_measure_s=PART_S,
         relative_half_width=0.0,
     )
-    return EnergyMeter(device, settings).measure(repeater)
+    return EnergyMeter(device, settings, source).measure(repeater)
 
 
-def reference_of(before: Sequence[Reading], after: Sequence[Reading]) -> Reference:
-    """One reference of the parts of two stretches, each of which counts by its length."""
-    parts = [*before, *after]
+def reference_of(parts: Sequence[Reading]) -> Reference:
+    """One reference of its parts, each of which counts by its length."""
+    before, after = parts[: len(parts) // 2], parts[len(parts) // 2 :]
     lengths_s = [sum(trial.seconds for trial in part.trials) for part in parts]
     trials = [trial for part in parts for trial in part.trials]
     joules, launches = sum(t.joules for t in trials), sum(t.launches for t in trials)

@@ -5,9 +5,9 @@ Collected only when this path is named; takes about seven minutes on a real GPU:
     pytest bench/validation --powercap current --validation-json validation.json
     python bench/validation/table.py validation.json --plot validation.svg
 
-For each kernel in turn: our protocol, as any item; six seconds of steady running, in three parts,
-for each of which the kernel is loaded anew; our protocol again, twenty times, for some kernels; six
-more seconds, likewise, which with the first six are the reference; then what others do.
+For each kernel in turn: our protocol, as any item; twelve seconds of steady running, in six parts,
+for each of which the kernel is loaded anew: the reference; for some kernels our protocol again,
+twenty times, spread over the pauses between the parts; then what others do.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.benchmark import EnergyBenchmark
     from pytest_gpuenergy.devices.device import Arena, Device, Repeater
     from pytest_gpuenergy.energy.meter import Reading
+    from pytest_gpuenergy.energy.source import EnergySource
 
 ENERGY_TOLERANCE, TIME_TOLERANCE = 0.01, 0.005
 LEAST_BUSY = 0.99
@@ -42,6 +43,7 @@ def test_a_launch_against_steady_running(
     subject: Subject,
     energy_benchmark: EnergyBenchmark,
     gpu: Device,
+    source: EnergySource,
     notebook: Notebook,
     request: pytest.FixtureRequest,
 ) -> None:
@@ -49,9 +51,15 @@ def test_a_launch_against_steady_running(
     measurement = energy_benchmark(subject.kernel, workload=subject.workload)
     attempts = [ours(measurement, gpu.clock.now_s() - began_s)]
     with arenas_for(subject.workload, seed=0) as arenas:
-        before = stretch(gpu, subject, arenas, warmup_s=2.0)
-        repeats = repeated(gpu, subject, request.node.nodeid)
-        reference = reference_of(before, stretch(gpu, subject, arenas, warmup_s=1.0))
+        again = Again(gpu, subject, request.node.nodeid)
+        parts: list[Reading] = []
+        for number in range(PARTS):
+            # Loaded anew: that makes more of a difference than anything while it stays loaded.
+            with loaded(gpu, subject, arenas) as repeater:
+                warmup_s = 1.0 if parts else 2.0
+                parts.append(steady(gpu, repeater, source, warmup_s=warmup_s))
+            again.measure_until(subject.repeats * (number + 1) // (PARTS - 1))
+        reference = reference_of(parts)
         with loaded(gpu, subject, arenas) as repeater:
             others = Protocols(gpu, repeater)
             attempts += [others.single_launches(), others.cold_window()]
@@ -62,7 +70,7 @@ def test_a_launch_against_steady_running(
         f"{subject.workload.name}-{measurement.kernel.label}",
         reference,
         tuple(attempts),
-        tuple(repeats),
+        tuple(again.attempts),
     )
     notebook.add(validated)
     print(f"\n{told(validated)}")
@@ -71,7 +79,7 @@ def test_a_launch_against_steady_running(
     assert abs(validated.error(validated.ours, "energy")) <= ENERGY_TOLERANCE
     assert abs(validated.error(validated.ours, "time")) <= TIME_TOLERANCE
     for metric in METRICS:
-        assert validated.covered(metric) >= LEAST_COVERED_OF_A_KERNEL * len(repeats), metric
+        assert validated.covered(metric) >= LEAST_COVERED_OF_A_KERNEL * subject.repeats, metric
 
 
 def test_intervals_cover_the_reference(notebook: Notebook) -> None:
@@ -100,30 +108,22 @@ def loaded(
     )
 
 
-def stretch(
-    gpu: Device, subject: Subject, arenas: dict[str, Arena], *, warmup_s: float
-) -> list[Reading]:
-    """Steady running, with the kernel loaded anew for each part; the first heats up that long.
-
-    How fast a kernel is differs from one loading to the next by more than while it stays loaded.
-    """
-    parts: list[Reading] = []
-    for _ in range(PARTS):
-        with loaded(gpu, subject, arenas) as repeater:
-            parts.append(steady(gpu, repeater, warmup_s=1.0 if parts else warmup_s))
-    return parts
-
-
-def repeated(gpu: Device, subject: Subject, node_id: str) -> list[Attempt]:
+class Again:
     """Our protocol as often as the subject asks, verification included."""
-    harness = Harness(gpu, timeout_s=TIMEOUT_S)
-    attempts = []
-    for number in range(subject.repeats):
-        began_s = gpu.clock.now_s()
-        named = Named(f"{node_id} {number}", subject.name)
-        measurement = harness.measure_kernel(subject.kernel, subject.workload, named)
-        attempts.append(ours(measurement, gpu.clock.now_s() - began_s))
-    return attempts
+
+    def __init__(self, gpu: Device, subject: Subject, node_id: str) -> None:
+        self.attempts: list[Attempt] = []
+        self._gpu, self._subject, self._node_id = gpu, subject, node_id
+        self._harness = Harness(gpu, timeout_s=TIMEOUT_S)
+
+    def measure_until(self, count: int) -> None:
+        """Until there are so many attempts, or all there are to be."""
+        subject, clock = self._subject, self._gpu.clock
+        while len(self.attempts) < min(count, subject.repeats):
+            began_s = clock.now_s()
+            named = Named(f"{self._node_id} {len(self.attempts)}", subject.name)
+            measurement = self._harness.measure_kernel(subject.kernel, subject.workload, named)
+            self.attempts.append(ours(measurement, clock.now_s() - began_s))
 
 
 def told(validated: Validated) -> str:

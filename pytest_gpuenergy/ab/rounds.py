@@ -100,10 +100,11 @@ def take_turns(
     with contextlib.ExitStack() as stack:
         sides = [stack.enter_context(_loaded(exhibit)) for exhibit in (base, head)]
         try:
+            energy = EnergyMeter(device, meter)
             for number in range(rounds):
                 # A drift that is linear in time cancels between a round and the next.
                 for index in (0, 1) if number % 2 == 0 else (1, 0):
-                    readings[index].append(_measure(device, sides[index], meter, timeout_s))
+                    readings[index].append(_measure(device, sides[index], energy, timeout_s))
         except (KernelFault, DeviceError) as error:
             return Turns(problem=str(error))
     return Turns(tuple(readings[0]), tuple(readings[1]))
@@ -120,7 +121,7 @@ def _loaded(exhibit: Exhibit) -> Iterator[_Side]:
         yield _Side(exhibit, exhibit.kernel(), arenas)
 
 
-def _measure(device: Device, side: _Side, meter: MeterSettings, timeout_s: float) -> Reading:
+def _measure(device: Device, side: _Side, meter: EnergyMeter, timeout_s: float) -> Reading:
     info = side.exhibit.draft.workload
     with device.repeat(
         side.kernel,
@@ -130,7 +131,7 @@ def _measure(device: Device, side: _Side, meter: MeterSettings, timeout_s: float
         timeout_s=timeout_s,
         apart=True,
     ) as repeater:
-        return EnergyMeter(device, meter).measure(repeater)
+        return meter.measure(repeater)
 
 
 def _value(reading: Reading, metric: Metric) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,12 +17,66 @@ _PATIENCE_S = 0.6
 _MARGIN_READS = 1.5
 _PROBE_S = 0.2
 
+_LEAST_SEEN = 10
+_LEAST_SEEN_S = 1.2
+"""What it takes to know a schedule."""
+_MOST_SEEN = 64
+_READS_IN_A_PERIOD = 10
+_TRIES = 5
+_GUARD = 1 / 8
+"""Of a period, before and after a step: there nothing is read once the schedule is known."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps at ``phase_s + k * period_s``, by a fit to moments that were seen.
+
+    Attributes:
+        count: how many were seen.
+        middle: the mean of their ``k``.
+        spread: the sum of squares of what their ``k`` differ from it by.
+        error_s: standard deviation of a moment that was seen about the line.
+        bracket_s: how well the least known of them was known.
+    """
+
+    phase_s: float
+    period_s: float
+    count: int
+    middle: float
+    spread: float
+    error_s: float
+    bracket_s: float
+
+    def moment_s(self, number: int) -> float:
+        """When the step of this ``number`` is due."""
+        return self.phase_s + number * self.period_s
+
+    def number_at(self, moment_s: float) -> int:
+        """The step that is due next to ``moment_s``."""
+        return round((moment_s - self.phase_s) / self.period_s)
+
+    def moment_error_s(self, number: int) -> float:
+        """Standard error of `moment_s`."""
+        share = 1 / self.count + (number - self.middle) ** 2 / self.spread
+        return self.error_s * math.sqrt(share)
+
+    def times_s(self, numbers: Sequence[int]) -> list[float]:
+        """The moments of these steps."""
+        return [self.moment_s(number) for number in numbers]
+
+    def span_error_s(self, steps: int) -> float:
+        """Standard error of the time that so many ``steps`` take."""
+        return self.error_s * steps / math.sqrt(self.spread)
+
 
 class EnergyCounter:
     """Finds the moments at which a device's energy counter moves, with as few reads as it can.
 
-    The first two edges are found by reading without a pause, and give the update period roughly;
-    later ones are awaited, asleep, until just before they are due, and make it precise.
+    At first each step is awaited: asleep until just before it is due, and by reading on and on from
+    then. That tells when it comes, and delays it: a step that falls into a read waits for the read
+    to end, milliseconds later, and holds the energy until then. Where the steps have shown to lie
+    on one line in time, the counter is read only half-way between two of them from the next `probe`
+    on. That one awaits a single step to see that the line still holds.
     """
 
     name = "counter"
@@ -27,6 +84,9 @@ class EnergyCounter:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._clock = device.clock
+        self._seen: deque[Edge] = deque(maxlen=_MOST_SEEN)
+        self._schedule: Schedule | None = None
+        self._number = 0
         self._first: Edge | None = None
         self._last: Edge | None = None
         self._steps = 0
@@ -35,13 +95,16 @@ class EnergyCounter:
         self.memory_s = 0.0
 
     def probe(self) -> Edge:
-        """Find edges until ``period_s`` is known well enough to count those left out later.
+        """Find an edge, and edges until ``period_s`` is known well enough if it is not.
 
         Raises:
             CounterError: the counter does not move, or was reset.
             DeviceError: it cannot be read.
         """
-        self._last = None
+        if (schedule := self._learned()) and (edge := self._on_schedule(schedule)):
+            return edge
+        self._schedule, self._last = None, None
+        self._seen.clear()
         self._first, self._steps = self._await_change(), 1
         edge = self._await_change()
         self.period_s = edge.time_s - self._first.time_s
@@ -57,17 +120,81 @@ class EnergyCounter:
             DeviceError: it cannot be read.
         """
         assert self._last is not None
+        if self._schedule is not None:
+            return self._between_steps(self._schedule, self._number + periods)
         assert self._first is not None
-        due_s = self._last.time_s + periods * self.period_s
+        before_s = self._last.time_s
+        edge = self._await_step(self._last.time_s + periods * self.period_s)
+        self._steps += max(1, round((edge.time_s - before_s) / self.period_s))
+        self.period_s = (edge.time_s - self._first.time_s) / self._steps
+        return edge
+
+    def times_s(self, edges: Sequence[Edge], begin: int = 0) -> tuple[list[float], float]:
+        """See `EnergySource.times_s`: by the schedule, or by a line through the ``edges``."""
+        if (schedule := self._schedule) is None:
+            return regular_times_s(edges, self.period_s, begin)
+        numbers = [schedule.number_at(edge.time_s) for edge in edges]
+        return schedule.times_s(numbers), schedule.span_error_s(numbers[-1] - numbers[begin])
+
+    def _learned(self) -> Schedule | None:
+        """The line through the steps that were seen, if it tells when to read, and when not."""
+        if len(self._seen) < _LEAST_SEEN or self._read_s * _READS_IN_A_PERIOD > self.period_s:
+            return None
+        if self._seen[-1].time_s - self._seen[0].time_s < _LEAST_SEEN_S:
+            return None
+        return _line(self._seen, self.period_s)
+
+    def _on_schedule(self, schedule: Schedule) -> Edge | None:
+        """Await a step; None if it does not come when the ``schedule`` says."""
+        number = schedule.number_at(self._clock.now_s()) + 1
+        doubt_s = 4 * schedule.moment_error_s(number)
+        if doubt_s > _GUARD * schedule.period_s:
+            return None  # it was long ago
+        self._last = None
+        edge = self._await_step(schedule.moment_s(number) - doubt_s)
+        number = schedule.number_at(edge.time_s)
+        if abs(edge.time_s - schedule.moment_s(number)) > doubt_s + schedule.bracket_s:
+            return None
+        self._schedule = _line(self._seen, schedule.period_s)
+        if self._schedule is None:
+            return None
+        self.period_s = self._schedule.period_s
+        self._number = self._schedule.number_at(edge.time_s)
+        return edge
+
+    def _between_steps(self, schedule: Schedule, number: int) -> Edge:
+        """Read half-way between the step of this ``number``, or a later one, and the next."""
+        assert self._last is not None
+        clock = self._clock
+        for _ in range(_TRIES):
+            middle_s = schedule.moment_s(number) + schedule.period_s / 2
+            clock.sleep_s(max(0.0, middle_s - clock.now_s()))
+            begin_s, energy_mj = self._read()
+            if energy_mj < self._last.energy_mj:
+                self._complain_of_reset()
+            off_s = max(middle_s - begin_s, begin_s + self._read_s - middle_s)
+            if off_s > (1 / 2 - _GUARD) * schedule.period_s:
+                # The host slept, or read, for too long: which step was read is not certain, and
+                # it may have waited for the read.
+                number = schedule.number_at(clock.now_s()) + 1
+            elif energy_mj > self._last.energy_mj:
+                moment_s, error_s = schedule.moment_s(number), schedule.moment_error_s(number)
+                self._last = Edge(moment_s - error_s, moment_s + error_s, energy_mj)
+                self._number = number
+                return self._last
+            else:
+                break
+        # It stands still, or keeps to another schedule by now, or reads have become too slow.
+        self._schedule = None
+        self._seen.clear()
+        return self._await_change()
+
+    def _await_step(self, due_s: float) -> Edge:
         # Nothing may be read in between: what is read just before the edge must be the old value.
         pause_s = due_s - self._clock.now_s() - _MARGIN_READS * self._read_s - self.period_s / 20
         if pause_s > 0:
             self._clock.sleep_s(pause_s)
-        before_s = self._last.time_s
-        edge = self._await_change()
-        self._steps += max(1, round((edge.time_s - before_s) / self.period_s))
-        self.period_s = (edge.time_s - self._first.time_s) / self._steps
-        return edge
+        return self._await_change()
 
     def _await_change(self) -> Edge:
         begin_s, old_mj = self._read()
@@ -81,6 +208,7 @@ class EnergyCounter:
                 self._complain_of_reset()
             if new_mj > old_mj:
                 self._last = Edge(begin_s, read_s + self._read_s, new_mj)
+                self._seen.append(self._last)
                 return self._last
             begin_s = read_s
             if read_s > deadline_s:
@@ -110,26 +238,52 @@ class EnergyCounter:
         )
 
 
-def regular_times_s(edges: Sequence[Edge], period_s: float) -> tuple[list[float], float]:
+def regular_times_s(
+    edges: Sequence[Edge], period_s: float, begin: int = 0
+) -> tuple[list[float], float]:
     """The edges' times, made precise by the regularity of the counter's updates.
 
     A read takes milliseconds, so a single edge is known to within one or two; all edges lie on
     one line ``phase + k * period``, fitted here by least squares.
 
     Returns:
-        The fitted times in seconds, and the standard error of a fitted time.  When the edges do
-        not lie on a line to within their own uncertainty, their middles are returned as they are.
+        The fitted times in seconds, and the standard error of the time from ``edges[begin]`` to the
+        last.  When the edges do not lie on a line to within their own uncertainty, their middles
+        are returned as they are.
     """
+    if (line := _line(edges, period_s)) is None:
+        widths = [edge.before_s - edge.after_s for edge in edges]
+        return [edge.time_s for edge in edges], float(np.mean(widths)) / math.sqrt(6)
+    numbers = _numbers(edges, period_s)
+    return line.times_s(numbers), line.span_error_s(numbers[-1] - numbers[begin])
+
+
+def _line(edges: Sequence[Edge], period_s: float) -> Schedule | None:
+    """A fit to successive edges; None when they do not lie on a line to within what is known."""
+    numbers = np.array(_numbers(edges, period_s))
+    if len(edges) < 3 or (np.diff(numbers) < 1).any():
+        return None
     middles = np.array([edge.time_s for edge in edges])
     widths = np.array([edge.before_s - edge.after_s for edge in edges])
+    period, phase = np.polynomial.Polynomial.fit(numbers, middles, 1).convert().coef[::-1]
+    residuals = middles - (phase + period * numbers)
+    if np.abs(residuals).max() > widths.max():
+        return None
+    return Schedule(
+        phase_s=float(phase),
+        period_s=float(period),
+        count=len(edges),
+        middle=float(numbers.mean()),
+        spread=float(((numbers - numbers.mean()) ** 2).sum()),
+        error_s=math.sqrt(float((residuals**2).sum()) / (len(edges) - 2)),
+        bracket_s=float(widths.max()),
+    )
+
+
+def _numbers(edges: Sequence[Edge], period_s: float) -> list[int]:
+    """Which step each edge is, from 0 on."""
+    numbers = [0]
     # Step by step: over many steps, an error of the period would add up to a whole one.
-    steps = np.rint(np.diff(middles) / period_s)
-    index = np.concatenate(([0.0], np.cumsum(steps)))
-    if len(edges) >= 3 and (steps >= 1).all():
-        period, phase = np.polynomial.Polynomial.fit(index, middles, 1).convert().coef[::-1]
-        fitted = phase + period * index
-        residuals = middles - fitted
-        if np.abs(residuals).max() <= widths.max():
-            error = float(np.sqrt((residuals**2).sum() / (len(edges) - 2) / len(edges)))
-            return fitted.tolist(), error
-    return middles.tolist(), float(widths.mean()) / np.sqrt(12)
+    for before, after in zip(list(edges)[:-1], list(edges)[1:], strict=True):
+        numbers.append(numbers[-1] + round((after.time_s - before.time_s) / period_s))
+    return numbers

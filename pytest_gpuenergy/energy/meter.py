@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_gpuenergy.devices.device import Device, Repeater, Timeline
-from pytest_gpuenergy.energy.counter import regular_times_s
 from pytest_gpuenergy.energy.drift import PowerHistory, Slope, power_slope, unsettled
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import (
@@ -96,13 +95,24 @@ class Reading:
 
 
 class EnergyMeter:
-    """Measures what a `Repeater` runs, on one device."""
+    """Measures what a `Repeater` runs, on one device.
 
-    def __init__(self, device: Device, settings: MeterSettings | None = None) -> None:
+    Args:
+        device: the one.
+        settings: how long to heat up and to measure.
+        source: where the joules come from, if another meter knows its ways already.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        settings: MeterSettings | None = None,
+        source: EnergySource | None = None,
+    ) -> None:
         self._device = device
         self._settings = settings or MeterSettings()
         self._history = PowerHistory(device)
-        self._source: EnergySource | None = None
+        self._source = source
 
     @property
     def source(self) -> EnergySource:
@@ -158,16 +168,14 @@ class EnergyMeter:
             if clock.now_s() - begin_s >= settings.warmup_s + source.memory_s:
                 begin_span_s = max(start_s + _TRANSIENT_S, edges[-1].time_s - _SPAN_S)
                 span = [edge for edge in edges if edge.time_s >= begin_span_s]
-                if self._settled(span, source.period_s, start_s, before_w):
+                if self._settled(span, start_s, before_w):
                     break
         return edges
 
-    def _settled(
-        self, span: Sequence[Edge], period_s: float, start_s: float, before_w: float | None
-    ) -> bool:
+    def _settled(self, span: Sequence[Edge], start_s: float, before_w: float | None) -> bool:
         """Whether the power over ``span`` is steady, and far enough from what it was before."""
         settings = self._settings
-        if (slope := _slope(span, period_s)) is None:
+        if (slope := self._slope(span)) is None:
             return False
         power_w = (span[-1].energy_mj - span[0].energy_mj) / 1e3
         power_w /= span[-1].time_s - span[0].time_s
@@ -189,7 +197,7 @@ class EnergyMeter:
             measured_s = edges[-1].time_s - edges[0].time_s + source.period_s / 2
             if len(edges) > settings.min_trials and measured_s >= settings.min_measure_s:
                 both = [*earlier, *edges]
-                times, _ = regular_times_s(both, source.period_s)
+                times, _ = source.times_s(both)
                 powers = (np.diff([edge.energy_mj for edge in both]) / np.diff(times)).tolist()
                 count = len(earlier)
                 scatter = estimate(powers[count:], successive=True, before=powers[:count])
@@ -202,8 +210,15 @@ class EnergyMeter:
         """Whether the power changes from the end of the heat-up on, and not by chance."""
         settings, source = self._settings, self.source
         settled_s = start_s + settings.warmup_s + source.memory_s - _SPAN_S / 2
-        slope = _slope([edge for edge in edges if edge.time_s >= settled_s], source.period_s)
+        slope = self._slope([edge for edge in edges if edge.time_s >= settled_s])
         return slope is None or slope.exceeds(settings.steady_slope_per_s)
+
+    def _slope(self, edges: Sequence[Edge]) -> Slope | None:
+        """The slope of power over ``edges``; None while it cannot be told."""
+        if len(edges) < 5 or edges[-1].energy_mj <= edges[0].energy_mj:
+            return None
+        times, _ = self.source.times_s(edges)
+        return power_slope(times, [edge.energy_mj for edge in edges])
 
     def _stride(self) -> int:
         """Length of a trial, in updates of the energy source."""
@@ -230,9 +245,9 @@ class EnergyMeter:
     def _evaluate(
         self, run: _Run, start: Conditions, begin: Conditions, end: Conditions
     ) -> Reading:
-        settings, period_s = self._settings, self.source.period_s
+        settings = self._settings
         all_edges = [*run.warm[:-1], *run.edges]
-        all_times, time_error_s = regular_times_s(all_edges, period_s)
+        all_times, time_error_s = self.source.times_s(all_edges, len(run.warm) - 1)
         chosen = self._like_trials(run.warm, run.start_s)
         count = len(chosen)
         chosen += range(len(run.warm) - 1, len(all_edges))
@@ -246,7 +261,7 @@ class EnergyMeter:
         # An error of the window's ends is the same for every trial's neighbour: it shows in the
         # trials' scatter only in part, and is added in full. What is left of the former power is
         # taken for two standard deviations.
-        shared = 2 * (time_error_s / window_s) ** 2
+        shared = (time_error_s / window_s) ** 2
         shared += (unsettled(run.before_w, power_w, middle_s - run.start_s) / 2) ** 2
         columns: dict[Metric, list[float]] = {
             "time": [trial.time_ms for trial in cut],
@@ -303,14 +318,6 @@ class _Run(NamedTuple):
     timeline: Timeline
     samples_w: float | None
     meanwhile: frozenset[Restraint]
-
-
-def _slope(edges: Sequence[Edge], period_s: float) -> Slope | None:
-    """The slope of power over ``edges``; None while it cannot be told."""
-    if len(edges) < 5 or edges[-1].energy_mj <= edges[0].energy_mj:
-        return None
-    times, _ = regular_times_s(edges, period_s)
-    return power_slope(times, [edge.energy_mj for edge in edges])
 
 
 def _around(values: Sequence[float], count: int, unseen: float, wander: float) -> Estimate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,4 +59,11 @@ class EnergySource(Protocol):
         Raises:
             CounterError: the source stands still or runs backwards.
             DeviceError: it cannot be read.
+        """
+
+    def times_s(self, edges: Sequence[Edge], begin: int = 0) -> tuple[list[float], float]:
+        """The times of successive ``edges`` since the last `probe`, as well as they are known.
+
+        Returns:
+            Times in seconds, and the standard error of the time from ``edges[begin]`` to the last.
         """

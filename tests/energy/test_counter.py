@@ -213,14 +213,192 @@ def test_regular_times_recover_the_phase_under_jitter(
     # never exceeded.
     sigma_s = width_s / np.sqrt(12)
     assert np.abs(np.array(times_s) - true_s).max() <= 6 * 2 * sigma_s / np.sqrt(len(true_s))
-    assert error_s < 2 * sigma_s / np.sqrt(len(true_s))
+    # As long as the line: of n points at equal distances, sqrt(12 / n) times what one is off by.
+    assert error_s < 2 * np.sqrt(12) * sigma_s / np.sqrt(len(true_s))
+    _, half_error_s = regular_times_s(edges, period_s, begin=len(edges) // 2)
+    halves = (true_s[-1] - true_s[len(edges) // 2]) / (true_s[-1] - true_s[0])
+    assert half_error_s == pytest.approx(halves * error_s, rel=0.01)
 
 
 def test_irregular_edges_keep_their_own_times() -> None:
     middles = [0.0, 0.1, 0.23, 0.3, 0.44, 0.5]
     times_s, error_s = regular_times_s(make_edges(middles, [0.002] * 6), 0.1)
     assert times_s == pytest.approx(middles)
-    assert error_s == pytest.approx(0.002 / np.sqrt(12))
+    assert error_s == pytest.approx(0.002 / np.sqrt(6))
+
+
+@dataclass
+class DelayingCard(Card):
+    """As an H200: a step that falls into a read waits for its end, and holds the power until then.
+
+    Attributes:
+        late_s: by how much the steps from ``late_from_s`` on are late, reads or not.
+        hiccups: how much longer the host sleeps than asked for, by the number of the sleep.
+    """
+
+    period_s: float = 0.1
+    power_w: float = 400.0
+    late_s: float = 0.0
+    late_from_s: float = float("inf")
+    hiccups: dict[int, float] = field(default_factory=dict)
+    counted_mj: float = 5e6
+    last_step_s: float = 0.0
+    next_number: int = 1
+    sleeps: int = 0
+
+    def sleep_s(self, duration_s: float) -> None:
+        self.sleeps += 1
+        super().sleep_s(duration_s + self.hiccups.get(self.sleeps, 0.0))
+
+    def read(self, _handle: object) -> int:
+        self.reads += 1
+        self._run_to(self.now)
+        shown = self.counted_mj
+        self.now += self.read_s
+        while self._due_s() < self.now:  # while this read was under way
+            self._step(self.now)
+            shown = self.counted_mj
+        return round(shown)
+
+    def _due_s(self) -> float:
+        due_s = self.next_number * self.period_s
+        return due_s + (self.late_s if due_s >= self.late_from_s else 0.0)
+
+    def _run_to(self, now_s: float) -> None:
+        while self._due_s() <= now_s:
+            self._step(self._due_s())
+
+    def _step(self, at_s: float) -> None:
+        self.counted_mj += 1e3 * self.power_w * (at_s - self.last_step_s)
+        self.last_step_s, self.next_number = at_s, self.next_number + 1
+
+
+def item(counter: EnergyCounter, steps: int = 17, periods: int = 1) -> list[Edge]:
+    """The edges of one measurement."""
+    return [counter.probe(), *(counter.next_edge(periods) for _ in range(steps))]
+
+
+def powers_w(counter: EnergyCounter, edges: list[Edge]) -> Any:
+    """Of all windows but those that begin or end with the edge that `probe` awaited."""
+    times_s, _ = counter.times_s(edges)
+    return np.diff([edge.energy_mj for edge in edges][1:]) / 1e3 / np.diff(times_s[1:])
+
+
+@settings(deadline=None)
+@given(st.floats(0.09, 0.2), st.floats(0.001, 0.004), st.floats(0.0, 5.0), st.integers(1, 3))
+def test_reads_between_the_steps_of_a_known_schedule_delay_none(
+    period_s: float, read_s: float, idle_s: float, periods: int
+) -> None:
+    card = DelayingCard(lambda _: 0, read_s, period_s=period_s)
+    counter = EnergyCounter(card.device)
+    first = powers_w(counter, item(counter))
+    assert np.ptp(first) > 0  # awaited steps are late, by different times
+    card.sleep_s(idle_s)
+    second = powers_w(counter, item(counter, periods=periods))
+    assert second == pytest.approx(second.mean(), rel=1e-4)
+    assert second.mean() == pytest.approx(card.power_w, rel=0.002)
+
+
+def test_a_known_schedule_takes_one_read_for_an_edge() -> None:
+    card = DelayingCard(lambda _: 0)
+    counter = EnergyCounter(card.device)
+    item(counter)
+    counter.probe()
+    before = card.reads
+    for _ in range(10):
+        counter.next_edge(3)
+    assert card.reads == before + 10
+
+
+def test_the_error_of_a_window_falls_with_every_item() -> None:
+    card = DelayingCard(lambda _: 0)
+    counter = EnergyCounter(card.device)
+    errors_s = []
+    for _ in range(6):
+        edges = item(counter)
+        errors_s.append(counter.times_s(edges, begin=10)[1])
+        card.sleep_s(1.3)
+    assert errors_s == sorted(errors_s, reverse=True)
+    assert 0 < errors_s[-1] < errors_s[0] / 5
+
+
+def test_a_counter_that_keeps_to_another_schedule_is_learned_anew() -> None:
+    card = DelayingCard(lambda _: 0, late_s=0.04, late_from_s=4.0)
+    counter = EnergyCounter(card.device)
+    item(counter)
+    card.sleep_s(4.0 - card.now)
+    for _ in range(2):
+        powers = powers_w(counter, item(counter))
+        assert powers == pytest.approx(400.0, rel=0.05)
+    assert np.ptp(powers) < 0.01
+
+
+def test_a_counter_that_changes_its_schedule_in_an_item_loses_no_energy() -> None:
+    card = DelayingCard(lambda _: 0, late_s=0.06, late_from_s=4.5)
+    counter = EnergyCounter(card.device)
+    item(counter)
+    card.sleep_s(3.3 - card.now)
+    edges = item(counter)
+    assert edges[0].time_s < 4.0
+    assert edges[-1].time_s > 4.6
+    times_s, _ = counter.times_s(edges)
+    rise_mj = edges[-1].energy_mj - edges[1].energy_mj
+    assert rise_mj / 1e3 / (times_s[-1] - times_s[1]) == pytest.approx(400.0, rel=0.02)
+
+
+def test_after_a_long_time_the_schedule_is_learned_anew() -> None:
+    card = DelayingCard(lambda _: 0)
+    counter = EnergyCounter(card.device)
+    item(counter)
+    card.sleep_s(3600.0)
+    powers = powers_w(counter, item(counter))
+    assert np.ptp(powers) > 0
+    assert powers == pytest.approx(400.0, rel=0.05)
+
+
+@given(st.dictionaries(st.integers(15, 60), st.floats(0.0, 0.5), max_size=6))
+def test_a_host_that_sleeps_too_long_mistakes_no_step_for_another(
+    hiccups: dict[int, float],
+) -> None:
+    card = DelayingCard(lambda _: 0)
+    counter = EnergyCounter(card.device)
+    item(counter)
+    card.hiccups = {card.sleeps + 3 + number - 15: late for number, late in hiccups.items()}
+    powers = powers_w(counter, item(counter))
+    assert powers == pytest.approx(400.0, rel=0.002)
+
+
+def test_reads_that_become_slow_end_the_schedule() -> None:
+    card = DelayingCard(lambda _: 0)
+    counter = EnergyCounter(card.device)
+    item(counter)
+    counter.probe()
+    card.read_s = 0.09
+    edges = [counter.next_edge(1) for _ in range(5)]
+    energies = [edge.energy_mj for edge in edges]
+    assert energies == sorted(set(energies))
+
+
+def test_a_scheduled_counter_that_stops_is_stale() -> None:
+    card = DelayingCard(lambda _: 0)
+    counter = EnergyCounter(card.device)
+    item(counter)
+    counter.probe()
+    card.power_w = 0.0
+    with pytest.raises(CounterError) as raised:
+        item(counter)
+    assert raised.value.flag == "counter_stale"
+
+
+def test_a_scheduled_counter_that_falls_was_reset() -> None:
+    card = DelayingCard(lambda _: 0)
+    counter = EnergyCounter(card.device)
+    item(counter)
+    counter.probe()
+    card.counted_mj = 7.0
+    with pytest.raises(CounterError) as raised:
+        counter.next_edge(1)
+    assert raised.value.flag == "counter_reset"
 
 
 def test_two_edges_keep_their_own_times() -> None:
