@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -21,7 +22,8 @@ _LEAST_SEEN = 10
 _LEAST_SEEN_S = 1.2
 """What it takes to know a schedule."""
 _MOST_SEEN = 64
-_READS_IN_A_PERIOD = 10
+_WIDEST = 1 / 5
+"""Of a period: steps that are seen less clearly are awaited in every item."""
 _TRIES = 5
 _GUARD = 1 / 8
 """Of a period, before and after a step: there nothing is read once the schedule is known."""
@@ -138,11 +140,16 @@ class EnergyCounter:
 
     def _learned(self) -> Schedule | None:
         """The line through the steps that were seen, if it tells when to read, and when not."""
-        if len(self._seen) < _LEAST_SEEN or self._read_s * _READS_IN_A_PERIOD > self.period_s:
+        if len(self._seen) < _LEAST_SEEN:
             return None
         if self._seen[-1].time_s - self._seen[0].time_s < _LEAST_SEEN_S:
             return None
-        return _line(self._seen, self.period_s)
+        usual_s = median(edge.before_s - edge.after_s for edge in self._seen)
+        if usual_s > _WIDEST * self.period_s:
+            return None
+        # What was seen through a read that took unusually long tells little.
+        clear = [edge for edge in self._seen if edge.before_s - edge.after_s <= 2 * usual_s]
+        return _line(clear, self.period_s)
 
     def _on_schedule(self, schedule: Schedule) -> Edge | None:
         """Await a step; None if it does not come when the ``schedule`` says."""
@@ -155,11 +162,10 @@ class EnergyCounter:
         number = schedule.number_at(edge.time_s)
         if abs(edge.time_s - schedule.moment_s(number)) > doubt_s + schedule.bracket_s:
             return None
-        self._schedule = _line(self._seen, schedule.period_s)
-        if self._schedule is None:
+        if (better := self._learned()) is None:
             return None
-        self.period_s = self._schedule.period_s
-        self._number = self._schedule.number_at(edge.time_s)
+        self._schedule, self.period_s = better, better.period_s
+        self._number = better.number_at(edge.time_s)
         return edge
 
     def _between_steps(self, schedule: Schedule, number: int) -> Edge:

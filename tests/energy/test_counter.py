@@ -368,6 +368,23 @@ def test_a_host_that_sleeps_too_long_mistakes_no_step_for_another(
     assert powers == pytest.approx(400.0, rel=0.002)
 
 
+def test_a_step_that_was_seen_through_a_slow_read_does_not_spoil_the_schedule() -> None:
+    card = DelayingCard(lambda _: 0)
+    counter = EnergyCounter(card.device)
+    edges = [counter.probe()]
+    for number in range(16):
+        card.read_s = 0.045 if number == 9 else 0.0035
+        edges.append(counter.next_edge(1))
+    assert np.ptp(powers_w(counter, item(counter))) < 0.01
+
+
+def test_steps_that_are_seen_badly_are_awaited_in_every_item() -> None:
+    card = DelayingCard(lambda _: 0, read_s=0.03)
+    counter = EnergyCounter(card.device)
+    for _ in range(3):
+        assert np.ptp(powers_w(counter, item(counter))) > 0.5
+
+
 def test_reads_that_become_slow_end_the_schedule() -> None:
     card = DelayingCard(lambda _: 0)
     counter = EnergyCounter(card.device)
