@@ -193,7 +193,8 @@ class EnergyCounter:
         # It stands still, or keeps to another schedule by now, or reads have become too slow.
         self._schedule = None
         self._seen.clear()
-        return self._await_change()
+        still = energy_mj == self._last.energy_mj
+        return self._await_change(since_s=schedule.moment_s(self._number + 1) if still else None)
 
     def _await_step(self, due_s: float) -> Edge:
         # Nothing may be read in between: what is read just before the edge must be the old value.
@@ -202,12 +203,13 @@ class EnergyCounter:
             self._clock.sleep_s(pause_s)
         return self._await_change()
 
-    def _await_change(self) -> Edge:
+    def _await_change(self, since_s: float | None = None) -> Edge:
+        """The next edge; stale if there is none for `_PATIENCE_S`, ``since_s`` or from now on."""
         begin_s, old_mj = self._read()
         last = self._last
         if last is not None and old_mj < last.energy_mj:
             self._complain_of_reset()
-        deadline_s = begin_s + _PATIENCE_S
+        deadline_s = (begin_s if since_s is None else since_s) + _PATIENCE_S
         while True:
             read_s, new_mj = self._read()
             if new_mj < old_mj:
