@@ -24,6 +24,8 @@ _LEAST_SEEN_S = 1.2
 _MOST_SEEN = 64
 _WIDEST = 1 / 5
 """Of a period: steps that are seen less clearly are awaited in every item."""
+_MOST_DOUBT = 2 / 5
+"""Of a period: about a moment that is less certain it could be the step before or after."""
 _TRIES = 5
 _GUARD = 1 / 8
 """Of a period, before and after a step: there nothing is read once the schedule is known."""
@@ -154,8 +156,8 @@ class EnergyCounter:
     def _on_schedule(self, schedule: Schedule) -> Edge | None:
         """Await a step; None if it does not come when the ``schedule`` says."""
         number = schedule.number_at(self._clock.now_s()) + 1
-        doubt_s = 4 * schedule.moment_error_s(number)
-        if doubt_s > _GUARD * schedule.period_s:
+        doubt_s = 3 * schedule.moment_error_s(number)
+        if doubt_s > _MOST_DOUBT * schedule.period_s:
             return None  # it was long ago
         self._last = None
         edge = self._await_step(schedule.moment_s(number) - doubt_s)

@@ -285,7 +285,7 @@ def powers_w(counter: EnergyCounter, edges: list[Edge]) -> Any:
 
 
 @settings(deadline=None)
-@given(st.floats(0.09, 0.2), st.floats(0.001, 0.004), st.floats(0.0, 5.0), st.integers(1, 3))
+@given(st.floats(0.09, 0.2), st.floats(0.001, 0.004), st.floats(0.0, 4.0), st.integers(1, 3))
 def test_reads_between_the_steps_of_a_known_schedule_delay_none(
     period_s: float, read_s: float, idle_s: float, periods: int
 ) -> None:
