@@ -47,7 +47,6 @@ class CudaDevice(Device):
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu.handle)
         self.architecture = f"sm_{major}{minor}"
         self.clock = HostClock()
-        self._refuse_mig()
         if find_spec("cupy") is None:
             raise DeviceError(
                 f"{gpu.name} takes CuPy, which is not installed: pip install "
@@ -136,17 +135,6 @@ class CudaDevice(Device):
         if self._pool is not None:
             self._pool.close()
             self._pool = None
-
-    def _refuse_mig(self) -> None:
-        try:
-            mode, _ = self.nvml.nvmlDeviceGetMigMode(self.handle)
-        except self.nvml.NVMLError:
-            return  # a card that has no MIG
-        if mode:
-            raise DeviceError(
-                f"{self.name} is in MIG mode, where power is not measured per instance: "
-                "use another GPU, or disable MIG."
-            )
 
     def _compilers(self) -> CompilerPool:
         if self._pool is None:

@@ -77,14 +77,30 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
         if gpus:
             from pytest_gpuenergy.devices.cuda import CudaDevice
 
-            return CudaDevice(nvml, gpus[_place(spec, [gpu.uuid for gpu in gpus], index)])
+            gpu = gpus[_place(spec, [gpu.uuid for gpu in gpus], index)]
+            return _whole(CudaDevice(nvml, gpu))
         if spec != "auto":
             raise InputError(f"--gpu-device {spec}: CUDA sees no GPU here; use emulated.")
         emulated = EmulatedSpec("h200", 1)
     from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
     from pytest_gpuenergy.devices.emulated.profiles import find_profile
 
-    return EmulatedDevice(find_profile(emulated.profile), index % emulated.count)
+    return _whole(EmulatedDevice(find_profile(emulated.profile), index % emulated.count))
+
+
+def _whole(device: Device) -> Device:
+    """The ``device``; closed, and refused, when it is in MIG mode."""
+    try:
+        mode, _ = device.nvml.nvmlDeviceGetMigMode(device.handle)
+    except device.nvml.NVMLError:
+        return device  # a card that has no MIG
+    if not mode:
+        return device
+    device.close()
+    raise DeviceError(
+        f"{device.name} is in MIG mode, where power is not measured per instance: "
+        "use another GPU, or disable MIG."
+    )
 
 
 def count_gpus(spec: str = "auto") -> int:

@@ -61,7 +61,6 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
 def device(workers: list[FakeWorker]) -> CudaDevice:  # noqa: ARG001 -- it makes them
     nvml: Any = SimpleNamespace(
         nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
-        nvmlDeviceGetMigMode=lambda _: (0, 0),
         NVMLError=OSError,
     )
     gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)

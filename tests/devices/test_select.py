@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -17,12 +18,39 @@ from pytest_gpuenergy.errors import DeviceError, InputError
 GPUS = [FoundGpu(0, "GPU-aa11", "NVIDIA H200", "h0"), FoundGpu(1, "GPU-bb22", "NVIDIA A30", "h1")]
 
 
+class FakeDevice:
+    """What opening a GPU gives; ``mig`` is the mode of each by its handle."""
+
+    mig: ClassVar[dict[object, int]] = {}
+
+    def __init__(self, nvml: object, gpu: FoundGpu) -> None:
+        self.nvml, self.gpu = nvml, gpu
+        self.handle, self.name, self.uuid = gpu.handle, gpu.name, gpu.uuid
+        self.closed = False
+        opened.append(self)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+opened: list[FakeDevice] = []
+
+
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[FoundGpu]:
-    """The GPUs of the machine, to be changed; opening one gives the GPU itself."""
+    """The GPUs of the machine, to be changed."""
     gpus = list(GPUS)
-    monkeypatch.setattr(select, "find_gpus", lambda: ("nvml", gpus))
-    monkeypatch.setattr(cuda, "CudaDevice", lambda _nvml, gpu: gpu)
+
+    def mig_mode(handle: object) -> tuple[int, int]:
+        if handle not in FakeDevice.mig:
+            raise OSError("not supported")
+        return FakeDevice.mig[handle], 0
+
+    nvml = SimpleNamespace(nvmlDeviceGetMigMode=mig_mode, NVMLError=OSError)
+    monkeypatch.setattr(FakeDevice, "mig", {"h0": 0})
+    monkeypatch.setattr(select, "find_gpus", lambda: (nvml, gpus))
+    monkeypatch.setattr(cuda, "CudaDevice", FakeDevice)
+    opened.clear()
     return gpus
 
 
@@ -82,7 +110,25 @@ def test_any_words_are_understood_or_an_input_error(spec: str) -> None:
     ("spec", "gpu"), [("auto", 0), ("0", 0), ("1", 1), ("GPU-bb22", 1), ("GPU-b", 1)]
 )
 def test_a_real_gpu_is_chosen(found: list[FoundGpu], spec: str, gpu: int) -> None:
-    assert open_device(spec) is found[gpu]
+    device: Any = open_device(spec)
+    assert device.gpu is found[gpu]
+    assert not device.closed
+
+
+@pytest.mark.usefixtures("found")
+def test_a_gpu_in_mig_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FakeDevice.mig, "h1", 1)
+    with pytest.raises(DeviceError, match=r"NVIDIA A30 is in MIG mode, .* use another GPU"):
+        open_device("1")
+    assert opened[-1].closed
+
+
+def test_an_emulated_gpu_in_mig_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"mig": true}')
+    with pytest.raises(DeviceError, match="NVIDIA H200 is in MIG mode"):
+        open_device("emulated")
+    monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
+    open_device("emulated").close()
 
 
 @pytest.mark.usefixtures("found")
