@@ -196,7 +196,9 @@ class EnergyCounter:
         self._schedule = None
         self._seen.clear()
         still = energy_mj == self._last.energy_mj
-        return self._await_change(since_s=schedule.moment_s(self._number + 1) if still else None)
+        edge = self._await_change(since_s=schedule.moment_s(self._number + 1) if still else None)
+        self._first, self._steps = edge, 0
+        return edge
 
     def _await_step(self, due_s: float) -> Edge:
         # Nothing may be read in between: what is read just before the edge must be the old value.

@@ -344,6 +344,7 @@ def test_a_counter_that_changes_its_schedule_in_an_item_loses_no_energy() -> Non
     times_s, _ = counter.times_s(edges)
     rise_mj = edges[-1].energy_mj - edges[1].energy_mj
     assert rise_mj / 1e3 / (times_s[-1] - times_s[1]) == pytest.approx(400.0, rel=0.02)
+    assert counter.period_s == pytest.approx(0.1, rel=0.1)
 
 
 def test_after_a_long_time_the_schedule_is_learned_anew() -> None:
