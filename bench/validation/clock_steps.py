@@ -38,7 +38,6 @@ from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.verification import arenas_for
 
-RECORDS = Path(__file__).parents[1] / "records" / "nvidia-h200"
 MOST_NOTES = 1 << 20
 SOURCE = """
 extern "C" __global__ void note(unsigned long long* notes, unsigned* count) {
@@ -166,7 +165,7 @@ def study(device: Device, name: str, seconds: int) -> list[Second]:
     """A kernel that runs for so many seconds after a card has been idle."""
     with ExitStack() as stack:
         store = stack.enter_context(KernelStore())
-        kernel, workload = kernels.named(name, RECORDS, store)
+        kernel, workload = kernels.named(name, kernels.RECORDS, store)
         pool = CompilerPool(device.architecture, cache_dir("cubin"))
         stack.callback(pool.close)
         arenas = dict(stack.enter_context(arenas_for(workload, seed=0)))

@@ -88,11 +88,7 @@ def ready(
     """Gives the kernels by name; all of this run's are being compiled before the first is asked."""
     config = request.config
     given = config.getoption("--records")
-    folder = (
-        config.invocation_params.dir / given
-        if given
-        else config.rootpath / "bench" / "records" / "nvidia-h200"
-    )
+    folder = config.invocation_params.dir / given if given else kernels.RECORDS
     made: dict[str, tuple[Kernel, Workload] | GpuEnergyError] = {}
     for item in request.session.items:
         name = item.callspec.params.get("subject") if hasattr(item, "callspec") else None

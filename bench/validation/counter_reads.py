@@ -13,12 +13,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import kernels
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Device, Work
+from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.counter import EnergyCounter
 from pytest_gpuenergy.errors import GpuEnergyError
@@ -28,10 +27,8 @@ from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.verification import arenas_for
 from pytest_gpuenergy.workloads.workload import Workload
 
-RECORDS = Path(__file__).parents[1] / "records" / "nvidia-h200"
 KERNELS = "case5-fastest,case4-slowest,lcg"
 HEAT_S = 3.0
-TIMEOUT_S = 60.0
 HEADER = ("kernel", "steps are", "windows", "power (W)", "deviation", "correlation")
 AWAITED, BETWEEN = "awaited", "read between"
 
@@ -40,20 +37,19 @@ def study(device: Device, kernel: Kernel, workload: Workload, steps: int) -> lis
     """Cells of the table but for the kernel's name."""
     rows = []
     counter = EnergyCounter(device)
-    with arenas_for(workload, seed=0) as arenas:
-        scalars = {scalar.name: scalar for scalar in workload.scalars}
-        work = Work(workload.flops, workload.bytes_moved)
-        repeat = device.repeat(kernel, arenas, scalars, work=work, timeout_s=TIMEOUT_S, apart=True)
-        with repeat as repeater:
-            repeater.start()
-            device.clock.sleep_s(HEAT_S)
-            for way in (AWAITED, BETWEEN):
-                edges = [counter.probe(), *(counter.next_edge(1) for _ in range(steps))]
-                times_s, _ = counter.times_s(edges)
-                # The first edge was awaited in any case.
-                energies_j = [edge.energy_mj / 1e3 for edge in edges][1:]
-                rows.append([way, *described(np.diff(energies_j) / np.diff(times_s[1:]))])
-            repeater.stop()
+    with (
+        arenas_for(workload, seed=0) as arenas,
+        kernels.loaded(device, kernel, workload, arenas) as repeater,
+    ):
+        repeater.start()
+        device.clock.sleep_s(HEAT_S)
+        for way in (AWAITED, BETWEEN):
+            edges = [counter.probe(), *(counter.next_edge(1) for _ in range(steps))]
+            times_s, _ = counter.times_s(edges)
+            # The first edge was awaited in any case.
+            energies_j = [edge.energy_mj / 1e3 for edge in edges][1:]
+            rows.append([way, *described(np.diff(energies_j) / np.diff(times_s[1:]))])
+        repeater.stop()
     return rows
 
 
@@ -86,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{device.name}{' (emulated)' if device.emulated else ''}\n")
             rows = []
             for name in arguments.kernels.split(","):
-                found = kernels.named(name, RECORDS, store, emulated=device.emulated)
+                found = kernels.named(name, kernels.RECORDS, store, emulated=device.emulated)
                 rows += [[name, *row] for row in study(device, *found, arguments.steps)]
         print(markdown_table(HEADER, rows, text=(0, 1)))
     except GpuEnergyError as error:

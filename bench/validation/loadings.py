@@ -45,10 +45,8 @@ from pytest_gpuenergy.verification import arenas_for
 from pytest_gpuenergy.worker import Worker
 from pytest_gpuenergy.workloads.workload import Scalar
 
-RECORDS = Path(__file__).parents[1] / "records" / "nvidia-h200"
 KERNELS = "axpy,case5-fastest,case7-fastest,case4-slowest"
 HEAT_S, RUN_S = 0.35, 0.5
-TIMEOUT_S = 60.0
 FACTORY = "loadings:Runner"
 SCATTERED, SIDE_BY_SIDE, MODULES = WAYS = ("scattered", "side-by-side", "modules")
 FIRST, GRAPHS, MODULE, ELSEWHERE = "first", "other graphs", "other module", "elsewhere"
@@ -128,7 +126,7 @@ def study(arguments: argparse.Namespace) -> list[Row]:
         store = stack.enter_context(KernelStore())
         subjects: dict[str, Subject] = {}
         for name in arguments.kernels.split(","):
-            kernel, workload = kernels.named(name, RECORDS, store)
+            kernel, workload = kernels.named(name, kernels.RECORDS, store)
             arenas = dict(stack.enter_context(arenas_for(workload, seed=0)))
             scalars = {scalar.name: scalar for scalar in workload.scalars}
             subjects[name] = (kernel, pool.submit(kernel).result(), arenas, scalars)
@@ -161,7 +159,7 @@ def _times(process: Worker, subject: Subject, number: int, way: str) -> dict[str
     """What was found in the process of this ``number``."""
 
     def call(method: str, *given: object) -> Any:
-        return process.call(method, *given, timeout_s=TIMEOUT_S)
+        return process.call(method, *given, timeout_s=kernels.TIMEOUT_S)
 
     for _ in range(2 if _proves(number) else 0):
         call("run_once", *subject)

@@ -31,7 +31,7 @@ from typing import Any
 import cupy
 import kernels
 import numpy as np
-from kernels import AXPY_FACTOR, AXPY_SIZE, SOURCES
+from kernels import AXPY_FACTOR, AXPY_SIZE, RECORDS, SOURCES, TIMEOUT_S
 
 from pytest_gpuenergy.devices.device import GUARD_BYTES
 from pytest_gpuenergy.devices.select import open_device
@@ -41,13 +41,11 @@ from pytest_gpuenergy.tuning.timing import median_time_ms
 from pytest_gpuenergy.verification import arenas_for
 from pytest_gpuenergy.workloads import find_workload
 
-RECORDS = Path(__file__).parents[1] / "records" / "nvidia-h200"
 ELEMENTS_PER_BLOCK = 1024  # of axpy: four of each of 256 threads
 RUN_S, HEAT_S = 0.25, 1.5
 IN_FLIGHT = 3
 SETS = 8
 GUARD_FLOATS = 2 * GUARD_BYTES // 4
-TIMEOUT_S = 60.0
 
 Buffers = Mapping[str, Any]
 Enqueue = Callable[[], object]

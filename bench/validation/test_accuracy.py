@@ -15,28 +15,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from kernels import TIMEOUT_S, loaded
 from protocols import PARTS, Protocols, ours, reference_of, steady
 from record import Attempt, Validated
 
-from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.harness import Harness
 from pytest_gpuenergy.harness import Subject as Named
 from pytest_gpuenergy.metrics import METRICS
 from pytest_gpuenergy.verification import arenas_for
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from conftest import Notebook, Subject
     from pytest_gpuenergy.benchmark import EnergyBenchmark
-    from pytest_gpuenergy.devices.device import Arena, Device, Repeater
+    from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.energy.meter import Reading
     from pytest_gpuenergy.energy.source import EnergySource
 
 ENERGY_TOLERANCE, TIME_TOLERANCE = 0.01, 0.005
 LEAST_BUSY = 0.99
 LEAST_COVERED_OF_A_KERNEL, LEAST_COVERED = 0.8, 0.93
-TIMEOUT_S = 60.0
 
 
 def test_a_launch_against_steady_running(
@@ -55,12 +52,12 @@ def test_a_launch_against_steady_running(
         parts: list[Reading] = []
         for number in range(PARTS):
             # Loaded anew: that makes more of a difference than anything while it stays loaded.
-            with loaded(gpu, subject, arenas) as repeater:
+            with loaded(gpu, subject.kernel, subject.workload, arenas) as repeater:
                 warmup_s = 1.0 if parts else 2.0
                 parts.append(steady(gpu, repeater, source, warmup_s=warmup_s))
             again.measure_until(subject.repeats * (number + 1) // (PARTS - 1))
         reference = reference_of(parts)
-        with loaded(gpu, subject, arenas) as repeater:
+        with loaded(gpu, subject.kernel, subject.workload, arenas) as repeater:
             others = Protocols(gpu, repeater)
             attempts += [others.single_launches(), others.cold_window()]
             if classic := others.classic(reference.time_ms):
@@ -92,20 +89,6 @@ def test_intervals_cover_the_reference(notebook: Notebook) -> None:
         covered = sum(one.covered(metric) for one in tested)
         print(f"\n{metric}: {covered} of {count} intervals hold the reference")
         assert covered >= LEAST_COVERED * count, metric
-
-
-def loaded(
-    gpu: Device, subject: Subject, arenas: dict[str, Arena]
-) -> AbstractContextManager[Repeater]:
-    workload = subject.workload
-    return gpu.repeat(
-        subject.kernel,
-        arenas,
-        {scalar.name: scalar for scalar in workload.scalars},
-        work=Work(workload.flops, workload.bytes_moved),
-        timeout_s=TIMEOUT_S,
-        apart=True,
-    )
 
 
 class Again:

@@ -90,7 +90,7 @@ def take_turns(
     *,
     rounds: int,
     timeout_s: float,
-    meter: MeterSettings = SHORT,
+    settings: MeterSettings = SHORT,
 ) -> Turns:
     """Measure both ``rounds`` times; every other round the other one goes first.
 
@@ -100,11 +100,11 @@ def take_turns(
     with contextlib.ExitStack() as stack:
         sides = [stack.enter_context(_loaded(exhibit)) for exhibit in (base, head)]
         try:
-            energy = EnergyMeter(device, meter)
+            meter = EnergyMeter(device, settings)  # one, which keeps what it learns of the card
             for number in range(rounds):
                 # A drift that is linear in time cancels between a round and the next.
                 for index in (0, 1) if number % 2 == 0 else (1, 0):
-                    readings[index].append(_measure(device, sides[index], energy, timeout_s))
+                    readings[index].append(_measure(device, sides[index], meter, timeout_s))
         except (KernelFault, DeviceError) as error:
             return Turns(problem=str(error))
     return Turns(tuple(readings[0]), tuple(readings[1]))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
-
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.energy.schedule import Schedule, regular_times_s, schedule_of, step_numbers
 from pytest_gpuenergy.energy.source import CounterError, Edge
 from pytest_gpuenergy.errors import DeviceError
 
@@ -31,48 +28,6 @@ _GUARD = 1 / 8
 """Of a period, before and after a step: there nothing is read once the schedule is known."""
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Steps at ``phase_s + k * period_s``, by a fit to moments that were seen.
-
-    Attributes:
-        count: how many were seen.
-        middle: the mean of their ``k``.
-        spread: the sum of squares of what their ``k`` differ from it by.
-        error_s: standard deviation of a moment that was seen about the line.
-        bracket_s: how well the least known of them was known.
-    """
-
-    phase_s: float
-    period_s: float
-    count: int
-    middle: float
-    spread: float
-    error_s: float
-    bracket_s: float
-
-    def moment_s(self, number: int) -> float:
-        """When the step of this ``number`` is due."""
-        return self.phase_s + number * self.period_s
-
-    def number_at(self, moment_s: float) -> int:
-        """The step that is due next to ``moment_s``."""
-        return round((moment_s - self.phase_s) / self.period_s)
-
-    def moment_error_s(self, number: int) -> float:
-        """Standard error of `moment_s`."""
-        share = 1 / self.count + (number - self.middle) ** 2 / self.spread
-        return self.error_s * math.sqrt(share)
-
-    def times_s(self, numbers: Sequence[int]) -> list[float]:
-        """The moments of these steps."""
-        return [self.moment_s(number) for number in numbers]
-
-    def span_error_s(self, steps: int) -> float:
-        """Standard error of the time that so many ``steps`` take."""
-        return self.error_s * steps / math.sqrt(self.spread)
-
-
 class EnergyCounter:
     """Finds the moments at which a device's energy counter moves, with as few reads as it can.
 
@@ -91,9 +46,7 @@ class EnergyCounter:
         self._seen: deque[Edge] = deque(maxlen=_MOST_SEEN)
         self._schedule: Schedule | None = None
         self._number = 0
-        self._first: Edge | None = None
         self._last: Edge | None = None
-        self._steps = 0
         self._read_s = 0.0
         self.period_s = 0.0
         self.memory_s = 0.0
@@ -109,11 +62,11 @@ class EnergyCounter:
             return edge
         self._schedule, self._last = None, None
         self._seen.clear()
-        self._first, self._steps = self._await_change(), 1
-        edge = self._await_change()
-        self.period_s = edge.time_s - self._first.time_s
-        while self._steps * self.period_s < _PROBE_S:
-            edge = self.next_edge(max(1, self._steps // 2))
+        first, edge, steps = self._await_change(), self._await_change(), 1
+        self.period_s = edge.time_s - first.time_s
+        while edge.time_s - first.time_s < _PROBE_S:
+            edge = self.next_edge(max(1, steps // 2))
+            steps = round((edge.time_s - first.time_s) / self.period_s)
         return edge
 
     def next_edge(self, periods: int) -> Edge:
@@ -126,11 +79,8 @@ class EnergyCounter:
         assert self._last is not None
         if self._schedule is not None:
             return self._between_steps(self._schedule, self._number + periods)
-        assert self._first is not None
-        before_s = self._last.time_s
         edge = self._await_step(self._last.time_s + periods * self.period_s)
-        self._steps += max(1, round((edge.time_s - before_s) / self.period_s))
-        self.period_s = (edge.time_s - self._first.time_s) / self._steps
+        self.period_s = (edge.time_s - self._seen[0].time_s) / self._steps_seen()
         return edge
 
     def times_s(self, edges: Sequence[Edge], begin: int = 0) -> tuple[list[float], float]:
@@ -139,6 +89,10 @@ class EnergyCounter:
             return regular_times_s(edges, self.period_s, begin)
         numbers = [schedule.number_at(edge.time_s) for edge in edges]
         return schedule.times_s(numbers), schedule.span_error_s(numbers[-1] - numbers[begin])
+
+    def _steps_seen(self) -> int:
+        """From the first to the last of those that were seen."""
+        return max(1, step_numbers(self._seen, self.period_s)[-1])
 
     def _learned(self) -> Schedule | None:
         """The line through the steps that were seen, if it tells when to read, and when not."""
@@ -151,7 +105,7 @@ class EnergyCounter:
             return None
         # What was seen through a read that took unusually long tells little.
         clear = [edge for edge in self._seen if edge.before_s - edge.after_s <= 2 * usual_s]
-        return _line(clear, self.period_s)
+        return schedule_of(clear, self.period_s)
 
     def _on_schedule(self, schedule: Schedule) -> Edge | None:
         """Await a step; None if it does not come when the ``schedule`` says."""
@@ -196,9 +150,7 @@ class EnergyCounter:
         self._schedule = None
         self._seen.clear()
         still = energy_mj == self._last.energy_mj
-        edge = self._await_change(since_s=schedule.moment_s(self._number + 1) if still else None)
-        self._first, self._steps = edge, 0
-        return edge
+        return self._await_change(since_s=schedule.moment_s(self._number + 1) if still else None)
 
     def _await_step(self, due_s: float) -> Edge:
         # Nothing may be read in between: what is read just before the edge must be the old value.
@@ -248,54 +200,3 @@ class EnergyCounter:
         raise CounterError(
             "counter_reset", f"The energy counter of {self._device.name} ran backwards."
         )
-
-
-def regular_times_s(
-    edges: Sequence[Edge], period_s: float, begin: int = 0
-) -> tuple[list[float], float]:
-    """The edges' times, made precise by the regularity of the counter's updates.
-
-    A read takes milliseconds, so a single edge is known to within one or two; all edges lie on
-    one line ``phase + k * period``, fitted here by least squares.
-
-    Returns:
-        The fitted times in seconds, and the standard error of the time from ``edges[begin]`` to the
-        last.  When the edges do not lie on a line to within their own uncertainty, their middles
-        are returned as they are.
-    """
-    if (line := _line(edges, period_s)) is None:
-        widths = [edge.before_s - edge.after_s for edge in edges]
-        return [edge.time_s for edge in edges], float(np.mean(widths)) / math.sqrt(6)
-    numbers = _numbers(edges, period_s)
-    return line.times_s(numbers), line.span_error_s(numbers[-1] - numbers[begin])
-
-
-def _line(edges: Sequence[Edge], period_s: float) -> Schedule | None:
-    """A fit to successive edges; None when they do not lie on a line to within what is known."""
-    numbers = np.array(_numbers(edges, period_s))
-    if len(edges) < 3 or (np.diff(numbers) < 1).any():
-        return None
-    middles = np.array([edge.time_s for edge in edges])
-    widths = np.array([edge.before_s - edge.after_s for edge in edges])
-    period, phase = np.polynomial.Polynomial.fit(numbers, middles, 1).convert().coef[::-1]
-    residuals = middles - (phase + period * numbers)
-    if np.abs(residuals).max() > widths.max():
-        return None
-    return Schedule(
-        phase_s=float(phase),
-        period_s=float(period),
-        count=len(edges),
-        middle=float(numbers.mean()),
-        spread=float(((numbers - numbers.mean()) ** 2).sum()),
-        error_s=math.sqrt(float((residuals**2).sum()) / (len(edges) - 2)),
-        bracket_s=float(widths.max()),
-    )
-
-
-def _numbers(edges: Sequence[Edge], period_s: float) -> list[int]:
-    """Which step each edge is, from 0 on."""
-    numbers = [0]
-    # Step by step: over many steps, an error of the period would add up to a whole one.
-    for before, after in zip(list(edges)[:-1], list(edges)[1:], strict=True):
-        numbers.append(numbers[-1] + round((after.time_s - before.time_s) / period_s))
-    return numbers

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.energy.counter import EnergyCounter, regular_times_s
+from pytest_gpuenergy.energy.counter import EnergyCounter
+from pytest_gpuenergy.energy.schedule import regular_times_s
 from pytest_gpuenergy.energy.source import CounterError, Edge
 from pytest_gpuenergy.errors import DeviceError
 

@@ -1,0 +1,105 @@
+"""Steps that come at regular times, from moments at which some of them were seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from pytest_gpuenergy.energy.source import Edge
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps at ``phase_s + k * period_s``, by a fit to moments that were seen.
+
+    Attributes:
+        count: how many were seen.
+        middle: the mean of their ``k``.
+        spread: the sum of squares of what their ``k`` differ from it by.
+        error_s: standard deviation of a moment that was seen about the line.
+        bracket_s: how well the least known of them was known.
+    """
+
+    phase_s: float
+    period_s: float
+    count: int
+    middle: float
+    spread: float
+    error_s: float
+    bracket_s: float
+
+    def moment_s(self, number: int) -> float:
+        """When the step of this ``number`` is due."""
+        return self.phase_s + number * self.period_s
+
+    def number_at(self, moment_s: float) -> int:
+        """The step that is due next to ``moment_s``."""
+        return round((moment_s - self.phase_s) / self.period_s)
+
+    def moment_error_s(self, number: int) -> float:
+        """Standard error of `moment_s`."""
+        share = 1 / self.count + (number - self.middle) ** 2 / self.spread
+        return self.error_s * math.sqrt(share)
+
+    def times_s(self, numbers: Sequence[int]) -> list[float]:
+        """The moments of these steps."""
+        return [self.moment_s(number) for number in numbers]
+
+    def span_error_s(self, steps: int) -> float:
+        """Standard error of the time that so many ``steps`` take."""
+        return self.error_s * steps / math.sqrt(self.spread)
+
+
+def regular_times_s(
+    edges: Sequence[Edge], period_s: float, begin: int = 0
+) -> tuple[list[float], float]:
+    """The edges' times, made precise by the regularity of the counter's updates.
+
+    A read takes milliseconds, so a single edge is known to within one or two; all edges lie on
+    one line ``phase + k * period``, fitted here by least squares.
+
+    Returns:
+        The fitted times in seconds, and the standard error of the time from ``edges[begin]`` to the
+        last.  When the edges do not lie on a line to within their own uncertainty, their middles
+        are returned as they are.
+    """
+    if (line := schedule_of(edges, period_s)) is None:
+        widths = [edge.before_s - edge.after_s for edge in edges]
+        return [edge.time_s for edge in edges], float(np.mean(widths)) / math.sqrt(6)
+    numbers = step_numbers(edges, period_s)
+    return line.times_s(numbers), line.span_error_s(numbers[-1] - numbers[begin])
+
+
+def schedule_of(edges: Sequence[Edge], period_s: float) -> Schedule | None:
+    """A fit to successive edges; None when they do not lie on a line to within what is known."""
+    numbers = np.array(step_numbers(edges, period_s))
+    if len(edges) < 3 or (np.diff(numbers) < 1).any():
+        return None
+    middles = np.array([edge.time_s for edge in edges])
+    widths = np.array([edge.before_s - edge.after_s for edge in edges])
+    period, phase = np.polynomial.Polynomial.fit(numbers, middles, 1).convert().coef[::-1]
+    residuals = middles - (phase + period * numbers)
+    if np.abs(residuals).max() > widths.max():
+        return None
+    return Schedule(
+        phase_s=float(phase),
+        period_s=float(period),
+        count=len(edges),
+        middle=float(numbers.mean()),
+        spread=float(((numbers - numbers.mean()) ** 2).sum()),
+        error_s=math.sqrt(float((residuals**2).sum()) / (len(edges) - 2)),
+        bracket_s=float(widths.max()),
+    )
+
+
+def step_numbers(edges: Sequence[Edge], period_s: float) -> list[int]:
+    """Which step each edge is, from 0 on."""
+    numbers = [0]
+    # Step by step: over many steps, an error of the period would add up to a whole one.
+    for before, after in pairwise(edges):
+        numbers.append(numbers[-1] + round((after.time_s - before.time_s) / period_s))
+    return numbers
