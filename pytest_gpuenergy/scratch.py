@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from pytest_gpuenergy.files import lock
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- memory rather than disk, where there is such a thing
 _NAME = re.compile(r"gpuenergy-\d+-\w+")
@@ -28,7 +29,7 @@ def scratch_folder(size_bytes: int) -> Iterator[Path]:
     folder = draft.with_name(draft.name.replace("-new-", f"-{os.getpid()}-"))
     descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor)
         draft.rename(folder)
         yield folder
     finally:
@@ -49,8 +50,8 @@ def _remove_if_left(folder: Path) -> None:
     with contextlib.suppress(OSError):  # somebody else's, or in use
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            if os.fstat(descriptor).st_uid == os.geteuid():
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = os.fstat(descriptor).st_uid == os.geteuid()
+            if ours and lock(descriptor, wait=False):
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)

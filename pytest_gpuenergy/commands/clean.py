@@ -14,7 +14,7 @@ from pytest_gpuenergy.errors import GpuEnergyError, InputError
 
 _HOME = ".gpuenergy"
 _SIGN = "# Made by pytest-gpuenergy"
-_DRAFT = r"\.[\w.-]+\.\d+\.tmp"
+_DRAFT = r"\.(gpuenergy-[0-9a-f]{16}|[\w.-]+\.\d+)\.tmp"
 _RUN_FILES = re.compile(
     rf"(run|report)\.json|(measurements|anchors)\.jsonl|csv/[^/]+/(all\.csv|powercap[^/]+/results\.csv|"
     rf"(powercap[^/]+/)?{_DRAFT})|{_DRAFT}"
@@ -25,7 +25,8 @@ CACHE_FOLDERS = ("cubin", "emulated/host", "emulated/traffic", "lowered", "refer
 """Folders that this package makes in its cache."""
 
 _CACHE_ENTRY = re.compile(
-    r"(host-)?[0-9a-f]{16,64}([-.][\w.-]+)?|\.[0-9a-f]{16,64}[\w.-]*\.tmp|\.(host|build)-\w+"
+    r"(host-)?[0-9a-f]{16,64}([-.][\w.-]+)?|\.(gpuenergy-)?[0-9a-f]{16,64}[\w.-]*\.tmp|"
+    r"\.(host|build)-\w+"
 )
 """Everything in them is named by the hash of what it was made from, or is a torn build.
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_gpuenergy.errors import InputError, PowerCapError
+from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.kernels.json_input import FormError, member, parse, read_bytes, typed
 from pytest_gpuenergy.paths import state_dir
 
@@ -59,18 +60,8 @@ class LeaseRecord:
         Raises:
             PowerCapError: it cannot be written.
         """
-        draft = self.path.with_suffix(".tmp")
         try:
-            with draft.open("w") as file:
-                json.dump(asdict(self), file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self.path)
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # the new name, too
-            finally:
-                os.close(folder)
+            write_atomically(self.path, json.dumps(asdict(self)), durable=True)
         except OSError as error:
             raise PowerCapError(
                 f"The prior power limit cannot be noted in {self.path} ({error.strerror}), so no "

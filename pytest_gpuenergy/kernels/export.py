@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.cuda_sources import cuda_dir
 from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.source import plan_of
 from pytest_gpuenergy.workloads.conv2d import Conv2d
@@ -206,7 +207,7 @@ def _write(content: dict[str, str], folder: Path) -> list[Path]:
         for name, text in content.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            write_atomically(path, text)
             written.append(path)
     except OSError as error:
         raise InputError(f"{error.filename} cannot be written: {error.strerror}.") from None

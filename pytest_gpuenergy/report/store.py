@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import stat
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpuenergy.errors import ReportError, ReportInputError
-from pytest_gpuenergy.files import write_atomically
+from pytest_gpuenergy.files import lock, open_file, write_atomically
 from pytest_gpuenergy.report.anchor import AnchorCheck
 from pytest_gpuenergy.report.measurement import (
     SCHEMA_VERSION,
@@ -32,7 +30,6 @@ MAX_BYTES = 1 << 30
 UNKNOWN_GPU = "unknown GPU"
 _RUN, _LINES, _CHECKS, _LATEST = "run.json", "measurements.jsonl", "anchors.jsonl", "latest"
 _RAW = (_RUN, _LINES, _CHECKS)
-_APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
 _T = TypeVar("_T")
 
@@ -68,7 +65,7 @@ class RunFolder:
             folder.path.mkdir(parents=True, exist_ok=True)
             ignore = home / ".gitignore"
             if not ignore.exists():
-                ignore.write_text(_WARNING)
+                write_atomically(ignore, _WARNING)
             write_atomically(folder.path / _RUN, dump({"run": to_json(run)}))
             write_atomically(home / _LATEST, run.run_id + "\n")
         return folder
@@ -247,13 +244,10 @@ def _append(path: Path, record: DataclassInstance) -> None:
             "workloads and kernels plain names, texts and finite numbers."
         ) from None
     with _explained(path):
-        descriptor = os.open(path, _APPENDING, 0o644)
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):  # writing to a pipe might never end
-                raise OSError(errno.EINVAL, "it is not a file")
-            size = status.st_size
+            lock(descriptor)
+            size = os.fstat(descriptor).st_size
             # A line that a full disk or a crash has cut short must not spoil the next one.
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import fcntl
 import io
 import os
 from collections import defaultdict
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_gpuenergy.errors import InputError, ReportError
-from pytest_gpuenergy.files import write_atomically, written_to
+from pytest_gpuenergy.files import check_folder_writable, lock, write_atomically, written_to
 from pytest_gpuenergy.report.measurement import SCHEMA_VERSION, Measurement, to_json
 from pytest_gpuenergy.report.store import Report, dump, is_raw
 
@@ -125,9 +124,7 @@ def check_writable(path: Path, *, folder: bool) -> None:
     with _explained(path):
         target = path if folder else written_to(path).parent
         target.mkdir(parents=True, exist_ok=True)
-        probe = target / ".gpuenergy-write-test"
-        probe.write_text("")
-        probe.unlink()
+        check_folder_writable(target)
 
 
 def _real(path: Path) -> Path:
@@ -224,7 +221,7 @@ def updating(path: Path) -> Iterator[None]:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with _explained(path):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock(descriptor)
         yield
     finally:
         os.close(descriptor)

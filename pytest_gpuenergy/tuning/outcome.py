@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.files import open_file
 from pytest_gpuenergy.kernels.records import PERFORMANCE_FOLDER, file_name
 from pytest_gpuenergy.kernels.sampling import write_performance
 from pytest_gpuenergy.tuning.tuner import TuneResult
@@ -33,7 +34,7 @@ def keep_outcome(folder: Path, result: TuneResult) -> None:
     names = [field.name for field in fields(TuneResult) if field.name not in _LISTS]
     try:
         new = not path.exists() or not path.stat().st_size  # as a full disk may have left it
-        with path.open("a", newline="", encoding="utf-8") as stream:
+        with open(path, "a", newline="", encoding="utf-8", opener=open_file) as stream:
             writer = csv.DictWriter(stream, names, extrasaction="ignore", lineterminator="\n")
             if new:
                 writer.writeheader()

@@ -7,7 +7,6 @@ search that is killed loses at most the trial in flight, and can be continued.
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,7 +19,7 @@ from typing import Any
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.errors import InputError, OutputError
-from pytest_gpuenergy.files import write_atomically
+from pytest_gpuenergy.files import lock, open_file, write_atomically
 from pytest_gpuenergy.kernels.database import RECORD_FILE, WORKLOAD_FILE, load_database
 from pytest_gpuenergy.kernels.json_input import FormError, parse, read_bytes
 from pytest_gpuenergy.kernels.trials import IDENTITY_FILE, TRIALS_FILE, Trial, read_trials
@@ -157,18 +156,16 @@ def trace_of(record: str) -> str:
 
 
 def _opened(path: Path) -> TextIOWrapper:
-    return path.open("a", buffering=1, encoding="utf-8")
+    return open(path, "a", buffering=1, encoding="utf-8", opener=open_file)
 
 
 def _lock(stream: TextIOWrapper, folder: Path) -> None:
     """One search at a time writes to a folder; the lock goes with the process."""
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not lock(stream.fileno(), wait=False):
         raise InputError(
             f"Another process is searching in {folder}: wait for it to end, or name another folder "
             "with --out."
-        ) from None
+        )
 
 
 def _identify(path: Path, identity: dict[str, Any]) -> None:
@@ -206,7 +203,7 @@ def _read_records(folder: Path) -> list[str]:
 
 
 def _drop_torn_line(path: Path) -> None:
-    with path.open("rb+") as stream:
+    with open(path, "rb+", opener=open_file) as stream:
         content = stream.read()
         whole = content.rfind(b"\n") + 1
         if whole < len(content):

@@ -65,6 +65,16 @@ def test_a_run_with_a_file_of_somebody_else_can_be_removed_later(project: Path) 
     assert not (project / ".gpuenergy").exists()
 
 
+@pytest.mark.parametrize("name", [".gpuenergy-0123456789abcdef.tmp", ".report.json.12.34.tmp"])
+@pytest.mark.parametrize("place", ["", "csv/case1", "csv/case1/powercap3"])
+def test_drafts_of_runs_that_were_killed_are_removed(project: Path, place: str, name: str) -> None:
+    draft = make_run(project) / place / name
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    draft.write_text("half")
+    assert main(["clean", "--yes"]) == 0
+    assert not (project / ".gpuenergy").exists()
+
+
 def test_what_goes_is_listed_first(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_run(project)
     assert main(["clean", "--yes"]) == 0
@@ -166,6 +176,8 @@ def test_the_cache_is_emptied() -> None:
         cache_dir("emulated", "host") / f"{HASH[:32]}-checked",
         cache_dir("emulated", "host", f"host-{HASH[:16]}", "plain") / "kernel.h",
         cache_dir("references") / f"{HASH}.npz",
+        cache_dir("verified") / f".gpuenergy-{HASH[:16]}.tmp",
+        cache_dir("verified") / f".{HASH}.json.12.34.tmp",
     ]
     for entry in entries:
         entry.write_text("data")

@@ -79,6 +79,13 @@ def test_git_ignores_the_folder(tmp_path: Path, run_info: Make) -> None:
     assert "*" in text.splitlines()
 
 
+def test_a_link_in_place_of_the_gitignore_is_not_followed(tmp_path: Path, run_info: Make) -> None:
+    (tmp_path / ".gpuenergy").mkdir()
+    (tmp_path / ".gpuenergy" / ".gitignore").symlink_to(tmp_path / "elsewhere")
+    RunFolder.create(tmp_path, run_info())
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_an_own_gitignore_is_kept(tmp_path: Path, run_info: Make) -> None:
     home = tmp_path / ".gpuenergy"
     home.mkdir()
@@ -372,14 +379,18 @@ def test_a_failed_write_leaves_the_old_file_and_no_draft(
     assert [entry.read_text() for entry in tmp_path.iterdir()] == ["old"]
 
 
-@pytest.mark.parametrize("kind", ["pipe", "link"])
+@pytest.mark.parametrize("kind", ["pipe", "link", "hard link"])
 def test_lines_go_into_a_file_of_the_folder_alone(
     folder: RunFolder, measured: Make, tmp_path: Path, kind: str
 ) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("kept")
     if kind == "pipe":
         os.mkfifo(lines(folder))
+    elif kind == "link":
+        lines(folder).symlink_to(elsewhere)
     else:
-        lines(folder).symlink_to(tmp_path / "elsewhere")
+        lines(folder).hardlink_to(elsewhere)
     with pytest.raises(ReportError, match=r"measurements\.jsonl cannot be written: "):
         folder.append(measured(1))
-    assert not (tmp_path / "elsewhere").exists()
+    assert elsewhere.read_text() == "kept"

@@ -171,6 +171,32 @@ def test_a_writable_place_passes_and_is_left_clean(tmp_path: Path) -> None:
     assert files(tmp_path) == set()
 
 
+def test_trying_a_place_writes_through_no_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    for name in (".gpuenergy-write-test", "report.json.tmp"):
+        (tmp_path / name).symlink_to(precious)
+    check_writable(tmp_path / "report.json", folder=False)
+    check_writable(tmp_path, folder=True)
+    assert precious.read_text() == "kept"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_view_may_have_the_longest_name_there_is(tmp_path: Path, report: Make) -> None:
+    path = tmp_path / ("n" * 250 + ".json")
+    check_writable(path, folder=False)
+    write_json(report(), path)
+    assert files(tmp_path) == {path.name}
+
+
+@pytest.mark.parametrize("name", ["n" * 251 + ".json", "€" * 84 + ".json"])
+def test_a_name_that_is_too_long_is_refused_before_anything_is_measured(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(ReportError, match=r"cannot be written \(File name too long\): choose"):
+        check_writable(tmp_path / name, folder=False)
+
+
 def test_a_folder_cannot_be_a_file(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"cannot be written \(it is a folder\)"):
         check_writable(tmp_path, folder=False)

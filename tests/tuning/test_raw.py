@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 from pathlib import Path
 
@@ -186,6 +187,21 @@ def test_one_search_at_a_time_writes_to_a_folder(folder: Path) -> None:
         open_raw(folder)
     with open_raw(folder) as raw:
         assert len(raw.trials) == 2
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+@pytest.mark.parametrize("name", ["trials.jsonl", "database_tuning_record.json"])
+def test_results_go_into_files_of_the_folder_alone(tmp_path: Path, name: str, kind: str) -> None:
+    folder, elsewhere = tmp_path / "raw", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.write_text("")
+    if kind == "pipe":
+        os.mkfifo(folder / name)  # nobody reads: opening it would wait for ever
+    else:
+        (folder / name).symlink_to(elsewhere)
+    with pytest.raises(InputError, match="cannot be"):
+        open_raw(folder)
+    assert elsewhere.read_text() == ""
 
 
 def test_an_empty_description_is_written_again(folder: Path) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import itertools
 import json
 import os
-import stat
 import threading
 import warnings
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from pytest_gpuenergy.devices.emulated.noise import noise
 from pytest_gpuenergy.devices.emulated.owner import Owner
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 from pytest_gpuenergy.errors import DeviceError
+from pytest_gpuenergy.files import lock, open_file, unlock
 from pytest_gpuenergy.paths import state_dir
 
 _LAG_NS = 2_000_000_000
@@ -162,9 +161,9 @@ class CardState:
 
     def _load(self) -> Card:
         try:
-            if not stat.S_ISREG(self.path.stat().st_mode):  # reading a pipe might never end
-                raise OSError(errno.EINVAL, "it is not a file")
-            text = self.path.read_bytes()
+            handle = self._held = open_file(self.path, os.O_RDONLY)
+            with open(handle, "rb", closefd=False) as file:
+                text = file.read()
         except FileNotFoundError:
             card = Card(self.profile, self._seed)
             self._save(card)
@@ -191,8 +190,7 @@ class CardState:
                 stacklevel=2,
             )
         else:
-            self._held = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            self._remember(card, self._held)
+            self._remember(card, handle)
         return card
 
     def _save(self, card: Card) -> None:
@@ -200,7 +198,7 @@ class CardState:
         scratch = self.path.with_suffix(".tmp")
         text = json.dumps(card.to_json(), separators=(",", ":")).encode()
         try:
-            handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            handle = open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             try:
                 if os.write(handle, text) != len(text):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -248,23 +246,19 @@ class CardState:
                 self._pid = os.getpid()
             if self._clock is None:
                 self._clock = self._open_clock()
-            fcntl.flock(self._clock, fcntl.LOCK_EX)
+            lock(self._clock)
             try:
                 yield
             except BaseException:  # also an interrupt: our copy of the card may be half changed
                 self._forget()
                 raise
             finally:
-                fcntl.flock(self._clock, fcntl.LOCK_UN)
+                unlock(self._clock)
 
     def _open_clock(self) -> int:
         path = self.path.with_suffix(".clock")
         try:
-            clock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            if not stat.S_ISREG(os.fstat(clock).st_mode):
-                os.close(clock)
-                raise OSError(errno.EINVAL, "it is not a file")
-            return clock
+            return open_file(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise DeviceError(
                 f"The clock of the emulated GPU, {path}, cannot be opened ({error.strerror}): "
