@@ -10,6 +10,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from pytest_gpuenergy.folders import followed
+
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -101,12 +103,9 @@ def written_to(path: Path) -> Path:
     Replacing a device such as ``/dev/null`` by a file would break the machine for everybody.
 
     Raises:
-        OSError: it is there and no file, or its links lead in a circle.
+        OSError: it is there and no file, or its links may not be followed; see `followed`.
     """
-    try:
-        target = path.resolve()
-    except RuntimeError:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
+    target = followed(path)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     if target.exists() and not target.is_file():

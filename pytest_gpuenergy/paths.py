@@ -8,13 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_gpuenergy.errors import DeviceError, InputError
+from pytest_gpuenergy.folders import own_folder
 
 
 def cache_dir(*parts: str) -> Path:
     """A folder for what can be made again: compiled kernels, references, lowered records.
 
     Under ``$GPUENERGY_CACHE``, else ``$XDG_CACHE_HOME/pytest-gpuenergy``, else
-    ``~/.cache/pytest-gpuenergy``. It is created.
+    ``~/.cache/pytest-gpuenergy``. It is created. What lies there is executed.
+
+    Raises:
+        InputError: it cannot be created, or other users can change what is in it.
     """
     return _made("GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache", *parts)
 
@@ -40,6 +44,9 @@ def state_dir(*parts: str) -> Path:
 
     Under ``$GPUENERGY_STATE``, else ``$XDG_STATE_HOME/pytest-gpuenergy``, else
     ``~/.local/state/pytest-gpuenergy``. It is created.
+
+    Raises:
+        InputError: it cannot be created, or other users can change what is in it.
     """
     return _made("GPUENERGY_STATE", "XDG_STATE_HOME", ".local/state", *parts)
 
@@ -57,12 +64,10 @@ def _made(variable: str, xdg: str, home: str, *parts: str) -> Path:
                 f"Your home folder is not known ($HOME is not set): set {variable} to a folder "
                 "that can be written."
             ) from None
-    folder = base.joinpath(*parts)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        return own_folder(base.joinpath(*parts))
     except OSError as error:
         raise InputError(
-            f"The folder {folder} cannot be created ({error.strerror}): "
-            f"set {variable} to a folder that can be written."
+            f"The folder {base.joinpath(*parts)} cannot be used ({error.strerror}): "
+            f"set {variable} to a folder that you, and no other users, can write."
         ) from None
-    return folder

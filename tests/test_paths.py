@@ -76,7 +76,7 @@ def test_the_folder_is_made(folder: Folder) -> None:
 
 @pytest.mark.parametrize(("folder", "own"), [place[:2] for place in PLACES])
 @pytest.mark.parametrize("parts", [(), ("below",)])
-def test_a_folder_that_cannot_be_made_says_which_variable_to_set(
+def test_a_folder_that_cannot_be_used_says_which_variable_to_set(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     folder: Folder,
@@ -85,5 +85,33 @@ def test_a_folder_that_cannot_be_made_says_which_variable_to_set(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(own, str(tmp_path / "file"))
-    with pytest.raises(InputError, match=rf"cannot be created \(.*\): set {own} to a folder"):
+    with pytest.raises(InputError, match=rf"cannot be used \(.*\): set {own} to a folder"):
         folder(*parts)
+
+
+@pytest.mark.parametrize(("folder", "own"), [place[:2] for place in PLACES])
+@pytest.mark.parametrize("parts", [(), ("below",)])
+def test_a_folder_that_others_can_write_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Folder,
+    own: str,
+    parts: tuple[str, ...],
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv(own, str(shared))
+    with pytest.raises(
+        InputError, match=rf"other users can write in {shared}\): set {own} to a folder that you"
+    ):
+        folder(*parts)
+    assert list(shared.iterdir()) == []
+
+
+@pytest.mark.parametrize(("folder", "own"), [place[:2] for place in PLACES])
+def test_others_cannot_read_or_write_what_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Folder, own: str
+) -> None:
+    monkeypatch.setenv(own, str(tmp_path / "own"))
+    assert folder("below").stat().st_mode & 0o7777 == 0o700

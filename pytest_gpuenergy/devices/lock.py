@@ -1,19 +1,32 @@
-"""One user at a time on each GPU, across processes."""
+"""One user at a time on each GPU, across processes.
+
+All users of a machine lock a real GPU in one folder, which whoever comes first makes for everybody.
+It may belong to anyone, so nothing in it is trusted: links are not followed, and what is not a
+plain file of one name is refused. Whoever owns the folder or a file can keep others from the lock,
+and no more than that.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.errors import DeviceError
+from pytest_gpuenergy.files import lock, open_file
+from pytest_gpuenergy.folders import keeps_entries
 from pytest_gpuenergy.paths import state_dir
 
-MACHINE_FOLDER = Path("/tmp")  # noqa: S108 -- the same for all, whatever their TMPDIR is
+# The same for all users, whatever their TMPDIR is. /run/lock is root's on some systems.
+MACHINE_FOLDER = Path("/tmp")  # noqa: S108
+_SHARED = "pytest-gpuenergy-locks"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FOR_EVERYBODY = 0o1777
 _POLL_S = 0.1
 _NAMING_S = 1.0
 """A process that has just got the lock takes this long, at most, to write who it is."""
@@ -33,26 +46,9 @@ def gpu_lock(device: Gpu, *, wait_s: float, group: str = "") -> Iterator[None]:
         DeviceError: another process holds it for longer than ``wait_s``, or there is no place for
             the lock.
     """
-    descriptor = _open(_folder(device) / f"{device.uuid}.lock")
+    with _folder(device) as folder:
+        descriptor = _taken(device, folder, wait_s, group)
     try:
-        # Whether the holder is one of ours is known once it has had time to say so.
-        patience_s = max(wait_s, _NAMING_S) if group else wait_s
-        deadline_s = time.monotonic() + patience_s
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                holder, _, holders_group = _holder(descriptor).partition(" ")
-                if group and holders_group == group:
-                    deadline_s = time.monotonic() + patience_s
-                elif time.monotonic() >= deadline_s:
-                    raise DeviceError(
-                        f"{device.name} ({device.uuid}) is in use by process {holder or '?'}: "
-                        "wait for it to end (pytest: --gpuenergy-lock-wait SECONDS), or choose "
-                        "another GPU."
-                    ) from None
-                time.sleep(_POLL_S)
         with contextlib.suppress(OSError):  # another user's file, which is open for reading only
             written = os.pwrite(descriptor, f"{os.getpid()} {group}".strip().encode(), 0)
             os.ftruncate(descriptor, written)
@@ -61,28 +57,112 @@ def gpu_lock(device: Gpu, *, wait_s: float, group: str = "") -> Iterator[None]:
         os.close(descriptor)
 
 
-def _holder(descriptor: int) -> str:
-    return os.pread(descriptor, 100, 0).decode(errors="replace").strip()
+def _taken(device: Gpu, folder: int, wait_s: float, group: str) -> int:
+    """The lock file, open and locked."""
+    # Whether the holder is one of ours is known once it has had time to say so.
+    patience_s = max(wait_s, _NAMING_S) if group else wait_s
+    deadline_s = time.monotonic() + patience_s
+    name = f"{device.uuid}.lock"
+    while True:
+        with contextlib.ExitStack() as stack:
+            with _explained(_path(device)):
+                descriptor = _opened(folder, name)
+            stack.callback(os.close, descriptor)
+            while not lock(descriptor, wait=False):
+                holder, holders_group = _holder(descriptor)
+                if group and holders_group == group:
+                    deadline_s = time.monotonic() + patience_s
+                elif time.monotonic() >= deadline_s:
+                    raise DeviceError(
+                        f"{device.name} ({device.uuid}) is in use by process {holder}: "
+                        "wait for it to end (pytest: --gpuenergy-lock-wait SECONDS), or choose "
+                        "another GPU."
+                    )
+                time.sleep(_POLL_S)
+            if _is_at(descriptor, folder, name):
+                stack.pop_all()
+                return descriptor
 
 
-def _folder(device: Gpu) -> Path:
-    """A real GPU is shared by all users of the machine, an emulated one by those of its state."""
-    if device.emulated:
-        return state_dir("locks")
-    return MACHINE_FOLDER / "pytest-gpuenergy-locks"
+def _holder(descriptor: int) -> tuple[str, str]:
+    """Number and group of the process that holds the lock, as its file has them."""
+    text = os.pread(descriptor, 100, 0).decode(errors="replace").strip()
+    number, _, group = text.partition(" ")
+    return number if number.isascii() and number.isdecimal() else "?", group
 
 
-def _open(path: Path) -> int:
+def _is_at(descriptor: int, folder: int, name: str) -> bool:
+    """Whether the file is still the one of that name, which those who come later will lock."""
     try:
-        path.parent.mkdir(exist_ok=True)
-        with contextlib.suppress(PermissionError):
-            path.parent.chmod(0o1777)
-        try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except PermissionError:
-            # Another user made it, and Linux protects such files; a lock needs no more than this.
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.path.samestat(
+            os.fstat(descriptor), os.stat(name, dir_fd=folder, follow_symlinks=False)
+        )
+    except FileNotFoundError:
+        return False
+
+
+def _path(device: Gpu) -> Path:
+    """A real GPU is shared by all users of the machine, an emulated one by those of its state."""
+    folder = state_dir("emulated") if device.emulated else MACHINE_FOLDER / _SHARED
+    return folder / f"{device.uuid}.lock"
+
+
+@contextlib.contextmanager
+def _folder(device: Gpu) -> Iterator[int]:
+    path = _path(device)
+    with _explained(path):
+        if device.emulated:
+            descriptor = os.open(path.parent, _FOLDER | os.O_NOFOLLOW)
+        else:
+            descriptor = _folder_for_everybody(path.parent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _folder_for_everybody(path: Path) -> int:
+    """Open the folder, which is made if it is missing."""
+    with contextlib.ExitStack() as stack:
+        above = os.open(path.parent, _FOLDER)
+        stack.callback(os.close, above)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path.name, _FOR_EVERYBODY, dir_fd=above)
+        folder = os.open(path.name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
+        with contextlib.ExitStack() as failed:
+            failed.callback(os.close, folder)
+            status = os.fstat(folder)
+            unfinished = stat.S_IMODE(status.st_mode) != _FOR_EVERYBODY  # by the umask
+            # Where somebody may have put another folder of ours in its place, none is opened up.
+            if unfinished and status.st_uid == os.geteuid() and keeps_entries(os.fstat(above)):
+                os.fchmod(folder, _FOR_EVERYBODY)
+            if not keeps_entries(os.fstat(folder)):
+                raise PermissionError(errno.EPERM, "other users can replace files in its folder")
+            failed.pop_all()
+    return folder
+
+
+def _opened(folder: int, name: str) -> int:
+    """Open the lock file, which is made for everybody if it is missing."""
+    while True:
+        # Linux does not let root create (O_CREAT) what another user has created in such a folder.
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                return open_file(name, os.O_RDWR, dir_fd=folder)
+            except PermissionError:  # another user's, of an earlier release; it can be locked
+                return open_file(name, os.O_RDONLY, dir_fd=folder)
+        with contextlib.suppress(FileExistsError):
+            descriptor = open_file(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, dir_fd=folder)
+            os.fchmod(descriptor, 0o666)  # whatever the umask is
+            return descriptor
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise DeviceError(
-            f"The lock {path} cannot be opened ({error.strerror}): make its folder writable."
+            f"The lock {path} cannot be opened ({error.strerror}): make its folder writable, or "
+            f"remove {path.parent}, as root if it is another user's."
         ) from None

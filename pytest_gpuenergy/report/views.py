@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from pytest_gpuenergy.errors import InputError, ReportError
 from pytest_gpuenergy.files import check_folder_writable, lock, write_atomically, written_to
+from pytest_gpuenergy.folders import followed
 from pytest_gpuenergy.report.measurement import SCHEMA_VERSION, Measurement, to_json
 from pytest_gpuenergy.report.store import Report, dump, is_raw
 
@@ -122,7 +123,7 @@ def check_writable(path: Path, *, folder: bool) -> None:
     """
     _refuse_raw(path)
     with _explained(path):
-        target = path if folder else written_to(path).parent
+        target = followed(path) if folder else written_to(path).parent
         target.mkdir(parents=True, exist_ok=True)
         check_folder_writable(target)
 
@@ -229,8 +230,9 @@ def updating(path: Path) -> Iterator[None]:
 
 def _write(path: Path, content: str | bytes) -> None:
     with _explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
+        folder = followed(path.parent)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / path.name, content)
 
 
 @contextlib.contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +20,8 @@ from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.errors import DeviceError
 
+SOMEBODY = 54321
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 HOLDER = """
 import sys
 from types import SimpleNamespace
@@ -36,8 +40,11 @@ def card(uuid: str = "GPU-1", *, emulated: bool = True) -> Device:
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The machine's folder for temporary files."""
-    monkeypatch.setattr(lock, "MACHINE_FOLDER", tmp_path)
-    return tmp_path
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    monkeypatch.setattr(lock, "MACHINE_FOLDER", folder)
+    return folder
 
 
 def held_by_another(uuid: str = "GPU-1", group: str = "") -> subprocess.Popen[str]:
@@ -110,7 +117,7 @@ def test_a_real_gpu_is_shared_by_the_users_of_the_machine(temporary: Path) -> No
 
 def test_an_emulated_gpu_is_shared_by_the_users_of_its_state(own_folders: Path) -> None:
     with gpu_lock(card(), wait_s=0):
-        assert (own_folders / "locks" / "GPU-1.lock").read_text() == str(os.getpid())
+        assert (own_folders / "emulated" / "GPU-1.lock").read_text() == str(os.getpid())
 
 
 @pytest.fixture
@@ -139,13 +146,181 @@ def test_a_lock_that_another_user_made_is_shared(temporary: Path) -> None:
         pass
 
 
-def test_no_place_for_the_lock_is_one_sentence(temporary: Path) -> None:
-    (temporary / "pytest-gpuenergy-locks").write_text("a file")
+def refused(reason: str = "") -> contextlib.AbstractContextManager[object]:
+    """The lock of a real GPU cannot be opened, which one sentence says."""
+    return pytest.raises(
+        DeviceError, match=rf"lock .* cannot be opened \(.*{reason}.*\): make its folder"
+    )
+
+
+def take_lock() -> None:
+    with gpu_lock(card(emulated=False), wait_s=0):
+        pass
+
+
+@pytest.fixture
+def precious(temporary: Path) -> Path:
+    """A file in a folder, which others want to have changed."""
+    path = temporary / "private" / "file"
+    path.parent.mkdir(mode=0o700)
+    path.write_text("kept")
+    path.chmod(0o600)
+    return path
+
+
+def modes(path: Path) -> tuple[int, int]:
+    return path.stat().st_mode & 0o7777, path.parent.stat().st_mode & 0o7777
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "folder", "device"])
+def test_what_somebody_put_in_place_of_the_lock_is_refused(
+    temporary: Path, precious: Path, kind: str
+) -> None:
+    path = temporary / "pytest-gpuenergy-locks" / "GPU-1.lock"
+    path.parent.mkdir(mode=0o700)
+    path.parent.chmod(0o1777)
+    if kind == "link":
+        path.symlink_to(precious)
+    elif kind == "hard link":
+        path.hardlink_to(precious)
+    elif kind == "pipe":
+        os.mkfifo(path)  # nobody is at its other end: opening it would wait for ever
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        except PermissionError:
+            pytest.skip("only root can make devices")
+    with refused():
+        take_lock()
+    assert precious.read_text() == "kept"
+    assert modes(precious) == (0o600, 0o700)
+
+
+def test_a_link_to_nowhere_in_place_of_the_lock_makes_no_file(temporary: Path) -> None:
+    path = temporary / "pytest-gpuenergy-locks" / "GPU-1.lock"
+    path.parent.mkdir()
+    path.symlink_to(temporary / "elsewhere")
+    with refused():
+        take_lock()
+    assert not (temporary / "elsewhere").exists()
+
+
+def test_a_link_in_place_of_the_folder_is_refused(temporary: Path, precious: Path) -> None:
+    (temporary / "pytest-gpuenergy-locks").symlink_to(precious.parent)
+    with refused():
+        take_lock()
+    assert list(precious.parent.iterdir()) == [precious]
+    assert modes(precious) == (0o600, 0o700)
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_no_place_for_the_lock_is_one_sentence(temporary: Path, kind: str) -> None:
+    path = temporary / "pytest-gpuenergy-locks"
+    path.write_text("") if kind == "file" else os.mkfifo(path)
+    with refused("Not a directory"):
+        take_lock()
+
+
+def test_a_folder_for_everybody_is_made_whatever_the_umask_is(temporary: Path) -> None:
+    umask = os.umask(0o077)
+    try:
+        take_lock()
+    finally:
+        os.umask(umask)
+    path = temporary / "pytest-gpuenergy-locks" / "GPU-1.lock"
+    assert modes(path) == (0o666, 0o1777)
+
+
+def test_a_folder_that_somebody_may_have_put_there_is_not_opened_up(temporary: Path) -> None:
+    temporary.chmod(0o777)  # without the sticky bit everybody can rename what is in it
+    private = temporary / "pytest-gpuenergy-locks"
+    private.mkdir(mode=0o700)
+    take_lock()
+    assert private.stat().st_mode & 0o7777 == 0o700
+
+
+@root_only
+def test_a_folder_of_another_user_in_which_all_can_replace_files_is_refused(
+    temporary: Path,
+) -> None:
+    folder = temporary / "pytest-gpuenergy-locks"
+    folder.mkdir()
+    folder.chmod(0o777)
+    os.chown(folder, SOMEBODY, SOMEBODY)
+    with refused("other users can replace files"):
+        take_lock()
+    assert list(folder.iterdir()) == []
+    assert folder.stat().st_mode & 0o7777 == 0o777
+
+
+@contextlib.contextmanager
+def user(number: int) -> Iterator[None]:
+    """Be another user for a while; only root may become one."""
+    before = os.geteuid()
+    os.seteuid(0)
+    os.seteuid(number)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.seteuid(before)
+
+
+@pytest.fixture
+def for_everybody(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A machine's folder for temporary files that other users can get at."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o1777)
+        monkeypatch.setattr(lock, "MACHINE_FOLDER", Path(folder))
+        yield Path(folder)
+
+
+@root_only
+@pytest.mark.parametrize(("first", "second"), [(0, SOMEBODY), (SOMEBODY, 0), (SOMEBODY, 54322)])
+def test_users_of_a_machine_share_the_lock(for_everybody: Path, first: int, second: int) -> None:
+    with user(first):
+        take_lock()
+    path = for_everybody / "pytest-gpuenergy-locks" / "GPU-1.lock"
+    assert path.stat().st_uid == path.parent.stat().st_uid == first
+    path.write_text("")
     with (
-        pytest.raises(DeviceError, match=r"lock .* cannot be opened \(.*\): make its folder"),
+        user(second),
+        gpu_lock(card(emulated=False), wait_s=0),
+        user(first),
+        pytest.raises(DeviceError, match=f"in use by process {os.getpid()}"),
         gpu_lock(card(emulated=False), wait_s=0),
     ):
         pass
+
+
+def test_a_lock_that_was_replaced_while_waiting_is_taken_anew(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = temporary / "pytest-gpuenergy-locks" / "GPU-1.lock"
+    with contextlib.ExitStack() as first:
+        first.enter_context(gpu_lock(card(emulated=False), wait_s=0))
+
+        def replace_and_release(_: float) -> None:
+            path.unlink()
+            path.write_text("")
+            first.close()
+
+        monkeypatch.setattr("time.sleep", replace_and_release)
+        with (
+            gpu_lock(card(emulated=False), wait_s=60),
+            pytest.raises(DeviceError, match="in use"),
+        ):
+            take_lock()
+
+
+def test_what_somebody_wrote_into_the_lock_is_not_repeated(temporary: Path) -> None:
+    path = temporary / "pytest-gpuenergy-locks" / "GPU-1.lock"
+    with gpu_lock(card(emulated=False), wait_s=0):
+        path.write_text("\x1b[2Jrun(this)")
+        with pytest.raises(DeviceError, match=r"in use by process \?: wait"):
+            take_lock()
 
 
 def test_processes_of_one_group_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

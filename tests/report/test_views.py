@@ -235,6 +235,27 @@ def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path: Path, report
     assert json.loads((tmp_path / "real" / "report.json").read_text())["schema_version"] == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make links of another user")
+@pytest.mark.parametrize("folder", [True, False])
+def test_another_users_link_in_a_folder_for_everybody_is_refused(
+    tmp_path: Path, report: Make, measured: Make, folder: bool
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    link = shared / "view"
+    link.symlink_to(elsewhere if folder else elsewhere / "report.json")
+    os.chown(link, 54321, 54321, follow_symlinks=False)
+    with pytest.raises(ReportError, match="is a link that another user has made"):
+        check_writable(link, folder=folder)
+    write = write_classic_csv if folder else write_json
+    with pytest.raises(ReportError, match="is a link that another user has made"):
+        write(report(measured(1)), link)
+    assert files(elsewhere) == set()
+
+
 def test_links_in_a_circle_are_refused(tmp_path: Path, report: Make) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "link")
     with pytest.raises(ReportError, match="cannot be written"):
