@@ -13,6 +13,7 @@ from pathlib import Path
 from pytest_gpuenergy.files import lock
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- memory rather than disk, where there is such a thing
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = re.compile(r"gpuenergy-\d+-\w+")
 
 
@@ -27,7 +28,7 @@ def scratch_folder(size_bytes: int) -> Iterator[Path]:
     """
     draft = Path(tempfile.mkdtemp(prefix="gpuenergy-new-", dir=_place(size_bytes)))
     folder = draft.with_name(draft.name.replace("-new-", f"-{os.getpid()}-"))
-    descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(draft, _FOLDER)
     try:
         lock(descriptor)
         draft.rename(folder)
@@ -48,7 +49,7 @@ def remove_leftovers() -> None:
 
 def _remove_if_left(folder: Path) -> None:
     with contextlib.suppress(OSError):  # somebody else's, or in use
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(folder, _FOLDER)
         try:
             ours = os.fstat(descriptor).st_uid == os.geteuid()
             if ours and lock(descriptor, wait=False):

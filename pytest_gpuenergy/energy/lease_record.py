@@ -13,6 +13,7 @@ from pytest_gpuenergy.errors import InputError, PowerCapError
 from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.kernels.json_input import FormError, member, parse, read_bytes, typed
 from pytest_gpuenergy.paths import state_dir
+from pytest_gpuenergy.pids import start_ticks
 
 _LARGEST_BYTES = 1 << 16
 _NVML_MOST = 1 << 32  # mW
@@ -52,7 +53,7 @@ class LeaseRecord:
     ) -> LeaseRecord:
         """The record of a write that this process is about to make."""
         pid = os.getpid()
-        return cls(uuid, prior_mw, before_mw, set_mw, pid, _started(pid) or 0, kept)
+        return cls(uuid, prior_mw, before_mw, set_mw, pid, start_ticks(pid) or 0, kept)
 
     def save(self) -> None:
         """Put the record on disk, so that it survives a loss of power.
@@ -95,7 +96,7 @@ def leftover(uuid: str, *, locked: bool = False) -> LeaseRecord | None:
         PowerCapError: there is one that cannot be read.
     """
     record = _load(uuid, kept=False)
-    if record is None or locked or _started(record.pid) != record.started:
+    if record is None or locked or start_ticks(record.pid) != record.started:
         return record
     return None
 
@@ -151,13 +152,3 @@ def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
 
 def _path(uuid: str, kept: bool) -> Path:
     return state_dir("leases") / f"{uuid}{'.kept' if kept else ''}.json"
-
-
-def _started(pid: int) -> int | None:
-    """When process ``pid`` began, in clock ticks since boot; None when there is no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in ("Z", "X") else int(fields[19])

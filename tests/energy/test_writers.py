@@ -131,9 +131,9 @@ def test_a_leftover_is_restored_by_whoever_may(
     device: EmulatedDevice, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run that was killed was root's, the next start is not."""
-    monkeypatch.setattr("pytest_gpuenergy.energy.lease_record._started", lambda _: 1)
+    monkeypatch.setattr("pytest_gpuenergy.energy.lease_record.start_ticks", lambda _: 1)
     PowerCapLease(device).set(CAP)
-    monkeypatch.setattr("pytest_gpuenergy.energy.lease_record._started", lambda _: 2)
+    monkeypatch.setattr("pytest_gpuenergy.energy.lease_record.start_ticks", lambda _: 2)
     monkeypatch.setattr(writers, "may_set_limits", lambda: False)
     assert restore_leftover(as_real(device)) == "The power limit of NVIDIA H200 is 450 W again."
     assert zeusd.limits_mw == [PRIOR_MW]

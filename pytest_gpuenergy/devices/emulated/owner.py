@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
-from pathlib import Path
+
+from pytest_gpuenergy.pids import start_ticks
 
 
 @dataclass(frozen=True)
@@ -22,18 +23,9 @@ class Owner:
 
     def alive(self) -> bool:
         """Whether the process still runs; a zombie does not."""
-        return _started(self.pid) == self.started
+        return start_ticks(self.pid) == self.started
 
 
 @functools.cache  # by number, so that a forked child is not taken for its parent
 def _owner(pid: int) -> Owner:
-    return Owner(pid, _started(pid) or 0)
-
-
-def _started(pid: int) -> int | None:
-    # Fields after the parenthesized command: state is the 3rd of the line, start time the 22nd.
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return Owner(pid, start_ticks(pid) or 0)
