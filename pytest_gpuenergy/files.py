@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -131,7 +130,7 @@ def _write_by_draft(path: Path, data: bytes, *, durable: bool) -> None:
 
 def _new_draft(folder: Path) -> tuple[Path, int]:
     """A new file of a name that nobody can foresee, and short whatever it will be called."""
-    draft = folder / f".gpuenergy-{secrets.token_hex(8)}.tmp"
+    draft = folder / f".gpuenergy-{os.urandom(8).hex()}.tmp"
     return draft, os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY, 0o666)
 
 

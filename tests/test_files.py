@@ -100,7 +100,7 @@ def test_a_file_of_the_longest_name_is_written(tmp_path: Path, durable: bool) ->
 def test_a_link_in_place_of_the_draft_is_not_written_through(
     tmp_path: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("secrets.token_hex", lambda _: TAKEN)
+    monkeypatch.setattr("os.urandom", lambda _: bytes.fromhex(TAKEN))
     draft = tmp_path / f".gpuenergy-{TAKEN}.tmp"
     draft.symlink_to(precious)
     with pytest.raises(FileExistsError):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpuenergy.errors import ReportError, ReportInputError
 from pytest_gpuenergy.files import lock, open_file, write_atomically
+from pytest_gpuenergy.folders import followed
 from pytest_gpuenergy.report.anchor import AnchorCheck
 from pytest_gpuenergy.report.measurement import (
     SCHEMA_VERSION,
@@ -62,7 +63,7 @@ class RunFolder:
         home = root / HOME
         folder = cls(home / "runs" / run.run_id)
         with _explained(folder.path):
-            folder.path.mkdir(parents=True, exist_ok=True)
+            followed(folder.path).mkdir(parents=True, exist_ok=True)
             ignore = home / ".gitignore"
             if not ignore.exists():
                 write_atomically(ignore, _WARNING)

@@ -79,6 +79,21 @@ def test_git_ignores_the_folder(tmp_path: Path, run_info: Make) -> None:
     assert "*" in text.splitlines()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make links of another user")
+def test_another_users_link_in_place_of_the_folder_of_runs_is_refused(
+    tmp_path: Path, run_info: Make
+) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for folder in (project, elsewhere):
+        folder.mkdir()
+    project.chmod(0o1777)
+    (project / ".gpuenergy").symlink_to(elsewhere)
+    os.chown(project / ".gpuenergy", 54321, 54321, follow_symlinks=False)
+    with pytest.raises(ReportError, match="is a link that another user has made"):
+        RunFolder.create(project, run_info())
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_a_link_in_place_of_the_gitignore_is_not_followed(tmp_path: Path, run_info: Make) -> None:
     (tmp_path / ".gpuenergy").mkdir()
     (tmp_path / ".gpuenergy" / ".gitignore").symlink_to(tmp_path / "elsewhere")
