@@ -56,8 +56,12 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing fails by the settings; a gate that had nothing to judge fails."""
-        if self.settings.enforced and (self.failed or not self.judgements):
+        """Whether nothing fails by the settings.
+
+        A gate that compared nothing fails; kernels that are the same in both count as compared.
+        """
+        compared = self.judgements or self.unchanged
+        if self.settings.enforced and (self.failed or not compared):
             return False
         if self.settings.strict and self.missing_in_base:
             return False

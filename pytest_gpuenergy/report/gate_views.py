@@ -77,7 +77,11 @@ def terminal(comparison: Comparison) -> Iterator[str]:
 
 def summary(comparison: Comparison) -> str:
     """One line: how many of which verdict, how wide the intervals are, and what follows."""
-    words = tally([judgement.verdict for judgement in comparison.judgements])
+    verdicts = [judgement.verdict for judgement in comparison.judgements]
+    unchanged = len(comparison.unchanged)
+    parts = [tally(verdicts)] if verdicts or not unchanged else []
+    parts += [f"{unchanged} unchanged"] if unchanged else []
+    words = ", ".join(parts)
     widths = [
         (judgement.change.high - judgement.change.low) / 2
         for judgement in comparison.judgements
@@ -207,7 +211,7 @@ def _unmatched(comparison: Comparison) -> Iterator[tuple[str, Sequence[Unmatched
     yield "no longer measured", comparison.failed
     yield "missing in the baseline", comparison.missing_in_base
     yield "missing in the new run", comparison.missing_in_new
-    yield "not measured", comparison.unchanged
+    yield "unchanged, not measured", comparison.unchanged
 
 
 def _plain(run: RunInfo) -> str:

@@ -157,6 +157,16 @@ def test_a_change_of_nothing_passes(checkout: Checkout) -> None:
     assert "::error" not in "".join(one.stdout for one in done.values())
 
 
+def test_a_push_of_documentation_only_passes(checkout: Checkout) -> None:
+    (checkout.path / "README.md").write_text("A page.")
+    checkout.commit(PARTS)
+    checkout.path.joinpath(JOB["env"]["OUT"]).mkdir()
+    done = checkout.run("ab")
+    assert done.returncode == 0
+    assert "::error" not in done.stdout
+    assert "1 unchanged: passed" in (checkout.path / JOB["env"]["OUT"] / "ab.md").read_text()
+
+
 @needs_charts
 def test_without_a_baseline_the_gate_says_so_and_passes(checkout: Checkout) -> None:
     checkout.run("measure")

@@ -102,6 +102,35 @@ def test_only_kernels_that_differ_are_measured(
     assert "rounds" not in captured.err
 
 
+@pytest.mark.parametrize("strict", [(), ("--strict",)], ids=["lenient", "strict"])
+def test_a_push_that_changes_no_kernel_passes_and_says_so(
+    repository: Path, capsys: pytest.CaptureFixture[str], strict: tuple[str, ...]
+) -> None:
+    (repository / "README.md").write_text("A page.")
+    commit("A page")
+    assert ab("--fail", "edp:1%", *strict, "--json", "ab.json", "--md", "ab.md") == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "unchanged, not measured: scale-b064-200W (the same kernel in both)",
+        "unchanged, not measured: scale-b128-200W (the same kernel in both)",
+        "2 unchanged: passed",
+    ]
+    document = json.loads((repository / "ab.json").read_text())
+    assert document["passed"] is True
+    assert document["judgements"] == []
+    assert [one["kernel"] for one in document["unchanged"]] == ["b064", "b128"]
+    page = (repository / "ab.md").read_text()
+    assert page.startswith("# Passed: ")
+    assert "\n2 unchanged: passed.\n" in page
+
+
+def test_what_is_unchanged_stands_beside_the_verdicts(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(repository, "1024 // block, block=block", "1024 // min(block, 64), block=min(block, 64)")
+    assert ab("--rounds", "2") == 0
+    assert ", 1 unchanged" in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_a_text_that_differs_in_nothing_that_matters_is_the_same(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
