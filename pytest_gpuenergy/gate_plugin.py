@@ -64,6 +64,11 @@ class EdpBudget:
         return cls(float(most), parse_percent(mark.kwargs.get("rel", "0%"), f"{MARKER}'s rel"))
 
 
+def measures_energy(item: pytest.Item) -> bool:
+    """Whether ``item`` is an energy item: one that has the fixture ``energy_benchmark``."""
+    return "energy_benchmark" in getattr(item, "fixturenames", ())
+
+
 class GatePlugin:
     """Holds the baseline and judges by it; also a plugin of pytest, with hooks of its own."""
 
@@ -140,7 +145,7 @@ class GatePlugin:
         """Count the verdicts before anything is measured, and read the markers."""
         comparisons = 0
         for item in session.items:
-            measures = "energy_benchmark" in getattr(item, "fixturenames", ())
+            measures = measures_energy(item)
             if measures and self._baseline is not None:
                 comparisons += len(self._settings.limits)
             if (mark := item.get_closest_marker(MARKER)) is None:

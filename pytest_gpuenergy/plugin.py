@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_gpuenergy.errors import GpuEnergyError, InputError, PowerCapError
-from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin
+from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin, measures_energy
 from pytest_gpuenergy.options import Options, add_options, named_device
 from pytest_gpuenergy.terminal import printable, show_section
 from pytest_gpuenergy.workers import PROBLEMS, RUN_ID, WorkerPlugin
@@ -125,6 +126,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return Place((item.parent, function), tuple(map(id, values.values())), cap)
 
     items[:] = interleave(items, place)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Say in the folder of ``--gpuenergy-export`` that there are energy items, whatever comes."""
+    folder = session.config.stash[OPTIONS].export_folder
+    if folder is not None and any(map(measures_energy, session.items)):
+        from pytest_gpuenergy.ab.exhibit import begin_export
+
+        with contextlib.suppress(GpuEnergyError):  # each item will say that it cannot be written
+            begin_export(folder)
 
 
 def pytest_report_collectionfinish(
@@ -247,6 +258,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
         problems += workers.problems if workers is not None else ()
         problems += write_outputs(ours, config.stash[GATE].baseline_for)
         problems += _tell_others(config)
+        problems += _export_problems(ours.options.export_folder, problems)
     if problems:
         config.stash[FAILED] = " ".join(dict.fromkeys(problems))
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -280,6 +292,19 @@ def _tell_others(config: pytest.Config) -> list[str]:
     if bridge is not None:
         bridge.add(report)
     return config.stash[GATE].review(report.measurements if report else ())
+
+
+def _export_problems(folder: Path | None, problems: Sequence[str]) -> list[str]:
+    """Write down for ``gpuenergy ab`` what failed the run; returns what went wrong meanwhile."""
+    if folder is None or not problems:
+        return []
+    from pytest_gpuenergy.ab.exhibit import export_problems
+
+    try:
+        export_problems(folder, problems)
+    except GpuEnergyError as error:
+        return [str(error)]
+    return []
 
 
 def _has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:

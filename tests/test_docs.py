@@ -57,6 +57,16 @@ def test_the_budget_on_the_page_about_gates_is_understood(pytester: pytest.Pytes
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/gate.md", "docs/command-line.md", "pytest_gpuenergy/commands/ab.py"]
+)
+def test_documented_comparisons_of_revisions_name_the_bench(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.findall(r"gpuenergy ab (?:main|v1\.2|\"\$BASE\") \S+(.*)", text)
+    assert found
+    assert all(words.startswith(" bench") for words in found)
+
+
 def test_quick_start_has_two_commands_on_their_own() -> None:
     section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Quick start")[2]
     commands = re.findall(r"```console\n(.*?)\n```", section.partition("\n## ")[0], re.DOTALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pytest_gpuenergy.report.measurement import Measurement, from_json, to_json
 from pytest_gpuenergy.workloads.workload import Array, Scalar, Tensor, Workload
 
 _LINES, _PLAN, _SOURCE, _INPUTS = "items.jsonl", "kernel.json", "kernel.cu", "inputs.npz"
+_PROBLEMS = "problems.json"
 _SEED = 0
 
 
@@ -54,6 +55,27 @@ class Exhibit:
         assert self.folder is not None
         with np.load(self.folder / _INPUTS, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
+
+
+def begin_export(folder: Path) -> None:
+    """Make ``folder``, which says that energy items were collected.
+
+    Raises:
+        ReportError: it cannot be made.
+    """
+    with _explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def export_problems(folder: Path, problems: Sequence[str]) -> None:
+    """Write what failed the run as a whole, as sentences.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+    begin_export(folder)
+    with _explained(folder):
+        write_atomically(folder / _PROBLEMS, json.dumps(list(problems)))
 
 
 def export(folder: Path, draft: Measurement, kernel: Kernel, workload: Workload) -> None:
@@ -110,6 +132,21 @@ def load_exhibits(folder: Path) -> tuple[Exhibit, ...]:
     except (OSError, ValueError, TypeError, KeyError, ReportError) as error:
         raise InputError(f"The exported kernels in {folder} cannot be read: {error}.") from None
     return tuple({exhibit.draft.node_id: exhibit for exhibit in found}.values())
+
+
+def load_problems(folder: Path) -> tuple[str, ...]:
+    """What `export_problems` has written, if anything.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    path = folder / _PROBLEMS
+    if not path.exists():
+        return ()
+    try:
+        return tuple(map(str, json.loads(path.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from None
 
 
 def _exhibit(folder: Path, line: dict[str, Any]) -> Exhibit:

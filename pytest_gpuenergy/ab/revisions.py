@@ -6,13 +6,27 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpuenergy.errors import GpuEnergyError, InputError
 
 _PATIENCE_S = 60.0
 _LINES_SHOWN = 30
-_OK, _TESTS_FAILED, _NOTHING_COLLECTED = 0, 1, 5  # pytest.ExitCode
+_OK, _TESTS_FAILED, _USAGE_ERROR, _NOTHING_COLLECTED = 0, 1, 4, 5  # pytest.ExitCode
+
+
+@dataclass(frozen=True)
+class PytestRun:
+    """A run of pytest that came to its end.
+
+    Attributes:
+        failed: whether a test failed, or the run as a whole.
+        end: the last lines of its output.
+    """
+
+    failed: bool
+    end: str
 
 
 def commit_of(folder: Path, revision: str) -> str:
@@ -54,8 +68,28 @@ def worktree(folder: Path, commit: str, place: Path) -> Iterator[Path]:
         _git(folder, "worktree", "remove", "--force", str(place))
 
 
-def run_pytest(folder: Path, arguments: Sequence[str], title: str) -> None:
-    """Run pytest in ``folder``, quietly; failed items are not its concern.
+def check_paths(folder: Path, paths: Sequence[str], title: str) -> None:
+    """Make sure that ``folder`` has the tests that ``paths`` name.
+
+    Args:
+        folder: of the revision.
+        paths: as for pytest, with or without ``::`` and a name.
+        title: of the revision, for messages.
+
+    Raises:
+        InputError: a path is missing, or leads out of the revision.
+    """
+    for path in (path.partition("::")[0] for path in paths):
+        if Path(path).is_absolute():
+            raise InputError(
+                f"{path} is the same file in both revisions: give a path relative to this folder."
+            )
+        if not (folder / path).exists():
+            raise InputError(f"There is no {path} at {title}: name tests that both revisions have.")
+
+
+def run_pytest(folder: Path, arguments: Sequence[str], title: str) -> PytestRun:
+    """Run pytest in ``folder``, quietly. That tests fail, or that there are none, is no error.
 
     Args:
         folder: where to run it.
@@ -63,8 +97,8 @@ def run_pytest(folder: Path, arguments: Sequence[str], title: str) -> None:
         title: of the revision, for messages.
 
     Raises:
-        InputError: there was nothing to run.
-        GpuEnergyError: it broke off; the message has the end of what it said.
+        InputError: pytest does not accept the arguments; the message ends with what it said.
+        GpuEnergyError: it broke off; likewise.
     """
     # -P: what is imported by name comes from the environment, as with the command pytest.
     command = [sys.executable, "-P", "-m", "pytest", "-q", *arguments]
@@ -76,11 +110,12 @@ def run_pytest(folder: Path, arguments: Sequence[str], title: str) -> None:
         text=True,
         check=False,
     )
-    if done.returncode == _NOTHING_COLLECTED:
-        raise InputError(f"At {title} there are no such items.")
-    if done.returncode not in (_OK, _TESTS_FAILED):
-        end = "\n".join(done.stdout.splitlines()[-_LINES_SHOWN:])
+    end = "\n".join(done.stdout.splitlines()[-_LINES_SHOWN:])
+    if done.returncode == _USAGE_ERROR:
+        raise InputError(f"pytest does not accept what it is given at {title}:\n{end}")
+    if done.returncode not in (_OK, _TESTS_FAILED, _NOTHING_COLLECTED):
         raise GpuEnergyError(f"pytest broke off at {title} with code {done.returncode}:\n{end}")
+    return PytestRun(done.returncode == _TESTS_FAILED, end)
 
 
 def _git(folder: Path, *arguments: str) -> str:

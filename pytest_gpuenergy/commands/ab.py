@@ -31,15 +31,19 @@ def add_parser(subparsers: Subparsers) -> None:
         summary="Measure two revisions of the kernels alternately on the same GPU",
         description="pytest verifies the kernels of both in git worktrees, without measuring; then "
         "each pair is measured by turns in one session, so that what differs between machines, "
-        "boards and hours drops out. Kernels that are the same in both are not measured.",
+        "boards and hours drops out. Kernels that are the same in both are not measured. Both "
+        "revisions must have energy items, tests that give a kernel to energy_benchmark: name the "
+        "folder or file of the bench unless pytest finds it by itself.",
         example="""
-gpuenergy ab main HEAD -k case1 --powercap 3
+gpuenergy ab main HEAD bench -k case1 --powercap 3
 gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
 """,
     )
     parser.add_argument("base", metavar="BASE_REV", help="The earlier revision, as git names it")
     parser.add_argument("head", metavar="HEAD_REV", help="The later one")
-    parser.add_argument("paths", metavar="PATH", nargs="*", help="Of tests, as for pytest")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="*", help="Tests, as for pytest, such as bench"
+    )
     parser.add_argument("-k", metavar="EXPRESSION", dest="keyword", help="Items, as for pytest")
     parser.add_argument(
         "--rounds",
@@ -55,8 +59,8 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
 
 def run(arguments: Namespace) -> int:
     """Export both, measure, judge; 1 when the gate fails."""
-    from pytest_gpuenergy.ab.exhibit import load_exhibits
-    from pytest_gpuenergy.ab.revisions import commit_of, run_pytest, worktree
+    from pytest_gpuenergy.ab.revisions import check_paths, commit_of, run_pytest, worktree
+    from pytest_gpuenergy.ab.side import check_sides, load_side
     from pytest_gpuenergy.commands.report import check_outputs
     from pytest_gpuenergy.devices.select import check_spec
     from pytest_gpuenergy.report.gate_settings import GateSettings
@@ -73,9 +77,11 @@ def run(arguments: Namespace) -> int:
             tell(f"{title}: verifying")
             target = Path(scratch) / name
             with worktree(here, commit, Path(scratch) / f"{name}-tree") as folder:
-                run_pytest(folder, _pytest_arguments(arguments, target), title)
-            sides.append(load_exhibits(target))
-        comparison = _compare(arguments, settings, commits, *sides)
+                check_paths(folder, arguments.paths, title)
+                done = run_pytest(folder, _pytest_arguments(arguments, target), title)
+            sides.append(load_side(target, title, done))
+        check_sides(*sides)
+        comparison = _compare(arguments, settings, commits, *(side.exhibits for side in sides))
     write_comparison(comparison, arguments)
     return 0 if comparison.passed else 1
 

@@ -169,7 +169,10 @@ def test_nothing_is_left_behind(repository: Path) -> None:
     ("arguments", "words"),
     [
         (["ab", "no-such", "HEAD"], "There is no revision 'no-such' in "),
-        (["ab", "HEAD", "HEAD", "-k", "nothing"], "there are no such items"),
+        (["ab", "HEAD", "HEAD", "-k", "nothing"], "has an energy item among the selected tests"),
+        (["ab", "HEAD", "HEAD", "bench"], "There is no bench at HEAD ("),
+        (["ab", "HEAD", "HEAD", "/bench"], "/bench is the same file in both revisions"),
+        (["ab", "HEAD", "HEAD", "test_scale.py::no"], "pytest does not accept what it is given"),
         (["ab", "HEAD", "HEAD", "--rounds", "1"], "not a number of rounds"),
         (["ab", "HEAD", "HEAD", "--gpu-device", "tpu"], "--gpu-device 'tpu' is not understood"),
         (["ab", "HEAD", "HEAD", "--fail", "edp"], "--fail 'edp' is not understood"),
@@ -181,6 +184,61 @@ def test_wrong_usage_ends_with_2(
 ) -> None:
     assert main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+PLAIN = "def test_b128_is_even():\n    assert 128 % 2 == 0\n"
+CALLABLE = "def test_callable(energy_benchmark):\n    energy_benchmark(print)\n"
+
+
+@pytest.mark.parametrize("text", [PLAIN, f"{PLAIN}    assert 1 == 2\n"], ids=["pass", "fail"])
+def test_tests_without_an_energy_item_are_refused(
+    repository: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    (repository / "test_unit.py").write_text(text)
+    commit("A unit test")
+    assert main(["ab", "HEAD", "HEAD", "test_unit.py", "-k", "b128"]) == 2
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert "Neither HEAD (" in error
+    assert error.endswith("as in gpuenergy ab main HEAD bench -k case1.")
+
+
+@pytest.mark.parametrize("newer", ["HEAD", "HEAD~1"], ids=["head only", "base only"])
+def test_a_bench_that_only_one_revision_has_is_refused(
+    repository: Path, capsys: pytest.CaptureFixture[str], newer: str
+) -> None:
+    git("mv", "test_scale.py", "scale.py")
+    (repository / "test_unit.py").write_text(PLAIN)
+    commit("No bench")
+    git("mv", "scale.py", "test_scale.py")
+    commit("A bench")
+    older = "HEAD~1" if newer == "HEAD" else "HEAD"
+    assert main(["ab", older, newer, "--powercap", "1", "--fail", "edp:1%"]) == 2
+    said = capsys.readouterr().err
+    assert f"Of the selected tests HEAD ({git('rev-parse', 'HEAD')[:12]}) has energy items" in said
+    assert f"and HEAD~1 ({git('rev-parse', 'HEAD~1')[:12]}) has none" in said
+
+
+def test_energy_items_that_cannot_be_exported_are_refused(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "test_scale.py").write_text(CALLABLE)
+    commit("A callable")
+    assert main(["ab", "HEAD", "HEAD"]) == 2
+    assert "None of the energy items at HEAD (" in capsys.readouterr().err
+
+
+def test_energy_items_that_all_fail_before_their_kernels_are_shown(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(
+        repository,
+        "    kernel = load_kernel(",
+        "    assert block == 'odd'\n    kernel = load_kernel(",
+    )
+    assert ab() == 1
+    said = capsys.readouterr().err
+    assert "No kernel could be verified at HEAD (" in said
+    assert "assert 64 == 'odd'" in said
 
 
 def test_a_bench_that_breaks_is_shown(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
