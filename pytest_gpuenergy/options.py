@@ -11,6 +11,7 @@ import pytest
 
 from pytest_gpuenergy.devices.cache import STATES, CacheState
 from pytest_gpuenergy.devices.select import check_spec
+from pytest_gpuenergy.energy.powercap import cap_words
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.report.gate_settings import GateSettings
 from pytest_gpuenergy.workers import GPU
@@ -60,7 +61,7 @@ class Options:
         told = getattr(config, "workerinput", {})
         return cls(
             device=device,
-            powercap=_either(config, "powercap") or None,
+            powercap=_powercap(config),
             strict_powercap=bool(_either(config, "strict_powercap")),
             json_path=_path(config, "gpuenergy_json"),
             csv_folder=_path(config, "gpuenergy_csv"),
@@ -216,6 +217,14 @@ def named_device(config: pytest.Config) -> str | None:
 def _either(config: pytest.Config, name: str) -> Any:
     given = config.getoption(name)
     return config.getini(name) if given is None else given
+
+
+def _powercap(config: pytest.Config) -> str | None:
+    given = config.getoption("powercap")
+    text = (config.getini("powercap") or None) if given is None else str(given)
+    if text is not None:
+        cap_words(text)
+    return text
 
 
 def _path(config: pytest.Config, name: str) -> Path | None:

@@ -63,10 +63,13 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.ab.side import check_sides, load_side
     from pytest_gpuenergy.commands.report import check_outputs
     from pytest_gpuenergy.devices.select import check_spec
+    from pytest_gpuenergy.energy.powercap import cap_words
     from pytest_gpuenergy.report.gate_settings import GateSettings
 
     settings = GateSettings.parse(arguments.fail, strict=arguments.strict)
     check_spec(arguments.gpu_device)
+    if arguments.powercap is not None:
+        cap_words(arguments.powercap)
     check_outputs({"json": arguments.json, "md": arguments.md})
     here = Path.cwd()
     commits = {name: commit_of(here, getattr(arguments, name)) for name in ("base", "head")}
@@ -89,7 +92,7 @@ def run(arguments: Namespace) -> int:
 def _pytest_arguments(arguments: Namespace, target: Path) -> list[str]:
     words = ["--gpuenergy-export", str(target), "--gpu-device", arguments.gpu_device]
     for option, value in (("-k", arguments.keyword), ("--powercap", arguments.powercap)):
-        words += [option, value] if value else []
+        words += [option, value] if value is not None else []
     return [*words, *arguments.paths]
 
 

@@ -94,6 +94,21 @@ def cap_table(
     return tuple(min(max(watts, limits.min_w), limits.max_w) for watts in spaced)
 
 
+def cap_words(text: str) -> list[str]:
+    """The words of ``--powercap``, which may have blanks around its commas.
+
+    Raises:
+        InputError: there is none.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not any(words):  # such as an unset variable of a CI job
+        raise InputError(
+            f"--powercap {text!r} names no power cap: give a list such as 1,300W, all or current, "
+            "or leave it out."
+        )
+    return words
+
+
 def resolve_caps(text: str, table: Sequence[float], limits: PowerLimits) -> list[PowerCap]:
     """What ``--powercap`` asks for, in the order given, without repetition.
 
@@ -105,10 +120,21 @@ def resolve_caps(text: str, table: Sequence[float], limits: PowerLimits) -> list
     Raises:
         InputError: a word is not understood, or a cap given in W is outside the constraints.
     """
+    return distinct(resolve_words(text, table, limits))
+
+
+def resolve_words(
+    text: str, table: Sequence[float], limits: PowerLimits
+) -> dict[str, list[PowerCap]]:
+    """The caps that each word of ``--powercap`` asks for; see `resolve_caps`."""
+    return {word: _resolve_word(word, table, limits) for word in cap_words(text)}
+
+
+def distinct(named: Mapping[str, Sequence[PowerCap]]) -> list[PowerCap]:
+    """The caps of all words, each once, in the order given."""
     caps: dict[str, PowerCap] = {}
-    for word in (part.strip() for part in text.split(",")):
-        for cap in _resolve_word(word, table, limits):
-            caps.setdefault(cap.label, cap)
+    for cap in (cap for group in named.values() for cap in group):
+        caps.setdefault(cap.label, cap)
     return list(caps.values())
 
 

@@ -15,9 +15,11 @@ from pytest_gpuenergy.energy.powercap import (
     PowerCap,
     PowerLimits,
     cap_table,
+    cap_words,
     project_tables,
     read_limits,
     resolve_caps,
+    resolve_words,
 )
 from pytest_gpuenergy.errors import DeviceError, InputError
 
@@ -114,7 +116,7 @@ def test_watts_from_the_table_have_its_index() -> None:
         ("701W", "this GPU takes 200 W to 700 W"),
         ("99999W", "this GPU takes 200 W to 700 W"),
         ("abc", r"'abc' is not understood: .* such as 300W, all, or current"),
-        ("", "'' is not understood"),
+        ("", "'' names no power cap"),
         ("1,,2", "'' is not understood"),
         ("-300W", "not understood"),
         ("3e2W", "not understood"),
@@ -133,6 +135,21 @@ def test_words_that_cannot_be_used(word: str, message: str) -> None:
 def test_any_text_gives_caps_or_an_input_error(text: str) -> None:
     with contextlib.suppress(InputError):
         assert resolve_caps(text, TABLE, H200)
+
+
+@given(st.text("\t ,", max_size=20))
+def test_commas_and_blanks_alone_name_no_cap(text: str) -> None:
+    with pytest.raises(InputError, match="names no power cap"):
+        cap_words(text)
+
+
+@given(st.lists(st.sampled_from(["1", "5", "300W", "325W", "all", "current"]), min_size=1))
+def test_every_word_keeps_the_caps_that_it_names(words: list[str]) -> None:
+    named = resolve_words(",".join(words), TABLE, H200)
+    assert list(named) == list(dict.fromkeys(words))
+    assert {cap for caps in named.values() for cap in caps} == {
+        cap for word in words for cap in resolve_caps(word, TABLE, H200)
+    }
 
 
 def test_a_table_value_outside_the_constraints_is_unavailable() -> None:

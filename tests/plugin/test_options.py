@@ -170,6 +170,14 @@ def test_a_path_on_the_command_line_is_relative_to_where_pytest_was_started(
             ("--gpuenergy-json", "b.json", "--gpuenergy-compare", "b.json"),
             "--gpuenergy-json */b.json is read here, and would be replaced: give it another path.",
         ),
+        *(
+            (
+                ("--powercap", text),
+                f"--powercap {text!r} names no power cap: give a list such as 1,300W, all or "
+                "current, or leave it out.",
+            )
+            for text in ("", " ", " ,,")
+        ),
         (("--gpuenergy-json", "folder"), "*/folder cannot be written (it is a folder): *."),
     ],
 )
@@ -223,6 +231,13 @@ def test_an_index_without_a_gpu_is_refused(project: Project) -> None:
     assert result.ret != pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["--gpu-device 7*GPU*: *."])
     _assert_nothing_was_done(project, result)
+
+
+def test_an_ini_option_that_names_no_cap_is_refused(project: Project) -> None:
+    project.ini('powercap = ","')
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --powercap ',' names no power cap: *"])
 
 
 def test_a_bad_value_in_the_ini_file_is_refused_too(project: Project) -> None:
