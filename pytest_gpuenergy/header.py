@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
 from pytest_gpuenergy.energy.samples import choose_source
+from pytest_gpuenergy.energy.writers import LimitWriter
 from pytest_gpuenergy.errors import GpuEnergyError, PowerCapError
 from pytest_gpuenergy.session import Session
 
@@ -39,26 +41,58 @@ def _lines(session: Session) -> Iterator[str]:
     name = choose_source(device).name
     source = "energy counter" if name == "counter" else f"{name} over time (no energy counter)"
     yield f"gpuenergy: energy from the {kind} {source}; power caps: {_listed(session.caps)}"
-    if not device.emulated and any(cap != CURRENT for cap in session.caps):
+    if any(cap != CURRENT for cap in session.caps):
         yield from _cap_lines(session)
 
 
 def _cap_lines(session: Session) -> Iterator[str]:
-    """Who sets the limits of a real GPU, and whether they would last."""
-    try:
-        yield f"gpuenergy: power limits are set through {session.limit_writer().name}"
-    except PowerCapError as error:
-        yield f"gpuenergy: power caps are skipped. {error}"
-    nvml = session.device.nvml
-    try:
-        persistent = nvml.nvmlDeviceGetPersistenceMode(session.device.handle)
-    except nvml.NVMLError:
-        return  # not supported here, and then nothing can be done about it
-    if not persistent:
+    """Which caps cannot be set; for a real GPU, who sets the others and whether they would last."""
+    device, writer = session.device, _writer(session)
+    if not (device.emulated or isinstance(writer, str)):
+        yield f"gpuenergy: power limits are set through {writer.name}"
+    refused: dict[str, list[PowerCap]] = {}
+    for cap in session.caps:
+        if reason := _refusal(cap, writer):
+            refused.setdefault(reason, []).append(cap)
+    for reason, caps in refused.items():
+        what = "power caps" if len(caps) > 1 else "power cap"
+        yield f"gpuenergy: {what} {_listed(caps)} cannot be set: {reason}"
+    if not device.emulated and not _persistent(device):
         yield (
             "gpuenergy: persistence mode is off, so that a power limit is lost whenever the driver "
             "unloads: sudo nvidia-smi -pm 1"
         )
+
+
+def _writer(session: Session) -> LimitWriter | str:
+    """Who sets power limits, or why nobody may."""
+    try:
+        return session.limit_writer()
+    except PowerCapError as error:
+        return str(error)
+
+
+def _refusal(cap: PowerCap, writer: LimitWriter | str) -> str:
+    """Why ``cap`` cannot be set, as far as that is known without writing; empty when it can."""
+    if cap.power_limit_w is None:
+        return ""
+    if cap.unavailable:
+        return f"{cap.unavailable}."
+    if isinstance(writer, str):
+        return writer
+    try:
+        writer.check(round(cap.power_limit_w * 1e3))
+    except PowerCapError as error:
+        return str(error)
+    return ""
+
+
+def _persistent(device: Device) -> bool:
+    """Whether persistence mode is on, or not supported: then nothing can be done about it."""
+    try:
+        return bool(device.nvml.nvmlDeviceGetPersistenceMode(device.handle))
+    except device.nvml.NVMLError:
+        return True
 
 
 def _listed(caps: list[PowerCap]) -> str:

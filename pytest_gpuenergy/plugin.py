@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from pytest_gpuenergy.cap_plugin import OUTCOME, CapOutcome, CapPlugin
 from pytest_gpuenergy.errors import GpuEnergyError, InputError, PowerCapError
-from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin, measures_energy
+from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin
 from pytest_gpuenergy.options import Options, add_options, named_device
 from pytest_gpuenergy.terminal import printable, show_section
 from pytest_gpuenergy.workers import PROBLEMS, RUN_ID, WorkerPlugin
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 OPTIONS = pytest.StashKey[Options]()
 GATE = pytest.StashKey[GatePlugin]()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
+CAPS = pytest.StashKey[CapPlugin]()
 FAILED = pytest.StashKey[str]()
-BRIDGE, WORKERS = "gpuenergy-benchmark", "gpuenergy-workers"
+BRIDGE, EXPORT, WORKERS = "gpuenergy-benchmark", "gpuenergy-export", "gpuenergy-workers"
 WORDS = "gpuenergy"
 """Name of the JUnit property that holds an item's figures in words."""
 
@@ -60,6 +61,12 @@ def pytest_configure(config: pytest.Config) -> None:
         workers = WorkerPlugin(run_id, session.expect_termination)
         config.pluginmanager.register(workers, WORKERS)
     config.pluginmanager.register(config.stash[GATE], "gpuenergy_gate")
+    config.stash[CAPS] = caps = CapPlugin()
+    config.pluginmanager.register(caps, "gpuenergy-caps")
+    if options.export_folder is not None:
+        from pytest_gpuenergy.export_plugin import ExportPlugin
+
+        config.pluginmanager.register(ExportPlugin(options.export_folder), EXPORT)
     config.addinivalue_line(
         "markers",
         f'{MARKER}(max_mj_ms, rel="0%"): fail when the energy-delay product is above max_mj_ms '
@@ -128,16 +135,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = interleave(items, place)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Say in the folder of ``--gpuenergy-export`` that there are energy items, whatever comes."""
-    folder = session.config.stash[OPTIONS].export_folder
-    if folder is not None and any(map(measures_energy, session.items)):
-        from pytest_gpuenergy.ab.exhibit import begin_export
-
-        with contextlib.suppress(GpuEnergyError):  # each item will say that it cannot be written
-            begin_export(folder)
-
-
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
@@ -177,10 +174,16 @@ def powercap(request: pytest.FixtureRequest, gpu: Device) -> PowerCap:  # noqa: 
     except GpuEnergyError as error:
         problem, unset = str(error), isinstance(error, PowerCapError)
     else:
+        request.node.stash[OUTCOME] = CapOutcome.of(cap, session.words_for(cap))
         return cap
     if not unset:
         _give_up(request.config, problem)
-    if session.options.strict_powercap or not session.answers():
+    if not session.answers():
+        pytest.fail(problem, pytrace=False)
+    request.node.stash[OUTCOME] = CapOutcome.of(
+        cap, session.words_for(cap), problem, measured=session.has_measured_under(cap)
+    )
+    if session.options.strict_powercap:
         pytest.fail(problem, pytrace=False)
     pytest.skip(problem)
 
@@ -256,9 +259,11 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
         from pytest_gpuenergy.outputs import write_outputs
 
         problems += workers.problems if workers is not None else ()
+        problems += config.stash[CAPS].problems(session.testscollected)
         problems += write_outputs(ours, config.stash[GATE].baseline_for)
         problems += _tell_others(config)
-        problems += _export_problems(ours.options.export_folder, problems)
+        exporter = config.pluginmanager.get_plugin(EXPORT)
+        problems += exporter.finish(problems) if exporter is not None else ()
     if problems:
         config.stash[FAILED] = " ".join(dict.fromkeys(problems))
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -266,11 +271,11 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The table per workload and cap, and where the report is."""
+    """The table per workload and cap, where the report is, and the caps that could not be set."""
     from pytest_gpuenergy.outputs import summary_lines
 
     lines = summary_lines(config.stash[SESSION], config.get_verbosity())
-    show_section(terminalreporter, "gpuenergy", lines)
+    show_section(terminalreporter, "gpuenergy", [*lines, *config.stash[CAPS].summary_lines()])
     if problem := config.stash.get(FAILED, None):
         terminalreporter.write_line(printable(f"gpuenergy: error: {problem}"), red=True)
 
@@ -292,19 +297,6 @@ def _tell_others(config: pytest.Config) -> list[str]:
     if bridge is not None:
         bridge.add(report)
     return config.stash[GATE].review(report.measurements if report else ())
-
-
-def _export_problems(folder: Path | None, problems: Sequence[str]) -> list[str]:
-    """Write down for ``gpuenergy ab`` what failed the run; returns what went wrong meanwhile."""
-    if folder is None or not problems:
-        return []
-    from pytest_gpuenergy.ab.exhibit import export_problems
-
-    try:
-        export_problems(folder, problems)
-    except GpuEnergyError as error:
-        return [str(error)]
-    return []
 
 
 def _has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:

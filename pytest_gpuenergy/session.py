@@ -20,9 +20,10 @@ from pytest_gpuenergy.energy.powercap import (
     CURRENT,
     PowerCap,
     cap_table,
+    distinct,
     project_tables,
     read_limits,
-    resolve_caps,
+    resolve_words,
 )
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import answers
@@ -70,6 +71,7 @@ class Session:
         self.options = options
         self.run_id = run_id
         self.caps: list[PowerCap] = []
+        self._named: dict[str, list[PowerCap]] = {}
         self.run: RunInfo | None = None
         self.restored: list[str] = []
         self._device: Device | None = None
@@ -103,16 +105,22 @@ class Session:
     def resolve_caps(self) -> list[PowerCap]:
         """The caps to measure under; a table value that the card cannot take is among them."""
         if not self.caps:
-            self.caps = self._resolve_caps()
+            self._named = self._resolve_words()
+            self.caps = distinct(self._named)
         return self.caps
 
-    def _resolve_caps(self) -> list[PowerCap]:
+    def words_for(self, cap: PowerCap) -> list[str]:
+        """The words of ``--powercap`` that name ``cap``."""
+        named = self._named.items()
+        return [word for word, caps in named if cap.label in (one.label for one in caps)]
+
+    def _resolve_words(self) -> dict[str, list[PowerCap]]:
         text = self.options.powercap or ("all" if self.device.emulated else "current")
         if text == "current":
-            return [CURRENT]
+            return {text: [CURRENT]}
         limits = read_limits(self.device)
         table = cap_table(self.device.name, limits, project_tables(self.options.root))
-        return resolve_caps(text, table, limits)
+        return resolve_words(text, table, limits)
 
     def limit_writer(self) -> LimitWriter:
         """Who writes the power limit, chosen once.
@@ -255,6 +263,10 @@ class Session:
             and known.enforced_power_limit_w == subject.enforced_power_limit_w
         )
         return known if same else None
+
+    def has_measured_under(self, cap: PowerCap) -> bool:
+        """Whether the run being resumed has figures under ``cap``."""
+        return any(known.measured and known.cap == cap.label for known in self._known.values())
 
     def report(self) -> Report | None:
         """What this run has measured so far, in all its processes."""

@@ -175,6 +175,7 @@ def test_nothing_is_left_behind(repository: Path) -> None:
         (["ab", "HEAD", "HEAD", "test_scale.py::no"], "pytest does not accept what it is given"),
         (["ab", "HEAD", "HEAD", "--rounds", "1"], "not a number of rounds"),
         (["ab", "HEAD", "HEAD", "--gpu-device", "tpu"], "--gpu-device 'tpu' is not understood"),
+        (["ab", "HEAD", "HEAD", "--powercap", ""], "--powercap '' names no power cap"),
         (["ab", "HEAD", "HEAD", "--fail", "edp"], "--fail 'edp' is not understood"),
     ],
     ids=" ".join,
@@ -239,6 +240,19 @@ def test_energy_items_that_all_fail_before_their_kernels_are_shown(
     said = capsys.readouterr().err
     assert "No kernel could be verified at HEAD (" in said
     assert "assert 64 == 'odd'" in said
+
+
+def test_a_cap_that_could_be_set_for_no_item_is_an_error(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "pyproject.toml").write_text(
+        f'{INI}\n[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 200]'
+    )
+    commit("A table")
+    assert main(["ab", "HEAD", "HEAD", "--powercap", "1,2", "--fail", "edp:1%"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("The power cap 100W could be set for no item: ") == 1
+    assert said.splitlines()[-1].startswith("gpuenergy: error: At HEAD (")
 
 
 def test_a_bench_that_breaks_is_shown(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

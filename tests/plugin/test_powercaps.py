@@ -13,6 +13,7 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.powercap import CURRENT, PowerCap
 from pytest_gpuenergy.energy.writers import choose_writer
+from pytest_gpuenergy.errors import PowerCapError
 from pytest_gpuenergy.header import header_lines
 
 if TYPE_CHECKING:
@@ -169,14 +170,212 @@ def test_the_summary_names_the_caps_that_changed_nothing(project: Project) -> No
     )
 
 
+# -- caps that could be set for no item -------------------------------------------------------
+
+UNSET = "gpuenergy: error: The power cap"
+TABLE = '[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 450, 1000]'
+
+
+def sentences(result: pytest.RunResult) -> list[str]:
+    return [line for line in result.stdout.lines if "could be set for no item" in line]
+
+
+@pytest.fixture
+def no_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    inject(monkeypatch, power_limit="no_permission")
+
+
+@pytest.mark.usefixtures("no_rights")
+@pytest.mark.parametrize("where", ["command line", "ini file"])
+def test_a_cap_that_could_be_set_for_no_item_fails_the_run(project: Project, where: str) -> None:
+    project.ini('powercap = "3"' if where == "ini file" else "")
+    result = project.run("-rs", *(["--powercap", "3"] if where == "command line" else []))
+    result.assert_outcomes(skipped=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    reason = "The power limit of NVIDIA H200 cannot be set to 450 W (*): run as root (*)."
+    result.stdout.fnmatch_lines(
+        [
+            "power caps that could not be set: 450W (1 item)",
+            f"{UNSET} 450W could be set for no item: {reason}",
+            f"SKIPPED * {reason}",
+        ]
+    )
+    assert len(sentences(result)) == 1
+
+
+@pytest.mark.usefixtures("no_rights")
+@pytest.mark.parametrize("text", ["3,325W,1,700W", "all"])
+def test_several_caps_that_could_not_be_set_are_one_sentence(project: Project, text: str) -> None:
+    project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [200, 325, 450]')
+    result = project.run("--powercap", text)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    # 700 W is the limit the card has, which takes no write.
+    (sentence,) = sentences(result)
+    said = f"{UNSET}s 200W, 325W, 450W could be set for no item; the reason for 200W: The power "
+    assert sentence.startswith(said)
+
+
+@pytest.mark.usefixtures("no_rights")
+def test_of_all_caps_one_that_could_be_set_is_enough(project: Project) -> None:
+    result = project.run("--powercap", "all")
+    result.assert_outcomes(passed=1, skipped=4)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(
+        ["power caps that could not be set: 200W (1 item), 325W (1 item), 450W (1 item), 575W *"]
+    )
+
+
+def test_table_values_beyond_the_card_are_named_and_fail_when_named(project: Project) -> None:
+    project.ini(TABLE)
+    result = project.run("--powercap", "all")
+    assert result.ret == pytest.ExitCode.OK
+    reason = "100 W lies outside this card's constraints of 200 W to 700 W."
+    result.stdout.fnmatch_lines(
+        [
+            f"gpuenergy: power cap 100W cannot be set: {reason}",
+            "gpuenergy: power cap 1000W cannot be set: 1000 W lies outside *",
+            "power caps that could not be set: 100W (1 item), 1000W (1 item)",
+        ]
+    )
+    result = project.run("--powercap", "all,1")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert sentences(result) == [
+        f"{UNSET} 100W could be set for no item: Power cap 100W is skipped: {reason}"
+    ]
+
+
+def test_a_cap_that_could_be_set_for_one_of_its_items_is_enough(project: Project) -> None:
+    project.module(
+        """
+        import pytest
+
+        @pytest.fixture
+        def refusing(gpu):
+            gpu.inject("power_limit", "no_permission")
+
+        def test_set(powercap):
+            pass
+
+        def test_refused(refusing, powercap):
+            raise AssertionError("the cap was set")
+        """
+    )
+    # The limit cannot be put back either, which is why the run fails.
+    result = project.run_apart("--powercap", "1")
+    result.assert_outcomes(passed=1, skipped=1)
+    assert not sentences(result)
+    result.stdout.fnmatch_lines(["power caps that could not be set: 200W (1 item)"])
+
+
+@pytest.mark.usefixtures("no_rights")
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("assert False", pytest.ExitCode.TESTS_FAILED),
+        ("raise KeyboardInterrupt", pytest.ExitCode.INTERRUPTED),
+        ("pytest.exit('enough', returncode=0)", pytest.ExitCode.OK),
+    ],
+    ids=["failed", "interrupted", "ended"],
+)
+def test_nothing_is_said_of_caps_with_items_that_were_not_reached(
+    project: Project, statement: str, code: pytest.ExitCode
+) -> None:
+    project.module(
+        f"""
+        import pytest
+
+        def test_first(powercap):
+            pass
+
+        def test_ends():
+            {statement}
+
+        def test_last(powercap):
+            pass
+        """
+    )
+    result = project.run_apart("-x", "--powercap", "1", "--gpuenergy-order", "file")
+    assert result.ret == code
+    assert not sentences(result)
+    result.stdout.fnmatch_lines(["power caps that could not be set: 200W (1 item)"])
+
+
+@pytest.mark.usefixtures("no_rights")
+def test_nothing_is_said_of_caps_whose_items_were_deselected(project: Project) -> None:
+    result = project.run("--powercap", "1,5", "-k", "700W")
+    result.assert_outcomes(passed=1, deselected=1)
+    assert result.ret == pytest.ExitCode.OK
+
+
+def test_an_item_that_fails_before_its_cap_says_nothing_of_the_cap(project: Project) -> None:
+    project.module(
+        """
+        import pytest
+
+        @pytest.fixture
+        def broken():
+            raise ValueError("broken")
+
+        def test_scale(broken, powercap):
+            pass
+        """
+    )
+    result = project.run("--powercap", "1")
+    result.assert_outcomes(errors=1)
+    assert "could be set" not in result.stdout.str()
+
+
+@pytest.mark.parametrize(
+    ("earlier", "code"),
+    [("1,5", pytest.ExitCode.OK), ("5", pytest.ExitCode.TESTS_FAILED)],
+    ids=["measured", "not measured"],
+)
+def test_what_the_resumed_run_measured_counts(
+    project: Project, monkeypatch: pytest.MonkeyPatch, earlier: str, code: pytest.ExitCode
+) -> None:
+    project.run("--powercap", earlier)
+    inject(monkeypatch, power_limit="no_permission")
+    result = project.run("--powercap", "1,5", "--gpuenergy-resume")
+    assert result.ret == code
+    assert len(sentences(result)) == int(code != pytest.ExitCode.OK)
+
+
+def test_a_cap_that_is_not_of_the_option_may_be_skipped(project: Project) -> None:
+    project.module(
+        """
+        import pytest
+        from pytest_gpuenergy.energy.powercap import PowerCap
+
+        MINE = PowerCap(350.0, unavailable="this is a small card")
+
+        @pytest.mark.parametrize("powercap", [MINE], indirect=True)
+        def test_own(powercap):
+            pass
+        """
+    )
+    result = project.run("--powercap", "1")
+    result.assert_outcomes(skipped=1)
+    assert result.ret == pytest.ExitCode.OK
+
+
 # -- the header of a real GPU, with an emulated one's NVML in its place ----------------------
+
+
+class Writer:
+    """Sets any limit but 325 W."""
+
+    name = "zeusd (/run/zeusd.sock)"
+
+    def check(self, limit_mw: int) -> None:
+        if limit_mw == 325_000:
+            raise PowerCapError("325 W is not allowed: ask for it.")
 
 
 def header(
     monkeypatch: pytest.MonkeyPatch,
     *caps: PowerCap,
     persistent: bool = True,
-    find: Callable[[Any], object] = lambda _: SimpleNamespace(name="zeusd (/run/zeusd.sock)"),
+    find: Callable[[Any], object] = lambda _: Writer(),
 ) -> list[str]:
     with open_device("emulated") as device:
         mode = int(persistent)
@@ -195,11 +394,19 @@ def test_the_header_names_who_sets_the_limits(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
-def test_the_header_says_when_nobody_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert header(monkeypatch, PowerCap(200.0), find=choose_writer)[-1] == (
-        "gpuenergy: power caps are skipped. GPUENERGY_CAP_WRITES=deny forbids changing the power "
-        "limit of a real GPU: unset it, or use --powercap current."
+def test_the_header_names_the_caps_that_nobody_may_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    caps = (PowerCap(200.0), CURRENT, PowerCap(450.0))
+    assert header(monkeypatch, *caps, find=choose_writer)[-1] == (
+        "gpuenergy: power caps 200W, 450W cannot be set: GPUENERGY_CAP_WRITES=deny forbids "
+        "changing the power limit of a real GPU: unset it, or use --powercap current."
     )
+
+
+def test_the_header_names_a_cap_that_the_writer_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert header(monkeypatch, PowerCap(200.0), PowerCap(325.0))[-2:] == [
+        "gpuenergy: power limits are set through zeusd (/run/zeusd.sock)",
+        "gpuenergy: power cap 325W cannot be set: 325 W is not allowed: ask for it.",
+    ]
 
 
 def test_the_header_advises_persistence_mode(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,3 +200,32 @@ def test_a_limit_that_a_worker_cannot_put_back_fails_the_run(
     monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
     project.run(*TWO, "--gpu-device", "emulated:h200x2", "--powercap", "current")
     assert limits_w(2) == [700, 700]
+
+
+UNSET = "gpuenergy: error: The power cap 200W could be set for no item: The power limit of *"
+REFUSING = """
+@pytest.fixture
+def refusing(gpu):
+    if os.environ["PYTEST_XDIST_WORKER"] in WORKERS:
+        gpu.inject("power_limit", "no_permission")
+
+@pytest.mark.parametrize"""
+
+
+@pytest.mark.parametrize(
+    ("refused", "code"), [(("gw0", "gw1"), 1), (("gw1",), 0)], ids=["by both", "by one"]
+)
+def test_a_cap_that_no_worker_could_set_fails_the_run_in_one_sentence(
+    project: Project, refused: tuple[str, ...], code: int
+) -> None:
+    module = MEETS.replace("\n@pytest.mark.parametrize", f"\nWORKERS = {refused}\n{REFUSING}")
+    module = module.replace("(number, powercap", "(number, refusing, powercap")
+    project.module(module.replace("    meet(", "    return\n    meet("))
+    arguments = ("--gpu-device", "emulated:h200x2", "--powercap", "1", "--dist", "load")
+    result = project.run(*TWO, *arguments)
+    assert result.ret == code
+    said = [line for line in result.stdout.lines if "could be set for no item" in line]
+    assert len(said) == code
+    result.stdout.fnmatch_lines(
+        ["power caps that could not be set: 200W (* items)", *[UNSET][: len(said)]]
+    )
