@@ -9,7 +9,6 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices.device import Repeater
@@ -21,8 +20,8 @@ from pytest_gpuenergy.harness import Subject, describe_workload
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.report.measurement import Measurement, WorkloadInfo
 from pytest_gpuenergy.report.tables import words
+from pytest_gpuenergy.results import expect
 from pytest_gpuenergy.session import Session
-from pytest_gpuenergy.verification import Correctness, compare
 from pytest_gpuenergy.workloads.workload import ErrorBound, Workload, whole_flops
 
 
@@ -55,7 +54,9 @@ class EnergyBenchmark:
             args: the callable's arguments.
             workload: what is computed; needed for a kernel. A callable's measurement is named
                 after it, or else after the item.
-            reference: what the callable must return (array-like); unchecked when None.
+            reference: what the callable must return: an array on any device, a tuple, list or
+                dictionary of arrays, or a function that returns such when it is called with copies
+                of ``args``; unchecked when None. That of a kernel belongs to its workload.
             bound: how far the callable may be off, as a fraction of the reference's norm and
                 largest element; default: the workload's bound, or 1e-5 without a workload.
             label: the kernel's name in the report, by which runs are compared; default ``k01`` from
@@ -67,8 +68,9 @@ class EnergyBenchmark:
             The measurement, which is on disk by then.
 
         Raises:
-            InputError: a kernel without a workload; a label, bound or number of operations that is
-                none; or a second call: what one item measures is one measurement.
+            InputError: a kernel without a workload or with a reference; a label, bound or number
+                of operations that is none; or a second call: what one item measures is one
+                measurement.
         """
         if self._used:
             raise InputError(
@@ -77,12 +79,7 @@ class EnergyBenchmark:
             )
         self._used = True
         flops = whole_flops(flops, "energy_benchmark")
-        if not isinstance(label, str | None):
-            raise InputError(f"energy_benchmark has the label {label!r}: give a text.")
-        if not isinstance(bound, Real | ErrorBound | None):
-            raise InputError(
-                f"energy_benchmark has the bound {bound!r}: give a number or an ErrorBound."
-            )
+        _check_arguments(subject, reference, bound, label)
         session = self._session
         try:
             if self._cap == CURRENT:
@@ -168,12 +165,10 @@ class EnergyBenchmark:
 
         correctness = None
         if reference is not None:
-            result = {"result": _to_numpy(function(*args))}
-            expected = {"result": np.asarray(reference, dtype=np.float64)}
-            errors = compare(result, expected, {"result": bound}, seed=0)
-            correctness = Correctness(
-                errors.max_relative, errors.normwise, bound.max_relative, bound.normwise, ()
-            )
+            expected = expect(
+                reference, args, bound
+            )  # first: the callable may change its arguments
+            correctness = expected.check(function(*args))
         captured = []
 
         @contextmanager
@@ -208,17 +203,25 @@ class EnergyBenchmark:
         ]
 
 
+def _check_arguments(
+    subject: Kernel | Callable[..., Any], reference: object, bound: object, label: object
+) -> None:
+    if isinstance(subject, Kernel) and reference is not None:
+        raise InputError(
+            "energy_benchmark has a kernel and reference=: a kernel's reference belongs to its "
+            "workload, such as compute in Contract(name, contract, compute)."
+        )
+    if not isinstance(label, str | None):
+        raise InputError(f"energy_benchmark has the label {label!r}: give a text.")
+    if not isinstance(bound, Real | ErrorBound | None):
+        raise InputError(
+            f"energy_benchmark has the bound {bound!r}: give a number or an ErrorBound."
+        )
+
+
 def _label(subject: Kernel | Callable[..., Any]) -> str:
     if not isinstance(subject, Kernel):
         return str(getattr(subject, "__name__", "callable"))
     rank = subject.origin.rank
     # Not the hash: the next version of the kernel must be found under the same name.
     return subject.launches[0].entry if rank is None else f"k{rank:02d}"
-
-
-def _to_numpy(value: Any) -> Any:
-    if hasattr(value, "get"):  # CuPy
-        return value.get()
-    if hasattr(value, "detach"):  # PyTorch
-        return value.detach().cpu().numpy()
-    return np.asarray(value)

@@ -48,6 +48,10 @@ class ReportInputError(ReportError, InputError):
     """A report that was given cannot be read, or cannot be merged with another. Exit code 2."""
 
 
+class ResultError(GpuEnergyError):
+    """What a callable returned cannot be compared with its reference; the item fails."""
+
+
 class KernelFault(GpuEnergyError):  # noqa: N818 -- the field's word for what a kernel does wrong
     """A kernel did not compile, crashed, hung or computed something wrong.
 

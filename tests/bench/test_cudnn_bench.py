@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 
 import against_cudnn
 import pytest
 from bench_folder import INI, ROOT
 from fake_torch import Torch
+from unmarked_gpu import unmarked_gpu
 
-from pytest_gpuenergy.devices.device import Device, Repeater, Timeline, Work
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.report import Measurement, load_report
 
 LAUNCHED_MS, POWER_W = 0.02, 400.0
@@ -57,41 +54,7 @@ def peers(pytester: pytest.Pytester) -> Peers:
 
 @pytest.fixture
 def real_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The emulated GPU, which does not say so; a graph takes the time and the power given here."""
-    source = 'extern "C" __global__ void f() {}'
-    figures = RecordedFigures("NVIDIA H200", 700.0, LAUNCHED_MS, POWER_W, LAUNCHED_MS * POWER_W)
-    kernel = Kernel(source, (Launch("f", (1, 1, 1), (32, 1, 1), ()),), recorded=(figures,))
-    opened: list[Device] = []
-
-    def unmarked(spec: str, *, index: int = 0) -> Device:
-        device = open_device(spec, index=index)
-        device.emulated = False
-        opened.append(device)
-        return device
-
-    with ExitStack() as stack:
-
-        class Graph:
-            captured = True
-
-            def __init__(
-                self, turns: Sequence[Callable[[], object]], *, must_capture: bool
-            ) -> None:
-                assert not must_capture
-                (enqueue,) = turns
-                enqueue()
-                work = Work(10**6, 10**3)
-                context = opened[-1].repeat(kernel, {}, {}, work=work, timeout_s=60)
-                self._repeater: Repeater = stack.enter_context(context)
-
-            def start(self) -> None:
-                self._repeater.start()
-
-            def stop(self) -> Timeline:
-                return self._repeater.stop()
-
-        monkeypatch.setattr("pytest_gpuenergy.session.open_device", unmarked)
-        monkeypatch.setattr("pytest_gpuenergy.devices.replay.GraphRepeater", Graph)
+    with unmarked_gpu(monkeypatch, LAUNCHED_MS, POWER_W):
         yield
 
 

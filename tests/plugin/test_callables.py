@@ -1,0 +1,106 @@
+"""Callables are compared with `reference=` and measured in the pytest process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from unmarked_gpu import unmarked_gpu
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+ITEM = """
+import numpy as np
+from device_arrays import CupyArray, Tensor
+
+X = np.arange(4.0)
+
+def double(x):
+    return Tensor(2 * x.data)
+
+def test_double(energy_benchmark):
+    m = energy_benchmark(double, Tensor(X), reference={reference})
+    assert m.correctness.normwise_error == 0
+"""
+
+
+@pytest.fixture(autouse=True)
+def real_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with unmarked_gpu(monkeypatch, 0.02, 400.0):
+        yield
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["2 * X", "Tensor(2 * X)", "CupyArray(2 * X)", "lambda x: CupyArray(x.data + x.data)"],
+)
+def test_a_reference_may_be_an_array_anywhere_or_a_function(
+    project: Project, reference: str
+) -> None:
+    project.module(ITEM.format(reference=reference))
+    project.run("--powercap", "current").assert_outcomes(passed=1)
+    (measurement,) = project.report().measurements
+    assert measurement.measured
+
+
+def test_the_reference_is_made_before_the_callable_runs(project: Project) -> None:
+    project.module(
+        """
+        import numpy as np
+
+        x = np.ones(4)
+
+        def add_one(x):
+            x += 1
+            return x
+
+        def test_in_place(energy_benchmark):
+            energy_benchmark(add_one, x, reference=add_one)
+        """
+    )
+    project.run("--powercap", "current").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("reference", "sentence"),
+    [
+        ("X[1:]", "The callable's result has the shape (4,), and its reference (3,): *"),
+        ("(X, X)", "The callable returned result, and reference= has result[[]0], result[[]1]: *"),
+        ("'text'", "The reference of result is of the type str and the dtype <U4: *"),
+        ("lambda: X", "reference= was called with * and raised TypeError: *"),
+        ("lambda x: 1 / 0", "reference= was * raised ZeroDivisionError in test_scale.py, line *"),
+        ("lambda x: X", "3 of 4 elements of result (first result[[]1]) are wrong *"),
+    ],
+)
+def test_a_reference_that_does_not_fit_fails_the_item_in_one_sentence(
+    project: Project, reference: str, sentence: str
+) -> None:
+    project.module(ITEM.format(reference=reference))
+    result = project.run("--powercap", "current")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([sentence])
+    result.stdout.no_fnmatch_line("E  *")  # as a traceback has
+    assert not project.report().measurements
+
+
+def test_a_kernels_reference_belongs_to_its_workload(project: Project) -> None:
+    project.module(
+        """
+        from parts import LAUNCH, SCALE, SOURCE
+
+        def test_scale(load_kernel, energy_benchmark):
+            kernel = load_kernel(SOURCE, **LAUNCH)
+            energy_benchmark(kernel, workload=SCALE, reference=lambda x: 2 * x)
+        """
+    )
+    result = project.run("--powercap", "current")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E *InputError: energy_benchmark has a kernel and reference=: a kernel's reference "
+            "belongs to its workload, such as compute in Contract(name, contract, compute)."
+        ]
+    )
+    assert not project.report().measurements

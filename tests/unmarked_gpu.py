@@ -1,0 +1,57 @@
+"""The emulated GPU in the place of a real one, so that callables can be measured without a card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from pytest_gpuenergy.devices.device import Device, Repeater, Timeline, Work
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
+
+
+@contextmanager
+def unmarked_gpu(
+    monkeypatch: pytest.MonkeyPatch, launch_ms: float, power_w: float
+) -> Iterator[None]:
+    """Runs in this process meet an emulated GPU that does not say so.
+
+    Every callable is called once, and is measured as a launch of ``launch_ms`` at ``power_w``.
+    """
+    source = 'extern "C" __global__ void f() {}'
+    figures = RecordedFigures("NVIDIA H200", 700.0, launch_ms, power_w, launch_ms * power_w)
+    kernel = Kernel(source, (Launch("f", (1, 1, 1), (32, 1, 1), ()),), recorded=(figures,))
+    opened: list[Device] = []
+
+    def unmarked(spec: str, *, index: int = 0) -> Device:
+        device = open_device(spec, index=index)
+        device.emulated = False
+        opened.append(device)
+        return device
+
+    with ExitStack() as stack:
+
+        class Graph:
+            captured = True
+
+            def __init__(
+                self, turns: Sequence[Callable[[], object]], *, must_capture: bool
+            ) -> None:
+                assert not must_capture
+                (enqueue,) = turns
+                enqueue()
+                work = Work(10**6, 10**3)
+                context = opened[-1].repeat(kernel, {}, {}, work=work, timeout_s=60)
+                self._repeater: Repeater = stack.enter_context(context)
+
+            def start(self) -> None:
+                self._repeater.start()
+
+            def stop(self) -> Timeline:
+                return self._repeater.stop()
+
+        monkeypatch.setattr("pytest_gpuenergy.session.open_device", unmarked)
+        monkeypatch.setattr("pytest_gpuenergy.devices.replay.GraphRepeater", Graph)
+        yield
