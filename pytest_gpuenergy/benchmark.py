@@ -18,6 +18,7 @@ from pytest_gpuenergy.errors import DeviceError, GpuEnergyError, InputError
 from pytest_gpuenergy.gate_plugin import GatePlugin
 from pytest_gpuenergy.harness import Subject, describe_workload
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.labels import item_label, kernel_label
 from pytest_gpuenergy.report.measurement import Measurement, WorkloadInfo
 from pytest_gpuenergy.report.tables import words
 from pytest_gpuenergy.results import expect
@@ -59,8 +60,9 @@ class EnergyBenchmark:
                 of ``args``; unchecked when None. That of a kernel belongs to its workload.
             bound: how far the callable may be off, as a fraction of the reference's norm and
                 largest element; default: the workload's bound, or 1e-5 without a workload.
-            label: the kernel's name in the report, by which runs are compared; default ``k01`` from
-                its rank, or the entry point of its first launch.
+            label: the kernel's name in the report, by which runs are compared; default: ``k01``
+                from its rank, the entry point of its first launch or the callable's name, with the
+                ids of the item's parameters, see `item_label`.
             flops: floating-point operations of one call of a callable that has no workload, for
                 GFLOP/s.
 
@@ -69,8 +71,8 @@ class EnergyBenchmark:
 
         Raises:
             InputError: a kernel without a workload or with a reference; a label, bound or number
-                of operations that is none; or a second call: what one item measures is one
-                measurement.
+                of operations that is none; another item of the run with the same workload, label,
+                cap and cache state; or a second call: what one item measures is one measurement.
         """
         if self._used:
             raise InputError(
@@ -85,7 +87,8 @@ class EnergyBenchmark:
             if self._cap == CURRENT:
                 session.apply(CURRENT)
             enforced_w = enforced_limit_w(session.device)
-            named = Subject(self._item.nodeid, label or _label(subject), self._cap, enforced_w)
+            label = label or self._default_label(subject, workload)
+            named = Subject(self._item.nodeid, label, self._cap, enforced_w)
             if isinstance(subject, Kernel):
                 measurement = self._kernel(subject, workload, named)
             else:
@@ -115,11 +118,25 @@ class EnergyBenchmark:
         # Out of the handler, or the report would show the sentence twice.
         pytest.fail(problem, pytrace=False)
 
+    def _default_label(
+        self, subject: Kernel | Callable[..., Any], workload: Workload | None
+    ) -> str:
+        label = kernel_label(subject)
+        if workload is None:  # it is named after the item, parameters included
+            return label
+        return item_label(self._item, label, workload.name, self._cap)
+
+    def _claim(self, named: Subject, workload: str) -> None:
+        """Refuse an item that could not be told apart from another one of the run."""
+        identity = (workload, named.label, named.cap.label, self._session.options.cache)
+        self._session.identities.claim(identity, named.node_id)
+
     def _kernel(self, kernel: Kernel, workload: Workload | None, named: Subject) -> Measurement:
         if workload is None:
             raise InputError("energy_benchmark needs workload=... to prove a kernel right.")
         if (folder := self._session.options.export_folder) is not None:
             self._export(kernel, workload, named, folder)
+        self._claim(named, workload.name)
         if known := self._session.already_measured(
             named, kernel.digest, describe_workload(workload)
         ):
@@ -161,6 +178,7 @@ class EnergyBenchmark:
             pytest.skip("a callable has its own buffers, which cannot rotate: its cache is hot")
         if self._session.options.export_folder is not None:
             pytest.skip("a callable cannot be written to a folder")
+        self._claim(named, info.name)
         from pytest_gpuenergy.devices.replay import GraphRepeater
 
         correctness = None
@@ -217,11 +235,3 @@ def _check_arguments(
         raise InputError(
             f"energy_benchmark has the bound {bound!r}: give a number or an ErrorBound."
         )
-
-
-def _label(subject: Kernel | Callable[..., Any]) -> str:
-    if not isinstance(subject, Kernel):
-        return str(getattr(subject, "__name__", "callable"))
-    rank = subject.origin.rank
-    # Not the hash: the next version of the kernel must be found under the same name.
-    return subject.launches[0].entry if rank is None else f"k{rank:02d}"

@@ -11,6 +11,7 @@ from pytest_gpuenergy.options import Options
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.durations import duration_lines
 from pytest_gpuenergy.report.html import write_html
+from pytest_gpuenergy.report.identity import shared_identities
 from pytest_gpuenergy.report.measurement import RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, files_read, find_run
 from pytest_gpuenergy.report.tables import best_lines, idle_caps, summary
@@ -64,7 +65,7 @@ def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | N
     json_paths = {folder / "report.json", session.options.json_path} - {None}
     csv_folders = {folder / "csv", session.options.csv_folder} - {None}
     html_paths = {session.options.html_path} - {None}
-    problems = []
+    problems = shared_identities(report.measurements)[:1]  # workers of pytest-xdist find none
     for write, targets in (
         (write_json, json_paths),
         (write_classic_csv, csv_folders),

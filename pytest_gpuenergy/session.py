@@ -33,6 +33,7 @@ from pytest_gpuenergy.harness import Harness, Subject
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.leftovers import restore_leftovers
 from pytest_gpuenergy.options import Options
+from pytest_gpuenergy.report.identity import Identities
 from pytest_gpuenergy.report.measurement import Measurement, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
 from pytest_gpuenergy.scratch import remove_leftovers
@@ -65,6 +66,7 @@ class Session:
         caps: to measure under.
         run: the run's identity, once it has begun.
         restored: what was done about power limits that runs which died had left behind.
+        identities: of the items, by which they are found in other runs.
     """
 
     def __init__(self, options: Options, run_id: str) -> None:
@@ -74,6 +76,7 @@ class Session:
         self._named: dict[str, list[PowerCap]] = {}
         self.run: RunInfo | None = None
         self.restored: list[str] = []
+        self.identities = Identities()
         self._device: Device | None = None
         self._lease: PowerCapLease | None = None
         self._writer: LimitWriter | None = None
@@ -258,6 +261,7 @@ class Session:
             and known.measured
             and not known.validity
             and known.kernel.digest == digest
+            and known.kernel.label == subject.label
             and known.workload == workload
             and known.cap == subject.cap.label
             and known.enforced_power_limit_w == subject.enforced_power_limit_w
@@ -312,6 +316,7 @@ class Session:
             )
         self._earlier = last
         self._known = {item.node_id: item for item in last.measurements}
+        self.identities = Identities(last.measurements)
         return replace(run, started=last.run.started)
 
 

@@ -21,6 +21,7 @@ from record import Attempt, Validated
 
 from pytest_gpuenergy.harness import Harness
 from pytest_gpuenergy.harness import Subject as Named
+from pytest_gpuenergy.labels import kernel_label
 from pytest_gpuenergy.metrics import METRICS
 from pytest_gpuenergy.verification import arenas_for
 
@@ -45,7 +46,8 @@ def test_a_launch_against_steady_running(
     request: pytest.FixtureRequest,
 ) -> None:
     began_s = gpu.clock.now_s()
-    measurement = energy_benchmark(subject.kernel, workload=subject.workload)
+    label = kernel_label(subject.kernel)  # not with the item's id, which the report need not have
+    measurement = energy_benchmark(subject.kernel, workload=subject.workload, label=label)
     attempts = [ours(measurement, gpu.clock.now_s() - began_s)]
     with arenas_for(subject.workload, seed=0) as arenas:
         again = Again(gpu, subject, request.node.nodeid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from statistics import fmean, median
 from pytest_gpuenergy.metrics import Metric
 from pytest_gpuenergy.report.changepoints import ChangePoint, change_points
 from pytest_gpuenergy.report.gate_views import label
-from pytest_gpuenergy.report.measurement import Interval, Measurement, RunInfo
+from pytest_gpuenergy.report.measurement import Interval, RunInfo
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import ordered
 from pytest_gpuenergy.report.verdict import figure, interval
@@ -55,11 +55,19 @@ class Change:
 
 @dataclass(frozen=True)
 class Series:
-    """One kernel under one cap on one board, in the order in which the runs were started."""
+    """One kernel under one cap on one board, in the order in which the runs were started.
+
+    Attributes:
+        identity: see `Measurement.identity`.
+        metric: of the points.
+        points: at least one.
+        item: the node id, where a run has several items of that identity; otherwise empty.
+    """
 
     identity: tuple[str, str, str, str]
     metric: Metric
     points: tuple[Point, ...]
+    item: str = ""
 
     @property
     def run(self) -> RunInfo:
@@ -115,24 +123,27 @@ class Series:
 def history(reports: Iterable[Report], metric: Metric, words: Sequence[str] = ()) -> list[Series]:
     """The series of all kernels whose label has all ``words``, as ``case1-k01-300W`` has ``case1``.
 
-    Boards are kept apart, and so are real and emulated GPUs; legacy runs are left out.
+    Boards are kept apart, and so are real and emulated GPUs, and the items of a run that share an
+    identity; legacy runs are left out.
     """
     by_time = sorted(
         (report for report in reports if not report.run.legacy),
         key=lambda report: (report.run.started, report.run.run_id),
     )
     wanted = [word.casefold() for word in words]
-    points: dict[tuple[object, ...], list[tuple[Measurement, Point]]] = defaultdict(list)
+    points: dict[tuple[object, tuple[str, str, str, str], str], list[Point]] = defaultdict(list)
     for report in by_time:
         board = (report.run.gpu_name, report.run.gpu_uuid, report.run.emulated)
+        count = Counter(measurement.identity for measurement in report.measurements)
         for measurement in ordered(report.measurements):
             value = figure(measurement, metric)
             name = label(measurement.identity).casefold()
             if value is None or not all(word in name for word in wanted):
                 continue
             point = Point(report.run, value, interval(measurement, metric), measurement.validity)
-            points[(board, measurement.identity)].append((measurement, point))
+            item = measurement.node_id if count[measurement.identity] > 1 else ""
+            points[(board, measurement.identity, item)].append(point)
     return [
-        Series(found[0][0].identity, metric, tuple(point for _, point in found))
-        for found in points.values()
+        Series(identity, metric, tuple(found), item)
+        for (_, identity, item), found in points.items()
     ]

@@ -32,7 +32,7 @@ def heading(series: Series) -> str:
     """``case1-k01-300W EDP, NVIDIA H200 GPU-1, 12 runs, spread between runs 0.2 %``."""
     run, count = series.run, len(series.points)
     words = (
-        f"{label(series.identity)} {METRIC_NAMES[series.metric]}, {run.gpu_name} "
+        f"{_name(series)} {METRIC_NAMES[series.metric]}, {run.gpu_name} "
         f"{run.gpu_uuid[:12]}{' (emulated)' if run.emulated else ''}, "
         f"{count} run{'' if count == 1 else 's'}"
     )
@@ -48,7 +48,7 @@ def markdown(found: Sequence[Series]) -> str:
     for series in found:
         unit, run = UNITS[series.metric], series.run
         cells = (
-            label(series.identity),
+            _name(series),
             METRIC_NAMES[series.metric],
             f"{run.gpu_name}{' (emulated)' if run.emulated else ''}",
             str(len(series.points)),
@@ -58,7 +58,7 @@ def markdown(found: Sequence[Series]) -> str:
         )
         lines.append(f"| {' | '.join(map(markdown_text, cells))} |")
     changes = [
-        markdown_text(f"- {label(series.identity)} changed by {_describe_change(change)}")
+        markdown_text(f"- {_name(series)} changed by {_describe_change(change)}")
         for series in found
         for change in series.changes
     ]
@@ -74,6 +74,7 @@ def _series(series: Series) -> dict[str, Any]:
     run = series.run
     return {
         **dict(zip(("workload", "kernel", "cap", "cache"), series.identity, strict=True)),
+        "item": series.item,
         "metric": series.metric,
         "unit": UNITS[series.metric],
         "gpu_name": run.gpu_name,
@@ -102,6 +103,11 @@ def _series(series: Series) -> dict[str, Any]:
             for change in series.changes
         ],
     }
+
+
+def _name(series: Series) -> str:
+    words = label(series.identity)
+    return f"{words} ({series.item})" if series.item else words
 
 
 def _describe_point(point: Point, unit: str) -> str:

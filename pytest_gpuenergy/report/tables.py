@@ -123,19 +123,20 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
     for (workload, cap), rows in group(measurements).items():
         front = pareto(rows)
         shown = rows if len(measurements) <= ROWS_SHOWN else front
+        width = max((10, *(len(m.kernel.label) for m in shown)))
         yield f"{workload} at {cap}{label}"
         yield (
-            f"  {'kernel':<10} {'time':>9} {'energy':>9} {'EDP mJ·ms':>10} {'power W':>8} "
+            f"  {'kernel':<{width}} {'time':>9} {'energy':>9} {'EDP mJ·ms':>10} {'power W':>8} "
             f"{'GFLOP/s':>9} {'GFLOP/s/W':>9}"
         )
         for m in shown:
             if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
-                yield f"  {m.kernel.label:<10} {m.outcome}: {m.error}"
+                yield f"  {m.kernel.label:<{width}} {m.outcome}: {m.error}"
                 continue
             mark = "*" if m in front else " "
             flags = f"  {', '.join(m.validity)}" if m.validity else ""
             yield (
-                f"{mark} {m.kernel.label:<10} {time(m.time_ms):>9} {energy(m.energy_mj):>9} "
+                f"{mark} {m.kernel.label:<{width}} {time(m.time_ms):>9} {energy(m.energy_mj):>9} "
                 f"{figures(m.edp_mj_ms):>10} {m.power_w:>8.1f} {m.gflops:>9.0f} "
                 f"{m.gflops_per_w:>9.2f}{flags}"
             )

@@ -104,3 +104,21 @@ def test_a_kernels_reference_belongs_to_its_workload(project: Project) -> None:
         ]
     )
     assert not project.report().measurements
+
+
+def test_a_workload_named_after_its_item_leaves_the_label_as_it_is(project: Project) -> None:
+    project.module(
+        """
+        import pytest
+
+        def double(size):
+            return 2 * size
+
+        @pytest.mark.parametrize("size", [1, 2])
+        def test_double(size, energy_benchmark):
+            energy_benchmark(double, size)
+        """
+    )
+    project.run("--powercap", "current").assert_outcomes(passed=2)
+    found = [(m.workload.name, m.kernel.label) for m in project.report().measurements]
+    assert found == [("test_double[1]", "double"), ("test_double[2]", "double")]

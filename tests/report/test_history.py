@@ -74,6 +74,25 @@ def test_flagged_points_are_shown_and_not_used(runs: Runs) -> None:
     assert sum("not_steady" in line for line in terminal([series])) == 6
 
 
+def test_items_of_one_name_are_kept_apart(runs: Runs) -> None:
+    reports = [
+        replace(
+            report,
+            measurements=tuple(
+                replace(m, node_id=f"test_a.py::test[{size}]", edp_mj_ms=size)
+                for m in report.measurements
+                for size in (1.0, 2.0)
+            ),
+        )
+        for report in runs([1.0] * 4)
+    ]
+    found = history(reports, "edp")
+    assert [series.item for series in found] == ["test_a.py::test[1.0]", "test_a.py::test[2.0]"]
+    assert [series.spread for series in found] == [0, 0]
+    lines = list(terminal(found))
+    assert lines[0].startswith("simulated-k01-current (test_a.py::test[1.0]) EDP, NVIDIA H200")
+
+
 @pytest.mark.parametrize(
     ("words", "count"), [([], 1), (["K01", "simul"], 1), (["k01-current"], 1), (["k02"], 0)]
 )
