@@ -77,6 +77,7 @@ class Session:
         self.run: RunInfo | None = None
         self.restored: list[str] = []
         self.identities = Identities()
+        self._cap_table_w: tuple[float, ...] = ()
         self._device: Device | None = None
         self._lease: PowerCapLease | None = None
         self._writer: LimitWriter | None = None
@@ -123,7 +124,10 @@ class Session:
             return {text: [CURRENT]}
         limits = read_limits(self.device)
         table = cap_table(self.device.name, limits, project_tables(self.options.root))
-        return resolve_words(text, table, limits)
+        words = resolve_words(text, table, limits)
+        if any(cap.index for caps in words.values() for cap in caps):
+            self._cap_table_w = table
+        return words
 
     def limit_writer(self) -> LimitWriter:
         """Who writes the power limit, chosen once.
@@ -173,6 +177,7 @@ class Session:
             software={**_versions(), **software},
             options=self.options.described(),
             git_revision=_git_revision(self.options),
+            cap_table_w=self._cap_table_w,
         )
         if self.options.resume:
             run = self._take_up(run)
@@ -317,7 +322,8 @@ class Session:
         self._earlier = last
         self._known = {item.node_id: item for item in last.measurements}
         self.identities = Identities(last.measurements)
-        return replace(run, started=last.run.started)
+        table_w = run.cap_table_w or last.run.cap_table_w
+        return replace(run, started=last.run.started, cap_table_w=table_w)
 
 
 def _limits(device: Device) -> dict[str, float]:

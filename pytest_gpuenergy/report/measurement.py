@@ -129,7 +129,9 @@ class RunInfo:
     """The identity of a run: where, on what, with which software and options.
 
     ``git_revision`` ends in ``-dirty`` when tracked files differed from the commit. ``legacy``
-    tells that the figures were read from outputs of an older tool.
+    tells that the figures were read from outputs of an older tool. ``cap_table_w`` has the GPU's
+    power caps in W, lowest first, of which `Measurement.cap_index` counts from 1; it is empty when
+    none of them was asked for.
     """
 
     run_id: str
@@ -144,6 +146,7 @@ class RunInfo:
     options: dict[str, str]
     git_revision: str | None = None
     legacy: bool = False
+    cap_table_w: tuple[float, ...] = ()
 
     @property
     def short_revision(self) -> str | None:

@@ -7,7 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -185,7 +185,9 @@ def merge(reports: Sequence[Report]) -> Report:
             "measured with a hot cache in one and a cold one in another."
         )
     anchors = tuple(check for report in ordered for check in report.anchors)
-    return Report(last.run, latest_only(measurements), anchors)
+    tables = [report.run.cap_table_w for report in ordered if report.run.cap_table_w]
+    run = replace(last.run, cap_table_w=tables[-1]) if tables else last.run
+    return Report(run, latest_only(measurements), anchors)
 
 
 def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:

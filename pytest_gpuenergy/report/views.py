@@ -18,6 +18,8 @@ from pytest_gpuenergy.report.measurement import SCHEMA_VERSION, Measurement, to_
 from pytest_gpuenergy.report.store import Report, dump, is_raw
 
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
+CLASSIC_CAPS = 5
+"""In a GPU's table, where a report does not tell: one of an older release, or of an older tool."""
 MARKDOWN_HEADER = (
     "kernel",
     "time (µs)",
@@ -55,20 +57,21 @@ def write_classic_csv(report: Report, folder: Path) -> None:
     """Write the classic tree, with what was measured (failed kernels have no row).
 
     ``case1/powercap3/results.csv`` has ``id`` and three columns, sorted by id; ``case1/all.csv``
-    has the three columns once per cap, lowest cap first. ``id`` is the kernel's label, or its rank
+    has the three columns once per cap, see `_columns`. ``id`` is the kernel's label, or its rank
     when it has one. Kernels that share it, and repetitions of one, have a row each.
 
     Raises:
         ReportError: a file cannot be written.
     """
+    table_caps = _table_caps(report)
     for workload, rows in _by(report.measurements, lambda m: m.workload.name).items():
         caps = _by(sorted(rows, key=_cap_order), _cap_folder)
         for cap, measured in caps.items():
             table: Table = [("id", *COLUMNS)]
             table += [(_identifier(m), *_figures(m)) for m in sorted(measured, key=_id_order)]
             _write(folder / _safe(workload) / cap / "results.csv", _csv(table))
-        by_cap = [_numbered(measured) for measured in caps.values()]
-        table = [("id", *(COLUMNS * len(caps)))]
+        by_cap = [_numbered(caps.get(cap, [])) for cap in _columns(table_caps, caps)]
+        table = [("id", *(COLUMNS * len(by_cap)))]
         firsts = {key: m for measured in reversed(by_cap) for key, m in measured.items()}
         for key in sorted(firsts, key=lambda key: (*_id_order(firsts[key]), *key)):
             found = [measured.get(key) for measured in by_cap]
@@ -163,6 +166,20 @@ def _numbered(rows: Sequence[Measurement]) -> dict[tuple[str, str, int], Measure
         found[(*kernel, counts[kernel])] = row
         counts[kernel] += 1
     return found
+
+
+def _table_caps(report: Report) -> list[str]:
+    """The folders of the caps of the GPU's table, lowest first; none where none was asked for."""
+    measured = {m.cap_index for m in report.measurements if m.cap_index}
+    if not measured and not report.run.cap_table_w:
+        return []
+    count = len(report.run.cap_table_w) or CLASSIC_CAPS
+    return [f"powercap{index}" for index in sorted(measured | {*range(1, count + 1)})]
+
+
+def _columns(table_caps: Sequence[str], caps: Iterable[str]) -> list[str]:
+    """The caps of ``all.csv``: the whole table, measured or not, then those outside it."""
+    return [*table_caps, *(cap for cap in caps if cap not in table_caps)]
 
 
 def _cap_folder(m: Measurement) -> str:

@@ -39,7 +39,8 @@ def test_shipped_kernels_are_made_verified_and_measured(bench: Bench) -> None:
     (folder,) = (bench.path / ".gpuenergy" / "runs").iterdir()
     with (folder / "csv" / "case7" / "all.csv").open() as table:
         header, row = csv.reader(table)
-    assert (len(header), row[0]) == (7, "1")
+    assert (len(header), row[0]) == (16, "1")
+    assert [cell != "" for cell in row[1::3]] == [True, False, False, False, True]
 
 
 def test_a_layer_is_measured_under_its_own_name_with_records_of_its_shape(bench: Bench) -> None:

@@ -91,6 +91,46 @@ def test_views_are_written_where_asked(project: Project) -> None:
         assert text.startswith("id,perf(GFLOP/s),energy(mJ),EDP(ms*mJ)\n")
 
 
+def all_csv(project: Project) -> list[list[str]]:
+    (folder,) = project.runs
+    with (folder / "csv" / "scale" / "all.csv").open() as file:
+        return list(csv.reader(file))
+
+
+def test_a_cap_that_the_card_cannot_take_has_empty_columns(project: Project) -> None:
+    project.run("--gpu-device", "emulated:v100").assert_outcomes(passed=4, skipped=1)
+    assert project.report().run.cap_table_w == (100, 150, 200, 250, 300)
+    header, row = all_csv(project)
+    assert len(header) == len(row) == 16
+    assert [cell != "" for cell in row[1:]] == [False] * 3 + [True] * 12
+
+
+def test_table_columns_are_there_when_only_another_cap_could_be_set(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"power_limit": "no_permission"}))
+    project.run("--powercap", "1,2,current").assert_outcomes(passed=1, skipped=2)
+    header, row = all_csv(project)
+    assert len(header) == 19
+    assert [cell != "" for cell in row[1:]] == [False] * 15 + [True] * 3
+
+
+def test_a_run_that_asks_for_no_cap_of_the_table_has_columns_for_its_own(
+    project: Project,
+) -> None:
+    project.run("--powercap", "current,350W").assert_outcomes(passed=2)
+    assert project.report().run.cap_table_w == ()
+    header, row = all_csv(project)
+    assert len(header) == len(row) == 7
+    assert "" not in row
+
+
+def test_a_resumed_run_keeps_the_table_that_it_asked_for(project: Project) -> None:
+    project.run("--powercap", "2").assert_outcomes(passed=1)
+    project.run("--powercap", "current", "--gpuenergy-resume").assert_outcomes(passed=1)
+    assert project.report().run.cap_table_w == (200, 325, 450, 575, 700)
+
+
 def test_a_view_that_cannot_be_written_at_the_end_fails_the_run(project: Project) -> None:
     project.module(
         """

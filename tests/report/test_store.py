@@ -342,6 +342,15 @@ def test_merged_runs_have_all_items_and_the_last_identity(run_info: Make, measur
     assert merge([second, first]) == Report(second.run, (measured(1), measured(2)))
 
 
+def test_merged_runs_keep_the_last_table_of_caps(run_info: Make) -> None:
+    tables: list[tuple[float, ...]] = [(100.0, 200.0), (150.0, 300.0), ()]
+    runs = [
+        Report(run_info(started=f"2026-01-0{day}", cap_table_w=table_w), ())
+        for day, table_w in enumerate(tables, start=1)
+    ]
+    assert merge(runs).run.cap_table_w == (150.0, 300.0)
+
+
 def test_runs_of_a_hot_and_a_cold_cache_are_not_merged(run_info: Make, measured: Make) -> None:
     reports = [Report(run_info(), (measured(1, cache=state),)) for state in ("hot", "cold")]
     with pytest.raises(ReportError, match="a hot cache in one and a cold one in another"):

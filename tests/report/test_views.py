@@ -25,6 +25,7 @@ from pytest_gpuenergy.report.views import (
 )
 
 Make = Callable[..., Any]
+each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
 def table(path: Path) -> list[list[str]]:
@@ -55,6 +56,62 @@ def test_all_caps_side_by_side_lowest_first(tmp_path: Path, report: Make, measur
     assert [float(energy) for energy in rows[0][2::3]] == [10.0, 20.0, 30.0, 40.0, 50.0]
 
 
+TABLE_W = (200.0, 325.0, 450.0, 575.0, 700.0)
+
+
+@each_example
+@given(
+    st.sets(st.integers(1, 5)),
+    st.sets(st.sampled_from([150.0, 350.0, 600.0])),
+    st.sampled_from([(), TABLE_W]),
+)
+def test_each_cap_of_the_table_has_its_columns_whatever_was_measured(
+    tmp_path_factory: pytest.TempPathFactory,
+    report: Make,
+    measured: Make,
+    caps: set[int],
+    others: set[float],
+    asked: tuple[float, ...],
+) -> None:
+    items = [measured(1, cap, energy_mj=10.0 * cap) for cap in caps]
+    items += [
+        replace(measured(1, None, energy_mj=watts, power_limit_w=watts), cap=f"{watts:g}W")
+        for watts in others
+    ]
+    folder = tmp_path_factory.mktemp("views")
+    write_classic_csv(report(*items, cap_table_w=asked), folder)
+    if not items:
+        assert files(folder) == set()
+        return
+    header, row = table(folder / "case1/all.csv")
+    of_table = [f"{10.0 * cap}" if cap in caps else "" for cap in range(1, 6)]
+    shown = of_table if asked or caps else []
+    assert row[2::3] == [*shown, *map(str, sorted(others))]
+    assert header == ["id", *["perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)"] * len(row[2::3])]
+
+
+def test_a_table_of_another_length_has_as_many_columns(
+    tmp_path: Path, report: Make, measured: Make
+) -> None:
+    write_classic_csv(report(measured(1, 2), cap_table_w=(100.0, 325.0, 450.0)), tmp_path)
+    assert table(tmp_path / "case1/all.csv")[1][2::3] == ["", "100.0", ""]
+
+
+def test_a_cap_that_only_failed_kernels_had_has_its_columns(
+    tmp_path: Path, report: Make, measured: Make, failed: Make
+) -> None:
+    write_classic_csv(report(failed(1, 1), measured(1, None)), tmp_path)
+    assert table(tmp_path / "case1/all.csv")[1][2::3] == [*[""] * 5, "100.0"]
+
+
+def test_an_index_beyond_the_table_comes_after_it(
+    tmp_path: Path, report: Make, measured: Make
+) -> None:
+    far = replace(measured(1, 1), cap_index=999_999_999)
+    write_classic_csv(report(far), tmp_path)
+    assert table(tmp_path / "case1/all.csv")[1][2::3] == [*[""] * 5, "100.0"]
+
+
 @pytest.mark.parametrize(
     ("change", "folder"),
     [
@@ -79,7 +136,7 @@ def test_a_kernel_missing_at_one_cap_leaves_its_cells_empty(
         report(measured(1, 1), measured(2, 1), measured(2, 2), failed(1, 2)), tmp_path
     )
     rows = table(tmp_path / "case1/all.csv")
-    assert rows[1] == ["1", "2000.0", "100.0", "50.0", "", "", ""]
+    assert rows[1] == ["1", "2000.0", "100.0", "50.0", *[""] * 12]
     assert [row[0] for row in table(tmp_path / "case1/powercap2/results.csv")] == ["id", "2"]
 
 
@@ -99,8 +156,8 @@ def test_kernels_of_one_label_have_a_row_each(tmp_path: Path, report: Make, meas
 def test_a_kernel_measured_twice_has_two_rows(tmp_path: Path, report: Make, measured: Make) -> None:
     items = [measured(1, energy_mj=10.0), measured(1, energy_mj=11.0)]
     write_classic_csv(report(*items), tmp_path)
-    for name in ("all.csv", "powercap3/results.csv"):
-        assert [row[2] for row in table(tmp_path / "case1" / name)[1:]] == ["10.0", "11.0"]
+    for name, column in (("all.csv", 8), ("powercap3/results.csv", 2)):
+        assert [row[column] for row in table(tmp_path / "case1" / name)[1:]] == ["10.0", "11.0"]
 
 
 def test_kernels_without_a_rank_come_last_by_label(
@@ -123,7 +180,7 @@ def test_without_figures_there_is_no_classic_file(
     assert files(tmp_path) == set()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@each_example
 @given(
     st.text(min_size=1, max_size=12) | st.sampled_from(["..", "../../x", "/etc", "a/../../../b"]),
     st.text(min_size=1, max_size=12) | st.sampled_from(["../../../x", "/", "a/../../../../b"]),
