@@ -19,6 +19,7 @@ from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.source import plan_of
 from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.workloads.workload import is_plain_name
 
 _C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
 _DEFAULT_SHARED_BYTES = 48 << 10
@@ -56,6 +57,12 @@ def export_kernels(kernels: Iterable[RankedKernel], folder: Path) -> list[Path]:
         InputError: the folder is not empty or cannot be written, or a kernel cannot be exported.
     """
     ranked = sorted(kernels, key=lambda item: (item.workload.name, item.rank))
+    for item in ranked:
+        if not is_plain_name(item.workload.name):  # it goes into paths, C++ and CMake text
+            raise InputError(
+                f"A workload called {item.workload.name!r} cannot be exported: use letters, "
+                "digits, '_', '-' and '.' in its name."
+            )
     content: dict[str, str] = {"kernel_metadata.csv": _table(ranked)}
     for item in ranked:
         base = f"kernels/{item.workload.name}/{item.stem}"

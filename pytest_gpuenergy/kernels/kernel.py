@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -14,6 +15,11 @@ from pytest_gpuenergy.workloads.workload import Tensor
 
 Language = Literal["cuda", "triton"]
 Dim3 = tuple[int, int, int]
+
+# A function, or an instance of a template. It is pasted into C++ text.
+_ENTRY = re.compile(
+    r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*(?: ?(?P<arguments><[\w :,<>()*&+-]*>))?", re.ASCII
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,11 @@ class Launch:
     shared_bytes: int = 0
 
     def __post_init__(self) -> None:
+        if not is_entry(self.entry):
+            raise InputError(
+                f"The entry {self.entry!r} of a launch is no function's name: give a name such as "
+                "'f', 'n::f' or 'f<float, 4>'."
+            )
         for what, dims in (("grid", self.grid), ("block", self.block)):
             if len(dims) != 3 or any(type(d) is not int or d < 1 for d in dims):
                 raise InputError(
@@ -51,6 +62,23 @@ class Launch:
     def blocks(self) -> int:
         """Blocks of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+def is_entry(name: str) -> bool:
+    """Whether ``name`` is a function, or an instance of a template, and no other C++ text."""
+    match = _ENTRY.fullmatch(name)
+    if match is None:
+        return False
+    open_brackets: list[str] = []
+    arguments = match["arguments"] or ""
+    for position, character in enumerate(arguments, start=1):
+        if character in "<(":
+            open_brackets.append({"<": ">", "(": ")"}[character])
+        elif character in ">)" and (not open_brackets or open_brackets.pop() != character):
+            return False
+        if not open_brackets and position < len(arguments):
+            return False  # the list of arguments ends before the text does
+    return not open_brackets
 
 
 @dataclass(frozen=True)

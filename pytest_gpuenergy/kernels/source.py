@@ -9,8 +9,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, cast, get_args
 
-import numpy as np
-
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.json_input import (
     FormError,
@@ -35,6 +33,8 @@ PLAN_VERSION = 1
 """``schema_version`` of the launch plans that are written and read here."""
 
 _LARGEST_BYTES = 16 << 20
+_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+_DTYPES = frozenset(["bool", "float16", "float32", "float64", *_INTEGERS])
 _TEXT_SIGN = re.compile(r"[\n{};]|__global__")
 
 
@@ -123,7 +123,7 @@ def read_plan(path: Path) -> Kernel:
             )
         kernel = Kernel(
             source=_read_text(_beside(path, member(plan, "source", str)), "kernel source"),
-            launches=tuple(map(_launch, member(plan, "launches", list))),
+            launches=_launches(path, member(plan, "launches", list)),
             language=_language(plan),
             workspaces=tuple(map(_workspace, member(plan, "workspaces", list))),
             origin=_origin(member(plan, "origin", dict)),
@@ -187,6 +187,13 @@ def _dim3(what: str, value: int | Sequence[int]) -> Dim3:
     return x, y, z
 
 
+def _launches(path: Path, values: Sequence[object]) -> tuple[Launch, ...]:
+    try:
+        return tuple(map(_launch, values))
+    except InputError as error:
+        raise InputError(f"In the launch plan {path}: {error}") from None
+
+
 def _launch(value: object) -> Launch:
     entry = typed(value, dict, "a launch")
     names = [typed(name, str, "an argument") for name in member(entry, "arguments", list)]
@@ -212,10 +219,9 @@ def _workspace(value: object) -> Tensor:
     sizes = [typed(size, int, "a workspace's size") for size in member(entry, "shape", list)]
     if any(size < 1 for size in sizes):
         raise FormError(f"a workspace has the shape {shown(sizes)}")
-    try:
-        dtype = np.dtype(member(entry, "dtype", str)).name
-    except TypeError:
-        raise FormError(f"a workspace is of type {shown(entry['dtype'])}") from None
+    dtype = member(entry, "dtype", str)
+    if dtype not in _DTYPES:
+        raise FormError(f"a workspace is of type {shown(dtype)}")
     return Tensor(member(entry, "name", str), tuple(sizes), dtype, "workspace")
 
 

@@ -124,6 +124,14 @@ def test_a_workspace_of_an_unknown_type_is_refused() -> None:
         launch_header(item)
 
 
+@pytest.mark.parametrize("name", ["../up", 'x";//', "two\nlines", "${ENV}", "a b", ""])
+def test_a_workload_whose_name_is_other_text_is_refused(tmp_path: Path, name: str) -> None:
+    item = replace(ITEM, workload=replace(TINY, name=name))
+    with pytest.raises(InputError, match="cannot be exported: use letters"):
+        export_kernels([item], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_only_cuda_text_is_exported() -> None:
     with pytest.raises(InputError, match="is triton text"):
         launch_header(replace(ITEM, kernel=replace(ITEM.kernel, language="triton")))

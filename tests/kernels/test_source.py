@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,36 @@ def test_an_entry_may_be_an_instance_of_a_template_in_a_namespace() -> None:
     assert kernel.launches[0].entry == "n::f<4>"
 
 
+@pytest.mark.parametrize(
+    "entry", ["saxpy", "n::f<4>", "::f", "fill<short, 7>", "f <A<sizeof(float)>, -1>", "f<>"]
+)
+def test_functions_and_instances_of_templates_are_entries(entry: str) -> None:
+    assert Launch(entry, (1, 1, 1), (1, 1, 1), ()).entry == entry
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "saxpy>::entry(0, 0), (system(0)",
+        "saxpy<4>, other<5>",
+        "saxpy<4>::x",
+        "saxpy<(>)",
+        "saxpy<[]{}()>",
+        'saxpy<"x">',
+        "saxpy<4",
+        "saxpy;",
+        "saxpy\n",
+        "saxpy<4\n>",
+        "saxpy // x",
+        "",
+    ],
+)
+def test_an_entry_that_is_other_text_is_refused(tmp_path: Path, kernel: Kernel, entry: str) -> None:
+    launch = {**asdict(kernel.launches[0]), "entry": entry}
+    with pytest.raises(InputError, match=r"^In the launch plan .* no function's name: give a"):
+        read_plan(write_plan(tmp_path, kernel, launches=[launch]))
+
+
 @pytest.mark.parametrize("name", ["../secret.cu", "/etc/passwd", "sub/kernel.cu", "..", ""])
 def test_a_plan_cannot_name_a_file_outside_its_folder(
     tmp_path: Path, kernel: Kernel, name: str
@@ -189,6 +220,7 @@ def test_a_truncated_plan_is_refused(tmp_path: Path, kernel: Kernel) -> None:
         ({"language": "opencl"}, "language is 'opencl'"),
         ({"workspaces": [{"name": "w", "shape": [0], "dtype": "float32"}]}, "the shape"),
         ({"workspaces": [{"name": "w", "shape": [1], "dtype": "float31"}]}, "of type 'float31'"),
+        ({"workspaces": [{"name": "w", "shape": [1], "dtype": "f4,O"}]}, "of type 'f4,O'"),
         ({"origin": {"kind": 3, "details": {}}}, "'kind' is 3"),
         ({"origin": {"kind": "x", "details": {"a": []}}}, "a detail of its origin"),
         ({"recorded": [{"gpu": "x", "power_limit_w": -1}]}, "'power_limit_w' is -1"),
