@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 
 from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.json_input import FormError, parse, read_unpacked, shown, typed
-from pytest_gpuenergy.kernels.record_form import check_record, is_failed
+from pytest_gpuenergy.kernels.record_form import check_form, is_failed
 from pytest_gpuenergy.kernels.trials import IDENTITY_FILE, TRIALS_FILE, read_trials
 
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
 
 _LARGEST_BYTES = 1 << 30
+_LONGEST_LINE_BYTES = 4 << 20  # those of a search of a convolution have 52,000 at most
 _SUFFIXES = ("", ".gz", ".xz")
 _T = TypeVar("_T")
 
@@ -134,6 +135,8 @@ def _lines(path: Path, read: Callable[[int, Any], _T]) -> Iterator[_T]:
         if not text.strip():
             continue
         try:
+            if len(text) > _LONGEST_LINE_BYTES:
+                raise FormError(f"it is longer than {_LONGEST_LINE_BYTES >> 20} MiB")
             yield read(line, parse(text))
         except FormError as error:
             raise InputError(
@@ -156,7 +159,7 @@ def _record(line: int, value: object, workloads: int) -> DatabaseRecord:
     index = typed(parts[0], int, "the workload's number")
     if index < 0 or (workloads and index >= workloads):
         raise FormError(f"it is of workload {shown(index)}, and there are {workloads}")
-    content = check_record(parts[1])
+    content = check_form(parts[1])
     return DatabaseRecord(line, index, _compact(content), tuple(map(float, content[1])))
 
 

@@ -6,13 +6,30 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuenergy.kernels.json_input import FormError, positive, shown, typed
+from pytest_gpuenergy.kernels.target_form import check_target
+from pytest_gpuenergy.kernels.trace_form import check_trace
 
 FAILED_S = 1e9
 """A trial with a run time of this many seconds or more has failed (MetaSchedule writes 1e10)."""
 
 
 def check_record(content: object) -> list[Any]:
-    """``content`` if it has the form of a MetaSchedule record.
+    """``content`` if it is a MetaSchedule record of a search for CUDA, with nothing else in it.
+
+    TVM is only given records that this has let through.
+
+    Raises:
+        FormError: what is wrong with it.
+    """
+    parts = check_form(content)
+    (instructions, decisions), _, target, _ = parts
+    check_trace(instructions, decisions)
+    check_target(target)
+    return parts
+
+
+def check_form(content: object) -> list[Any]:
+    """``content`` if it has the form of a MetaSchedule record, of whatever search.
 
     Raises:
         FormError: what is wrong with it.

@@ -28,6 +28,7 @@ from pytest_gpuenergy.kernels.json_input import (
 )
 from pytest_gpuenergy.kernels.kernel import RecordedFigures
 from pytest_gpuenergy.kernels.record_form import check_record, is_failed, tensor_of
+from pytest_gpuenergy.kernels.target_form import check_target
 from pytest_gpuenergy.metrics import METRICS, Metric
 from pytest_gpuenergy.workloads.conv2d import Conv2d, Conv2dShape
 from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
@@ -320,7 +321,7 @@ def _record_file(value: object) -> RecordFile:
         gpu=_line(top, "gpu"),
         driver=_line(top, "driver"),
         tvm=_line(top, "tvm"),
-        target=_compact(member(top, "target", dict)),
+        target=_target(member(top, "target", dict)),
         date=_line(top, "date"),
         trials_total=total,
         trials_valid=valid,
@@ -335,6 +336,11 @@ def _line(top: dict[str, Any], key: str) -> str:
     if not text.isprintable():
         raise FormError(f"{key!r} is {shown(text)}, which holds characters that cannot be printed")
     return text
+
+
+def _target(value: dict[str, Any]) -> str:
+    check_target(value)
+    return _compact(value)
 
 
 def _objective(value: object) -> Metric:

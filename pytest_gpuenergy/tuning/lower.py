@@ -7,12 +7,17 @@ process, through `Lowerer`, unless the records are those that this process's own
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpuenergy.errors import InputError, KernelFault
+from pytest_gpuenergy.kernels.json_input import FormError, parse
 from pytest_gpuenergy.kernels.kernel import Dim3, Kernel, Launch
+from pytest_gpuenergy.kernels.record_form import check_record
+from pytest_gpuenergy.kernels.tvm_graph import check_stored_workload
+from pytest_gpuenergy.tuning.emitted import check_emitted, cuda_headers
 from pytest_gpuenergy.tuning.requirements import import_tvm
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 from pytest_gpuenergy.workloads.workload import Tensor
@@ -102,11 +107,12 @@ def lower_record(module: Any, record: str, workload: Conv2d) -> Kernel:
     Raises:
         KernelFault: the record is of other tensors, does not apply, or cannot be lowered.
     """
+    content = _checked(record)
     # TVM would apply tile sizes of other extents without a word.
     wanted = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
-    if json.loads(record)[3] != wanted:
+    if content[3] != wanted:
         raise KernelFault("compile", f"The record is of tensors other than {workload.name}'s.")
-    return _lower(module, record, [tensor.name for tensor in workload.tensors])
+    return _lower(module, content, [tensor.name for tensor in workload.tensors])
 
 
 class Lowerer:
@@ -152,6 +158,9 @@ class Lowerer:
         Raises:
             KernelFault: the module has other parameters, or the record cannot be lowered.
         """
+        content = _checked(record)
+        with _let_through("The stored workload cannot be used"):
+            check_stored_workload(parse(stored))
         import_tvm()
         from tvm.s_tir.meta_schedule.database import Workload as StoredWorkload
 
@@ -163,13 +172,13 @@ class Lowerer:
                 "compile", f"TVM cannot read the stored workload: {first_line(error)}"
             ) from None
         if tensors is None:
-            return _lower(module, record, None)
+            return _lower(module, content, None)
         wanted = [(tensor.shape, tensor.dtype) for tensor in tensors]
         if [(p.shape, p.dtype) for p in parameters] != wanted:
             raise KernelFault(
                 "compile", "The stored workload has tensors of other shapes or types."
             )
-        return _lower(module, record, [tensor.name for tensor in tensors])
+        return _lower(module, content, [tensor.name for tensor in tensors])
 
 
 def first_line(error: BaseException) -> str:
@@ -187,8 +196,21 @@ class _Buffer:
     dtype: str
 
 
-def _lower(module: Any, record: str, names: Sequence[str] | None) -> Kernel:
-    trace, _, target, _ = json.loads(record)
+@contextmanager
+def _let_through(refusal: str) -> Iterator[None]:
+    try:
+        yield
+    except FormError as error:
+        raise KernelFault("compile", f"{refusal}, because {error}.") from None
+
+
+def _checked(record: str) -> list[Any]:
+    with _let_through("The record cannot be used"):
+        return check_record(parse(record))
+
+
+def _lower(module: Any, content: Sequence[Any], names: Sequence[str] | None) -> Kernel:
+    trace, _, target, _ = content
     try:
         target = _with_host(import_tvm().target.Target(target))
     except Exception as error:
@@ -235,6 +257,8 @@ def _to_kernel(module: Any, target: Any, names: Sequence[str] | None) -> Kernel:
         if space.name not in renamed
     )
     launches = tuple(_launch(call, device, renamed, workspaces) for call in calls)
+    with _let_through("TVM's text of it cannot be used"):
+        check_emitted(str(source), cuda_headers(), [launch.entry for launch in launches])
     return Kernel(str(source), launches, workspaces=workspaces)
 
 

@@ -14,7 +14,8 @@ from pytest_gpuenergy.files import keep_for_later
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.workloads.workload import Tensor
 
-_FORMAT = 1
+_FORMAT = 2
+"""Raised when texts that were kept before must not be used again."""
 
 
 class LoweredCache:

@@ -20,12 +20,19 @@ from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.errors import InputError, OutputError
 from pytest_gpuenergy.files import lock, open_file, write_atomically
-from pytest_gpuenergy.kernels.database import RECORD_FILE, WORKLOAD_FILE, load_database
+from pytest_gpuenergy.kernels.database import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    DatabaseRecord,
+    load_database,
+)
 from pytest_gpuenergy.kernels.json_input import FormError, parse, read_bytes
+from pytest_gpuenergy.kernels.record_form import check_record
 from pytest_gpuenergy.kernels.trials import IDENTITY_FILE, TRIALS_FILE, Trial, read_trials
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
 _LARGEST_BYTES = 1 << 20
+_LARGEST_LIST_BYTES = 1 << 30
 _FAILED_S = 1e10
 
 
@@ -199,10 +206,26 @@ def _read_records(folder: Path) -> list[str]:
     if not path.exists():
         return []
     _drop_torn_line(path)
-    return [record.text for record in load_database(path).records]
+    records = load_database(path).records
+    for record in records:
+        if not record.failed:  # TVM is given those that ran
+            _check(record, path)
+    return [record.text for record in records]
+
+
+def _check(record: DatabaseRecord, path: Path) -> None:
+    try:
+        check_record(json.loads(record.text))
+    except FormError as error:
+        raise InputError(
+            f"Line {record.line} of {path} cannot be used, because {error}: restore the file, or "
+            "name another folder with --out."
+        ) from None
 
 
 def _drop_torn_line(path: Path) -> None:
+    if path.stat().st_size > _LARGEST_LIST_BYTES:
+        return  # it will be refused
     with open(path, "rb+", opener=open_file) as stream:
         content = stream.read()
         whole = content.rfind(b"\n") + 1

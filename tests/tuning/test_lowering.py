@@ -159,11 +159,16 @@ def test_a_record_of_other_tensors_is_refused(record_file: RecordFile) -> None:
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
-        (0, [[["Nonsense", [], [], []]], []], "does not apply"),
+        (
+            0,
+            [[["Nonsense", [], [], []]], []],
+            "instruction 0 of the trace is of the kind",
+        ),
         (0, [[["GetSBlock", [], ["absent", "main"], ["b0"]]], []], "does not apply"),
         (0, [[], []], "no CUDA kernel"),
-        (2, "llvm", "for llvm, not for CUDA"),
-        (2, "no such target", "no such target"),
+        (2, "llvm", "the target is 'llvm'"),
+        (2, {"kind": "llvm"}, "the target has 'llvm' as 'kind'"),
+        (2, {}, "TVM has no such target"),
     ],
 )
 def test_a_record_that_cannot_be_lowered_is_told(
@@ -234,7 +239,7 @@ def test_a_database_without_workloads_has_no_kernels(database: Database) -> None
         store.database_kernel(bare, bare.valid[0])
 
 
-def test_a_stored_workload_that_tvm_cannot_read_is_told(database: Database) -> None:
+def test_a_stored_workload_that_cannot_be_read_is_told(database: Database) -> None:
     damaged = replace(database, workloads=('["1","AAAA"]',))
-    with KernelStore() as store, pytest.raises(KernelFault, match="cannot read the stored"):
+    with KernelStore() as store, pytest.raises(KernelFault, match="its module is not complete"):
         store.database_kernel(damaged, damaged.valid[0])

@@ -159,6 +159,24 @@ def test_a_damaged_description_is_refused(folder: Path) -> None:
         open_raw(folder)
 
 
+def test_a_trial_that_is_a_program_is_refused_with_its_line(folder: Path) -> None:
+    path = folder / "database_tuning_record.json"
+    ran, failed = path.read_text().splitlines(keepends=True)
+    path.write_text(ran.replace('"a"', '"a();"') + failed)
+    with pytest.raises(InputError, match=r"Line 1 of .* instruction 0 of the trace .* 'a\(\);'"):
+        open_raw(folder)
+    path.write_text(ran + failed.replace('"b"', '"b();"'))  # which TVM is never given
+    with open_raw(folder) as raw:
+        assert len(raw.records) == 2
+
+
+def test_a_list_of_trials_that_is_huge_is_refused_unread(folder: Path) -> None:
+    with (folder / "trials.jsonl").open("r+b") as stream:
+        stream.truncate(1 << 40)  # sparse: it takes no room
+    with pytest.raises(InputError, match="larger than"):
+        open_raw(folder)
+
+
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "raw").write_text("a file")
     with pytest.raises(InputError, match="cannot be written"):
