@@ -30,7 +30,7 @@ from pytest_gpuenergy.report.measurement import Interval, KernelInfo
 from pytest_gpuenergy.report.verdict import Verdict
 
 # Seven trials leave a standard error of 0.20 % in energy, on average over 126 stretches of the 14
-# kernels in bench/results/nvidia-h200-2026-11-22/heat.json (bench/validation/trials_needed.py). In
+# kernels in bench/results/nvidia-h200-2026-11-22/heat.json (docs/notes/trials-needed.md). In
 # time trials differ by 0.00020 in the median over the 175 kernels of report.json beside it, and one
 # kernel in twenty by over 0.00095.
 TRIAL_SD_ENERGY = 0.0053

@@ -92,7 +92,7 @@ def test_every_fault_names_a_test() -> None:
 
 
 def test_relative_links_lead_somewhere() -> None:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     broken = [
         f"{page.name}: {target}"
         for page in pages
