@@ -39,7 +39,7 @@ WORKLOAD = Contract(
 FREE_BYTES = 256 << 20
 
 
-class Memory(npt.NDArray[np.uint8]):  # type: ignore[misc]
+class Memory(np.ndarray[tuple[int, ...], np.dtype[np.uint8]]):
     """An array of the GPU's, as far as the runner uses one."""
 
     @property
