@@ -26,7 +26,7 @@ def test_a_callable_is_measured_in_this_process(pytester: pytest.Pytester) -> No
             assert measured.energy_mj > 0
         """
     )
-    pytester.runpytest_subprocess("-p", "pytest_gpuenergy.plugin").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
 def test_kernels_and_callables_in_one_run_are_no_strangers_to_each_other(
@@ -65,5 +65,4 @@ def test_kernels_and_callables_in_one_run_are_no_strangers_to_each_other(
             assert "foreign_process" not in measured.validity
         """
     )
-    arguments = ("-p", "pytest_gpuenergy.plugin", "--gpuenergy-order", "file")
-    pytester.runpytest_subprocess(*arguments).assert_outcomes(passed=4)
+    pytester.runpytest_subprocess("--gpuenergy-order", "file").assert_outcomes(passed=4)
