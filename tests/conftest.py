@@ -14,6 +14,7 @@ import pytest
 from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.kernels.database import Database, load_database
 from pytest_gpuenergy.kernels.records import BANDS, Record, RecordFile
+from pytest_gpuenergy.tuning.requirements import installed_tvm
 from pytest_gpuenergy.workloads import CASES
 
 # It cannot be imported twice, which is what happens when a run within a test is the first to do so.
@@ -80,14 +81,19 @@ def record_file(database: Database) -> RecordFile:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none, with the reason."""
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
-        return
-    reason = _why_no_gpu()
-    if reason:
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    """Skip what needs a GPU or TVM where there is none, with the reason."""
+    for marker, why_not in (("gpu", _why_no_gpu), ("tvm", _why_no_tvm)):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and (reason := why_not()):
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_no_tvm() -> str | None:
+    version = installed_tvm()
+    if version is not None and version.startswith("0.27."):
+        return None
+    return f"needs Apache TVM 0.27: {version or 'none'} is installed"
 
 
 def _why_no_gpu() -> str | None:

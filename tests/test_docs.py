@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +39,7 @@ def test_the_workloads_page_says_what_is_so(pytester: pytest.Pytester) -> None:
     pytester.runpytest().assert_outcomes(passed=1)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="kernels are made by TVM")
+@pytest.mark.tvm
 def test_a_bench_of_tuned_records_runs(pytester: pytest.Pytester, record_file: RecordFile) -> None:
     pytester.makepyprojecttoml(snippets("docs/workloads.md", "toml")[0])
     pytester.makepyfile(test_tuned=snippets("docs/workloads.md")[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -15,9 +14,6 @@ import tuner_process
 from pytest_gpuenergy.kernels.trials import Trial
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_tuner.py")))
-needs_tvm = pytest.mark.skipif(
-    importlib.util.find_spec("tvm") is None, reason="kernels are made from records by Apache TVM"
-)
 
 
 class Bench:
@@ -49,7 +45,7 @@ def row(output: str, tuner: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-@needs_tvm
+@pytest.mark.tvm
 def test_both_tuners_are_watched_and_measured_alike(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,7 +72,7 @@ def test_both_tuners_are_watched_and_measured_alike(
     assert float(row(shown, "direct")[9].rstrip("*")) == pytest.approx(time_us, abs=0.01)
 
 
-@needs_tvm
+@pytest.mark.tvm
 def test_the_fastest_of_other_schedules_are_measured(bench: Bench) -> None:
     assert bench.run("--tuners", "stock", "--kernels", "2") == 0
     first, second = bench.results["case7/stock"]["contenders"]
@@ -113,7 +109,7 @@ def test_a_search_without_trials_has_no_rate() -> None:
     assert (summary["trials"], summary["trials_per_min"], summary["best_ms"]) == (0, None, None)
 
 
-@needs_tvm
+@pytest.mark.tvm
 def test_a_tuner_that_dies_is_told_and_its_kernels_are_measured(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,7 +126,7 @@ def test_a_tuner_that_dies_is_told_and_its_kernels_are_measured(
     assert bench.results["case7/stock"]["trials"] == 8
 
 
-@needs_tvm
+@pytest.mark.tvm
 def test_a_search_ends_at_its_limit_and_counts(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

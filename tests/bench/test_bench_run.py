@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,7 @@ from pytest_gpuenergy.report import load_report
 if TYPE_CHECKING:
     from conftest import Bench
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tvm") is None, reason="kernels are made from records by Apache TVM"
-)
+pytestmark = pytest.mark.tvm
 
 
 def test_shipped_kernels_are_made_verified_and_measured(bench: Bench) -> None:

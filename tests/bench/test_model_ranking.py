@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import random
@@ -27,9 +26,6 @@ pytest.importorskip("scipy")
 import model_ranking
 import ranking
 
-needs_tvm = pytest.mark.skipif(
-    importlib.util.find_spec("tvm") is None, reason="kernels are made from records by Apache TVM"
-)
 FIGURE = st.floats(1e-3, 1e3)
 PAIRS = st.lists(st.tuples(FIGURE, FIGURE), min_size=2, max_size=40)
 DISTINCT = st.lists(st.integers(1, 10**6).map(float), min_size=2, max_size=40, unique=True)
@@ -178,7 +174,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return code
 
 
-@needs_tvm
+@pytest.mark.tvm
 def test_the_command_compares_kernels(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -194,7 +190,7 @@ def test_the_command_compares_kernels(
     assert all(time > 0 for time in times)
 
 
-@needs_tvm
+@pytest.mark.tvm
 def test_a_kernel_that_was_not_measured_has_the_time_of_its_search(
     records: Path,
     record_file: RecordFile,
@@ -235,7 +231,7 @@ def test_a_power_that_was_not_measured_is_not_fitted(
     ("arguments", "message"),
     [(["--cases", "case5"], "has records of case7"), (["--fit"], "A fit needs two cases")],
 )
-@needs_tvm
+@pytest.mark.tvm
 def test_what_cannot_be_compared_is_told(
     records: Path,
     monkeypatch: pytest.MonkeyPatch,

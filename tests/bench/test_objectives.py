@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -11,9 +10,7 @@ from typing import Any
 import objectives
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tvm") is None, reason="kernels are made from records by Apache TVM"
-)
+pytestmark = pytest.mark.tvm
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_tuner.py")))
 
 

@@ -18,9 +18,7 @@ from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.worker import Worker
 from pytest_gpuenergy.workloads import CASES
 
-pytestmark = pytest.mark.skipif(
-    metadata.version("apache-tvm").split(".")[:2] != ["0", "27"], reason="needs TVM 0.27"
-)
+pytestmark = pytest.mark.tvm
 
 
 @pytest.fixture(autouse=True)

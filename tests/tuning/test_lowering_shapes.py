@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib import metadata
 
 import pytest
 
@@ -15,9 +14,7 @@ from pytest_gpuenergy.tuning.lowering import KernelStore
 from pytest_gpuenergy.verification import verify
 from pytest_gpuenergy.workloads import Conv2d
 
-pytestmark = pytest.mark.skipif(
-    metadata.version("apache-tvm").split(".")[:2] != ["0", "27"], reason="needs TVM 0.27"
-)
+pytestmark = pytest.mark.tvm
 
 PLAIN = Conv2d.of("plain", 1, 9, 11, 8, 8, 3, 3, 1, 2)
 WORKLOADS = [

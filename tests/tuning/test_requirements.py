@@ -11,15 +11,18 @@ from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.tuning.requirements import check_tvm, import_tvm, installed_tvm
 
 
+@pytest.mark.tvm
 def test_the_installed_pair_of_tvm_and_its_ffi_survives() -> None:
     """Fails with what to install when the pair crashes, as it does with apache-tvm-ffi 0.1.15."""
     assert check_tvm() == metadata.version("apache-tvm")
 
 
+@pytest.mark.tvm
 def test_the_installed_version_is_known_without_an_import() -> None:
     assert installed_tvm() == metadata.version("apache-tvm")
 
 
+@pytest.mark.tvm
 def test_a_pair_that_crashes_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = tmp_path / "tvm"
     (package / "s_tir").mkdir(parents=True)
@@ -37,6 +40,7 @@ def test_a_pair_that_crashes_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert "pip install" in str(error.value)
 
 
+@pytest.mark.tvm
 def test_a_tvm_that_cannot_be_imported_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -59,22 +59,26 @@ def pid_of(proposals: Proposals) -> int:
     return int(worker.pid)
 
 
+@pytest.mark.tvm
 def test_a_batch_is_lowered(start: Start) -> None:
     batch = take(start(RANDOM))
     assert len(batch) == 4
     assert all(isinstance(candidate.kernel, Kernel) for candidate in batch)
 
 
+@pytest.mark.tvm
 def test_replay_trace_with_a_seed_is_the_same_every_time(start: Start) -> None:
     first, second = start(RANDOM), start(RANDOM)
     assert [texts(take(first)) for _ in range(2)] == [texts(take(second)) for _ in range(2)]
 
 
+@pytest.mark.tvm
 def test_another_seed_is_another_search(start: Start) -> None:
     other = SearchSettings(8, 4, 1, "replay-trace", "all", batch=4)
     assert texts(take(start(RANDOM))) != texts(take(start(other)))
 
 
+@pytest.mark.tvm
 def test_several_processes_search_elsewhere_and_learn_from_each_other(start: Start) -> None:
     proposals = start(replace(EVOLVING, threads=6))
     assert proposals.processes == 2
@@ -97,6 +101,7 @@ def test_a_batch_must_be_requested(start: Start) -> None:
         start(RANDOM).take()
 
 
+@pytest.mark.tvm
 def test_scores_are_learned(start: Start) -> None:
     proposals = start(EVOLVING)
     batch = take(proposals)
@@ -105,6 +110,7 @@ def test_scores_are_learned(start: Start) -> None:
     assert take(proposals)
 
 
+@pytest.mark.tvm
 def test_an_earlier_search_is_learned(start: Start) -> None:
     known = [Scored(record, 1e-3) for record in texts(take(start(EVOLVING)))]
     again = start(EVOLVING, known)
@@ -112,6 +118,7 @@ def test_an_earlier_search_is_learned(start: Start) -> None:
     assert json.loads(again.stored_workload() or "")
 
 
+@pytest.mark.tvm
 def test_a_search_that_goes_on_proposes_something_else(start: Start) -> None:
     first = texts(take(start(RANDOM)))
     again = texts(take(start(RANDOM, [Scored(record, 1e-3) for record in first])))
@@ -126,6 +133,7 @@ def test_who_is_told_to_stop_does_not_wait_for_the_process(start: Start) -> None
     assert proposals.take(stop) == []
 
 
+@pytest.mark.tvm
 def test_a_batch_whose_lowering_is_dropped_is_not_waited_for() -> None:
     class Closed:
         def lower(self, *_: object) -> Future[Kernel]:
@@ -139,6 +147,7 @@ def test_a_batch_whose_lowering_is_dropped_is_not_waited_for() -> None:
         take(proposals)
 
 
+@pytest.mark.tvm
 def test_a_search_survives_the_death_of_its_process(start: Start) -> None:
     proposals = start(RANDOM)
     take(proposals)
@@ -157,6 +166,7 @@ def test_a_search_whose_process_keeps_dying_is_told(
         take(proposals)
 
 
+@pytest.mark.tvm
 def test_what_goes_wrong_while_learning_is_told(start: Start) -> None:
     proposals = start(EVOLVING)
     take(proposals)

@@ -41,6 +41,7 @@ def device() -> Iterator[EmulatedDevice]:
         yield device
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("pipelined", [False, True], ids=["", "pipelined"])
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize(
@@ -60,6 +61,7 @@ def test_every_form_is_right(
     verify(device, kernel, SMALL)
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_other_convolutions_are_right(
     child: Worker, device: EmulatedDevice, workload: Conv2d
@@ -111,6 +113,7 @@ def test_a_grouped_convolution_is_no_single_product() -> None:
     assert gemm_forms(Conv2d.of("x", 1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 8).shape) == ()
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("workload", ONE_POSITION, ids=lambda workload: workload.name)
 def test_one_output_position_has_tvms_own_space(child: Worker, workload: Conv2d) -> None:
     traces = child.call("traces", workload, "all", timeout_s=120)
@@ -118,6 +121,7 @@ def test_one_output_position_has_tvms_own_space(child: Worker, workload: Conv2d)
     assert not any("transform_layout" in trace for trace in traces)
 
 
+@pytest.mark.tvm
 def test_the_spaces_are_tvms_own_ours_and_both(child: Worker) -> None:
     direct, gemm, both = (
         child.call("traces", SMALL, space, timeout_s=120) for space in ("direct", "gemm", "all")
@@ -128,6 +132,7 @@ def test_the_spaces_are_tvms_own_ours_and_both(child: Worker) -> None:
     assert len(both) == len(direct) + len(gemm)
 
 
+@pytest.mark.tvm
 def test_processes_share_the_forms(child: Worker) -> None:
     whole, *parts = (
         child.call("traces", CASES["case7"], "gemm", *share, timeout_s=120)
@@ -137,6 +142,7 @@ def test_processes_share_the_forms(child: Worker) -> None:
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
+@pytest.mark.tvm
 def test_a_grouped_convolution_has_tvms_own_space(child: Worker) -> None:
     grouped = Conv2d.of("grouped", 1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 2)
     assert child.call("traces", grouped, "all", timeout_s=120)

@@ -25,6 +25,7 @@ from pytest_gpuenergy.tuning.settings import SearchSettings
 from pytest_gpuenergy.tuning.tuner import Tuner, TuneResult
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
+pytestmark = pytest.mark.tvm
 EMULATED = ["--gpu-device", "emulated"]
 COMMAND = [sys.executable, "-m", "pytest_gpuenergy.cli", "tune", "--gpu-device", "emulated"]
 

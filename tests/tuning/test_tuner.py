@@ -27,6 +27,7 @@ from pytest_gpuenergy.worker import Worker
 from pytest_gpuenergy.workloads import CASES, Conv2d, Workload
 from pytest_gpuenergy.workloads.table import parse_shape
 
+pytestmark = pytest.mark.tvm
 Tune = Callable[..., "Search"]
 CASE_7_AND_6 = [CASES["case7"], CASES["case6"]]
 
