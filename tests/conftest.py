@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import signal
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
 import pytest
 
 from pytest_gpuenergy.devices import lock
+from pytest_gpuenergy.devices.emulated.toolchain import Toolchain, find_compiler
 from pytest_gpuenergy.kernels.database import Database, load_database
 from pytest_gpuenergy.kernels.records import BANDS, Record, RecordFile
 from pytest_gpuenergy.tuning.requirements import installed_tvm
@@ -31,12 +35,41 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 RAW = Path(__file__).parent / "data/case7_raw"
 
 
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What can be made again, one for all workers: files in it are named after their content."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "cache"
+
+
+@pytest.fixture(scope="session")
+def host_cache(shared_cache: Path) -> Path:
+    """The emulated GPU's part of it, with what all kernels share: headers and runtime."""
+    folder = shared_cache / "emulated" / "host"
+    folder.mkdir(parents=True, exist_ok=True)
+    Toolchain.prepare(folder, find_compiler(), jobs=2)
+    return folder
+
+
+@pytest.fixture
+def give_toolchain(host_cache: Path) -> Callable[[Path], None]:
+    """Put what all kernels share into another folder of host programs."""
+
+    def give(folder: Path) -> None:
+        for built in host_cache.glob("host-*"):
+            shutil.copytree(built, folder / built.name)
+
+    return give
+
+
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder for each test; the cache of compiled kernels is shared by the session."""
+def own_folders(
+    tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A state folder for each test, and the shared cache."""
     state = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("GPUENERGY_STATE", str(state))
-    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("GPUENERGY_CACHE", str(shared_cache))
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)  # else there are annotations
     return state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,10 @@ def test_all_runs_are_removed(project: Path) -> None:
 
 
 @pytest.mark.usefixtures("machine_apart")
-def test_what_a_run_writes_at_its_end_goes_too(pytester: pytest.Pytester) -> None:
+def test_what_a_run_writes_at_its_end_goes_too(
+    pytester: pytest.Pytester, give_toolchain: Callable[[Path], None]
+) -> None:
+    give_toolchain(cache_dir("emulated", "host"))
     home = pytester.path / ".gpuenergy"
     (pytester.path / "pyproject.toml").write_text(INI)
     pytester.makepyfile(parts=PARTS, test_scale=BENCH)

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,11 +185,14 @@ def test_a_folder_that_is_removed_in_mid_run_is_told_in_one_sentence(
     project: Project,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
+    give_toolchain: Callable[[Path], None],
     variable: str,
     sentence: str,
 ) -> None:
     if variable:
         monkeypatch.setenv(variable, str(tmp_path / "folder"))
+    if variable == "GPUENERGY_CACHE":
+        give_toolchain(tmp_path / "folder" / "emulated" / "host")
     project.module(f"VARIABLE = {variable!r}\n{REMOVES}")
     result = project.run_apart("--powercap", "1", "--gpuenergy-order", "file")
     result.stdout.fnmatch_lines([sentence])

@@ -27,13 +27,11 @@ __global__ void k(const float* x, float* y) {
 
 
 @pytest.fixture(scope="module", params=["g++", "clang++"])
-def runner(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HostRunner]:
+def runner(request: pytest.FixtureRequest, host_cache: Path) -> Iterator[HostRunner]:
     compiler = shutil.which(request.param)
     if compiler is None:
         pytest.skip(f"{request.param} is not installed")
-    host = HostRunner(tmp_path_factory.getbasetemp() / "compilers", compiler=compiler, jobs=2)
+    host = HostRunner(host_cache, compiler=compiler, jobs=2)
     yield host
     host.close()
 

@@ -16,9 +16,8 @@ TIMEOUT_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory):
-    # One folder for all modules of a session: the runtime is built once.
-    host = HostRunner(tmp_path_factory.getbasetemp() / "host-cache", jobs=2)
+def runner(host_cache):
+    host = HostRunner(host_cache, jobs=2)
     yield host
     host.close()
 
@@ -715,9 +714,9 @@ def test_a_misaligned_address_is_a_fault(runner, tmp_path, statement, said):
         runner.check_races(kernel, {"y": arena}, {}, timeout_s=60)
 
 
-def test_a_kernel_is_not_begun_once_the_device_is_closed(tmp_path):
+def test_a_kernel_is_not_begun_once_the_device_is_closed(tmp_path, host_cache):
     """By a thread that goes on when an interrupt has ended everything else."""
-    host = HostRunner(tmp_path / "cache")
+    host = HostRunner(host_cache)
     kernel = Kernel(
         'extern "C" __global__ void k(float* y) { y[0] = 1; }',
         (Launch("k", (1, 1, 1), (1, 1, 1), ("y",)),),

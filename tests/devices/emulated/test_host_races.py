@@ -11,9 +11,8 @@ from pytest_gpuenergy.workloads import Tensor
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory):
-    # One folder for all modules of a session: the runtime is built once.
-    host = HostRunner(tmp_path_factory.getbasetemp() / "host-cache", jobs=2)
+def runner(host_cache):
+    host = HostRunner(host_cache, jobs=2)
     yield host
     host.close()
 

@@ -21,9 +21,8 @@ ELEMENTS = 1 << 15
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostRunner]:
-    # One folder for all modules of a session: the runtime is built once.
-    host = HostRunner(tmp_path_factory.getbasetemp() / "host-cache", jobs=2)
+def runner(host_cache: Path) -> Iterator[HostRunner]:
+    host = HostRunner(host_cache, jobs=2)
     yield host
     host.close()
 
