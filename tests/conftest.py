@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -40,6 +40,15 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What can be made again, one for all workers: files in it are named after their content."""
     folder = tmp_path_factory.getbasetemp()
     return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "cache"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_bytecode(shared_cache: Path) -> Iterator[None]:
+    """Processes that tests start compile our modules once, also where nothing is to be written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")
