@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.records import RecordFile, find_records, records_of
-from pytest_gpuenergy.tuning.lowering import KernelStore
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.tvm.lowering import KernelStore
+from pytest_gpuenergy.tvm.records import RecordFile, find_records, records_of
 from pytest_gpuenergy.workloads import CASES, Conv2d, all_networks, find_workload, network
 
 BENCH = Path(__file__).parent / "bench"

@@ -20,14 +20,14 @@ from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.statistics import WANDER, estimate
 from pytest_gpuenergy.energy.trials import Trial
-from pytest_gpuenergy.harness import Harness, Subject
+from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.gate.comparison import compare
+from pytest_gpuenergy.gate.settings import SAME_BOARD_SD, GateSettings
+from pytest_gpuenergy.gate.verdict import Verdict
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.metrics import METRICS
+from pytest_gpuenergy.record.measurement import Interval, KernelInfo
+from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
-from pytest_gpuenergy.report.gate import compare
-from pytest_gpuenergy.report.gate_settings import SAME_BOARD_SD, GateSettings
-from pytest_gpuenergy.report.measurement import Interval, KernelInfo
-from pytest_gpuenergy.report.verdict import Verdict
 
 # Seven trials leave a standard error of 0.20 % in energy, on average over 126 stretches of the 14
 # kernels in bench/results/nvidia-h200-2026-11-22/heat.json (docs/notes/trials-needed.md). In

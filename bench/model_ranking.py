@@ -31,17 +31,17 @@ from ranking import TOP, Row, agreement, close_pairs, regret, table
 from scipy.optimize import least_squares
 
 from pytest_gpuenergy.devices.device import Work
-from pytest_gpuenergy.devices.emulated.coefficients import COEFFICIENTS, Coefficients
 from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.devices.emulated.model import demand_of
 from pytest_gpuenergy.devices.emulated.profiles import PROFILES, GpuProfile
-from pytest_gpuenergy.devices.emulated.traffic import Traffic, TrafficCache
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.devices.emulated.timing.coefficients import COEFFICIENTS, Coefficients
+from pytest_gpuenergy.devices.emulated.timing.model import demand_of
+from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic, TrafficCache
+from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.records import Record, load_records
-from pytest_gpuenergy.paths import cache_dir
-from pytest_gpuenergy.tuning.lowering import KernelStore
-from pytest_gpuenergy.verification import arenas_for
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.tvm.lowering import KernelStore
+from pytest_gpuenergy.tvm.records import Record, load_records
 from pytest_gpuenergy.workloads.workload import Workload
 
 RECORDS = Path(__file__).parent / "records" / "nvidia-h200"

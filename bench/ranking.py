@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import kendalltau, spearmanr
 
-from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.report.tables import markdown_table
+from pytest_gpuenergy.support.errors import InputError
 
 TOP = 5
 CLOSE = (1.02, 2.0)

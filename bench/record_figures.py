@@ -15,10 +15,10 @@ import sys
 from collections.abc import Set
 from pathlib import Path
 
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.kernels.records import Measured, dump_records, find_records, load_records
-from pytest_gpuenergy.report.measurement import Measurement
+from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.store import load_report, merge
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.tvm.records import Measured, dump_records, find_records, load_records
 from pytest_gpuenergy.workloads import find_workload
 
 RECORDS = Path(__file__).parent / "records" / "nvidia-h200"

@@ -36,14 +36,14 @@ from pathlib import Path
 from sanitizer_child import MARK, command, first_blocks
 from sanitizer_results import TOOLS, Check, Outcome, Results, Tool, read_results
 
-from pytest_gpuenergy.devices.nvrtc import Binary, CompilerPool
+from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.records import load_records
-from pytest_gpuenergy.paths import cache_dir
-from pytest_gpuenergy.signals import termination_as_interrupt
-from pytest_gpuenergy.tuning.lowering import KernelStore
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.support.signals import termination_as_interrupt
+from pytest_gpuenergy.tvm.lowering import KernelStore
+from pytest_gpuenergy.tvm.records import load_records
 
 RECORDS = Path(__file__).parent / "records" / "nvidia-h200"
 SANITIZER = "compute-sanitizer"

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_gpuenergy.devices.cuda_runner import CudaRunner
-from pytest_gpuenergy.devices.nvrtc import Binary
+from pytest_gpuenergy.devices.cuda.nvrtc import Binary
+from pytest_gpuenergy.devices.cuda.runner import CudaRunner
+from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels.kernel import Dim3, Kernel
-from pytest_gpuenergy.kernels.records import load_records
-from pytest_gpuenergy.tuning.lowering import KernelStore
-from pytest_gpuenergy.verification import arenas_for
+from pytest_gpuenergy.tvm.lowering import KernelStore
+from pytest_gpuenergy.tvm.records import load_records
 
 MARK = "kernel under test: "
 

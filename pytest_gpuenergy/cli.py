@@ -10,8 +10,8 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 from pytest_gpuenergy import __version__
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.terminal import printable_output
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.terminal import printable_output
 
 COMMANDS = (
     *("doctor", "tune", "kernels", "powercap"),

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_gpuenergy.cap_plugin import OUTCOME, CapOutcome, CapPlugin
-from pytest_gpuenergy.errors import GpuEnergyError, InputError, PowerCapError
-from pytest_gpuenergy.gate_plugin import MARKER, VERDICT, GatePlugin
-from pytest_gpuenergy.options import Options, add_options, named_device
-from pytest_gpuenergy.terminal import printable, show_section
-from pytest_gpuenergy.workers import PROBLEMS, RUN_ID, WorkerPlugin
+from pytest_gpuenergy.pytest_plugin.caps import OUTCOME, CapOutcome, CapPlugin
+from pytest_gpuenergy.pytest_plugin.gate import MARKER, VERDICT, GatePlugin
+from pytest_gpuenergy.pytest_plugin.options import Options, add_options, named_device
+from pytest_gpuenergy.pytest_plugin.xdist import PROBLEMS, RUN_ID, WorkerPlugin
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, PowerCapError
+from pytest_gpuenergy.support.terminal import printable, show_section
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.benchmark import EnergyBenchmark
+    from pytest_gpuenergy.control.powercap import PowerCap
     from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.energy.powercap import PowerCap
     from pytest_gpuenergy.kernels.kernel import Kernel
-    from pytest_gpuenergy.session import Session
+    from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
+    from pytest_gpuenergy.pytest_plugin.session import Session
 
 OPTIONS = pytest.StashKey[Options]()
 GATE = pytest.StashKey[GatePlugin]()
@@ -40,9 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options, and refuse what cannot work before anything is measured."""
-    from pytest_gpuenergy.outputs import check_outputs
+    from pytest_gpuenergy.pytest_plugin.outputs import check_outputs
+    from pytest_gpuenergy.pytest_plugin.session import Session, choose_run_id
     from pytest_gpuenergy.report.html import check_html
-    from pytest_gpuenergy.session import Session, choose_run_id
 
     try:
         options = Options.from_pytest_config(config)
@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[CAPS] = caps = CapPlugin()
     config.pluginmanager.register(caps, "gpuenergy-caps")
     if options.export_folder is not None:
-        from pytest_gpuenergy.export_plugin import ExportPlugin
+        from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
 
         config.pluginmanager.register(ExportPlugin(options.export_folder), EXPORT)
     config.addinivalue_line(
@@ -73,11 +73,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "by more than rel",
     )
     if given is None and config.get_verbosity() >= 0:
-        from pytest_gpuenergy.progress import ProgressPlugin
+        from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin
 
         config.pluginmanager.register(ProgressPlugin(config, _has_figures), "gpuenergy-progress")
     if given is None and config.pluginmanager.has_plugin("benchmark"):
-        from pytest_gpuenergy.bridge import BenchmarkBridge
+        from pytest_gpuenergy.pytest_plugin.bridge import BenchmarkBridge
 
         config.pluginmanager.register(BenchmarkBridge(config), BRIDGE)
 
@@ -118,7 +118,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mix the items of each test that runs under several power caps or with several kernels."""
-    from pytest_gpuenergy.order import Place, interleave
+    from pytest_gpuenergy.pytest_plugin.order import Place, interleave
 
     if config.stash[OPTIONS].order == "file":
         return
@@ -142,7 +142,7 @@ def pytest_report_collectionfinish(
     session = config.stash[SESSION]
     if not session.opened or not items:
         return []
-    from pytest_gpuenergy.header import header_lines
+    from pytest_gpuenergy.pytest_plugin.header import header_lines
 
     return list(map(printable, header_lines(session)))
 
@@ -165,7 +165,7 @@ def gpu(request: pytest.FixtureRequest) -> Device:
 @pytest.fixture
 def powercap(request: pytest.FixtureRequest, gpu: Device) -> PowerCap:  # noqa: ARG001
     """The power cap of this item, set on the card; parametrized by ``--powercap``."""
-    from pytest_gpuenergy.energy.powercap import CURRENT
+    from pytest_gpuenergy.control.powercap import CURRENT
 
     cap: PowerCap = getattr(request, "param", CURRENT)
     session = request.config.stash[SESSION]
@@ -191,7 +191,7 @@ def powercap(request: pytest.FixtureRequest, gpu: Device) -> PowerCap:  # noqa: 
 @pytest.fixture
 def energy_benchmark(request: pytest.FixtureRequest, gpu: Device) -> EnergyBenchmark:  # noqa: ARG001
     """Call it with a kernel or a callable: it verifies, measures, records and returns."""
-    from pytest_gpuenergy.benchmark import EnergyBenchmark
+    from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
 
     cap = request.getfixturevalue("powercap") if "powercap" in request.fixturenames else None
     stash = request.config.stash
@@ -256,7 +256,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
         # Its exit status reaches nobody. The attribute is pytest-xdist's.
         config.workeroutput[PROBLEMS] = problems  # type: ignore[attr-defined]
     else:
-        from pytest_gpuenergy.outputs import write_outputs
+        from pytest_gpuenergy.pytest_plugin.outputs import write_outputs
 
         problems += workers.problems if workers is not None else ()
         problems += config.stash[CAPS].problems(session.testscollected)
@@ -272,7 +272,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """The table per workload and cap, where the report is, and the caps that could not be set."""
-    from pytest_gpuenergy.outputs import summary_lines
+    from pytest_gpuenergy.pytest_plugin.outputs import summary_lines
 
     lines = summary_lines(config.stash[SESSION], config.get_verbosity())
     show_section(terminalreporter, "gpuenergy", [*lines, *config.stash[CAPS].summary_lines()])

@@ -16,16 +16,16 @@ import pytest
 
 from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.devices.emulated.toolchain import Toolchain, find_compiler
-from pytest_gpuenergy.kernels.database import Database, load_database
-from pytest_gpuenergy.kernels.records import BANDS, Record, RecordFile
-from pytest_gpuenergy.tuning.requirements import installed_tvm
+from pytest_gpuenergy.tvm.database import Database, load_database
+from pytest_gpuenergy.tvm.records import BANDS, Record, RecordFile
+from pytest_gpuenergy.tvm.requirements import installed_tvm
 from pytest_gpuenergy.workloads import CASES
 
 # It cannot be imported twice, which is what happens when a run within a test is the first to do so.
 with contextlib.suppress(ImportError):
     import vl_convert  # noqa: F401
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "energy_fixtures", "report_fixtures"]
 # No deadlines: several tests at once share the processor.
 hypothesis.settings.register_profile("shared", deadline=None)
 hypothesis.settings.load_profile("shared")
@@ -140,7 +140,7 @@ def _why_no_tvm() -> str | None:
 
 def _why_no_gpu() -> str | None:
     from pytest_gpuenergy.devices.discovery import find_gpus
-    from pytest_gpuenergy.errors import DeviceError
+    from pytest_gpuenergy.support.errors import DeviceError
 
     try:
         _, gpus = find_gpus()

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_gpuenergy import files
-from pytest_gpuenergy.devices.nvrtc import CompilerPool
+from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.errors import DeviceError
-from pytest_gpuenergy.files import keep_for_later
+from pytest_gpuenergy.engine.verification import cached_reference, verify
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.tuning.lowered_cache import LoweredCache
-from pytest_gpuenergy.verification import cached_reference, verify
+from pytest_gpuenergy.support import files
+from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.files import keep_for_later
+from pytest_gpuenergy.tvm.lowered_cache import LoweredCache
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
 KERNEL = Kernel(

@@ -17,15 +17,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.errors import GpuEnergyError
-from pytest_gpuenergy.kernels.database import load_database
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.kernels.records import RecordFile, dump_records, load_records
 from pytest_gpuenergy.kernels.source import load_kernel, plan_of
+from pytest_gpuenergy.record.measurement import RunInfo
 from pytest_gpuenergy.report import load_report
-from pytest_gpuenergy.report.measurement import RunInfo
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.tvm.database import load_database
+from pytest_gpuenergy.tvm.records import RecordFile, dump_records, load_records
 
 LOADERS: dict[str, Callable[[Path], object]] = {
     "records": load_records,
@@ -51,7 +51,7 @@ import builtins, json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from test_hostile_files import LOADERS
-from pytest_gpuenergy.errors import GpuEnergyError
+from pytest_gpuenergy.support.errors import GpuEnergyError
 import pytest_gpuenergy.workloads  # what the loaders import at first use
 
 FORBIDDEN = ("exec", "compile", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.",

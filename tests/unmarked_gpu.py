@@ -52,6 +52,6 @@ def unmarked_gpu(
             def stop(self) -> Timeline:
                 return self._repeater.stop()
 
-        monkeypatch.setattr("pytest_gpuenergy.session.open_device", unmarked)
-        monkeypatch.setattr("pytest_gpuenergy.devices.replay.GraphRepeater", Graph)
+        monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.session.open_device", unmarked)
+        monkeypatch.setattr("pytest_gpuenergy.devices.cuda.graphs.GraphRepeater", Graph)
         yield

@@ -20,10 +20,10 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.report.measurement import Measurement, from_json
+from pytest_gpuenergy.record.measurement import Measurement, from_json
 from pytest_gpuenergy.report.store import load_report, merge
 from pytest_gpuenergy.report.tables import markdown_table
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 
 OURS, STOCK, CUDNN, TF32 = "ours", "TVM's tuner", "cuDNN", "cuDNN TF32"
 SIDES = (OURS, STOCK, CUDNN, TF32)

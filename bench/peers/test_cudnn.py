@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from pytest_gpuenergy.verification import cached_reference
+from pytest_gpuenergy.engine.verification import cached_reference
 from pytest_gpuenergy.workloads.workload import ErrorBound
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.benchmark import EnergyBenchmark
     from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
     from pytest_gpuenergy.workloads import Conv2d
 
 Precision = Literal["ieee", "tf32"]

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import steps
 
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.errors import GpuEnergyError
-from pytest_gpuenergy.report.measurement import Measurement
-from pytest_gpuenergy.tuning.requirements import installed_tvm
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.tvm.requirements import installed_tvm
 from pytest_gpuenergy.workloads.table import choose_workloads
 
 OURS = (sys.executable, "-m", "pytest_gpuenergy.cli", "tune")

@@ -36,12 +36,12 @@ from command import (
     words,
 )
 
-from pytest_gpuenergy.errors import InputError
-from pytest_gpuenergy.kernels.records import find_records, load_records
-from pytest_gpuenergy.metrics import METRICS
-from pytest_gpuenergy.report.measurement import Measurement
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.tuning.settings import SPACES
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tvm.records import find_records, load_records
+from pytest_gpuenergy.tvm.settings import SPACES
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
 BENCH = "tuning/objectives"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pytest_gpuenergy.control.lease import enforced_limit_w
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.energy.lease import enforced_limit_w
-from pytest_gpuenergy.errors import InputError, KernelFault
-from pytest_gpuenergy.harness import Harness, Subject
-from pytest_gpuenergy.report.measurement import Measurement, from_json, to_json
-from pytest_gpuenergy.tuning.lowering import KernelStore
+from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.record.measurement import Measurement, from_json, to_json
+from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.tvm.lowering import KernelStore
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
 LOCK_WAIT_S = 10.0

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.files import write_atomically
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.files import write_atomically
 
 SCHEMA_VERSION = 1
 Result = dict[str, Any]

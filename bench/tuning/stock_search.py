@@ -21,10 +21,10 @@ from typing import Any
 
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.kernels.trials import TRIALS_FILE, Trial
-from pytest_gpuenergy.tuning.lower import conv2d_module, cuda_target
-from pytest_gpuenergy.tuning.requirements import import_tvm
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.tvm.lower import conv2d_module, cuda_target
+from pytest_gpuenergy.tvm.requirements import import_tvm
+from pytest_gpuenergy.tvm.trials import TRIALS_FILE, Trial
 from pytest_gpuenergy.workloads import find_workload
 
 LOCK_WAIT_S = 10.0

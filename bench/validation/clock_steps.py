@@ -23,20 +23,20 @@ import kernels
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.devices.cuda_runner import CudaRunner
+from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
+from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
+from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.devices.device import Device, Timeline
-from pytest_gpuenergy.devices.nvrtc import CompilerPool
-from pytest_gpuenergy.devices.replay import GraphRepeater
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.counter import EnergyCounter
 from pytest_gpuenergy.energy.sensors import Conditions, read_conditions
 from pytest_gpuenergy.energy.source import Edge
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.files import write_atomically
-from pytest_gpuenergy.paths import cache_dir
+from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.tuning.lowering import KernelStore
-from pytest_gpuenergy.verification import arenas_for
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.tvm.lowering import KernelStore
 
 MOST_NOTES = 1 << 20
 SOURCE = """

@@ -12,14 +12,14 @@ import kernels
 import pytest
 from record import Validated, Validation
 
+from pytest_gpuenergy.control.lease import enforced_limit_w
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.energy.lease import enforced_limit_w
 from pytest_gpuenergy.energy.meter import MeterSettings
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.source import EnergySource
-from pytest_gpuenergy.errors import GpuEnergyError
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.tuning.lowering import KernelStore
+from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.tvm.lowering import KernelStore
 from pytest_gpuenergy.workloads.workload import Workload
 
 SUBJECTS = (

@@ -14,9 +14,9 @@ from pytest_gpuenergy.energy.meter import EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.energy.samples import average_power_mw, instant_power_mw
 from pytest_gpuenergy.energy.sensors import read_conditions
 from pytest_gpuenergy.energy.source import EnergySource
-from pytest_gpuenergy.errors import DeviceError
-from pytest_gpuenergy.metrics import METRICS
-from pytest_gpuenergy.report.measurement import Measurement
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import METRICS
+from pytest_gpuenergy.support.errors import DeviceError
 
 CLASSIC, COLD, SINGLE = "classic", "cold window", "single launches"
 PARTS, PART_S = 6, 2.0

@@ -19,8 +19,8 @@ from typing import Any
 
 from record import OURS, Attempt, Validated, Validation, read_validation
 
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.metrics import METRICS, Metric
+from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 

@@ -19,18 +19,18 @@ from kernels import TIMEOUT_S, loaded
 from protocols import PARTS, Protocols, ours, reference_of, steady
 from record import Attempt, Validated
 
-from pytest_gpuenergy.harness import Harness
-from pytest_gpuenergy.harness import Subject as Named
-from pytest_gpuenergy.labels import kernel_label
-from pytest_gpuenergy.metrics import METRICS
-from pytest_gpuenergy.verification import arenas_for
+from pytest_gpuenergy.engine.harness import Harness
+from pytest_gpuenergy.engine.harness import Subject as Named
+from pytest_gpuenergy.engine.verification import arenas_for
+from pytest_gpuenergy.pytest_plugin.labels import kernel_label
+from pytest_gpuenergy.record.metrics import METRICS
 
 if TYPE_CHECKING:
     from conftest import Notebook, Subject
-    from pytest_gpuenergy.benchmark import EnergyBenchmark
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.energy.meter import Reading
     from pytest_gpuenergy.energy.source import EnergySource
+    from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
 
 ENERGY_TOLERANCE, TIME_TOLERANCE = 0.01, 0.005
 LEAST_BUSY = 0.99

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.errors import InputError, ReportError
-from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.source import plan_of, read_plan
-from pytest_gpuenergy.report.measurement import Measurement, from_json, to_json
+from pytest_gpuenergy.record.measurement import Measurement, from_json, to_json
+from pytest_gpuenergy.support.errors import InputError, ReportError
+from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.workloads.workload import Array, Scalar, Tensor, Workload
 
 _LINES, _PLAN, _SOURCE, _INPUTS = "items.jsonl", "kernel.json", "kernel.cu", "inputs.npz"

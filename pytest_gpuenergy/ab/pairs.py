@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
 from pytest_gpuenergy.ab.rounds import take_turns
+from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.powercap import PowerCap
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.energy.lease import PowerCapLease
-from pytest_gpuenergy.energy.powercap import PowerCap
-from pytest_gpuenergy.report.counterparts import Counterparts
-from pytest_gpuenergy.report.gate import Comparison, Unmatched
-from pytest_gpuenergy.report.gate_settings import GateSettings
-from pytest_gpuenergy.report.gate_views import label
-from pytest_gpuenergy.report.measurement import RunInfo
-from pytest_gpuenergy.report.verdict import Judgement, count_comparisons
+from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
+from pytest_gpuenergy.gate.counterparts import Counterparts
+from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.gate.verdict import Judgement, count_comparisons
+from pytest_gpuenergy.gate.views import label
+from pytest_gpuenergy.record.measurement import RunInfo
 
 Revision = tuple[RunInfo, Sequence[Exhibit]]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 
 _PATIENCE_S = 60.0
 _LINES_SHOWN = 30

@@ -13,12 +13,12 @@ from statistics import fmean
 from pytest_gpuenergy.ab.exhibit import Exhibit
 from pytest_gpuenergy.devices.device import Arena, Device, Work
 from pytest_gpuenergy.energy.meter import EnergyMeter, MeterSettings, Reading
-from pytest_gpuenergy.errors import DeviceError, KernelFault
+from pytest_gpuenergy.gate.ratio import paired_log_ratio
+from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.gate.verdict import Judgement, Verdict, decide, tail_of
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.metrics import Metric
-from pytest_gpuenergy.report.gate_settings import GateSettings
-from pytest_gpuenergy.report.ratio import paired_log_ratio
-from pytest_gpuenergy.report.verdict import Judgement, Verdict, decide, tail_of
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
 SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf)
 """Of one turn: the scatter between rounds tells how precise it is, so few trials do."""

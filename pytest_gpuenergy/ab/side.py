@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.ab.exhibit import Exhibit, load_exhibits, load_problems
 from pytest_gpuenergy.ab.revisions import PytestRun
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 
 
 @dataclass(frozen=True)

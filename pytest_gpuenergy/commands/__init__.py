@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from pytest_gpuenergy.terminal import printable
+from pytest_gpuenergy.support.terminal import printable
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 """What `argparse.ArgumentParser.add_subparsers` returns."""

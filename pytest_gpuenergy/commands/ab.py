@@ -14,8 +14,8 @@ from pytest_gpuenergy.commands.compare import add_gate_arguments, write_comparis
 if TYPE_CHECKING:
     from pytest_gpuenergy.ab.exhibit import Exhibit
     from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.report.gate import Comparison
-    from pytest_gpuenergy.report.gate_settings import GateSettings
+    from pytest_gpuenergy.gate.comparison import Comparison
+    from pytest_gpuenergy.gate.settings import GateSettings
 
 ROUNDS = 6
 _LOCK_WAIT_S = 10.0
@@ -62,9 +62,9 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.ab.revisions import check_paths, commit_of, run_pytest, worktree
     from pytest_gpuenergy.ab.side import check_sides, load_side
     from pytest_gpuenergy.commands.report import check_outputs
+    from pytest_gpuenergy.control.powercap import cap_words
     from pytest_gpuenergy.devices.select import check_spec
-    from pytest_gpuenergy.energy.powercap import cap_words
-    from pytest_gpuenergy.report.gate_settings import GateSettings
+    from pytest_gpuenergy.gate.settings import GateSettings
 
     settings = GateSettings.parse(arguments.fail, strict=arguments.strict)
     check_spec(arguments.gpu_device)
@@ -105,7 +105,7 @@ def _compare(
 ) -> Comparison:
     from pytest_gpuenergy.devices.lock import gpu_lock
     from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.signals import termination_as_interrupt
+    from pytest_gpuenergy.support.signals import termination_as_interrupt
 
     with contextlib.ExitStack() as stack:
         device = stack.enter_context(open_device(arguments.gpu_device))

@@ -46,10 +46,10 @@ gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200
 
 def _update(arguments: Namespace) -> int:
     from pytest_gpuenergy.commands.report import find_runs
-    from pytest_gpuenergy.report.baseline import update
-    from pytest_gpuenergy.report.gate import compare
-    from pytest_gpuenergy.report.gate_settings import GateSettings
-    from pytest_gpuenergy.report.gate_views import label, terminal
+    from pytest_gpuenergy.gate.baseline import update
+    from pytest_gpuenergy.gate.comparison import compare
+    from pytest_gpuenergy.gate.settings import GateSettings
+    from pytest_gpuenergy.gate.views import label, terminal
     from pytest_gpuenergy.report.store import load_report
     from pytest_gpuenergy.report.views import updating, write_json
 

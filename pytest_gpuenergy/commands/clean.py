@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpuenergy.commands import Subparsers, add_command
-from pytest_gpuenergy.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 
 _HOME = ".gpuenergy"
 _SIGN = "# Made by pytest-gpuenergy"
@@ -80,7 +80,7 @@ def run(arguments: Namespace) -> int:
     """List, ask, remove; 1 when the answer is no or something could not be removed."""
     found = find_project_files(Path.cwd())
     if arguments.cache:
-        from pytest_gpuenergy.paths import cache_dir
+        from pytest_gpuenergy.support.paths import cache_dir
 
         found += find_cache_files(cache_dir())
     for path in found.foreign:

@@ -14,7 +14,7 @@ from pytest_gpuenergy.commands import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.report.gate import Comparison
+    from pytest_gpuenergy.gate.comparison import Comparison
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -71,8 +71,8 @@ def add_gate_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Compare, write or print; 1 when the gate fails."""
     from pytest_gpuenergy.commands.report import check_outputs, find_runs
-    from pytest_gpuenergy.report.gate import compare
-    from pytest_gpuenergy.report.gate_settings import GateSettings
+    from pytest_gpuenergy.gate.comparison import compare
+    from pytest_gpuenergy.gate.settings import GateSettings
     from pytest_gpuenergy.report.store import load_report
 
     settings = GateSettings.parse(
@@ -96,8 +96,8 @@ def write_comparison(comparison: Comparison, arguments: Namespace) -> None:
     Raises:
         ReportError: a file cannot be written.
     """
-    from pytest_gpuenergy.report.annotations import annotate, wanted
-    from pytest_gpuenergy.report.gate_views import json_document, markdown, terminal
+    from pytest_gpuenergy.gate.annotations import annotate, wanted
+    from pytest_gpuenergy.gate.views import json_document, markdown, terminal
 
     write_outcome(arguments, comparison, terminal, json_document, markdown)
     if wanted():

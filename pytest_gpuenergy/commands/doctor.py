@@ -133,8 +133,8 @@ def _check_package(name: str) -> Check:
 
 
 def _check_folder(kind: str) -> Check:
-    from pytest_gpuenergy import paths
-    from pytest_gpuenergy.errors import InputError
+    from pytest_gpuenergy.support import paths
+    from pytest_gpuenergy.support.errors import InputError
 
     make: Callable[[], Path] = {"cache": paths.cache_dir, "state": paths.state_dir}[kind]
     name = f"{kind} folder"
@@ -156,7 +156,7 @@ def _check_folder(kind: str) -> Check:
 
 def _check_emulated() -> Check:
     from pytest_gpuenergy.devices.emulated.host import find_compiler
-    from pytest_gpuenergy.errors import GpuEnergyError
+    from pytest_gpuenergy.support.errors import GpuEnergyError
 
     try:
         compiler = find_compiler()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_gpuenergy.errors import CapWritesDeniedError, DeviceError, PowerCapError
+from pytest_gpuenergy.support.errors import CapWritesDeniedError, DeviceError, PowerCapError
 
 Status = Literal["ok", "note", "broken"]
 
@@ -88,7 +88,7 @@ def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
 
 def check_leftover(label: str, uuid: str) -> Iterator[Check]:
     """A power limit on the card ``uuid`` that ``gpuenergy powercap restore`` would put back."""
-    from pytest_gpuenergy.energy.lease_record import kept_record, leftover
+    from pytest_gpuenergy.control.lease_record import kept_record, leftover
 
     try:
         left, kept = leftover(uuid), kept_record(uuid)
@@ -158,11 +158,11 @@ def _cuda_agrees(uuids: list[str]) -> Check:
 
 
 def _power_limits(nvml: Any, handle: Any, label: str, model: str, uuid: str) -> Check:
-    from pytest_gpuenergy.devices.cuda import HostClock
+    from pytest_gpuenergy.control.powercap import read_limits
+    from pytest_gpuenergy.control.sudo import sudoers_line
+    from pytest_gpuenergy.control.writers import choose_writer
+    from pytest_gpuenergy.devices.cuda.device import HostClock
     from pytest_gpuenergy.devices.gpu import NvmlGpu
-    from pytest_gpuenergy.energy.powercap import read_limits
-    from pytest_gpuenergy.energy.sudo import sudoers_line
-    from pytest_gpuenergy.energy.writers import choose_writer
 
     name = f"{label} power limit"
     gpu = NvmlGpu(nvml, handle, model, uuid, HostClock())

@@ -13,7 +13,7 @@ from pytest_gpuenergy.commands import (
     tell,
     write_outcome,
 )
-from pytest_gpuenergy.errors import InputError, ReportError
+from pytest_gpuenergy.support.errors import InputError, ReportError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.report.store import Report
@@ -52,8 +52,8 @@ gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
 def run(arguments: Namespace) -> int:
     """Show, or write."""
     from pytest_gpuenergy.commands.report import check_outputs
-    from pytest_gpuenergy.report.history import history
-    from pytest_gpuenergy.report.history_views import json_document, markdown, terminal
+    from pytest_gpuenergy.gate.history import history
+    from pytest_gpuenergy.gate.history_views import json_document, markdown, terminal
 
     check_outputs({"json": arguments.json, "md": arguments.md})
     reports = sorted(_load(Path.cwd()), key=lambda report: report.run.started)

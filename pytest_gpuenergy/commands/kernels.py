@@ -15,11 +15,11 @@ from pytest_gpuenergy.commands import (
     print_json,
     print_table,
 )
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.kernel import Kernel
-    from pytest_gpuenergy.kernels.records import Record, RecordFile
+    from pytest_gpuenergy.tvm.records import Record, RecordFile
 
 _LONGEST_RANKS = 4000  # characters; of a number as long Python would make none
 
@@ -106,7 +106,7 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
     Raises:
         InputError: there are none, or one is damaged.
     """
-    from pytest_gpuenergy.kernels.records import load_records, record_paths
+    from pytest_gpuenergy.tvm.records import load_records, record_paths
 
     if records is None:
         here = Path.cwd()
@@ -298,7 +298,7 @@ def _export(arguments: Namespace) -> int:
 
 
 def _lowered(file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:
-    from pytest_gpuenergy.tuning.lowering import KernelStore
+    from pytest_gpuenergy.tvm.lowering import KernelStore
 
     with KernelStore() as store:
         return list(store.kernels(file, ranks))

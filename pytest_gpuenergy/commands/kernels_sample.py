@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.kernels.sampling import Sampled, Search
+    from pytest_gpuenergy.tvm.sampling import Sampled, Search
 
 
 def add_parser(actions: Subparsers) -> None:
@@ -51,7 +51,7 @@ gpuenergy kernels sample cuda_resnet_testCase_3_conv2d.json --shape 1,56,56,64,6
 
 def run(arguments: Namespace) -> int:
     """Choose, write, print."""
-    from pytest_gpuenergy.kernels.sampling import load_search, sample, write_performance
+    from pytest_gpuenergy.tvm.sampling import load_search, sample, write_performance
     from pytest_gpuenergy.workloads.table import parse_shape
 
     shape = None if arguments.shape is None else parse_shape(arguments.shape)

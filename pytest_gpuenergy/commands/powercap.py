@@ -93,9 +93,9 @@ def _show(arguments: Namespace) -> int:
 
 
 def _state(gpu: Gpu) -> dict[str, Any]:
-    from pytest_gpuenergy.energy.lease import enforced_limit_w
-    from pytest_gpuenergy.energy.lease_record import kept_record, leftover
-    from pytest_gpuenergy.energy.powercap import (
+    from pytest_gpuenergy.control.lease import enforced_limit_w
+    from pytest_gpuenergy.control.lease_record import kept_record, leftover
+    from pytest_gpuenergy.control.powercap import (
         cap_table,
         project_tables,
         read_limits,
@@ -126,9 +126,9 @@ def _state(gpu: Gpu) -> dict[str, Any]:
 
 
 def _set(arguments: Namespace) -> int:
+    from pytest_gpuenergy.control.lease import PowerCapLease
+    from pytest_gpuenergy.control.powercap import cap_table, read_limits, resolve_caps
     from pytest_gpuenergy.devices.lock import gpu_lock
-    from pytest_gpuenergy.energy.lease import PowerCapLease
-    from pytest_gpuenergy.energy.powercap import cap_table, read_limits, resolve_caps
 
     with _open(arguments.gpu_device) as gpu, gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
         limits = read_limits(gpu)
@@ -149,8 +149,8 @@ def _set(arguments: Namespace) -> int:
 
 
 def _restore(arguments: Namespace) -> int:
-    from pytest_gpuenergy.energy.lease_record import recorded_uuids, restorable_uuids
-    from pytest_gpuenergy.errors import DeviceError, PowerCapError
+    from pytest_gpuenergy.control.lease_record import recorded_uuids, restorable_uuids
+    from pytest_gpuenergy.support.errors import DeviceError, PowerCapError
 
     spec = arguments.gpu_device
     done: list[dict[str, Any]] = []
@@ -179,9 +179,9 @@ def _restore(arguments: Namespace) -> int:
 
 
 def _restored(gpu: Gpu) -> dict[str, Any]:
+    from pytest_gpuenergy.control.lease import restore_kept, restore_leftover
+    from pytest_gpuenergy.control.powercap import read_limits
     from pytest_gpuenergy.devices.lock import gpu_lock
-    from pytest_gpuenergy.energy.lease import restore_kept, restore_leftover
-    from pytest_gpuenergy.energy.powercap import read_limits
 
     with gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
         # A run begins with the limit that set has made: the run is undone first.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_lines, tell
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.report.store import Report
@@ -80,7 +80,7 @@ def run(arguments: Namespace) -> int:
     paths = {name: getattr(arguments, name) for name in (*_TEXTS, "parquet", "schema")}
     check_outputs(paths, [*arguments.runs, arguments.baseline], csv=arguments.csv)
     if arguments.schema is not None:
-        from pytest_gpuenergy.report.schema import schema_document
+        from pytest_gpuenergy.record.schema import schema_document
 
         _write(schema_document(), arguments.schema)
     written = [*asked.values(), arguments.csv, arguments.parquet]

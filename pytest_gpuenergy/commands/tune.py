@@ -13,14 +13,14 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
-from pytest_gpuenergy.errors import InputError, KernelFault
-from pytest_gpuenergy.metrics import METRICS
-from pytest_gpuenergy.tuning.settings import SPACES, STRATEGIES, SearchSettings
+from pytest_gpuenergy.record.metrics import METRICS
+from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.tvm.settings import SPACES, STRATEGIES, SearchSettings
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.kernels.kernel import Kernel
-    from pytest_gpuenergy.tuning.tuner import Measure, TuneResult
+    from pytest_gpuenergy.tvm.tuner import Measure, TuneResult
     from pytest_gpuenergy.workloads.conv2d import Conv2d
     from pytest_gpuenergy.workloads.workload import Workload
 
@@ -157,12 +157,12 @@ def run(arguments: Namespace) -> int:
 
     from pytest_gpuenergy.devices.lock import gpu_lock
     from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.tuning.lowering import KernelStore
-    from pytest_gpuenergy.tuning.outcome import is_kept, keep_outcome
-    from pytest_gpuenergy.tuning.progress import live_stream
-    from pytest_gpuenergy.tuning.requirements import check_tvm
-    from pytest_gpuenergy.tuning.tuner import Tuner
-    from pytest_gpuenergy.verification import verify
+    from pytest_gpuenergy.engine.verification import verify
+    from pytest_gpuenergy.tvm.lowering import KernelStore
+    from pytest_gpuenergy.tvm.outcome import is_kept, keep_outcome
+    from pytest_gpuenergy.tvm.progress import live_stream
+    from pytest_gpuenergy.tvm.requirements import check_tvm
+    from pytest_gpuenergy.tvm.tuner import Tuner
 
     workloads = _workloads(arguments)
     check_tvm()
@@ -224,14 +224,14 @@ def _workloads(arguments: Namespace) -> list[Conv2d]:
 @contextmanager
 def _power_limit(device: Device, text: str) -> Iterator[None]:
     """The card under the one cap that ``--powercap`` asks for; the prior one again afterwards."""
-    from pytest_gpuenergy.energy.lease import PowerCapLease
-    from pytest_gpuenergy.energy.powercap import (
+    from pytest_gpuenergy.control.lease import PowerCapLease
+    from pytest_gpuenergy.control.powercap import (
         cap_table,
         project_tables,
         read_limits,
         resolve_caps,
     )
-    from pytest_gpuenergy.signals import termination_as_interrupt
+    from pytest_gpuenergy.support.signals import termination_as_interrupt
 
     if text == "current":
         yield
@@ -253,9 +253,9 @@ def _power_limit(device: Device, text: str) -> Iterator[None]:
 
 def _measure_with(device: Device) -> Measure:
     """A function that measures a kernel at the power limit that the card has."""
-    from pytest_gpuenergy.energy.lease import enforced_limit_w
-    from pytest_gpuenergy.harness import Harness, Subject
-    from pytest_gpuenergy.kernels.records import Measured
+    from pytest_gpuenergy.control.lease import enforced_limit_w
+    from pytest_gpuenergy.engine.harness import Harness, Subject
+    from pytest_gpuenergy.tvm.records import Measured
 
     harness = Harness(device)
 

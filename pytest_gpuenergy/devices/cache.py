@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pytest_gpuenergy.errors import KernelFault
+from pytest_gpuenergy.support.errors import KernelFault
 
 CacheState = Literal["hot", "cold"]
 """``hot``: launch after launch takes the same buffers, so that what fits in the L2 is there.

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.errors import DeviceError
-from pytest_gpuenergy.files import lock, open_file
-from pytest_gpuenergy.folders import keeps_entries
-from pytest_gpuenergy.paths import state_dir
+from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.files import lock, open_file
+from pytest_gpuenergy.support.folders import keeps_entries
+from pytest_gpuenergy.support.paths import state_dir
 
 # The same for all users, whatever their TMPDIR is. /run/lock is root's on some systems.
 MACHINE_FOLDER = Path("/tmp")  # noqa: S108

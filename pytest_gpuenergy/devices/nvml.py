@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from pytest_gpuenergy.errors import CapWritesDeniedError, DeviceError
+from pytest_gpuenergy.support.errors import CapWritesDeniedError, DeviceError
 
 NEEDED = (
     "NVMLError",

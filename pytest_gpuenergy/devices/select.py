@@ -13,7 +13,7 @@ from pytest_gpuenergy.devices.discovery import cuda_uuids, find_gpus, nvml_uuids
 from pytest_gpuenergy.devices.gpu import Gpu, NvmlGpu
 from pytest_gpuenergy.devices.nvml import GuardedNvml, load_nvml, text
 from pytest_gpuenergy.devices.visible import visible_gpus
-from pytest_gpuenergy.errors import DeviceError, InputError
+from pytest_gpuenergy.support.errors import DeviceError, InputError
 
 _EMULATED = re.compile(r"emulated(?::(?P<profile>[A-Za-z0-9_-]+?))?(?:x(?P<count>[0-9]{1,2}))?")
 _MOST_EMULATED = 16
@@ -75,7 +75,7 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
                 ) from None
             gpus = []
         if gpus:
-            from pytest_gpuenergy.devices.cuda import CudaDevice
+            from pytest_gpuenergy.devices.cuda.device import CudaDevice
 
             gpu = gpus[_place(spec, [gpu.uuid for gpu in gpus], index)]
             return _whole(CudaDevice(nvml, gpu))
@@ -163,7 +163,7 @@ def nvml_gpu(nvml: GuardedNvml, uuid: str) -> NvmlGpu:
     Raises:
         DeviceError: NVML does not know it.
     """
-    from pytest_gpuenergy.devices.cuda import HostClock
+    from pytest_gpuenergy.devices.cuda.device import HostClock
 
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())

@@ -23,7 +23,7 @@ from pytest_gpuenergy.energy.sensors import (
 from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.energy.statistics import WANDER, Estimate, estimate
 from pytest_gpuenergy.energy.trials import Trial, cut_trials, placement_variance
-from pytest_gpuenergy.metrics import Metric
+from pytest_gpuenergy.record.metrics import Metric
 
 _SPAN_S = 1.0
 _TRANSIENT_S = 0.3

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.counter import EnergyCounter
 from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
-from pytest_gpuenergy.errors import DeviceError
+from pytest_gpuenergy.support.errors import DeviceError
 
 READINGS_PER_PERIOD = 2
 """More than one, so that no update of the sensor is missed."""

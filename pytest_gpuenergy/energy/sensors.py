@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.errors import DeviceError
+from pytest_gpuenergy.support.errors import DeviceError
 
 SW_POWER_CAP = 0x4
 INVALIDATING_REASONS = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_gpuenergy.errors import DeviceError
+from pytest_gpuenergy.support.errors import DeviceError
 
 
 class CounterError(DeviceError):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
-from pytest_gpuenergy.metrics import Metric
+from pytest_gpuenergy.record.metrics import Metric
 
 WANDER: Mapping[Metric, float] = {"time": 0.0012, "energy": 0.0033, "edp": 0.0043}
 """What an item's trials have in common, so that they cannot show it: the state that the card is in.

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from pytest_gpuenergy.cuda_sources import cuda_dir
-from pytest_gpuenergy.errors import InputError
-from pytest_gpuenergy.files import write_atomically
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.source import plan_of
+from pytest_gpuenergy.support.cuda_sources import cuda_dir
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 from pytest_gpuenergy.workloads.workload import is_plain_name
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from pytest_gpuenergy.errors import InputError, KernelFault
+from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads.workload import Tensor
 
 Language = Literal["cuda", "triton"]

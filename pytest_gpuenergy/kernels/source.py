@@ -9,16 +9,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from pytest_gpuenergy.errors import InputError
-from pytest_gpuenergy.kernels.json_input import (
-    FormError,
-    member,
-    parse,
-    positive,
-    read_bytes,
-    shown,
-    typed,
-)
 from pytest_gpuenergy.kernels.kernel import (
     Dim3,
     Kernel,
@@ -26,6 +16,16 @@ from pytest_gpuenergy.kernels.kernel import (
     Launch,
     Origin,
     RecordedFigures,
+)
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_input import (
+    FormError,
+    member,
+    parse,
+    positive,
+    read_bytes,
+    shown,
+    typed,
 )
 from pytest_gpuenergy.workloads.workload import Tensor
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_gpuenergy.energy.statistics import WANDER
-from pytest_gpuenergy.metrics import METRICS, Metric
-from pytest_gpuenergy.report.measurement import Measurement
-from pytest_gpuenergy.report.ratio import log_ratio
-from pytest_gpuenergy.report.verdict import sample
+from pytest_gpuenergy.gate.ratio import log_ratio
+from pytest_gpuenergy.gate.verdict import sample
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import METRICS, Metric
 
 DRIFT = "drift"
 """The flag of measurements that are not between two good checks."""

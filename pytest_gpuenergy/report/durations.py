@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_gpuenergy.report.measurement import PHASES, Measurement
+from pytest_gpuenergy.record.measurement import PHASES, Measurement
 
 SLOWEST = 5
 

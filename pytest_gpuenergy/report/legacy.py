@@ -13,10 +13,10 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_gpuenergy.errors import InputError
-from pytest_gpuenergy.kernels.json_input import read_bytes
-from pytest_gpuenergy.report.measurement import KernelInfo, Measurement, RunInfo, WorkloadInfo
+from pytest_gpuenergy.record.measurement import KernelInfo, Measurement, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.store import UNKNOWN_GPU, Report, is_run
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_input import read_bytes
 
 FLAG = "legacy"
 """In `Measurement.validity`: the protocol of the measurement is unknown."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.anchor import anchor_lines
-from pytest_gpuenergy.report.measurement import Measurement
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import best_of_each, energy, group, pareto, time
 from pytest_gpuenergy.report.text import figures, markdown_text

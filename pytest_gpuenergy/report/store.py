@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_gpuenergy.errors import ReportError, ReportInputError
-from pytest_gpuenergy.files import lock, open_file, write_atomically
-from pytest_gpuenergy.folders import followed
-from pytest_gpuenergy.report.anchor import AnchorCheck
-from pytest_gpuenergy.report.measurement import (
+from pytest_gpuenergy.record.measurement import (
     SCHEMA_VERSION,
     Measurement,
     RunInfo,
     from_json,
     to_json,
 )
+from pytest_gpuenergy.report.anchor import AnchorCheck
+from pytest_gpuenergy.support.errors import ReportError, ReportInputError
+from pytest_gpuenergy.support.files import lock, open_file, write_atomically
+from pytest_gpuenergy.support.folders import followed
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from pytest_gpuenergy.report.measurement import Measurement
+from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.text import figures
 
 ROWS_SHOWN = 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from pytest_gpuenergy.terminal import without_controls
+from pytest_gpuenergy.support.terminal import without_controls
 
 _MARKUP = str.maketrans({c: f"&#{ord(c)};" for c in "|`*[]\\"})
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.errors import InputError, ReportError
-from pytest_gpuenergy.report.measurement import Measurement, RunInfo, to_json
+from pytest_gpuenergy.record.measurement import Measurement, RunInfo, to_json
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_view
+from pytest_gpuenergy.support.errors import InputError, ReportError
 
 Cell = str | int | float | bool | None
 _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.report.measurement import Interval, Measurement
+from pytest_gpuenergy.record.measurement import Interval, Measurement
 from pytest_gpuenergy.report.store import Report, dump
 
 

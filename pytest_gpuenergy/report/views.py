@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_gpuenergy.errors import InputError, ReportError
-from pytest_gpuenergy.files import check_folder_writable, lock, write_atomically, written_to
-from pytest_gpuenergy.folders import followed
-from pytest_gpuenergy.report.measurement import SCHEMA_VERSION, Measurement, to_json
+from pytest_gpuenergy.record.measurement import SCHEMA_VERSION, Measurement, to_json
 from pytest_gpuenergy.report.store import Report, dump, is_raw
+from pytest_gpuenergy.support.errors import InputError, ReportError
+from pytest_gpuenergy.support.files import check_folder_writable, lock, write_atomically, written_to
+from pytest_gpuenergy.support.folders import followed
 
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
 CLASSIC_CAPS = 5

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.workload import (
     Array,
     ErrorBound,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_gpuenergy.errors import InputError
-from pytest_gpuenergy.project import project_table
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.project import project_table
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 from pytest_gpuenergy.workloads.shipped import NETWORKS
 from pytest_gpuenergy.workloads.workload import is_plain_name

@@ -15,8 +15,8 @@ import pytest
 from bench_folder import INI, ROOT
 
 # Imported here they stay imported: pytester forgets what a run in this process imports.
-from pytest_gpuenergy.kernels.database import load_database
-from pytest_gpuenergy.kernels.records import Record, RecordFile, dump_records, file_name
+from pytest_gpuenergy.tvm.database import load_database
+from pytest_gpuenergy.tvm.records import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
 

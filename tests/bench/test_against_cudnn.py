@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuenergy.record.measurement import KernelInfo, WorkloadInfo, to_json
 from pytest_gpuenergy.report import Measurement, Report, RunInfo
-from pytest_gpuenergy.report.measurement import KernelInfo, WorkloadInfo, to_json
 from pytest_gpuenergy.report.views import write_json
 
 RUN = RunInfo("r", "2026-11-21T00:00:00+00:00", "h", "Test GPU", "u", "sm_90", False, {}, {}, {})

@@ -11,7 +11,7 @@ import against_stock
 import pytest
 import tuner_process
 
-from pytest_gpuenergy.kernels.trials import Trial
+from pytest_gpuenergy.tvm.trials import Trial
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_tuner.py")))
 

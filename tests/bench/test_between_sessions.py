@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.energy.trials import Trial
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.record.measurement import Interval, KernelInfo
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
-from pytest_gpuenergy.report.gate_settings import GateSettings
-from pytest_gpuenergy.report.measurement import Interval, KernelInfo
 from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.support.errors import InputError
 
 TRIALS = (Trial(0.1, 10.0, 100.0, 0.1),) * 5
 FACTORS = (0.99, 1.0, 1.01)

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.device import Work
-from pytest_gpuenergy.devices.emulated.coefficients import COEFFICIENTS, Coefficients
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.devices.emulated.traffic import Traffic
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.devices.emulated.timing.coefficients import COEFFICIENTS, Coefficients
+from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.kernels.records import Measured, RecordFile, dump_records, file_name
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tvm.records import Measured, RecordFile, dump_records, file_name
 
 pytest.importorskip("scipy")
 import model_ranking

@@ -18,10 +18,10 @@ from processes import has_ended
 from sanitizer_child import first_blocks
 from sanitizer_results import Check, Results, read_results
 
-from pytest_gpuenergy.devices.nvrtc import Binary
+from pytest_gpuenergy.devices.cuda.nvrtc import Binary
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels.kernel import Dim3, Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.support.errors import InputError
 
 GPU = "NVIDIA H200"
 GRIDS: Mapping[int, Dim3] = {1: (1088, 1, 1), 2: (98, 1, 1), 3: (4, 1, 1)}

@@ -12,7 +12,7 @@ import stock_search
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.kernels.trials import Trial
+from pytest_gpuenergy.tvm.trials import Trial
 
 
 def journal(path: Path) -> list[Trial]:

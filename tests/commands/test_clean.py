@@ -12,8 +12,8 @@ from small_project import BENCH, INI, PARTS
 import pytest_gpuenergy
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.commands.clean import CACHE_FOLDERS
-from pytest_gpuenergy.paths import cache_dir, state_dir
 from pytest_gpuenergy.report import RunFolder, RunInfo
+from pytest_gpuenergy.support.paths import cache_dir, state_dir
 
 HASH = "0123456789abcdef" * 4
 

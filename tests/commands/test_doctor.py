@@ -14,13 +14,13 @@ import pytest
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.commands import doctor
 from pytest_gpuenergy.commands.doctor_gpu import Check, check_gpus
+from pytest_gpuenergy.control import writers
+from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.powercap import PowerCap
 from pytest_gpuenergy.devices import discovery
 from pytest_gpuenergy.devices import nvml as nvml_module
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.energy import writers
-from pytest_gpuenergy.energy.lease import PowerCapLease
-from pytest_gpuenergy.energy.powercap import PowerCap
-from pytest_gpuenergy.errors import DeviceError
+from pytest_gpuenergy.support.errors import DeviceError
 
 
 @pytest.fixture

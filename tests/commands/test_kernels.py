@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.commands.kernels import choose_ranks
-from pytest_gpuenergy.errors import InputError, KernelFault
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin
-from pytest_gpuenergy.kernels.records import (
+from pytest_gpuenergy.kernels.source import load_kernel
+from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.tvm import lowering
+from pytest_gpuenergy.tvm.records import (
     Measured,
     Record,
     RecordFile,
     dump_records,
     file_name,
 )
-from pytest_gpuenergy.kernels.sampling import write_performance
-from pytest_gpuenergy.kernels.source import load_kernel
-from pytest_gpuenergy.tuning import lowering
+from pytest_gpuenergy.tvm.sampling import write_performance
 from pytest_gpuenergy.workloads import Conv2d
 
 TINY = Conv2d.of("tiny", 1, 6, 6, 4, 3, 3, 3, 1, 1)

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.kernels.records import BANDS
+from pytest_gpuenergy.tvm.records import BANDS
 
 ROOT = Path(__file__).parent.parent.parent
 RAW = ROOT / "tests/data/case7_raw"

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.powercap import PowerCap
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.energy.lease import PowerCapLease
-from pytest_gpuenergy.energy.powercap import PowerCap
-from pytest_gpuenergy.errors import DeviceError
+from pytest_gpuenergy.support.errors import DeviceError
 
 H200 = ["--gpu-device", "emulated:h200"]
 
@@ -38,8 +38,8 @@ def killed_run(watts: int) -> None:
     body = (
         "import os, signal\n"
         "from pytest_gpuenergy.devices.select import open_device\n"
-        "from pytest_gpuenergy.energy.lease import PowerCapLease\n"
-        "from pytest_gpuenergy.energy.powercap import PowerCap\n"
+        "from pytest_gpuenergy.control.lease import PowerCapLease\n"
+        "from pytest_gpuenergy.control.powercap import PowerCap\n"
         f"PowerCapLease(open_device('emulated:h200')).set(PowerCap({watts}.0))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.record.measurement import KernelInfo
 from pytest_gpuenergy.report import Measurement, RunFolder, RunInfo, WorkloadInfo, load_report
-from pytest_gpuenergy.report.measurement import KernelInfo
 
 RUN = RunInfo(
     run_id="20260101-000000",

@@ -18,7 +18,7 @@ import pytest
 from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.lock import gpu_lock
-from pytest_gpuenergy.errors import DeviceError
+from pytest_gpuenergy.support.errors import DeviceError
 
 SOMEBODY = 54321
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from pytest_gpuenergy.devices.nvml import NEEDED, GuardedNvml, load_nvml, text
-from pytest_gpuenergy.errors import CapWritesDeniedError, DeviceError
+from pytest_gpuenergy.support.errors import CapWritesDeniedError, DeviceError
 
 
 class NvmlError(Exception):

@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuenergy.control import writers
+from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.powercap import PowerCap
 from pytest_gpuenergy.devices import select
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
@@ -17,10 +20,7 @@ from pytest_gpuenergy.devices.gpu import NvmlGpu
 from pytest_gpuenergy.devices.nvml import GuardedNvml
 from pytest_gpuenergy.devices.select import open_gpu
 from pytest_gpuenergy.devices.visible import visible_gpus
-from pytest_gpuenergy.energy import writers
-from pytest_gpuenergy.energy.lease import PowerCapLease
-from pytest_gpuenergy.energy.powercap import PowerCap
-from pytest_gpuenergy.errors import DeviceError, InputError
+from pytest_gpuenergy.support.errors import DeviceError, InputError
 
 A, B, C, D = UUIDS = ("GPU-aa11-1", "GPU-aa22-2", "GPU-bb33-3", "GPU-cc44-4")
 ALIKE = [(uuid, "NVIDIA H200") for uuid in UUIDS]

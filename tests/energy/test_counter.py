@@ -17,7 +17,7 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.counter import EnergyCounter
 from pytest_gpuenergy.energy.schedule import regular_times_s
 from pytest_gpuenergy.energy.source import CounterError, Edge
-from pytest_gpuenergy.errors import DeviceError
+from pytest_gpuenergy.support.errors import DeviceError
 
 
 class NvmlError(Exception):

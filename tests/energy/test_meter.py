@@ -22,8 +22,8 @@ from pytest_gpuenergy.energy.meter import (
     Reading,
 )
 from pytest_gpuenergy.energy.source import Edge
-from pytest_gpuenergy.errors import DeviceError, KernelFault
-from pytest_gpuenergy.metrics import Metric
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 

@@ -20,7 +20,7 @@ from pytest_gpuenergy.energy.sensors import (
     power_by_samples_w,
     read_conditions,
 )
-from pytest_gpuenergy.errors import DeviceError
+from pytest_gpuenergy.support.errors import DeviceError
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 QUIET = Conditions(44, 1980, 3201, 0, 700_000)

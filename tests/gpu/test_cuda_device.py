@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
+from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.powercap import PowerCap, read_limits
 from pytest_gpuenergy.devices.cache import STATES
 from pytest_gpuenergy.devices.device import Device, Work
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.energy.lease import PowerCapLease
 from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.powercap import PowerCap, read_limits
 from pytest_gpuenergy.energy.samples import (
     PowerReading,
     PowerSamples,
@@ -21,10 +21,10 @@ from pytest_gpuenergy.energy.samples import (
     choose_source,
     instant_power_mw,
 )
-from pytest_gpuenergy.errors import CapWritesDeniedError, KernelFault
-from pytest_gpuenergy.harness import Harness, Subject
+from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.engine.verification import arenas_for, verify
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.verification import arenas_for, verify
+from pytest_gpuenergy.support.errors import CapWritesDeniedError, KernelFault
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 from pytest_gpuenergy.workloads.workload import Array
 

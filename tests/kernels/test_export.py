@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels, launch_header
 from pytest_gpuenergy.kernels.source import load_kernel
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads import Conv2d, Tensor
 
 TINY = Conv2d.of("tiny", 1, 6, 6, 4, 3, 3, 3, 1, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.cuda_sources import cuda_dir
+from pytest_gpuenergy.support.cuda_sources import cuda_dir
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH")
 

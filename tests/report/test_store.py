@@ -20,8 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.errors import ReportError
-from pytest_gpuenergy.files import write_atomically
+from pytest_gpuenergy.record.measurement import KernelInfo, to_json
 from pytest_gpuenergy.report import (
     Measurement,
     Report,
@@ -30,9 +29,10 @@ from pytest_gpuenergy.report import (
     load_report,
     store,
 )
-from pytest_gpuenergy.report.measurement import KernelInfo, to_json
 from pytest_gpuenergy.report.store import latest_only, latest_run, merge
 from pytest_gpuenergy.report.views import json_document, write_json
+from pytest_gpuenergy.support.errors import ReportError
+from pytest_gpuenergy.support.files import write_atomically
 
 Make = Callable[..., Any]
 
@@ -172,7 +172,7 @@ def test_two_processes_append_side_by_side(folder: RunFolder, measured: Make) ->
         "import sys, json\n"
         "from pathlib import Path\n"
         "from pytest_gpuenergy.report import Measurement, RunFolder\n"
-        "from pytest_gpuenergy.report.measurement import from_json\n"
+        "from pytest_gpuenergy.record.measurement import from_json\n"
         "item = json.loads(sys.argv[2])\n"
         "for k in range(30):\n"
         "    item['node_id'] = f'{sys.argv[3]}-{k}'\n"

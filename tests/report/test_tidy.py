@@ -14,10 +14,10 @@ import pytest
 
 from pytest_gpuenergy.energy.sensors import Conditions
 from pytest_gpuenergy.energy.trials import Trial
-from pytest_gpuenergy.errors import ReportError
-from pytest_gpuenergy.report.measurement import Interval, WorkloadInfo
+from pytest_gpuenergy.engine.verification import Correctness
+from pytest_gpuenergy.record.measurement import Interval, WorkloadInfo
 from pytest_gpuenergy.report.tidy import tidy_columns, tidy_csv, write_parquet
-from pytest_gpuenergy.verification import Correctness
+from pytest_gpuenergy.support.errors import ReportError
 
 parquet = pytest.importorskip("pyarrow.parquet", reason="Parquet is read with pyarrow")
 Make = Callable[..., Any]

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.errors import ReportError
 from pytest_gpuenergy.report import Report
 from pytest_gpuenergy.report.markdown import write_markdown
 from pytest_gpuenergy.report.views import (
@@ -23,6 +22,7 @@ from pytest_gpuenergy.report.views import (
     write_classic_csv,
     write_json,
 )
+from pytest_gpuenergy.support.errors import ReportError
 
 Make = Callable[..., Any]
 each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

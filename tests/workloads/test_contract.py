@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads import Contract, ErrorBound, Scalar, Tensor
 from pytest_gpuenergy.workloads.workload import Array
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads import CASES, NETWORKS, Conv2d, ErrorBound, distinct_shapes
 from pytest_gpuenergy.workloads import conv2d as module
 from pytest_gpuenergy.workloads.conv2d import Conv2dShape

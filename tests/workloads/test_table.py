@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads import (
     CASES,
     NETWORKS,

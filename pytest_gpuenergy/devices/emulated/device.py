@@ -18,18 +18,18 @@ from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, LAUNCH, Fault, parse_faults
 from pytest_gpuenergy.devices.emulated.governor import Demand
 from pytest_gpuenergy.devices.emulated.load import Load
-from pytest_gpuenergy.devices.emulated.model import demand_of, recorded_on
 from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml
 from pytest_gpuenergy.devices.emulated.owner import Owner
-from pytest_gpuenergy.devices.emulated.plan import AccessProfile, check_limits
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, GpuProfile
 from pytest_gpuenergy.devices.emulated.state import CardState
+from pytest_gpuenergy.devices.emulated.timing.model import demand_of, recorded_on
+from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile, check_limits
+from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic, TrafficCache
 from pytest_gpuenergy.devices.emulated.toolchain import build_version, find_compiler
-from pytest_gpuenergy.devices.emulated.traffic import Traffic, TrafficCache
 from pytest_gpuenergy.devices.places import placements
-from pytest_gpuenergy.errors import DeviceError, KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.paths import cache_dir
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.workloads.workload import Scalar
 
 _FIRST_LAUNCH_NS = 20_000

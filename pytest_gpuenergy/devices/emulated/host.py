@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated import sandbox
-from pytest_gpuenergy.devices.emulated.plan import (
+from pytest_gpuenergy.devices.emulated.timing.plan import (
     AccessProfile,
     LaunchProfile,
     Sampling,
@@ -31,8 +31,8 @@ from pytest_gpuenergy.devices.emulated.plan import (
 )
 from pytest_gpuenergy.devices.emulated.toolchain import Toolchain, find_compiler
 from pytest_gpuenergy.devices.emulated.translate import translate
-from pytest_gpuenergy.errors import DeviceError, KernelFault, Outcome
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault, Outcome
 from pytest_gpuenergy.workloads.workload import Scalar
 
 __all__ = ["AccessProfile", "HostRunner", "LaunchProfile", "find_compiler"]

@@ -17,9 +17,9 @@ from pytest_gpuenergy.devices.emulated.faults import ANYTHING, ActiveFault, Faul
 from pytest_gpuenergy.devices.emulated.noise import noise
 from pytest_gpuenergy.devices.emulated.owner import Owner
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
-from pytest_gpuenergy.errors import DeviceError
-from pytest_gpuenergy.files import lock, open_file, unlock
-from pytest_gpuenergy.paths import state_dir
+from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.files import lock, open_file, unlock
+from pytest_gpuenergy.support.paths import state_dir
 
 _LAG_NS = 2_000_000_000
 _injections = itertools.count()

@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuenergy.cuda_sources import cuda_dir
 from pytest_gpuenergy.devices.emulated import guard as guard_script
 from pytest_gpuenergy.devices.emulated.translate import CANNOT
-from pytest_gpuenergy.errors import DeviceError, KernelFault
-from pytest_gpuenergy.paths import written_to_cache
+from pytest_gpuenergy.support.cuda_sources import cuda_dir
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support.paths import written_to_cache
 
 _COMPILE_TIMEOUT_S = 300.0
 _COMPILE_BYTES = 8 << 30

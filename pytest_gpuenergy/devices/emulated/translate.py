@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices.emulated.kernel_text import function_of
-from pytest_gpuenergy.errors import KernelFault
+from pytest_gpuenergy.support.errors import KernelFault
 
 CANNOT = "cannot run on the emulated GPU"
 

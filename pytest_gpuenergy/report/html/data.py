@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_gpuenergy.gate.differences import Difference, differences
+from pytest_gpuenergy.record.measurement import Interval, Measurement, RunInfo
 from pytest_gpuenergy.report.anchor import AnchorCheck, Ratio
-from pytest_gpuenergy.report.differences import Difference, differences
 from pytest_gpuenergy.report.html.charts import charts
-from pytest_gpuenergy.report.measurement import Interval, Measurement, RunInfo
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import Best, best_of_each, energy, subject, time
 from pytest_gpuenergy.report.text import figures

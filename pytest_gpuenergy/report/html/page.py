@@ -12,10 +12,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from pytest_gpuenergy.errors import InputError
 from pytest_gpuenergy.report.html.data import Values, page_data
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_view
+from pytest_gpuenergy.support.errors import InputError
 
 VEGA_LITE = "6.4"
 

@@ -13,11 +13,11 @@ import pytest
 
 from pytest_gpuenergy.devices.device import Arena, Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, emulated_devices
-from pytest_gpuenergy.devices.emulated.plan import AccessProfile, LaunchProfile
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, find_profile
-from pytest_gpuenergy.devices.emulated.traffic import Traffic
-from pytest_gpuenergy.errors import DeviceError, InputError, KernelFault
+from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile, LaunchProfile
+from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
 from pytest_gpuenergy.workloads.workload import Tensor
 
 LAUNCH = Launch("f", (196, 1, 1), (128, 1, 1), ("x",))

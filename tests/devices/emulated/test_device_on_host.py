@@ -11,8 +11,8 @@ import pytest
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import Scalar, Tensor
 
 SIZE = 16_384

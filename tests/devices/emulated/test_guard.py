@@ -14,8 +14,8 @@ from processes import has_ended
 
 from pytest_gpuenergy.devices.emulated import toolchain
 from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.errors import DeviceError, KernelFault
 from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
 KERNEL = Kernel(
     'extern "C" __global__ void f(float* y) { y[0] = 1; }',

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.host import HostRunner, find_compiler
-from pytest_gpuenergy.errors import DeviceError, KernelFault
 from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.workloads import Scalar, Tensor
 
 TIMEOUT_S = 20.0

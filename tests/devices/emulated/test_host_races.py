@@ -5,8 +5,8 @@ import pytest
 
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.errors import KernelFault
 from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.emulated.translate import translate
-from pytest_gpuenergy.errors import KernelFault
+from pytest_gpuenergy.support.errors import KernelFault
 
 
 def _body(source):

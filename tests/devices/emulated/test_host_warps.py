@@ -10,9 +10,9 @@ import pytest
 
 from pytest_gpuenergy.devices.device import Arena, Work
 from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.devices.emulated.model import demand_of
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE as H200
-from pytest_gpuenergy.devices.emulated.traffic import Traffic
+from pytest_gpuenergy.devices.emulated.timing.model import demand_of
+from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.workloads import Tensor
 

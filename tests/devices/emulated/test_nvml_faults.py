@@ -19,7 +19,7 @@ from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml
 from pytest_gpuenergy.devices.emulated.owner import Owner
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
 from pytest_gpuenergy.devices.emulated.state import CardState
-from pytest_gpuenergy.errors import InputError
+from pytest_gpuenergy.support.errors import InputError
 
 CALLS = {
     "power_limit": lambda nvml, handle: nvml.nvmlDeviceSetPowerManagementLimit(handle, 300_000),

@@ -22,7 +22,7 @@ from pytest_gpuenergy.devices.emulated.load import Load
 from pytest_gpuenergy.devices.emulated.owner import Owner
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, PROFILES, find_profile
 from pytest_gpuenergy.devices.emulated.state import CardState, EmulatedStateWarning
-from pytest_gpuenergy.errors import DeviceError, InputError
+from pytest_gpuenergy.support.errors import DeviceError, InputError
 
 DEMAND = Demand(time_s=20e-6, power_w=420.0, memory_time=0.1)
 SECOND_NS = 10**9

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuenergy.record.measurement import Interval
 from pytest_gpuenergy.report import Measurement
 from pytest_gpuenergy.report.anchor import AnchorCheck, Ratio
-from pytest_gpuenergy.report.measurement import Interval
 
 pytest.importorskip("vl_convert", reason="the page's charts need vl-convert-python")
 pytestmark = pytest.mark.browser

@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.errors import InputError, ReportError
 from pytest_gpuenergy.report.html import html_page, write_html
 from pytest_gpuenergy.report.html.charts import charts
 from pytest_gpuenergy.report.store import load_report
+from pytest_gpuenergy.support.errors import InputError, ReportError
 
 vl_convert = pytest.importorskip("vl_convert", reason="the page's charts need vl-convert-python")
 Make = Callable[..., Any]

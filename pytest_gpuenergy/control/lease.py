@@ -1,0 +1,259 @@
+"""Setting a power limit for a while, and putting the prior one back whatever happens.
+
+Before the first write the prior limit is saved on disk. It is put back when the lease ends, and
+at the next start when this process did not live to do so. A limit that somebody else has set in
+the meantime is theirs and is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+from pytest_gpuenergy.control.lease_record import LeaseRecord, kept_record, leftover
+from pytest_gpuenergy.control.powercap import PowerCap
+from pytest_gpuenergy.control.writers import LimitWriter, choose_writer
+from pytest_gpuenergy.devices.gpu import Gpu
+from pytest_gpuenergy.support.errors import PowerCapError
+from pytest_gpuenergy.support.signals import uninterrupted
+
+SETTLE_S = 0.5
+"""The enforced limit is given this long to follow the requested one."""
+
+_POLL_S = 0.05
+
+
+class PowerCapLease:
+    """The right to change one card's power limit, until `restore`.
+
+    Constructing it restores what a run that is over left behind on this card.
+
+    Args:
+        gpu: the card, whose lock the caller holds.
+        writer: who writes its limit; chosen at the first write when not given.
+        kept: continue what ``gpuenergy powercap set`` did, to outlive this process too.
+
+    Attributes:
+        restored: a sentence about what a run that is over left behind, or None.
+
+    Raises:
+        PowerCapError: what was left behind cannot be restored.
+    """
+
+    def __init__(self, gpu: Gpu, writer: LimitWriter | None = None, *, kept: bool = False) -> None:
+        self._gpu = gpu
+        self._writer = writer
+        self._kept = kept
+        self._record: LeaseRecord | None = None
+        self._asked_mw: int | None = None
+        self._held_mw: int | None = None
+        self._enforced_w: float | None = None
+        self._refused: PowerCapError | None = None
+        self._theirs_mw: int | None = None
+        self.restored = restore_leftover(gpu, writer)
+        record = kept_record(gpu.uuid) if kept else None
+        if record is not None and _present_mw(gpu) in record.ours_mw:
+            self._record = record  # otherwise somebody has set another limit: theirs is the prior
+
+    def set(self, cap: PowerCap) -> float | None:
+        """Ask the card for ``cap`` and return the limit it enforces, in W.
+
+        ``current`` puts back the prior limit if this lease changed it, and otherwise writes
+        nothing. None when the card does not tell.
+
+        Raises:
+            PowerCapError: the card cannot be set to this limit.
+        """
+        if cap.unavailable:
+            raise PowerCapError(f"Power cap {cap.label} is skipped: {cap.unavailable}.")
+        self._asked_mw = self._held_mw = None
+        if cap.power_limit_w is None:
+            self.restore()
+            self._enforced_w = enforced_limit_w(self._gpu)
+            with contextlib.suppress(PowerCapError):  # then nobody can tell whether it changes
+                self._held_mw = _present_mw(self._gpu)
+            return self._enforced_w
+        limit_mw = round(cap.power_limit_w * 1e3)
+        self._write(limit_mw)
+        self._enforced_w = self._settled_w(limit_mw)
+        self._asked_mw = self._held_mw = limit_mw
+        return self._enforced_w
+
+    def judge(self) -> tuple[str, ...]:
+        """Named doubts about what has been measured since `set`.
+
+        ``enforced_limit_lower``: the card held less than was asked for. ``power_limit_changed``:
+        the limit is not what it was. ``power_limit_unknown``: the card does not tell any more.
+        """
+        if self._held_mw is None:
+            return ()
+        try:
+            changed = _present_mw(self._gpu) != self._held_mw
+        except PowerCapError:
+            return ("power_limit_unknown",)
+        now_w, then_w = enforced_limit_w(self._gpu), self._enforced_w
+        flags = {
+            "enforced_limit_lower": self._asked_mw is not None
+            and then_w is not None
+            and then_w * 1e3 < self._asked_mw,
+            "power_limit_changed": changed or now_w != then_w,
+        }
+        return tuple(name for name, raised in flags.items() if raised)
+
+    def restore(self) -> None:
+        """Put the prior limit back, unless somebody else has set another one since. Idempotent.
+
+        Raises:
+            PowerCapError: the card cannot be set back; the record stays for the next start.
+        """
+        self._asked_mw = self._held_mw = None
+        if self._record is not None:
+            present_mw = _put_back(self._gpu, self._record, self._writer)
+            if present_mw not in self._record.ours_mw | {self._record.prior_mw}:
+                self._theirs_mw = present_mw
+            self._record = None
+
+    def _write(self, limit_mw: int) -> None:
+        gpu, previous = self._gpu, self._record
+        present_mw = _present_mw(gpu)
+        if previous is None and present_mw == limit_mw:
+            if self._kept and (outdated := kept_record(gpu.uuid)) is not None:
+                outdated.forget()  # somebody has set another limit since: theirs is the prior
+            return
+        theirs_mw = self._theirs_mw
+        if previous is not None and present_mw != previous.set_mw:
+            theirs_mw = present_mw
+        if theirs_mw is not None:
+            raise PowerCapError(
+                f"Somebody else has changed the power limit of {gpu.name} to "
+                f"{theirs_mw / 1e3:g} W: end the other program, or use --powercap current."
+            )
+        prior_mw = previous.prior_mw if previous else present_mw
+        writer = self._chosen_writer()
+        for needed_mw in (prior_mw, limit_mw):  # what could not be put back is not changed
+            writer.check(needed_mw)
+        record = LeaseRecord.of_this_process(
+            gpu.uuid, prior_mw, present_mw, limit_mw, kept=self._kept
+        )
+        with uninterrupted():
+            record.save()
+            self._record = record
+            try:
+                writer.write(limit_mw)
+            except PowerCapError:
+                self._take_back(record, previous)
+                raise
+        got_mw = _present_mw(gpu)
+        # What `restore` will find: the limit of before is no longer ours, whoever sets it now.
+        self._record = replace(record, before_mw=got_mw, set_mw=got_mw)
+        with contextlib.suppress(PowerCapError):  # the record on disk serves as well
+            self._record.save()
+        if got_mw != limit_mw:
+            raise PowerCapError(
+                f"{gpu.name} took {got_mw / 1e3:g} W when asked for {limit_mw / 1e3:g} W."
+            )
+        if self._kept and limit_mw == prior_mw:
+            record.forget()
+            self._record = None
+
+    def _chosen_writer(self) -> LimitWriter:
+        if self._refused is not None:
+            raise type(self._refused)(str(self._refused))  # nobody is asked twice
+        if self._writer is None:
+            try:
+                self._writer = choose_writer(self._gpu)
+            except PowerCapError as error:
+                self._refused = error
+                raise
+        return self._writer
+
+    def _take_back(self, record: LeaseRecord, previous: LeaseRecord | None) -> None:
+        """After a failed write: forget it when it changed nothing; who knows keeps the record."""
+        try:
+            if _present_mw(self._gpu) != record.before_mw:
+                return
+        except PowerCapError:
+            return
+        self._record = previous
+        if previous is None:
+            record.forget()
+        else:
+            previous.save()
+
+    def _settled_w(self, limit_mw: int) -> float | None:
+        gpu = self._gpu
+        begin_s = None
+        while True:
+            enforced_w = enforced_limit_w(gpu)
+            if enforced_w is None or enforced_w * 1e3 == limit_mw:
+                return enforced_w
+            now_s = gpu.clock.now_s()
+            begin_s = now_s if begin_s is None else begin_s
+            if now_s - begin_s >= SETTLE_S:
+                return enforced_w
+            gpu.clock.sleep_s(_POLL_S)
+
+
+def restore_leftover(gpu: Gpu, writer: LimitWriter | None = None) -> str | None:
+    """Undo what a run that is over left behind on ``gpu``, whose lock the caller holds.
+
+    Returns:
+        A sentence telling what was done, or None when nothing was left behind.
+
+    Raises:
+        PowerCapError: it cannot be undone.
+    """
+    record = leftover(gpu.uuid, locked=True)
+    return None if record is None else _told(gpu, record, _put_back(gpu, record, writer))
+
+
+def restore_kept(gpu: Gpu, writer: LimitWriter | None = None) -> str | None:
+    """Undo what ``gpuenergy powercap set`` did to ``gpu``; as `restore_leftover`."""
+    record = kept_record(gpu.uuid)
+    return None if record is None else _told(gpu, record, _put_back(gpu, record, writer))
+
+
+def enforced_limit_w(gpu: Gpu) -> float | None:
+    """The limit the card enforces now, in W; it may be lower than the one asked for."""
+    try:
+        return float(gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle)) / 1e3
+    except gpu.nvml.NVMLError:
+        return None
+
+
+def _put_back(gpu: Gpu, record: LeaseRecord, writer: LimitWriter | None) -> int:
+    """Returns the limit that was found, in mW: neither ours nor the prior one is left alone."""
+    prior_mw = record.prior_mw
+    with uninterrupted():
+        try:
+            present_mw = _present_mw(gpu)
+            if present_mw in record.ours_mw:
+                (writer or choose_writer(gpu)).write(prior_mw)
+                if (got_mw := _present_mw(gpu)) != prior_mw:
+                    raise PowerCapError(f"{gpu.name} took {got_mw / 1e3:g} W.")
+        except PowerCapError as error:
+            raise type(error)(
+                f"The power limit of {gpu.name} is not back at {prior_mw / 1e3:g} W, where it was "
+                f"(gpuenergy powercap restore tries again): {error}"
+            ) from None
+        record.forget()
+    return present_mw
+
+
+def _told(gpu: Gpu, record: LeaseRecord, found_mw: int) -> str:
+    if found_mw in record.ours_mw | {record.prior_mw}:
+        return f"The power limit of {gpu.name} is {record.prior_mw / 1e3:g} W again."
+    return (
+        f"The power limit of {gpu.name} has been set to {found_mw / 1e3:g} W since; "
+        "it is left alone."
+    )
+
+
+def _present_mw(gpu: Gpu) -> int:
+    try:
+        return int(gpu.nvml.nvmlDeviceGetPowerManagementLimit(gpu.handle))
+    except gpu.nvml.NVMLError as error:
+        raise PowerCapError(
+            f"{gpu.name} does not tell its power limit ({error}): check it with nvidia-smi, or use "
+            "--powercap current."
+        ) from None

@@ -1,0 +1,202 @@
+"""Power caps: which ones there are for a GPU, and what the words of ``--powercap`` mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_gpuenergy.devices.gpu import Gpu
+from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support.project import project_table
+
+CAP_TABLES_W: dict[str, tuple[float, ...]] = {
+    "RTX 3090": (100, 200, 300, 420, 450),
+    "RTX 4090": (150, 200, 300, 400, 450),
+    "Tesla V100-SXM2-16GB": (100, 150, 200, 250, 300),
+    "A30": (100, 120, 140, 160, 165),
+    "A100": (100, 200, 300, 400, 450),
+}
+"""By the GPU's name; any other GPU gets five values spaced evenly over its own constraints."""
+
+STEPS = 5
+
+
+@dataclass(frozen=True)
+class PowerLimits:
+    """A card's constraints and its present limit, in W."""
+
+    min_w: float
+    max_w: float
+    current_w: float
+
+
+@dataclass(frozen=True)
+class PowerCap:
+    """A power limit asked for.
+
+    Attributes:
+        power_limit_w: None leaves the card as it is.
+        index: place in the GPU's table, 1 = lowest; None when it is not from there.
+        unavailable: why this card cannot take it; None when it can.
+    """
+
+    power_limit_w: float | None
+    index: int | None = None
+    unavailable: str | None = None
+
+    @property
+    def label(self) -> str:
+        """As in item ids: ``300W`` or ``current``."""
+        return "current" if self.power_limit_w is None else f"{self.power_limit_w:g}W"
+
+    @property
+    def folder(self) -> str:
+        """As in the classic CSV tree: ``powercap3``, ``powercap_350W``, ``powercap_current``."""
+        return f"powercap{self.index}" if self.index else f"powercap_{self.label}"
+
+
+CURRENT = PowerCap(None)
+
+
+def read_limits(device: Gpu) -> PowerLimits:
+    """The card's constraints and present limit.
+
+    Raises:
+        DeviceError: the card has no power management.
+    """
+    nvml = device.nvml
+    try:
+        low, high = nvml.nvmlDeviceGetPowerManagementLimitConstraints(device.handle)
+        current = nvml.nvmlDeviceGetPowerManagementLimit(device.handle)
+    except nvml.NVMLError as error:
+        raise DeviceError(
+            f"{device.name} does not tell its power limits ({error}): use --powercap current."
+        ) from None
+    return PowerLimits(low / 1e3, high / 1e3, current / 1e3)
+
+
+def cap_table(
+    name: str, limits: PowerLimits, own: Mapping[str, Sequence[float]] | None = None
+) -> tuple[float, ...]:
+    """The caps of the GPU called ``name``, lowest first, in W.
+
+    ``own`` holds tables of the user's project, which come before ours.
+    """
+    for tables in (own or {}, CAP_TABLES_W):
+        for model, table in tables.items():
+            # "A30" is not in "A300", nor "RTX 3090" in "RTX 3090 Ti".
+            if re.search(rf"(?<![\w]){re.escape(model)}(?![\w])(?! (?:Ti|SUPER|Laptop))", name):
+                return tuple(sorted(float(watts) for watts in table))
+    step = (limits.max_w - limits.min_w) / (STEPS - 1)
+    spaced = (round(limits.min_w + step * k, 1) for k in range(STEPS))
+    return tuple(min(max(watts, limits.min_w), limits.max_w) for watts in spaced)
+
+
+def cap_words(text: str) -> list[str]:
+    """The words of ``--powercap``, which may have blanks around its commas.
+
+    Raises:
+        InputError: there is none.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not any(words):  # such as an unset variable of a CI job
+        raise InputError(
+            f"--powercap {text!r} names no power cap: give a list such as 1,300W, all or current, "
+            "or leave it out."
+        )
+    return words
+
+
+def resolve_caps(text: str, table: Sequence[float], limits: PowerLimits) -> list[PowerCap]:
+    """What ``--powercap`` asks for, in the order given, without repetition.
+
+    Args:
+        text: comma-separated; ``1``..``5`` (index into the table), ``300W``, ``all``, ``current``.
+        table: caps in W, lowest first.
+        limits: the card's constraints. Table values outside them are kept, as unavailable.
+
+    Raises:
+        InputError: a word is not understood, or a cap given in W is outside the constraints.
+    """
+    return distinct(resolve_words(text, table, limits))
+
+
+def resolve_words(
+    text: str, table: Sequence[float], limits: PowerLimits
+) -> dict[str, list[PowerCap]]:
+    """The caps that each word of ``--powercap`` asks for; see `resolve_caps`."""
+    return {word: _resolve_word(word, table, limits) for word in cap_words(text)}
+
+
+def distinct(named: Mapping[str, Sequence[PowerCap]]) -> list[PowerCap]:
+    """The caps of all words, each once, in the order given."""
+    caps: dict[str, PowerCap] = {}
+    for cap in (cap for group in named.values() for cap in group):
+        caps.setdefault(cap.label, cap)
+    return list(caps.values())
+
+
+def _resolve_word(word: str, table: Sequence[float], limits: PowerLimits) -> list[PowerCap]:
+    if word == "current":
+        return [CURRENT]
+    if word == "all":
+        return [_from_table(index, table, limits) for index in range(1, len(table) + 1)]
+    if word.isascii() and word.isdecimal():
+        if 1 <= int(word) <= len(table):
+            return [_from_table(int(word), table, limits)]
+        raise InputError(
+            f"--powercap {word}: this GPU's table has the caps 1 to {len(table)} "
+            f"({_listed(table)}); write {word}W for watts."
+        )
+    match = re.fullmatch(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)[wW]", word)
+    if match is None:
+        raise InputError(
+            f"--powercap {word!r} is not understood: give a list of indices (1 to {len(table)}), "
+            "watts such as 300W, all, or current."
+        )
+    watts = float(match[1])
+    if not limits.min_w <= watts <= limits.max_w:
+        raise InputError(
+            f"--powercap {word}: this GPU takes {limits.min_w:g} W to {limits.max_w:g} W."
+        )
+    return [PowerCap(watts, table.index(watts) + 1 if watts in table else None)]
+
+
+def _from_table(index: int, table: Sequence[float], limits: PowerLimits) -> PowerCap:
+    watts = table[index - 1]
+    if limits.min_w <= watts <= limits.max_w:
+        return PowerCap(watts, index)
+    return PowerCap(
+        watts,
+        index,
+        f"{watts:g} W lies outside this card's constraints of "
+        f"{limits.min_w:g} W to {limits.max_w:g} W",
+    )
+
+
+def project_tables(root: Path) -> dict[str, tuple[float, ...]]:
+    """Cap tables in ``[tool.gpuenergy.powercaps]`` of the pyproject.toml around ``root``, in W.
+
+    For example ``"NVIDIA L4" = [40, 50, 60, 65, 72]``.
+
+    Raises:
+        InputError: the file or a table is malformed.
+    """
+    path, tables = project_table(root, "powercaps", "lists of watts")
+    for name, table in tables.items():
+        numbers = isinstance(table, list) and all(
+            isinstance(watts, int | float) and not isinstance(watts, bool) and 0 < watts < 1e5
+            for watts in table
+        )
+        if not numbers or not table:
+            raise InputError(
+                f"{path}: the power caps of {name!r} must be a list of positive watts, "
+                f"not {table!r}."
+            )
+    return {name: tuple(map(float, table)) for name, table in tables.items()}
+
+
+def _listed(table: Sequence[float]) -> str:
+    return ", ".join(f"{watts:g} W" for watts in table)

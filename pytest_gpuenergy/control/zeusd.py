@@ -1,0 +1,172 @@
+"""Power limits through zeusd, the daemon of Zeus that sets them for users who are not root.
+
+Its interface is HTTP over a Unix socket (https://ml.energy/zeus/zeusd/, version 0.3 and later):
+``GET /discover`` tells its GPUs, and
+``POST /gpu/set_power_limit?gpu_ids=0&power_limit_mw=300000&block=true`` sets a limit. Its numbers
+of GPUs are the indices of its own NVML, which need not be ours: newer versions tell the PCI
+address of each; with older ones they are taken for ours when it sees as many GPUs as we do.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from pytest_gpuenergy.devices.gpu import Gpu
+from pytest_gpuenergy.devices.nvml import deny_cap_writes, text
+from pytest_gpuenergy.support.errors import PowerCapError
+
+SOCKET_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_TOKEN"
+SOCKETS = ("/run/zeusd/zeusd.sock", "/var/run/zeusd.sock")
+"""Where zeusd listens unless told otherwise, newest version first."""
+
+_TIMEOUT_S = 10.0
+_CONTROL = "gpu-control"
+_OK, _NOT_FOUND = 200, 404
+
+
+class ZeusdWriter:
+    """Asks the daemon at a socket to write the limit of the GPU it knows by ``gpu_id``."""
+
+    def __init__(self, gpu: Gpu, path: Path, gpu_id: int) -> None:
+        self._gpu = gpu
+        self._path = path
+        self._gpu_id = gpu_id
+
+    @property
+    def name(self) -> str:
+        return f"zeusd ({self._path})"
+
+    def check(self, limit_mw: int) -> None:
+        """It has no way to ask."""
+
+    def write(self, limit_mw: int) -> None:
+        deny_cap_writes()
+        query = urlencode({"gpu_ids": self._gpu_id, "power_limit_mw": limit_mw, "block": "true"})
+        try:
+            status, answer = _ask(self._path, "POST", f"/gpu/set_power_limit?{query}")
+            problem = None if status == _OK else f"HTTP {status}: {_said(answer)}"
+        except _NoAnswerError as error:
+            problem = str(error)
+        if problem is not None:
+            raise PowerCapError(
+                f"zeusd at {self._path} did not set the power limit of {self._gpu.name} to "
+                f"{limit_mw / 1e3:g} W ({problem}): see its log, for example with "
+                "journalctl -u zeusd."
+            )
+
+
+def find_zeusd(gpu: Gpu) -> ZeusdWriter | str:
+    """The daemon on this machine, once it has told that it controls ``gpu``; or why it does not."""
+    stated = os.environ.get(SOCKET_VARIABLE)
+    paths = [Path(path) for path in ([stated] if stated else SOCKETS)]
+    path = next((path for path in paths if path.is_socket()), None)
+    if path is None:
+        return f"no zeusd at {' or '.join(map(str, paths))}"
+    try:
+        return _offered(gpu, path)
+    except _NoAnswerError as error:
+        return f"zeusd at {path} does not answer: {error}"
+
+
+def _offered(gpu: Gpu, path: Path) -> ZeusdWriter | str:
+    status, answer = _ask(path, "GET", "/discover")
+    try:
+        found = json.loads(answer) if status == _OK else None
+        if not isinstance(found, dict):
+            raise ValueError(answer)
+        groups = [str(group) for group in found["enabled_api_groups"]]
+        gpu_id = _id_of(gpu, found)
+        locked = bool(found.get("auth_required"))
+    except (ValueError, KeyError, TypeError):
+        return f"zeusd at {path} does not say what it offers: version 0.3 or later is needed"
+    if _CONTROL not in groups:
+        return f"zeusd at {path} runs without --enable {_CONTROL}"
+    if gpu_id is None:
+        return f"zeusd at {path} does not tell which of its GPUs is {gpu.uuid}"
+    if locked and _CONTROL not in _scopes(path):
+        return f"zeusd at {path} wants a token with the scope {_CONTROL} in {TOKEN_VARIABLE}"
+    return ZeusdWriter(gpu, path, gpu_id)
+
+
+def pci_key(address: str) -> tuple[int, int, int]:
+    """Domain, bus and device of a PCI address, such as ``0000:18:00.0`` or ``00000000:18:00.0``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = re.fullmatch(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.[0-7]", address)
+    if match is None:
+        raise ValueError(address)
+    return int(match[1], 16), int(match[2], 16), int(match[3], 16)
+
+
+def _id_of(gpu: Gpu, found: dict[str, Any]) -> int | None:
+    """The daemon's number for ``gpu``; None when it cannot be known."""
+    nvml = gpu.nvml
+    try:
+        if "gpus" in found:
+            here = pci_key(text(nvml.nvmlDeviceGetPciInfo(gpu.handle).busId))
+            for entry in found["gpus"]:
+                if pci_key(entry["pci_address"]) == here:
+                    return int(entry["id"])
+            return None
+        index = int(nvml.nvmlDeviceGetIndex(gpu.handle))
+        ids = [int(number) for number in found["gpu_ids"]]
+        return index if ids == list(range(nvml.nvmlDeviceGetCount())) else None
+    except nvml.NVMLError:
+        return None
+
+
+def _scopes(path: Path) -> list[str]:
+    """What our token allows."""
+    status, answer = _ask(path, "GET", "/auth/whoami")
+    try:
+        return [str(scope) for scope in json.loads(answer)["scopes"]] if status == _OK else []
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+class _NoAnswerError(Exception):
+    """The daemon cannot be reached, or does not speak HTTP."""
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
+    """Status and body of the daemon's answer."""
+    token = os.environ.get(TOKEN_VARIABLE)
+    connection = _Connection(path)
+    try:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request(method, target, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        raise _NoAnswerError(str(error) or type(error).__name__) from None
+    finally:
+        connection.close()
+
+
+def _said(answer: str) -> str:
+    """The daemon's own words: the errors of an ``{"errors": {"0": ...}}``, or the text."""
+    try:
+        errors = json.loads(answer)["errors"]
+        return "; ".join(str(error) for error in errors.values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return " ".join(answer.split())[:200] or "without a reason"

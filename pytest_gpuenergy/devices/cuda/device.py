@@ -1,0 +1,197 @@
+"""A real NVIDIA GPU: CuPy in a worker process that may die, NVML in ours."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from pytest_gpuenergy.devices.cache import CacheState
+from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool
+from pytest_gpuenergy.devices.device import Arena, Device, Launches, Repeater, Timeline, Work
+from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
+from pytest_gpuenergy.devices.nvml import GuardedNvml, text
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.workloads.workload import Scalar
+
+
+class HostClock:
+    """The machine's monotonic clock, which all its processes share."""
+
+    def now_s(self) -> float:
+        """Seconds since some fixed moment."""
+        return time.monotonic()
+
+    def sleep_s(self, duration_s: float) -> None:
+        """Really sleep."""
+        time.sleep(max(0.0, duration_s))
+
+
+class CudaDevice(Device):
+    """One whole NVIDIA GPU."""
+
+    emulated = False
+
+    def __init__(self, nvml: GuardedNvml, gpu: FoundGpu) -> None:
+        self.nvml = nvml
+        self.handle = gpu.handle
+        self.name = gpu.name
+        self.uuid = gpu.uuid
+        self.ordinal = gpu.ordinal
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu.handle)
+        self.architecture = f"sm_{major}{minor}"
+        self.clock = HostClock()
+        if find_spec("cupy") is None:
+            raise DeviceError(
+                f"{gpu.name} takes CuPy, which is not installed: pip install "
+                "'pytest-gpuenergy[cuda13]' (or cuda12), or use --gpu-device emulated."
+            )
+        self._pool: CompilerPool | None = None
+        # By UUID, so that CUDA's order in a worker cannot differ from NVML's.
+        self._worker, self._next_worker = (
+            Worker(
+                "pytest_gpuenergy.devices.cuda.runner:CudaRunner",
+                environment={"CUDA_VISIBLE_DEVICES": gpu.uuid},
+            )
+            for _ in range(2)
+        )
+        self._worker_has_repeated = False
+        self._with_context: int | None = None  # the worker that has one, by number
+
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        for kernel in kernels:
+            self._compilers().submit(kernel)
+
+    def compile(self, kernel: Kernel) -> None:
+        self._binary(kernel)
+
+    def run_once(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+        order_seed: int = 0,  # noqa: ARG002 -- the hardware orders threads itself
+    ) -> None:
+        binary = self._compiled(kernel, arenas, scalars)
+        self._use(timeout_s, "run_once", kernel, binary, dict(arenas), dict(scalars))
+
+    @contextmanager
+    def repeat(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        work: Work | None,  # noqa: ARG002 -- a real GPU needs no hint
+        timeout_s: float,
+        cache: CacheState = "hot",
+        apart: bool = False,
+    ) -> Iterator[Repeater]:
+        binary = self._compiled(kernel, arenas, scalars)
+        buffers = dict(arenas), dict(scalars)
+        if apart and self._worker_has_repeated:
+            self._renew_worker()
+        self._worker_has_repeated = True
+        if apart:
+            self._next_worker.start()  # imports CuPy meanwhile, and does not touch the GPU yet
+        self._use(timeout_s, "load", kernel, binary, *buffers, cache, apart)
+        try:
+            yield _WorkerRepeater(self, timeout_s)
+        finally:
+            if apart:
+                self._renew_worker()
+            elif self._worker.pid is not None:
+                self._call(timeout_s, "unload")
+
+    @property
+    def processes(self) -> frozenset[int]:
+        found = {os.getpid()} if has_context(self.ordinal) else set()
+        if self._with_context is not None and self._with_context == self._worker.pid:
+            found.add(self._with_context)
+        return frozenset(found)
+
+    def describe(self) -> dict[str, str]:
+        cuda = self.nvml.nvmlSystemGetCudaDriverVersion_v2()
+        versions: dict[str, str] = self._call(60.0, "describe")
+        return {
+            "driver": text(self.nvml.nvmlSystemGetDriverVersion()),
+            "nvml": text(self.nvml.nvmlSystemGetNVMLVersion()),
+            "cuda_driver": f"{cuda // 1000}.{cuda % 1000 // 10}",
+            "nvrtc": self._compilers().version,
+            **versions,
+        }
+
+    def close(self) -> None:
+        self._worker.kill()
+        self._next_worker.kill()
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def _compilers(self) -> CompilerPool:
+        if self._pool is None:
+            self._pool = CompilerPool(self.architecture, cache_dir("cubin"))
+        return self._pool
+
+    def _compiled(
+        self, kernel: Kernel, arenas: Mapping[str, Arena], scalars: Mapping[str, Scalar]
+    ) -> Binary:
+        kernel.check_arguments(arenas, scalars)
+        return self._binary(kernel)
+
+    def _binary(self, kernel: Kernel) -> Binary:
+        if kernel.language != "cuda":
+            raise KernelFault("compile", f"{kernel.language} text is launched as a callable.")
+        return self._compilers().submit(kernel).result()
+
+    def _renew_worker(self) -> None:
+        # The old one first: a card in exclusive mode lets only one process have a context.
+        self._worker.kill()
+        self._worker, self._next_worker = self._next_worker, self._worker
+        self._worker_has_repeated = False
+
+    def _use(self, timeout_s: float, method: str, *arguments: object) -> None:
+        """Call a method that makes the worker's context if there is none."""
+        try:
+            self._call(timeout_s, method, *arguments)
+        finally:
+            self._with_context = self._worker.pid
+
+    def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:
+        try:
+            return self._worker.call(method, *arguments, timeout_s=timeout_s)
+        except KernelFault as fault:
+            if fault.outcome == "runtime":
+                self._worker.kill()  # the context is broken for good
+            raise
+        except WorkerTimeoutError:
+            raise KernelFault(
+                "timeout", f"The kernel did not finish within {timeout_s:g} s."
+            ) from None
+        except WorkerDiedError as error:
+            raise KernelFault("runtime", str(error)) from None
+
+
+class _WorkerRepeater:
+    def __init__(self, device: CudaDevice, timeout_s: float) -> None:
+        self._device = device
+        self._timeout_s = timeout_s
+
+    def start(self) -> None:
+        self._device._call(self._timeout_s, "start")
+
+    def stop(self) -> Timeline:
+        timeline: Timeline = self._device._call(self._timeout_s, "stop")
+        return timeline
+
+    def launch(self, count: int) -> Launches:
+        launches: Launches = self._device._call(self._timeout_s, "launch", count)
+        return launches

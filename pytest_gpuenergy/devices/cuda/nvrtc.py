@@ -1,0 +1,162 @@
+"""CUDA text to machine code with NVRTC, in processes of its own, cached by content.
+
+NVRTC compiles one program at a time inside a process, so there is a process per core; it needs no
+GPU and makes no CUDA context.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.cuda_sources import cuda_dir
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support.files import keep_for_later, write_atomically
+from pytest_gpuenergy.support.paths import written_to_cache
+from pytest_gpuenergy.support.worker import (
+    WITHOUT_GPU,
+    WorkerDiedError,
+    WorkerPool,
+    WorkerTimeoutError,
+)
+
+_OPTIONS = ("-std=c++17", "-default-device")
+_COMPILE_TIMEOUT_S = 300.0
+_FORMAT = 2
+_STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Machine code in a file, and the names its entries have there."""
+
+    path: Path
+    symbols: dict[str, str]
+
+
+class Compiler:
+    """The child's side: compiles one program at a time. Needs CuPy, not a GPU."""
+
+    def __init__(self) -> None:
+        import cuda.pathfinder as pathfinder
+        import cupy
+        from cupy.cuda import nvrtc
+
+        self._nvrtc = nvrtc
+        bundled = Path(cupy.__file__).parent / "_core/include/cupy/_cccl/libcudacxx"
+        toolkit = pathfinder.find_nvidia_header_directory("cudart")
+        self._includes = [f"-I{folder}" for folder in (bundled, toolkit) if folder]
+        self._small = cuda_dir() / "nvrtc"
+
+    def compile(
+        self, source: str, entries: Sequence[str], architecture: str
+    ) -> tuple[bytes, dict[str, str]]:
+        """Machine code and the symbol of each entry.
+
+        Raises:
+            KernelFault: the text does not compile, or has no such entry.
+        """
+        if self._are_small(_STANDARD_HEADER.findall(source)):
+            try:
+                return self._compile(source, entries, architecture, [f"-I{self._small}"])
+            except KernelFault:
+                pass  # it may use more of the headers than ours have
+        return self._compile(source, entries, architecture, [])
+
+    def _are_small(self, headers: Sequence[str]) -> bool:
+        """Whether ours can stand in for all of these headers of libcu++."""
+        return bool(headers) and all((self._small / header).is_file() for header in headers)
+
+    def _compile(
+        self, source: str, entries: Sequence[str], architecture: str, first: Sequence[str]
+    ) -> tuple[bytes, dict[str, str]]:
+        nvrtc = self._nvrtc
+        options = (f"-arch={architecture}", *_OPTIONS, *first, *self._includes)
+        program = nvrtc.createProgram(source, "kernel.cu", (), ())
+        try:
+            for entry in entries:
+                nvrtc.addNameExpression(program, entry)
+            nvrtc.compileProgram(program, options)
+            symbols = {entry: nvrtc.getLoweredName(program, entry) for entry in entries}
+            return nvrtc.getCUBIN(program), symbols
+        except nvrtc.NVRTCError as error:
+            log = nvrtc.getProgramLog(program).splitlines()
+            said = next((line for line in log if "error" in line), str(error))
+            raise KernelFault("compile", f"NVRTC: {said.strip()}") from None
+        finally:
+            nvrtc.destroyProgram(program)
+
+    def version(self) -> str:
+        """NVRTC's version, such as ``13.0``."""
+        return ".".join(map(str, self._nvrtc.getVersion()))
+
+
+class CompilerPool:
+    """Compiles kernels in parallel child processes; every kernel once, remembered on disk."""
+
+    def __init__(self, architecture: str, cache: Path, processes: int | None = None) -> None:
+        self._architecture = architecture
+        self._cache = cache
+        size = processes or min(16, len(os.sched_getaffinity(0)))
+        self._threads = ThreadPoolExecutor(size, thread_name_prefix="nvrtc")
+        self._workers = WorkerPool(f"{__name__}:Compiler", size=size, environment=WITHOUT_GPU)
+        self._pending: dict[str, Future[Binary]] = {}
+        self._lock = Lock()
+
+    def submit(self, kernel: Kernel) -> Future[Binary]:
+        """Begin compiling; the future holds the binary or the KernelFault."""
+        with self._lock:
+            future = self._pending.get(kernel.digest)
+            if future is None:
+                future = self._threads.submit(self._compile, kernel)
+                self._pending[kernel.digest] = future
+        return future
+
+    @cached_property
+    def version(self) -> str:
+        """NVRTC's version, such as ``13.0``."""
+        return str(self._call("version"))
+
+    def close(self) -> None:
+        """End the child processes. Idempotent."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
+
+    def _compile(self, kernel: Kernel) -> Binary:
+        entries = list(dict.fromkeys(launch.entry for launch in kernel.launches))
+        key = [_FORMAT, self._architecture, _OPTIONS, self.version, entries, kernel.source]
+        digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+        binary, table = self._cache / f"{digest}.cubin", self._cache / f"{digest}.json"
+        if binary.exists() and (known := _read_symbols(table, entries)):
+            return Binary(binary, known)
+        answer: Any = self._call("compile", kernel.source, entries, self._architecture)
+        code, symbols = answer
+        with written_to_cache(self._cache):
+            write_atomically(binary, code)
+        keep_for_later(table, json.dumps(symbols))
+        return Binary(binary, symbols)
+
+    def _call(self, method: str, *arguments: object) -> object:
+        try:
+            return self._workers.call(method, *arguments, timeout_s=_COMPILE_TIMEOUT_S)
+        except (WorkerDiedError, WorkerTimeoutError) as error:
+            raise KernelFault("compile", str(error)) from None
+
+
+def _read_symbols(table: Path, entries: Sequence[str]) -> dict[str, str] | None:
+    """What a cache entry says; None when there is none, or it is damaged and must be made again."""
+    try:
+        known = json.loads(table.read_text())
+        return {entry: str(known[entry]) for entry in entries}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,202 @@
+"""The plan that the host program reads from its standard input, and the profile it answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.emulated.timing.branched_loads import branched_share
+from pytest_gpuenergy.devices.emulated.timing.private_arrays import private_words
+from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads.workload import Scalar, Tensor
+
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_MAX_BLOCK = (1024, 1024, 64)
+_MAX_THREADS = 1024
+_MAX_SHARED_BYTES = 232448
+
+
+@dataclass(frozen=True)
+class LaunchProfile:
+    """What was found out about one launch by running a sample of its blocks.
+
+    Attributes:
+        entry: the kernel function.
+        blocks: blocks of the whole grid.
+        blocks_run: how many of them were run.
+        traffic: of the average of these.
+    """
+
+    entry: str
+    blocks: int
+    blocks_run: int
+    traffic: Traffic
+
+
+@dataclass(frozen=True)
+class AccessProfile:
+    """What a kernel's blocks access; one entry per launch, in order."""
+
+    launches: tuple[LaunchProfile, ...]
+
+    @property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """Of the average block of each launch."""
+        return tuple(launch.traffic for launch in self.launches)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which blocks a check runs: at most ``blocks``, and none more after ``accesses`` accesses."""
+
+    blocks: int
+    accesses: int
+
+
+def entries_of(kernel: Kernel) -> tuple[str, ...]:
+    """The distinct kernel functions, in the order in which they are first launched."""
+    return tuple(dict.fromkeys(launch.entry for launch in kernel.launches))
+
+
+def check_limits(kernel: Kernel) -> None:
+    """Refuse what no GPU of compute capability 9.0 can launch.
+
+    Raises:
+        KernelFault: ``constraints``.
+    """
+    for launch in kernel.launches:
+        for what, sizes, limits in (
+            ("grid", launch.grid, _MAX_GRID),
+            ("block", launch.block, _MAX_BLOCK),
+        ):
+            if any(size > limit for size, limit in zip(sizes, limits, strict=True)):
+                raise KernelFault(
+                    "constraints", f"The {what} {sizes} of {launch.entry} is larger than {limits}."
+                )
+        if launch.threads > _MAX_THREADS:
+            raise KernelFault(
+                "constraints",
+                f"{launch.entry} has {launch.threads} threads a block; a block may have "
+                f"{_MAX_THREADS}.",
+            )
+        if launch.shared_bytes > _MAX_SHARED_BYTES:
+            raise KernelFault(
+                "constraints",
+                f"{launch.entry} needs {launch.shared_bytes} bytes of shared memory; a block may "
+                f"have {_MAX_SHARED_BYTES}.",
+            )
+
+
+def used_arenas(kernel: Kernel, arenas: Mapping[str, Arena]) -> dict[str, Arena]:
+    """The arenas that the launches name, in a fixed order."""
+    named = dict.fromkeys(name for launch in kernel.launches for name in launch.arguments)
+    return {name: arenas[name] for name in named if name in arenas}
+
+
+def address_bytes(kernel: Kernel, arenas: Mapping[str, Arena]) -> int:
+    """Address space that the program may need, with a detector's cells (24 bytes for one)."""
+    tensors = [arena.tensor for arena in used_arenas(kernel, arenas).values()]
+    tensors += kernel.workspaces
+    return (3 << 30) + sum(32 * tensor.nbytes + (1 << 27) for tensor in tensors)
+
+
+def write_plan(
+    kernel: Kernel,
+    arenas: Mapping[str, Arena],
+    files: Mapping[str, int],
+    scalars: Mapping[str, Scalar],
+    *,
+    order_seed: int,
+    sampling: Sampling | None,
+) -> str:
+    """The plan's text; with ``sampling`` it asks for a check. ``files`` are open descriptors.
+
+    Raises:
+        KernelFault: ``constraints`` when an argument is no tensor, workspace or scalar.
+    """
+    kernel.check_arguments(arenas, scalars)
+    tensors: list[tuple[Tensor, int, bool]] = [
+        (arenas[name].tensor, file, arenas[name].tensor.role != "input")
+        for name, file in files.items()
+    ]
+    tensors += [(tensor, -1, True) for tensor in kernel.workspaces]
+    numbers = {name: k for k, name in enumerate(files)}
+    numbers |= {t.name: len(files) + k for k, t in enumerate(kernel.workspaces)}
+    lines = [
+        f"{int(sampling is not None)} {order_seed % 2**64} "
+        f"{sampling.blocks if sampling else 0} {sampling.accesses if sampling else 0}",
+        str(len(tensors)),
+    ]
+    for tensor, file, writable in tensors:
+        item = np.dtype(tensor.dtype).itemsize
+        lines.append(
+            f"{_word(tensor.name)} {tensor.dtype} {file} {int(writable)} {tensor.nbytes} {item}"
+        )
+    entries = entries_of(kernel)
+    lines.append(str(len(kernel.launches)))
+    for launch in kernel.launches:
+        arguments = [_argument(name, numbers, scalars) for name in launch.arguments]
+        sizes = " ".join(map(str, (*launch.grid, *launch.block, launch.shared_bytes)))
+        lines.append(f"{entries.index(launch.entry)} {sizes} {len(arguments)}")
+        lines += arguments
+    return "\n".join(lines) + "\n"
+
+
+def _word(name: str) -> str:
+    return re.sub(r"\s", "_", name)[:200] or "_"
+
+
+def _argument(name: str, numbers: Mapping[str, int], scalars: Mapping[str, Scalar]) -> str:
+    if name in numbers:
+        return f"t{numbers[name]}"
+    scalar = scalars[name]
+    dtype = np.dtype(scalar.dtype)
+    kind, value = ("f", float(scalar.value)) if dtype.kind == "f" else ("i", int(scalar.value))
+    return f"{kind}{value!r} {_word(name)} {dtype} {dtype.itemsize}"
+
+
+def read_profile(kernel: Kernel, answers: Sequence[str]) -> AccessProfile:
+    """The profile from the program's ``profile`` lines, one per launch."""
+    lines = [line.split()[1:] for line in answers if line.startswith("profile ")]
+    profiles = zip(kernel.launches, lines, strict=True)
+    return AccessProfile(tuple(_launch_profile(kernel, *profile) for profile in profiles))
+
+
+def _launch_profile(kernel: Kernel, launch: Launch, line: Sequence[str]) -> LaunchProfile:
+    run, *sums = (int(number) for number in line[:6])
+    static, distinct, load_intervals, *tallies = (int(number) for number in line[6:])
+    global_read, global_write, shared_read, shared_write, barriers = (n / run for n in sums)
+    moved = (global_read, global_write, shared_read, shared_write)
+    # Warps were sampled: bytes, warp-wide accesses and their parts, of each of four kinds.
+    warps = [_scaled(b, *tallies[3 * k : 3 * k + 3]) for k, b in enumerate(moved)]
+    (loads, read), (stores, written), (fetches, fetched), (puts, put) = warps
+    traffic = Traffic(
+        global_read_bytes=global_read,
+        global_write_bytes=global_write,
+        shared_read_bytes=shared_read,
+        shared_write_bytes=shared_write,
+        barriers=barriers,
+        load_intervals=load_intervals / run,
+        static_shared_bytes=static,
+        global_loads=loads,
+        branched_loads=loads * branched_share(kernel.source, launch.entry),
+        global_stores=stores,
+        global_sectors=read + written,
+        l2_sectors=min(read, distinct / run) + written,
+        shared_accesses=fetches + puts,
+        shared_wavefronts=fetched + put,
+        private_words=private_words(kernel.source, launch.entry),
+    )
+    return LaunchProfile(launch.entry, launch.blocks, run, traffic)
+
+
+def _scaled(block_bytes: float, seen_bytes: int, accesses: int, parts: int) -> tuple[float, float]:
+    share = block_bytes / seen_bytes if seen_bytes else 0.0
+    return accesses * share, parts * share

@@ -1,0 +1,88 @@
+"""What the host run of a kernel counts, and its memory on disk by the kernel's content."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from pytest_gpuenergy.devices.emulated.toolchain import build_version
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.files import keep_for_later
+from pytest_gpuenergy.support.paths import cache_dir
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What an average block of one launch accesses.
+
+    Attributes:
+        global_read_bytes: bytes read from tensors; a repeated read counts again, unless the host's
+            compiler keeps the value in a register.
+        global_write_bytes: bytes written to tensors; an atomic update counts as a store.
+        shared_read_bytes: bytes read from shared memory, likewise.
+        shared_write_bytes: bytes written to shared memory, likewise.
+        barriers: block-wide barriers passed.
+        load_intervals: of the intervals between them, those that load from tensors.
+        static_shared_bytes: static shared memory.
+        global_loads: warp-wide loads of tensors. A word that a thread loaded a short while ago,
+            with no barrier since, is taken to be in a register and loaded once.
+        branched_loads: those of them that stand in a branch of their own, by the text.
+        global_stores: warp-wide stores to tensors.
+        global_sectors: sectors of 32 bytes that those loads and stores touch, each by itself.
+        l2_sectors: the same, but what the block reads again comes from its L1.
+        shared_accesses: warp-wide accesses to shared memory, loads as above. Those to neighbouring
+            words that a compiler joins into one of up to 16 bytes count as one.
+        shared_wavefronts: turns that they take, of at most 128 bytes and without a bank conflict.
+        private_words: 4-byte words of the arrays that a thread has of its own, by the text.
+    """
+
+    global_read_bytes: float = 0.0
+    global_write_bytes: float = 0.0
+    shared_read_bytes: float = 0.0
+    shared_write_bytes: float = 0.0
+    barriers: float = 0.0
+    load_intervals: float = 0.0
+    static_shared_bytes: float = 0.0
+    global_loads: float = 0.0
+    branched_loads: float = 0.0
+    global_stores: float = 0.0
+    global_sectors: float = 0.0
+    l2_sectors: float = 0.0
+    shared_accesses: float = 0.0
+    shared_wavefronts: float = 0.0
+    private_words: float = 0.0
+
+
+_VERSION = 2  # of what is made of a program's answer and of the text
+_NAMES = tuple(field.name for field in fields(Traffic))
+
+
+class TrafficCache:
+    """A folder with one JSON file per kernel, for as long as kernels are built in the same way.
+
+    A damaged file counts as none.
+    """
+
+    def __init__(self) -> None:
+        self._folder = cache_dir("emulated", "traffic", f"{build_version()}-{_VERSION}")
+
+    def traffic(
+        self, kernel: Kernel, count: Callable[[], tuple[Traffic, ...]]
+    ) -> tuple[Traffic, ...]:
+        """One entry per launch, remembered; by ``count``, which may raise, the first time."""
+        path = self._folder / f"{kernel.digest}.json"
+        known = _read(path)
+        if known is None or len(known) != len(kernel.launches):
+            known = count()
+            keep_for_later(path, json.dumps([asdict(entry) for entry in known]))
+        return known
+
+
+def _read(path: Path) -> tuple[Traffic, ...] | None:
+    try:
+        entries = json.loads(path.read_bytes())
+        return tuple(Traffic(**{name: float(e[name]) for name in _NAMES}) for e in entries)
+    except (OSError, ValueError, TypeError, LookupError):
+        return None

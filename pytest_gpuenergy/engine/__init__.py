@@ -1,0 +1,1 @@
+"""From a kernel and a workload to a measurement: verification, harness, anchors."""

@@ -1,0 +1,169 @@
+"""Anchor kernels: measured early in a run and again now and then, to show what has drifted.
+
+Each power cap has its own, the first kernel measured cleanly under it. It is measured again when
+the cap is set anyway, so that checks cost no change of caps before the run's end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pytest_gpuenergy.control.powercap import PowerCap
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.report.anchor import DRIFT, judge_check, unchecked
+from pytest_gpuenergy.report.store import Report, RunFolder
+from pytest_gpuenergy.support.errors import GpuEnergyError, PowerCapError
+from pytest_gpuenergy.workloads.workload import Workload
+
+
+@dataclass
+class _Anchor:
+    """A kernel that is measured again, and what was measured since it was last found unchanged."""
+
+    kernel: Kernel
+    workload: Workload
+    subject: Subject
+    first: Measurement
+    checked_s: float
+    pending: list[Measurement] = field(default_factory=list)
+    drifted: bool = False
+
+
+class AnchorWatch:
+    """The anchors of one process and its GPU.
+
+    Args:
+        interval_s: time on the device's clock from one check under a cap to the next; 0: never.
+        device: whose clock it is.
+        harness: measures on it.
+        folder: of the run, where checks and flags go as they come.
+    """
+
+    def __init__(
+        self, interval_s: float, device: Device, harness: Harness, folder: RunFolder
+    ) -> None:
+        self._interval_s = interval_s
+        self._device = device
+        self._harness = harness
+        self._folder = folder
+        self._anchors: dict[tuple[str, float | None], _Anchor] = {}
+        self._began_s = math.inf
+
+    def check(self, subject: Subject) -> None:
+        """Measure the anchor of the cap that is set, if it is time to.
+
+        Raises:
+            ReportError: what was found cannot be written.
+        """
+        anchor = self._anchors.get(_place(subject))
+        if anchor and self._device.clock.now_s() - anchor.checked_s >= self._interval_s:
+            self._check(anchor)
+
+    def flags(self, subject: Subject) -> tuple[str, ...]:
+        """The flags of what is measured now under this cap."""
+        anchor = self._anchors.get(_place(subject))
+        return (DRIFT,) if anchor and anchor.drifted else ()
+
+    def add(
+        self,
+        subject: Subject,
+        measurement: Measurement,
+        kernel: Kernel | None = None,
+        workload: Workload | None = None,
+    ) -> None:
+        """Remember what has been measured: the first kernel under a cap is its anchor."""
+        if not self._interval_s or not measurement.measured or measurement.validity:
+            return
+        anchor = self._anchors.get(_place(subject))
+        if anchor is not None:
+            anchor.pending.append(measurement)
+        elif kernel is not None and workload is not None:
+            now_s = self._device.clock.now_s()
+            self._began_s = min(self._began_s, now_s)
+            self._anchors[_place(subject)] = _Anchor(kernel, workload, subject, measurement, now_s)
+
+    def recall(
+        self,
+        subject: Subject,
+        known: Measurement,
+        kernel: Kernel,
+        workload: Workload,
+        earlier: Report,
+    ) -> None:
+        """Take up the anchor of a run that is resumed; its first check is due at once.
+
+        Args:
+            subject: the item that is not measured again.
+            known: what was measured of it.
+            kernel: that was measured.
+            workload: of it.
+            earlier: what the run had measured before it was resumed.
+        """
+        place = _place(subject)
+        if not self._interval_s or place in self._anchors or known.gpu_uuid != self._device.uuid:
+            return
+        pending = unchecked(earlier.measurements, earlier.anchors, known)
+        self._began_s = min(self._began_s, self._device.clock.now_s())
+        self._anchors[place] = _Anchor(kernel, workload, subject, known, -math.inf, pending)
+
+    def finish(self, apply: Callable[[PowerCap], float | None]) -> None:
+        """Check what was measured since the last checks, if the run was as long as an interval.
+
+        Args:
+            apply: sets a power cap and returns the enforced limit.
+
+        Raises:
+            ReportError: what was found cannot be written.
+        """
+        if self._device.clock.now_s() - self._began_s < self._interval_s:
+            return
+        for anchor in self._anchors.values():
+            if anchor.pending and anchor.checked_s > -math.inf:  # otherwise nothing is new
+                self._check(anchor, apply)
+
+    def _check(
+        self, anchor: _Anchor, apply: Callable[[PowerCap], float | None] | None = None
+    ) -> None:
+        items = tuple(measurement.node_id for measurement in anchor.pending)
+        check = judge_check(anchor.first, self._measured(anchor, apply), items)
+        if check.verdict == "drift":
+            for measurement in anchor.pending:
+                self._folder.append(measurement.flagged(DRIFT))
+        self._folder.append_check(check)
+        anchor.checked_s = self._device.clock.now_s()
+        if check.verdict != "unsure":
+            anchor.pending.clear()
+            anchor.drifted = check.verdict == "drift"
+
+    def _measured(
+        self, anchor: _Anchor, apply: Callable[[PowerCap], float | None] | None
+    ) -> Measurement:
+        subject = anchor.subject
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        try:
+            if apply is not None:
+                enforced_w = apply(subject.cap)
+                if enforced_w != subject.enforced_power_limit_w:
+                    raise PowerCapError(f"The card now enforces {enforced_w} W.")
+            return self._harness.measure_again(anchor.kernel, anchor.workload, subject)
+        except GpuEnergyError as error:  # the next item meets it too, and tells
+            first = anchor.first
+            return Measurement(
+                first.node_id,
+                first.workload,
+                first.kernel,
+                "runtime",
+                first.cap,
+                error=str(error),
+                started=started,
+            )
+
+
+def _place(subject: Subject) -> tuple[str, float | None]:
+    return (subject.cap.label, subject.enforced_power_limit_w)

@@ -1,0 +1,246 @@
+"""One item from beginning to end: verify, heat up, measure, judge; the record of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from time import perf_counter
+
+from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.devices.cache import CacheState
+from pytest_gpuenergy.devices.device import Device, Repeater, Work
+from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings, Reading
+from pytest_gpuenergy.energy.processes import ProcessWatch
+from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
+from pytest_gpuenergy.energy.statistics import Estimate
+from pytest_gpuenergy.engine.verification import arenas_for, verify
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.record.measurement import Interval, KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads.workload import Workload
+
+BINDING_FRACTION = 0.97
+"""Drawing at least this much of the enforced limit means that the limit holds the kernel back."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What an item measures: names for the record beside kernel and workload."""
+
+    node_id: str
+    label: str
+    cap: PowerCap = CURRENT
+    enforced_power_limit_w: float | None = None
+
+
+class Harness:
+    """Verifies and measures on one device; the caller has set the cap.
+
+    Args:
+        device: where to run.
+        settings: of the meter.
+        timeout_s: for one run of a kernel, and for each step of measuring it.
+        cache: in which state of the L2 cache kernels are measured.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        settings: MeterSettings | None = None,
+        *,
+        timeout_s: float = 60.0,
+        cache: CacheState = "hot",
+    ) -> None:
+        self._device = device
+        self._meter = EnergyMeter(device, settings)
+        self._timeout_s = timeout_s
+        self._cache = cache
+        self._watch = ProcessWatch(device)
+
+    def measure_kernel(self, kernel: Kernel, workload: Workload, subject: Subject) -> Measurement:
+        """Prove ``kernel`` right on ``workload``, then measure it.
+
+        A kernel that fails gives a measurement with its outcome and error and no figures.
+
+        Raises:
+            DeviceError: the device itself does not answer.
+        """
+        began = perf_counter()
+        phases = _Phases()
+        draft, wrong = self._verified(kernel, workload, subject, phases)
+        if wrong is None:
+            draft = self._measured_kernel(draft, kernel, workload, phases)
+        return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
+
+    def measure_again(self, kernel: Kernel, workload: Workload, subject: Subject) -> Measurement:
+        """Measure a kernel that was proved right before; as `measure_kernel`."""
+        began = perf_counter()
+        phases = _Phases()
+        draft = self._draft(
+            subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
+        )
+        draft = self._measured_kernel(draft, kernel, workload, phases)
+        return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
+
+    def _measured_kernel(
+        self, draft: Measurement, kernel: Kernel, workload: Workload, phases: _Phases
+    ) -> Measurement:
+        try:
+            with arenas_for(workload, seed=0) as arenas:
+                repeat = self._device.repeat(
+                    kernel,
+                    arenas,
+                    {scalar.name: scalar for scalar in workload.scalars},
+                    work=Work(workload.flops, workload.bytes_moved),
+                    timeout_s=self._timeout_s,
+                    cache=self._cache,
+                    apart=True,
+                )
+                return self._measured(draft, repeat, phases)
+        except KernelFault as fault:
+            return replace(draft, outcome=fault.outcome, error=str(fault))
+
+    def verify_kernel(
+        self, kernel: Kernel, workload: Workload, subject: Subject
+    ) -> tuple[Measurement, KernelFault | None]:
+        """Prove ``kernel`` right on ``workload``: a measurement without figures, and the fault.
+
+        Raises:
+            DeviceError: the device itself does not answer.
+        """
+        return self._verified(kernel, workload, subject, _Phases())
+
+    def _verified(
+        self, kernel: Kernel, workload: Workload, subject: Subject, phases: _Phases
+    ) -> tuple[Measurement, KernelFault | None]:
+        draft = self._draft(
+            subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
+        )
+        try:
+            with phases.timed("compile"):
+                self._device.compile(kernel)
+            with phases.timed("verify"):
+                correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
+        except KernelFault as fault:
+            return replace(draft, outcome=fault.outcome, error=str(fault)), fault
+        return replace(draft, correctness=correctness), None
+
+    def measure_callable(
+        self,
+        make_repeater: Callable[[], AbstractContextManager[Repeater]],
+        workload: WorkloadInfo,
+        subject: Subject,
+        kind: str,
+    ) -> Measurement:
+        """Measure what a callable launches; the caller has compared its result, if it wants to."""
+        began = perf_counter()
+        phases = _Phases()
+        draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
+        try:
+            draft = self._measured(draft, make_repeater(), phases)
+        except KernelFault as fault:
+            draft = replace(draft, outcome=fault.outcome, error=str(fault))
+        return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
+
+    def _draft(self, subject: Subject, kernel: KernelInfo, workload: WorkloadInfo) -> Measurement:
+        return Measurement(
+            node_id=subject.node_id,
+            workload=workload,
+            kernel=kernel,
+            outcome="correct",
+            cap=subject.cap.label,
+            cap_index=subject.cap.index,
+            power_limit_w=subject.cap.power_limit_w,
+            enforced_power_limit_w=subject.enforced_power_limit_w,
+            cache=self._cache,
+            gpu_uuid=self._device.uuid,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _measured(
+        self,
+        draft: Measurement,
+        repeat: AbstractContextManager[Repeater],
+        phases: _Phases,
+    ) -> Measurement:
+        with ExitStack() as stack:
+            with phases.timed("load"):
+                repeater = stack.enter_context(repeat)
+            strangers = self._watch.strangers()
+            try:
+                with phases.timed("measure"):
+                    reading = self._meter.measure(repeater)
+                phases.split("measure", "heat", reading.heat_wall_s)
+            except CounterError as error:
+                return replace(draft, error=str(error), validity=(error.flag,))
+            strangers |= self._watch.strangers()
+        flags = list(reading.flags)
+        if strangers:
+            flags.append("foreign_process")
+        return _with_figures(draft, reading, tuple(flags))
+
+
+class _Phases:
+    """Wall time of the phases of one item."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = perf_counter() - began
+
+    def split(self, name: str, first: str, first_s: float) -> None:
+        """Count the first part of a phase as a phase of its own, before it."""
+        whole_s = self.seconds.pop(name)
+        self.seconds |= {first: first_s, name: whole_s - first_s}
+
+
+def describe_workload(workload: Workload) -> WorkloadInfo:
+    """What a report says of a workload."""
+    return WorkloadInfo(
+        workload.name, dict(workload.parameters), workload.flops, workload.bytes_moved
+    )
+
+
+def _describe_kernel(kernel: Kernel, label: str) -> KernelInfo:
+    origin = kernel.origin
+    return KernelInfo(label, kernel.digest, origin.kind, origin.rank, dict(origin.details))
+
+
+def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) -> Measurement:
+    gflops = draft.workload.flops / reading.time_ms.mean / 1e6
+    limit_w = draft.enforced_power_limit_w
+    binding = bool(reading.event_reasons & SW_POWER_CAP)
+    if limit_w is not None:
+        binding = binding or reading.power_w >= BINDING_FRACTION * limit_w
+    return replace(
+        draft,
+        time_ms=reading.time_ms.mean,
+        time_ms_ci95=_interval(reading.time_ms),
+        energy_mj=reading.energy_mj.mean,
+        energy_mj_ci95=_interval(reading.energy_mj),
+        edp_mj_ms=reading.edp_mj_ms.mean,
+        edp_mj_ms_ci95=_interval(reading.edp_mj_ms),
+        power_w=reading.power_w,
+        gflops=gflops,
+        gflops_per_w=gflops / reading.power_w,
+        trials=reading.trials,
+        warm_trials=reading.warm_trials,
+        start=reading.start,
+        begin=reading.begin,
+        end=reading.end,
+        cap_binding=binding,
+        energy_source=reading.energy_source,
+        validity=flags,
+    )
+
+
+def _interval(value: Estimate) -> Interval:
+    return Interval(value.low, value.high)

@@ -1,0 +1,1 @@
+"""Compares runs: ratios with intervals, verdicts, comparisons, history."""

@@ -1,0 +1,78 @@
+"""What fails, as annotations of GitHub Actions: lines that its runner shows beside the job.
+
+The form is that of its workflow commands, as the runner's own toolkit writes them
+(``packages/core/src/command.ts`` of github.com/actions/toolkit).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from pytest_gpuenergy.gate.comparison import Comparison
+from pytest_gpuenergy.gate.verdict import Verdict, fails
+from pytest_gpuenergy.gate.views import describe, label
+from pytest_gpuenergy.support.terminal import printable_text
+
+SHOWN = 10
+"""GitHub keeps this many annotations of a kind from one step."""
+
+
+def wanted() -> bool:
+    """Whether this runs in GitHub Actions."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def annotate(comparison: Comparison) -> Iterator[str]:
+    """An error for each verdict that fails, a warning for what is worse and does not fail.
+
+    What cannot be decided is one notice in all.
+    """
+    yield from limited("error", _errors(comparison))
+    worse = (
+        (label(judgement.identity), describe(judgement))
+        for judgement in comparison.judgements
+        if judgement.verdict is Verdict.WORSE and not fails(judgement, comparison.settings)
+    )
+    yield from limited("warning", worse)
+    open_ = [j for j in comparison.judgements if j.verdict is Verdict.AMBIGUOUS]
+    if open_ and not comparison.settings.strict:
+        reasons = dict.fromkeys(reason for judgement in open_ for reason in judgement.reasons)
+        why = "; ".join(islice(reasons, 3)) or "the intervals reach over the limit"
+        total = len(comparison.judgements)
+        yield annotation("notice", "gate", f"{len(open_)} of {total} verdicts are AMBIGUOUS: {why}")
+
+
+def limited(level: str, texts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Annotations of titles with messages; the last one counts those that GitHub would not keep."""
+    listed = list(texts)
+    shown = listed if len(listed) <= SHOWN else listed[: SHOWN - 1]
+    for title, message in shown:
+        yield annotation(level, title, message)
+    if len(listed) > len(shown):
+        yield annotation(level, "gate", f"{len(listed) - len(shown)} more are in the job's summary")
+
+
+def annotation(level: str, title: str, message: str) -> str:
+    """``::error title=case1-k01-300W::EDP +5.2 % ...``; names can end neither field nor line."""
+    return f"::{level} title={_property(title)}::{_data(message)}"
+
+
+def _errors(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    settings = comparison.settings
+    for judgement in comparison.judgements:
+        if fails(judgement, settings):
+            yield label(judgement.identity), describe(judgement)
+    unmatched = [*(comparison.failed if settings.enforced else ())]
+    unmatched += comparison.missing_in_base if settings.strict else ()
+    for one in unmatched:
+        yield label(one.measurement.identity), one.why
+
+
+def _data(text: str) -> str:
+    return printable_text(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,61 @@
+"""What a baseline takes over from a run, and what it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_gpuenergy.gate.comparison import Unmatched
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.support.errors import InputError
+
+
+@dataclass(frozen=True)
+class Update:
+    """A new baseline.
+
+    Attributes:
+        report: the run's identity with all its clean measurements, and those kept.
+        taken: from the run.
+        kept: of kernels that the run did not measure cleanly.
+        left_out: of the run: failed or flagged.
+    """
+
+    report: Report
+    taken: tuple[Measurement, ...]
+    kept: tuple[Measurement, ...]
+    left_out: tuple[Unmatched, ...]
+
+
+def update(old: Report | None, new: Report) -> Update:
+    """The baseline ``old`` with what ``new`` has measured without a flag in place of the same.
+
+    Raises:
+        InputError: there is nothing to take, the run is of an older tool, or the two are not of
+            one board with one driver, so that they do not belong into one baseline.
+    """
+    if new.run.legacy:
+        raise InputError(f"Run {new.run.run_id} is marked legacy: measure again.")
+    if old is not None:
+        for name, before, now in (
+            ("GPU model", old.run.gpu_name, new.run.gpu_name),
+            ("kind of GPU, emulated or real", old.run.emulated, new.run.emulated),
+            ("board", old.run.gpu_uuid, new.run.gpu_uuid),
+            ("driver", old.run.software.get("driver"), new.run.software.get("driver")),
+        ):
+            if before != now:
+                raise InputError(
+                    f"The baseline and run {new.run.run_id} differ in the {name} ({before} and "
+                    f"{now}): begin a new baseline with --replace, or write another with --to."
+                )
+    taken = tuple(m for m in new.measurements if m.measured and not m.validity)
+    if not taken:
+        raise InputError(f"Run {new.run.run_id} has no measurement without a flag: measure again.")
+    replaced = {measurement.identity for measurement in taken}
+    kept = tuple(m for m in (old.measurements if old else ()) if m.identity not in replaced)
+    left_out = tuple(
+        Unmatched(m, f"flagged: {', '.join(m.validity)}" if m.measured else f"{m.outcome}")
+        for m in new.measurements
+        if m not in taken
+    )
+    return Update(Report(new.run, kept + taken), taken, kept, left_out)

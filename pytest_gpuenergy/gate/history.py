@@ -1,0 +1,149 @@
+"""One metric over the runs of a project: its values, its spread, and where its level changed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, median
+
+from pytest_gpuenergy.gate.changepoints import ChangePoint, change_points
+from pytest_gpuenergy.gate.verdict import figure, interval
+from pytest_gpuenergy.gate.views import label
+from pytest_gpuenergy.record.measurement import Interval, RunInfo
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.tables import ordered
+
+
+@dataclass(frozen=True)
+class Point:
+    """The metric in one run, in ms, mJ or mJ ms."""
+
+    run: RunInfo
+    value: float
+    ci95: Interval | None
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Another level from one run on.
+
+    Attributes:
+        last: the last run of the former level.
+        first: the first of the new one.
+        before: median of the former level.
+        after: median of the new one.
+        p: of the permutation test.
+    """
+
+    last: Point
+    first: Point
+    before: float
+    after: float
+    p: float
+
+    @property
+    def relative(self) -> float:
+        """As a fraction: 0.05 is 5 % more."""
+        return self.after / self.before - 1
+
+
+@dataclass(frozen=True)
+class Series:
+    """One kernel under one cap on one board, in the order in which the runs were started.
+
+    Attributes:
+        identity: see `Measurement.identity`.
+        metric: of the points.
+        points: at least one.
+        item: the node id, where a run has several items of that identity; otherwise empty.
+    """
+
+    identity: tuple[str, str, str, str]
+    metric: Metric
+    points: tuple[Point, ...]
+    item: str = ""
+
+    @property
+    def run(self) -> RunInfo:
+        """The latest run."""
+        return self.points[-1].run
+
+    @property
+    def clean(self) -> tuple[Point, ...]:
+        """The points without flags, above zero: only these are looked at for changes."""
+        return tuple(point for point in self.points if not point.flags and point.value > 0)
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        """Where the level changed, by `change_points` on the logarithms."""
+        return tuple(
+            Change(
+                earlier[-1],
+                later[0],
+                median(point.value for point in earlier),
+                median(point.value for point in later),
+                cut.p,
+            )
+            for cut, (earlier, later) in zip(
+                self._cuts, itertools.pairwise(self.levels), strict=True
+            )
+        )
+
+    @property
+    def levels(self) -> list[tuple[Point, ...]]:
+        """The clean points, cut where their level changed."""
+        cuts = [0, *(cut.index for cut in self._cuts), len(self.clean)]
+        return [self.clean[begin:end] for begin, end in itertools.pairwise(cuts)]
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation between runs around their level, as a fraction.
+
+        The root of the pooled variance of the logarithms; None with fewer than two degrees of
+        freedom, that is with fewer than two runs more than there are levels.
+        """
+        logs = [[math.log(point.value) for point in level] for level in self.levels]
+        degrees = sum(map(len, logs)) - len(logs)
+        if degrees < 2:
+            return None
+        squares = [(x - fmean(level)) ** 2 for level in logs for x in level]
+        return math.sqrt(math.fsum(squares) / degrees)
+
+    @cached_property
+    def _cuts(self) -> list[ChangePoint]:
+        return change_points([math.log(point.value) for point in self.clean])
+
+
+def history(reports: Iterable[Report], metric: Metric, words: Sequence[str] = ()) -> list[Series]:
+    """The series of all kernels whose label has all ``words``, as ``case1-k01-300W`` has ``case1``.
+
+    Boards are kept apart, and so are real and emulated GPUs, and the items of a run that share an
+    identity; legacy runs are left out.
+    """
+    by_time = sorted(
+        (report for report in reports if not report.run.legacy),
+        key=lambda report: (report.run.started, report.run.run_id),
+    )
+    wanted = [word.casefold() for word in words]
+    points: dict[tuple[object, tuple[str, str, str, str], str], list[Point]] = defaultdict(list)
+    for report in by_time:
+        board = (report.run.gpu_name, report.run.gpu_uuid, report.run.emulated)
+        count = Counter(measurement.identity for measurement in report.measurements)
+        for measurement in ordered(report.measurements):
+            value = figure(measurement, metric)
+            name = label(measurement.identity).casefold()
+            if value is None or not all(word in name for word in wanted):
+                continue
+            point = Point(report.run, value, interval(measurement, metric), measurement.validity)
+            item = measurement.node_id if count[measurement.identity] > 1 else ""
+            points[(board, measurement.identity, item)].append(point)
+    return [
+        Series(identity, metric, tuple(found), item)
+        for (_, identity, item), found in points.items()
+    ]

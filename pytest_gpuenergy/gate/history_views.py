@@ -1,0 +1,137 @@
+"""Series of a metric over runs as lines of the terminal, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pytest_gpuenergy.gate.history import Change, Point, Series
+from pytest_gpuenergy.gate.views import METRIC_NAMES, UNITS, label
+from pytest_gpuenergy.record.measurement import RunInfo
+from pytest_gpuenergy.report.store import dump
+from pytest_gpuenergy.report.text import markdown_text
+
+SERIES_SHOWN = 8
+"""Of more series, the terminal has no values."""
+
+
+def terminal(found: Sequence[Series]) -> Iterator[str]:
+    """Each series with its values and changes."""
+    for series in found:
+        yield heading(series)
+        if len(found) <= SERIES_SHOWN:
+            for point in series.points:
+                yield f"  {_describe_point(point, UNITS[series.metric])}"
+        for change in series.changes:
+            yield f"  changed by {_describe_change(change)}"
+    if len(found) > SERIES_SHOWN:
+        yield f"values are shown for up to {SERIES_SHOWN} kernels: choose them with -k"
+
+
+def heading(series: Series) -> str:
+    """``case1-k01-300W EDP, NVIDIA H200 GPU-1, 12 runs, spread between runs 0.2 %``."""
+    run, count = series.run, len(series.points)
+    words = (
+        f"{_name(series)} {METRIC_NAMES[series.metric]}, {run.gpu_name} "
+        f"{run.gpu_uuid[:12]}{' (emulated)' if run.emulated else ''}, "
+        f"{count} run{'' if count == 1 else 's'}"
+    )
+    return words if series.spread is None else f"{words}, spread {_percent(series.spread)}"
+
+
+def markdown(found: Sequence[Series]) -> str:
+    """A table with a row for each series, and a list of changes."""
+    lines = [
+        "| kernel | metric | GPU | runs | first | latest | spread | changes |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for series in found:
+        unit, run = UNITS[series.metric], series.run
+        cells = (
+            _name(series),
+            METRIC_NAMES[series.metric],
+            f"{run.gpu_name}{' (emulated)' if run.emulated else ''}",
+            str(len(series.points)),
+            *(f"{series.points[at].value:.4g} {unit}" for at in (0, -1)),
+            "" if series.spread is None else _percent(series.spread),
+            str(len(series.changes)),
+        )
+        lines.append(f"| {' | '.join(map(markdown_text, cells))} |")
+    changes = [
+        markdown_text(f"- {_name(series)} changed by {_describe_change(change)}")
+        for series in found
+        for change in series.changes
+    ]
+    return "\n".join([*lines, *([""] if changes else []), *changes]) + "\n"
+
+
+def json_document(found: Sequence[Series]) -> str:
+    """The same as JSON, ``schema_version`` 1; changes and spreads are fractions."""
+    return dump({"schema_version": 1, "series": [_series(series) for series in found]})
+
+
+def _series(series: Series) -> dict[str, Any]:
+    run = series.run
+    return {
+        **dict(zip(("workload", "kernel", "cap", "cache"), series.identity, strict=True)),
+        "item": series.item,
+        "metric": series.metric,
+        "unit": UNITS[series.metric],
+        "gpu_name": run.gpu_name,
+        "gpu_uuid": run.gpu_uuid,
+        "emulated": run.emulated,
+        "spread": series.spread,
+        "points": [
+            {
+                "run_id": point.run.run_id,
+                "started": point.run.started,
+                "git_revision": point.run.git_revision,
+                "value": point.value,
+                "ci95": point.ci95 and [point.ci95.low, point.ci95.high],
+                "validity": list(point.flags),
+            }
+            for point in series.points
+        ],
+        "changes": [
+            {
+                "run_id": change.first.run.run_id,
+                "before": change.before,
+                "after": change.after,
+                "relative": change.relative,
+                "p": change.p,
+            }
+            for change in series.changes
+        ],
+    }
+
+
+def _name(series: Series) -> str:
+    words = label(series.identity)
+    return f"{words} ({series.item})" if series.item else words
+
+
+def _describe_point(point: Point, unit: str) -> str:
+    words = f"{point.run.run_id}  {_revision(point.run):<12}  {point.value:.4g} {unit}"
+    if point.ci95 is not None and point.value > 0:
+        words += f"  ±{_percent((point.ci95.high - point.ci95.low) / 2 / point.value)}"
+    return f"{words}  {', '.join(point.flags)}".rstrip()
+
+
+def _describe_change(change: Change) -> str:
+    last, first = change.last.run, change.first.run
+    words = (
+        f"{100 * change.relative:+.1f} % from run {first.run_id} on, revision "
+        f"{_revision(last)} to {_revision(first)}"
+    )
+    drivers = [run.software.get("driver", "unknown") for run in (last, first)]
+    if drivers[0] != drivers[1]:
+        words += f", driver {drivers[0]} to {drivers[1]}"
+    return f"{words} (p = {change.p:.4f})"
+
+
+def _revision(run: RunInfo) -> str:
+    return run.short_revision or "unknown"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2g} %"

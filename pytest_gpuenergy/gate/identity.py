@@ -1,0 +1,55 @@
+"""Within a run no two items may share an identity: nobody could tell their figures apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pytest_gpuenergy.gate.views import label
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.support.errors import InputError
+
+Identity = tuple[str, str, str, str]
+"""See `Measurement.identity`."""
+
+
+class Identities:
+    """The identities of a run's items, each held by one of them.
+
+    Args:
+        earlier: what the run had measured before it was resumed.
+    """
+
+    def __init__(self, earlier: Iterable[Measurement] = ()) -> None:
+        self._earlier = {m.identity: m.node_id for m in earlier}
+        self._holders = dict(self._earlier)
+
+    def claim(self, identity: Identity, node_id: str) -> None:
+        """Give an item its identity; one that runs again holds it already.
+
+        Raises:
+            InputError: another item holds it.
+        """
+        holder = self._holders.setdefault(identity, node_id)
+        if holder == node_id:
+            return
+        problem = _shared(identity, holder, node_id, "would both be recorded")
+        if self._earlier.get(identity) == holder:
+            problem += " If the test was renamed, run without --gpuenergy-resume."
+        raise InputError(problem)
+
+
+def shared_identities(measurements: Iterable[Measurement]) -> list[str]:
+    """A sentence for each item of a run that shares its identity with one before it."""
+    holders: dict[Identity, str] = {}
+    return [
+        _shared(m.identity, holder, m.node_id, "were both recorded")
+        for m in measurements
+        if (holder := holders.setdefault(m.identity, m.node_id)) != m.node_id
+    ]
+
+
+def _shared(identity: Identity, first: str, second: str, verb: str) -> str:
+    return (
+        f"{first} and {second} {verb} as {label(identity)}, which would make them "
+        "indistinguishable: give energy_benchmark a label= of its own in each."
+    )

@@ -1,0 +1,241 @@
+"""A comparison as lines of the terminal, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
+from pytest_gpuenergy.gate.verdict import Judgement, Verdict, fails
+from pytest_gpuenergy.record.measurement import RunInfo
+from pytest_gpuenergy.report.store import dump
+from pytest_gpuenergy.report.text import markdown_text
+
+ROWS_SHOWN = 40
+UNITS = {"time": "ms", "energy": "mJ", "edp": "mJ·ms"}
+METRIC_NAMES = {"time": "time", "energy": "energy", "edp": "EDP"}
+
+
+def label(identity: tuple[str, str, str, str]) -> str:
+    """As in item ids: ``case1-k01-300W``; the state of the cache where it is not ``hot``."""
+    *names, cache = identity
+    return "-".join(names if cache == "hot" else [*names, cache])
+
+
+def signed_percent(log_ratio: float) -> str:
+    """``+5.0 %`` from the logarithm of a ratio."""
+    return f"{100 * math.expm1(log_ratio):+.1f} %"
+
+
+def describe(judgement: Judgement) -> str:
+    """``EDP +5.2 % (+3.1 % to +7.4 %), limit 1 %: WORSE``, with the reasons if there are any."""
+    words = METRIC_NAMES[judgement.metric]
+    if judgement.change is not None:
+        words += f" {_change(judgement)}"
+    words += f", limit {100 * judgement.limit:.4g} %: {judgement.verdict}"
+    return f"{words} ({'; '.join(judgement.reasons)})" if judgement.reasons else words
+
+
+def budget_words(judgement: Judgement) -> str:
+    """``EDP 0.147 mJ·ms, +5.2 % (...) of the budget of 0.14 mJ·ms, rel 3 %: WORSE``."""
+    assert judgement.new is not None
+    words = f"EDP {judgement.new:.4g} mJ·ms"
+    if judgement.change is not None:
+        words += f", {_change(judgement)}"
+    words += (
+        f" of the budget of {judgement.base:.4g} mJ·ms, rel {100 * judgement.limit:.4g} %: "
+        f"{judgement.verdict}"
+    )
+    return f"{words} ({'; '.join(judgement.reasons)})" if judgement.reasons else words
+
+
+def terminal(comparison: Comparison) -> Iterator[str]:
+    """What was compared, a row for each verdict, what had no counterpart, and the sum."""
+    yield f"baseline: {_run(comparison.base)}"
+    yield f"new:      {_run(comparison.new)}"
+    for doubt in comparison.doubts:
+        yield f"every verdict is AMBIGUOUS: {doubt}"
+    shown = _notable(comparison.judgements)
+    if shown:
+        yield from _aligned(
+            [
+                ("kernel", "metric", "baseline", "new", "change", "interval", "verdict"),
+                *map(_row, shown),
+            ]
+        )
+    hidden = len(comparison.judgements) - len(shown)
+    if hidden:
+        yield f"{hidden} verdicts SAME are not listed"
+    for heading, unmatched in _unmatched(comparison):
+        for one in unmatched:
+            yield f"{heading}: {label(one.measurement.identity)} ({one.why})"
+    yield summary(comparison)
+
+
+def summary(comparison: Comparison) -> str:
+    """One line: how many of which verdict, how wide the intervals are, and what follows."""
+    verdicts = [judgement.verdict for judgement in comparison.judgements]
+    unchanged = len(comparison.unchanged)
+    parts = [tally(verdicts)] if verdicts or not unchanged else []
+    parts += [f"{unchanged} unchanged"] if unchanged else []
+    words = ", ".join(parts)
+    widths = [
+        (judgement.change.high - judgement.change.low) / 2
+        for judgement in comparison.judgements
+        if judgement.change is not None
+    ]
+    if widths:
+        words += f"; intervals are {100 * median(widths):.2g} % to either side (median)"
+    return f"{words}: {'passed' if comparison.passed else 'FAILED'}"
+
+
+def tally(verdicts: Sequence[Verdict]) -> str:
+    """``1 WORSE, 3 SAME``."""
+    counts = Counter(verdicts)
+    order = (Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.BETTER, Verdict.SAME)
+    return ", ".join(f"{counts[v]} {v}" for v in order if counts[v]) or "nothing was compared"
+
+
+def markdown(comparison: Comparison) -> str:
+    """The same as a document; verdicts that fail are bold."""
+    lines = [
+        markdown_text(
+            f"# {'Passed' if comparison.passed else 'Failed'}: {_plain(comparison.new)} against "
+            f"{_plain(comparison.base)}"
+        ),
+        "",
+        f"{summary(comparison)}.",
+        "",
+        *(markdown_text(f"Every verdict is AMBIGUOUS: {doubt}.") for doubt in comparison.doubts),
+    ]
+    if comparison.judgements:
+        lines += [
+            "| kernel | metric | baseline | new | change | interval | verdict |",
+            "|---|---|---:|---:|---:|---:|---|",
+        ]
+        for judgement in comparison.judgements:
+            *cells, verdict = map(markdown_text, _row(judgement))
+            mark = "**" if fails(judgement, comparison.settings) else ""
+            lines.append(f"| {' | '.join(cells)} | {mark}{verdict}{mark} |")
+        lines.append("")
+    for heading, unmatched in _unmatched(comparison):
+        lines += [
+            markdown_text(f"- {heading}: {label(one.measurement.identity)} ({one.why})")
+            for one in unmatched
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def json_document(comparison: Comparison) -> str:
+    """The same as JSON, ``schema_version`` 1; changes are fractions (0.05: +5 %)."""
+    settings = comparison.settings
+    document: dict[str, Any] = {
+        "schema_version": 1,
+        "passed": comparison.passed,
+        "base": _identity(comparison.base),
+        "new": _identity(comparison.new),
+        "limits": dict(settings.limits),
+        "enforced": settings.enforced,
+        "strict": settings.strict,
+        "comparisons": comparison.comparisons,
+        "doubts": list(comparison.doubts),
+        "judgements": [as_json(judgement) for judgement in comparison.judgements],
+        "missing_in_base": _names(comparison.missing_in_base),
+        "missing_in_new": _names(comparison.missing_in_new),
+        "failed": _names(comparison.failed),
+        "unchanged": _names(comparison.unchanged),
+    }
+    return dump(document)
+
+
+def as_json(judgement: Judgement) -> dict[str, Any]:
+    """One judgement as plain data; the interval is that of the change."""
+    change = judgement.change
+    return {
+        **dict(zip(("workload", "kernel", "cap", "cache"), judgement.identity, strict=True)),
+        "metric": judgement.metric,
+        "unit": UNITS[judgement.metric],
+        "verdict": str(judgement.verdict),
+        "limit": judgement.limit,
+        "base": judgement.base,
+        "new": judgement.new,
+        "change": change and math.expm1(change.mean),
+        "interval": change and [math.expm1(change.low), math.expm1(change.high)],
+        "reasons": list(judgement.reasons),
+    }
+
+
+def _row(judgement: Judgement) -> tuple[str, ...]:
+    change, unit = judgement.change, UNITS[judgement.metric]
+    values = [
+        "" if value is None else f"{value:.4g} {unit}" for value in (judgement.base, judgement.new)
+    ]
+    interval = ""
+    if change is not None:
+        interval = f"{signed_percent(change.low)} to {signed_percent(change.high)}"
+    reasons = f" ({'; '.join(judgement.reasons)})" if judgement.reasons else ""
+    return (
+        label(judgement.identity),
+        METRIC_NAMES[judgement.metric],
+        *values,
+        "" if change is None else signed_percent(change.mean),
+        interval,
+        f"{judgement.verdict}{reasons}",
+    )
+
+
+def _notable(judgements: Sequence[Judgement]) -> list[Judgement]:
+    """All of them, or all that are not SAME when there are many."""
+    if len(judgements) <= ROWS_SHOWN:
+        return list(judgements)
+    return [judgement for judgement in judgements if judgement.verdict is not Verdict.SAME]
+
+
+def _change(judgement: Judgement) -> str:
+    assert judgement.change is not None
+    ends = (signed_percent(end) for end in (judgement.change.low, judgement.change.high))
+    return f"{signed_percent(judgement.change.mean)} ({' to '.join(ends)})"
+
+
+def _aligned(table: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+
+
+def _unmatched(comparison: Comparison) -> Iterator[tuple[str, Sequence[Unmatched]]]:
+    yield "no longer measured", comparison.failed
+    yield "missing in the baseline", comparison.missing_in_base
+    yield "missing in the new run", comparison.missing_in_new
+    yield "unchanged, not measured", comparison.unchanged
+
+
+def _plain(run: RunInfo) -> str:
+    return f"run {run.run_id}"
+
+
+def _run(run: RunInfo) -> str:
+    revision = f", revision {run.short_revision}" if run.git_revision else ""
+    emulated = " (emulated)" if run.emulated else ""
+    return f"{_plain(run)} of {run.started}, {run.gpu_name}{emulated}{revision}"
+
+
+def _identity(run: RunInfo) -> dict[str, Any]:
+    names = ("run_id", "started", "gpu_name", "gpu_uuid", "emulated", "git_revision")
+    return {name: getattr(run, name) for name in names}
+
+
+def _names(unmatched: Sequence[Unmatched]) -> list[dict[str, str]]:
+    return [
+        {
+            **dict(
+                zip(("workload", "kernel", "cap", "cache"), one.measurement.identity, strict=True)
+            ),
+            "why": one.why,
+        }
+        for one in unmatched
+    ]

@@ -1,0 +1,1 @@
+"""Everything that knows pytest: options, fixtures, gate, xdist, order, outputs, bridge."""

@@ -1,0 +1,110 @@
+"""Our items as records of pytest-benchmark, when one of its outputs was asked for.
+
+Time goes in as it does from any benchmark, in seconds; energy and EDP are records of their own,
+in mJ and mJ·ms, since pytest-benchmark compares one figure of a record only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.pytest_plugin._compat import (
+    UNIT,
+    Record,
+    add_records,
+    benchmark_session,
+    label_units,
+    unit_of,
+)
+from pytest_gpuenergy.record.measurement import Measurement, to_json
+from pytest_gpuenergy.report.store import Report
+
+UNITS = {"mJ": "µJ", "mJ·ms": "µJ·ms"}
+"""The records' units, and thousandths of them."""
+_SMALL = 0.1
+
+
+class BenchmarkBridge:
+    """Registered as a plugin when pytest-benchmark is there; speaks through its public hooks."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._report: Report | None = None
+        self._undo: Callable[[], None] | None = None
+
+    def add(self, report: Report | None) -> None:
+        """Hand over what was measured, before pytest-benchmark writes anything."""
+        session = benchmark_session(self._config)
+        if session is not None and report is not None and self._undo is None:
+            self._report = report
+            self._undo = label_units([*UNITS, *UNITS.values()])
+            add_records(session, list(records(report)))
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_benchmark_scale_unit(self, unit: str, benchmarks: Any) -> tuple[str, float] | None:
+        """Our own units, or thousandths of them: four decimals are shown."""
+        ours = unit_of(benchmarks)
+        if ours is None:
+            return None
+        small = min(one["min"] for one in benchmarks) < _SMALL
+        shown, scale = (UNITS[ours], 1e3) if small else (ours, 1.0)
+        return (shown, scale) if unit == "seconds" else ("", 1 / scale)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
+        """Put the identity of our run beside the records."""
+        if self._report is not None:
+            output_json["gpuenergy"] = to_json(self._report.run)
+
+    def pytest_unconfigure(self) -> None:
+        """Leave pytest-benchmark as it was."""
+        if self._undo is not None:
+            self._undo()
+
+
+def records(report: Report) -> Iterator[Record]:
+    """Three records for each measurement with figures: time, energy, EDP.
+
+    pytest-benchmark compares what has the same full name: that of emulated figures says so.
+    """
+    label = " (emulated)" if report.run.emulated else ""
+    for m in report.measurements:
+        if not m.measured:
+            continue
+        info = {
+            "workload": m.workload.name,
+            "kernel": m.kernel.label,
+            "cap": m.cap,
+            "enforced_power_limit_w": m.enforced_power_limit_w,
+            "cache": m.cache,
+            "validity": list(m.validity),
+            "gpu": report.run.gpu_name,
+            "emulated": report.run.emulated,
+        }
+        params = {"workload": m.workload.name, "kernel": m.kernel.label, "cap": m.cap}
+        name, path = m.node_id.rpartition("::")[2] + label, m.node_id + label
+        times_ms, energies_mj = _trials(m)
+        products = [t * e for t, e in zip(times_ms, energies_mj, strict=True)]
+        yield Record(name, path, f"time{label}", [t / 1e3 for t in times_ms], info, params)
+        for metric, unit, values in (("energy", "mJ", energies_mj), ("EDP", "mJ·ms", products)):
+            suffix = f" {metric} ({unit})"
+            yield Record(
+                f"{name}{suffix}",
+                f"{path}{suffix}",
+                f"{metric} ({unit}){label}",
+                values,
+                {**info, UNIT: unit},
+                params,
+            )
+
+
+def _trials(m: Measurement) -> tuple[list[float], list[float]]:
+    """Times in ms and energies in mJ of each trial; the figures themselves without trials."""
+    if m.trials:
+        return [trial.time_ms for trial in m.trials], [trial.energy_mj for trial in m.trials]
+    assert m.time_ms is not None
+    assert m.energy_mj is not None
+    return [m.time_ms], [m.energy_mj]

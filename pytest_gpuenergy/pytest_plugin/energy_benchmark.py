@@ -1,0 +1,237 @@
+"""The object behind the fixture ``energy_benchmark``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from numbers import Real
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_gpuenergy.control.lease import enforced_limit_w
+from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.devices.device import Repeater
+from pytest_gpuenergy.engine.harness import Subject, describe_workload
+from pytest_gpuenergy.engine.results import expect
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
+from pytest_gpuenergy.pytest_plugin.labels import item_label, kernel_label
+from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.record.measurement import Measurement, WorkloadInfo
+from pytest_gpuenergy.report.tables import words
+from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError
+from pytest_gpuenergy.workloads.workload import ErrorBound, Workload, whole_flops
+
+
+class EnergyBenchmark:
+    """Measures what one item gives it, under the item's power cap."""
+
+    def __init__(
+        self, item: pytest.Item, session: Session, cap: PowerCap | None, gate: GatePlugin
+    ) -> None:
+        self._item = item
+        self._session = session
+        self._gate = gate
+        self._cap = cap or CURRENT
+        self._used = False
+
+    def __call__(
+        self,
+        subject: Kernel | Callable[..., Any],
+        *args: object,
+        workload: Workload | None = None,
+        reference: object = None,
+        bound: float | ErrorBound | None = None,
+        label: str | None = None,
+        flops: int = 0,
+    ) -> Measurement:
+        """Verify, measure, record.
+
+        Args:
+            subject: a `Kernel`, or a callable that launches work on the current CUDA stream.
+            args: the callable's arguments.
+            workload: what is computed; needed for a kernel. A callable's measurement is named
+                after it, or else after the item.
+            reference: what the callable must return: an array on any device, a tuple, list or
+                dictionary of arrays, or a function that returns such when it is called with copies
+                of ``args``; unchecked when None. That of a kernel belongs to its workload.
+            bound: how far the callable may be off, as a fraction of the reference's norm and
+                largest element; default: the workload's bound, or 1e-5 without a workload.
+            label: the kernel's name in the report, by which runs are compared; default: ``k01``
+                from its rank, the entry point of its first launch or the callable's name, with the
+                ids of the item's parameters, see `item_label`.
+            flops: floating-point operations of one call of a callable that has no workload, for
+                GFLOP/s.
+
+        Returns:
+            The measurement, which is on disk by then.
+
+        Raises:
+            InputError: a kernel without a workload or with a reference; a label, bound or number
+                of operations that is none; another item of the run with the same workload, label,
+                cap and cache state; or a second call: what one item measures is one measurement.
+        """
+        if self._used:
+            raise InputError(
+                f"energy_benchmark was used already in {self._item.nodeid}: parametrize the test, "
+                "so that each measurement is an item of its own."
+            )
+        self._used = True
+        flops = whole_flops(flops, "energy_benchmark")
+        _check_arguments(subject, reference, bound, label)
+        session = self._session
+        try:
+            if self._cap == CURRENT:
+                session.apply(CURRENT)
+            enforced_w = enforced_limit_w(session.device)
+            label = label or self._default_label(subject, workload)
+            named = Subject(self._item.nodeid, label, self._cap, enforced_w)
+            if isinstance(subject, Kernel):
+                measurement = self._kernel(subject, workload, named)
+            else:
+                info = WorkloadInfo(self._item.name, {}, flops, 0)
+                if workload is not None:
+                    info = describe_workload(workload)
+                    bound = workload.error_bound if bound is None else bound
+                bound = 1e-5 if bound is None else bound
+                limit = bound if isinstance(bound, ErrorBound) else ErrorBound(bound, bound)
+                measurement = self._callable(subject, args, reference, limit, info, named)
+            if measurement.measured:
+                flags = (*session.judge_cap(), *session.anchors.flags(named))
+                measurement = measurement.flagged(*flags)
+            session.keep(measurement)
+            if isinstance(subject, Kernel):
+                session.anchors.add(named, measurement, subject, workload)
+            else:
+                session.anchors.add(named, measurement)
+        except InputError:
+            raise
+        except GpuEnergyError as error:
+            problem = str(error)
+        else:
+            self._tell(measurement)
+            self._judge(measurement)
+            return measurement
+        # Out of the handler, or the report would show the sentence twice.
+        pytest.fail(problem, pytrace=False)
+
+    def _default_label(
+        self, subject: Kernel | Callable[..., Any], workload: Workload | None
+    ) -> str:
+        label = kernel_label(subject)
+        if workload is None:  # it is named after the item, parameters included
+            return label
+        return item_label(self._item, label, workload.name, self._cap)
+
+    def _claim(self, named: Subject, workload: str) -> None:
+        """Refuse an item that could not be told apart from another one of the run."""
+        identity = (workload, named.label, named.cap.label, self._session.options.cache)
+        self._session.identities.claim(identity, named.node_id)
+
+    def _kernel(self, kernel: Kernel, workload: Workload | None, named: Subject) -> Measurement:
+        if workload is None:
+            raise InputError("energy_benchmark needs workload=... to prove a kernel right.")
+        if (folder := self._session.options.export_folder) is not None:
+            self._export(kernel, workload, named, folder)
+        self._claim(named, workload.name)
+        if known := self._session.already_measured(
+            named, kernel.digest, describe_workload(workload)
+        ):
+            self._session.recall_anchor(named, known, kernel, workload)
+            self._judge(known)
+            pytest.skip(f"measured already in run {self._session.run_id}")
+        try:
+            self._session.anchors.check(named)
+            return self._session.harness.measure_kernel(kernel, workload, named)
+        except OSError as error:  # no room for a program, no more open files, a folder removed
+            raise DeviceError(
+                f"The operating system refuses what measuring takes ({error}): "
+                "make room, or raise its limits."
+            ) from None
+
+    def _export(self, kernel: Kernel, workload: Workload, named: Subject, folder: Path) -> NoReturn:
+        from pytest_gpuenergy.ab.exhibit import export, export_failure
+
+        draft, fault = self._session.harness.verify_kernel(kernel, workload, named)
+        if fault is not None:
+            export_failure(folder, draft)
+            raise fault
+        export(folder, draft, kernel, workload)
+        pytest.skip(f"written to {folder}, not measured")
+
+    def _callable(
+        self,
+        function: Callable[..., Any],
+        args: tuple[object, ...],
+        reference: object,
+        bound: ErrorBound,
+        info: WorkloadInfo,
+        named: Subject,
+    ) -> Measurement:
+        device = self._session.device
+        if device.emulated:
+            pytest.skip("a callable needs a real GPU: the emulated one runs CUDA text only")
+        if self._session.options.cache != "hot":
+            pytest.skip("a callable has its own buffers, which cannot rotate: its cache is hot")
+        if self._session.options.export_folder is not None:
+            pytest.skip("a callable cannot be written to a folder")
+        self._claim(named, info.name)
+        from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
+
+        correctness = None
+        if reference is not None:
+            expected = expect(
+                reference, args, bound
+            )  # first: the callable may change its arguments
+            correctness = expected.check(function(*args))
+        captured = []
+
+        @contextmanager
+        def repeater() -> Iterator[Repeater]:
+            replayed = GraphRepeater([lambda: function(*args)], must_capture=False)
+            captured.append(replayed.captured)
+            yield replayed
+
+        self._session.anchors.check(named)
+        measurement = self._session.harness.measure_callable(repeater, info, named, "callable")
+        measurement = replace(measurement, correctness=correctness)
+        return measurement if all(captured) else measurement.flagged("host_gaps")
+
+    def _judge(self, m: Measurement) -> None:
+        assert self._session.run is not None
+        if problem := self._gate.judge(self._item, m, self._session.run):
+            pytest.fail(problem, pytrace=False)
+
+    def _tell(self, m: Measurement) -> None:
+        if not m.measured:
+            what = "not measured" if m.outcome == "correct" else m.outcome
+            pytest.fail(f"{what}: {m.error}", pytrace=False)
+        self._item.user_properties += [
+            ("time_ms", m.time_ms),
+            ("energy_mj", m.energy_mj),
+            ("edp_mj_ms", m.edp_mj_ms),
+            ("power_w", m.power_w),
+            ("enforced_power_limit_w", m.enforced_power_limit_w),
+            ("emulated", self._session.device.emulated),
+            ("validity", " ".join(m.validity)),
+            ("gpuenergy", words(m)),
+        ]
+
+
+def _check_arguments(
+    subject: Kernel | Callable[..., Any], reference: object, bound: object, label: object
+) -> None:
+    if isinstance(subject, Kernel) and reference is not None:
+        raise InputError(
+            "energy_benchmark has a kernel and reference=: a kernel's reference belongs to its "
+            "workload, such as compute in Contract(name, contract, compute)."
+        )
+    if not isinstance(label, str | None):
+        raise InputError(f"energy_benchmark has the label {label!r}: give a text.")
+    if not isinstance(bound, Real | ErrorBound | None):
+        raise InputError(
+            f"energy_benchmark has the bound {bound!r}: give a number or an ErrorBound."
+        )

@@ -1,0 +1,257 @@
+"""The gate within a pytest run: each item is judged in its call phase, all are summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuenergy.gate.settings import GateSettings, parse_percent
+from pytest_gpuenergy.record.metrics import METRICS
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.terminal import printable, show_section
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.gate.comparison import Baseline, Unmatched
+    from pytest_gpuenergy.gate.verdict import Judgement
+    from pytest_gpuenergy.pytest_plugin.options import Options
+    from pytest_gpuenergy.record.measurement import Measurement, RunInfo
+    from pytest_gpuenergy.report.store import Report
+
+MARKER = "edp_budget"
+VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
+"""Names of JUnit properties, or how they end: ``edp_verdict``, ``edp_change``."""
+
+_BUDGET = "budget"
+_VERDICTS = {f"{name}{VERDICT}" for name in (*METRICS, _BUDGET)}
+
+_LINES_SHOWN = 40
+_MOST_MJ_MS = 1e12
+
+
+@dataclass(frozen=True)
+class EdpBudget:
+    """``@pytest.mark.edp_budget(max_mj_ms=0.15, rel="3%")``; ``rel`` is kept as a fraction."""
+
+    max_mj_ms: float
+    rel: float = 0.0
+
+    @classmethod
+    def of(cls, mark: pytest.Mark) -> EdpBudget:
+        """From the marker.
+
+        Raises:
+            InputError: an argument is unknown, missing or of the wrong kind.
+        """
+        unknown = [*map(repr, mark.args), *sorted({*mark.kwargs} - {"max_mj_ms", "rel"})]
+        if unknown:
+            raise InputError(
+                f"The marker {MARKER} does not take {unknown[0]}: "
+                'write edp_budget(max_mj_ms=0.15, rel="3%").'
+            )
+        most = mark.kwargs.get("max_mj_ms")
+        if (
+            not isinstance(most, int | float)
+            or isinstance(most, bool)
+            or not 0 < most <= _MOST_MJ_MS
+        ):
+            raise InputError(
+                f"The marker {MARKER} needs max_mj_ms, a number of mJ·ms above 0, up to "
+                f"{_MOST_MJ_MS:g}, not {most!r}."
+            )
+        return cls(float(most), parse_percent(mark.kwargs.get("rel", "0%"), f"{MARKER}'s rel"))
+
+
+def measures_energy(item: pytest.Item) -> bool:
+    """Whether ``item`` is an energy item: one that has the fixture ``energy_benchmark``."""
+    return "energy_benchmark" in getattr(item, "fixturenames", ())
+
+
+class GatePlugin:
+    """Holds the baseline and judges by it; also a plugin of pytest, with hooks of its own."""
+
+    def __init__(self, options: Options) -> None:
+        """Read the baseline.
+
+        Raises:
+            ReportError: it cannot be read.
+            InputError: it cannot be compared with.
+        """
+        self._settings: GateSettings = options.gate
+        self._baseline: Baseline | None = None
+        self._comparisons = 1
+        self._told: list[tuple[str, str, str]] = []
+        self._failed: set[str] = set()
+        self._overtaken = ""
+        self._unusable: dict[str, str] = {}
+        if options.baseline is not None:
+            from pytest_gpuenergy.gate.comparison import Baseline
+            from pytest_gpuenergy.report.store import find_run, load_report
+
+            report = load_report(find_run(options.baseline, options.root))
+            self._baseline = Baseline(report, options.gate)
+
+    def begin(self, run: RunInfo) -> None:
+        """See that ``run`` can be compared with the baseline.
+
+        Raises:
+            InputError: it cannot.
+        """
+        if self._baseline is not None:
+            self._baseline.check(run)
+
+    def baseline_for(self, run: RunInfo) -> Report | None:
+        """The baseline to show beside ``run``; None without one, and when they do not compare."""
+        try:
+            self.begin(run)
+        except InputError:
+            return None
+        return None if self._baseline is None else self._baseline.report
+
+    def judge(self, item: pytest.Item, measurement: Measurement, run: RunInfo) -> str:
+        """Judge a measurement with figures; what fails the item, or an empty text."""
+        problems = [*self._judge_budget(item, measurement)]
+        if self._baseline is not None:
+            result = self._baseline.judge(measurement, run, self._comparisons)
+            problems += self._tell(item, result)
+        return "\n".join(map(printable, problems))
+
+    def review(self, measurements: Sequence[Measurement]) -> list[str]:
+        """See at the end whether anything was judged, and what a drift found later makes doubtful.
+
+        Returns:
+            What fails the run.
+        """
+        from pytest_gpuenergy.report.anchor import DRIFT
+
+        judged = any(verdict for _, verdict, _ in self._told)
+        if self._baseline is not None and self._settings.enforced and self._told and not judged:
+            return [
+                f"Nothing of this run is in run {self._baseline.run.run_id}, its baseline, so that "
+                "nothing was judged: give another baseline, or gpuenergy baseline update."
+            ]
+        sure = {node for node, verdict, _ in self._told if verdict and verdict != "AMBIGUOUS"}
+        count = sum(m.node_id in sure and DRIFT in m.validity for m in measurements)
+        if count:
+            self._overtaken = (
+                f"{count} verdicts were passed before drift was found: gpuenergy compare judges "
+                "anew, by the flags."
+            )
+        return [self._overtaken] if count and self._settings.strict else []
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Count the verdicts before anything is measured, and read the markers."""
+        comparisons = 0
+        for item in session.items:
+            measures = measures_energy(item)
+            if measures and self._baseline is not None:
+                comparisons += len(self._settings.limits)
+            if (mark := item.get_closest_marker(MARKER)) is None:
+                continue
+            comparisons += 1
+            try:
+                EdpBudget.of(mark)
+                if not measures:
+                    raise InputError(f"The marker {MARKER} needs the fixture energy_benchmark.")
+            except InputError as error:
+                self._unusable[item.nodeid] = f"{item.nodeid}: {error}"
+        self._comparisons = max(1, comparisons)
+        if self._unusable and not hasattr(session.config, "workerinput"):
+            raise pytest.UsageError("\n".join(self._unusable.values()))
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Refuse an unusable marker where the run cannot be: in a worker of pytest-xdist."""
+        if problem := self._unusable.get(item.nodeid):
+            pytest.fail(problem, pytrace=False)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remember the verdicts; with pytest-xdist they come from its workers."""
+        if report.when != "call":
+            return
+        if report.failed:
+            self._failed.add(report.nodeid)
+        properties = dict(report.user_properties)
+        for name, value in properties.items():
+            if name == MISSING:
+                self._told.append((report.nodeid, "", str(value)))
+            elif name in _VERDICTS:
+                words = properties.get(name.removesuffix(VERDICT) + WORDS)
+                self._told.append((report.nodeid, str(value), str(words)))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Every verdict that is not SAME, and how many there are of which."""
+        show_section(terminalreporter, "gpuenergy gate", self._summary())
+        for line in self._annotations():
+            terminalreporter.write_line(line)
+
+    def _annotations(self) -> Iterator[str]:
+        """In GitHub Actions, an error for each verdict that failed its item."""
+        from pytest_gpuenergy.gate.annotations import limited, wanted
+
+        if wanted():
+            fine = (
+                ("SAME", "BETTER") if self._settings.strict else ("SAME", "BETTER", "AMBIGUOUS", "")
+            )
+            failed = (
+                (node, words)
+                for node, verdict, words in self._told
+                if node in self._failed and verdict not in fine
+            )
+            yield from limited("error", failed)
+
+    def _summary(self) -> Iterator[str]:
+        if self._baseline is None and not self._told:
+            return
+        from pytest_gpuenergy.gate.verdict import Verdict
+        from pytest_gpuenergy.gate.views import tally
+
+        if self._baseline is not None:
+            yield f"baseline: run {self._baseline.run.run_id} of {self._baseline.run.started}"
+        notable = [f"{node}: {words}" for node, verdict, words in self._told if verdict != "SAME"]
+        yield from notable[:_LINES_SHOWN]
+        if len(notable) > _LINES_SHOWN:
+            yield f"{len(notable) - _LINES_SHOWN} more are in the items' reports"
+        verdicts = [Verdict(verdict) for _, verdict, _ in self._told if verdict]
+        missing = len(self._told) - len(verdicts)
+        yield tally(verdicts) + (f", {missing} not in the baseline" if missing else "")
+        if self._overtaken:
+            yield self._overtaken
+
+    def _judge_budget(self, item: pytest.Item, measurement: Measurement) -> Iterator[str]:
+        mark = item.get_closest_marker(MARKER)
+        if mark is None:
+            return
+        from pytest_gpuenergy.gate.verdict import Verdict, judge_budget
+        from pytest_gpuenergy.gate.views import budget_words
+
+        budget = EdpBudget.of(mark)
+        judgement = judge_budget(
+            measurement, budget.max_mj_ms, budget.rel, self._settings, self._comparisons
+        )
+        words = budget_words(judgement)
+        _note(item, _BUDGET, judgement.verdict, words)
+        over = judgement.verdict is Verdict.WORSE
+        if over or (judgement.verdict is Verdict.AMBIGUOUS and self._settings.strict):
+            yield f"budget: {words}"
+
+    def _tell(self, item: pytest.Item, result: Sequence[Judgement] | Unmatched) -> Iterator[str]:
+        from pytest_gpuenergy.gate.comparison import Unmatched
+        from pytest_gpuenergy.gate.verdict import fails
+        from pytest_gpuenergy.gate.views import describe
+
+        if isinstance(result, Unmatched):
+            item.user_properties.append((MISSING, result.why))
+            if self._settings.strict:
+                yield f"gate: {result.why}"
+            return
+        for judgement in result:
+            words = describe(judgement)
+            _note(item, judgement.metric, judgement.verdict, words)
+            if fails(judgement, self._settings):
+                yield f"gate: {words}"
+
+
+def _note(item: pytest.Item, name: str, verdict: str, words: str) -> None:
+    item.user_properties += [(f"{name}{VERDICT}", str(verdict)), (f"{name}{WORDS}", words)]

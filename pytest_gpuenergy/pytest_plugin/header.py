@@ -1,0 +1,99 @@
+"""What the terminal says before the first item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.control.writers import LimitWriter
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.energy.samples import choose_source
+from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.support.errors import GpuEnergyError, PowerCapError
+
+
+def header_lines(session: Session) -> list[str]:
+    """The device, its driver and limits, the energy source; loudly when it is emulated."""
+    try:
+        return list(_lines(session))
+    except (GpuEnergyError, session.device.nvml.NVMLError) as error:
+        return [f"gpuenergy: {session.device.name} does not work: {error}"]
+
+
+def emulated_line(name: str) -> str:
+    """What a run on the emulated GPU ``name`` says loudly."""
+    return (
+        f"EMULATED {name}: results are checked for real, time and energy are recorded or modelled"
+    )
+
+
+def _lines(session: Session) -> Iterator[str]:
+    device = session.device
+    if device.emulated:
+        reason = " (no usable NVIDIA GPU found)" if session.options.device == "auto" else ""
+        yield f"gpuenergy: {emulated_line(f'{device.name}{reason}')}"
+        kind = "modelled"
+    else:
+        driver = device.nvml.nvmlSystemGetDriverVersion()
+        driver = driver.decode() if isinstance(driver, bytes) else driver
+        yield f"gpuenergy: {device.name}, driver {driver}, {device.uuid}"
+        kind = "NVML"
+    name = choose_source(device).name
+    source = "energy counter" if name == "counter" else f"{name} over time (no energy counter)"
+    yield f"gpuenergy: energy from the {kind} {source}; power caps: {_listed(session.caps)}"
+    if any(cap != CURRENT for cap in session.caps):
+        yield from _cap_lines(session)
+
+
+def _cap_lines(session: Session) -> Iterator[str]:
+    """Which caps cannot be set; for a real GPU, who sets the others and whether they would last."""
+    device, writer = session.device, _writer(session)
+    if not (device.emulated or isinstance(writer, str)):
+        yield f"gpuenergy: power limits are set through {writer.name}"
+    refused: dict[str, list[PowerCap]] = {}
+    for cap in session.caps:
+        if reason := _refusal(cap, writer):
+            refused.setdefault(reason, []).append(cap)
+    for reason, caps in refused.items():
+        what = "power caps" if len(caps) > 1 else "power cap"
+        yield f"gpuenergy: {what} {_listed(caps)} cannot be set: {reason}"
+    if not device.emulated and not _persistent(device):
+        yield (
+            "gpuenergy: persistence mode is off, so that a power limit is lost whenever the driver "
+            "unloads: sudo nvidia-smi -pm 1"
+        )
+
+
+def _writer(session: Session) -> LimitWriter | str:
+    """Who sets power limits, or why nobody may."""
+    try:
+        return session.limit_writer()
+    except PowerCapError as error:
+        return str(error)
+
+
+def _refusal(cap: PowerCap, writer: LimitWriter | str) -> str:
+    """Why ``cap`` cannot be set, as far as that is known without writing; empty when it can."""
+    if cap.power_limit_w is None:
+        return ""
+    if cap.unavailable:
+        return f"{cap.unavailable}."
+    if isinstance(writer, str):
+        return writer
+    try:
+        writer.check(round(cap.power_limit_w * 1e3))
+    except PowerCapError as error:
+        return str(error)
+    return ""
+
+
+def _persistent(device: Device) -> bool:
+    """Whether persistence mode is on, or not supported: then nothing can be done about it."""
+    try:
+        return bool(device.nvml.nvmlDeviceGetPersistenceMode(device.handle))
+    except device.nvml.NVMLError:
+        return True
+
+
+def _listed(caps: list[PowerCap]) -> str:
+    return ", ".join(cap.label for cap in caps) or "current"

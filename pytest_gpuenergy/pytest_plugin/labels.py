@@ -1,0 +1,47 @@
+"""Labels of kernels in reports: with workload, cap and cache state they identify a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.control.powercap import PowerCap
+from pytest_gpuenergy.kernels.kernel import Kernel
+
+
+def kernel_label(subject: Kernel | Callable[..., Any]) -> str:
+    """``k01`` from a kernel's rank, or else the entry point of its first launch; a callable's name.
+
+    Not the hash: the next version of the kernel must be found under the same name.
+    """
+    if not isinstance(subject, Kernel):
+        return str(getattr(subject, "__name__", "callable"))
+    rank = subject.origin.rank
+    return subject.launches[0].entry if rank is None else f"k{rank:02d}"
+
+
+def item_label(item: pytest.Item, label: str, workload: str, cap: PowerCap) -> str:
+    """``label`` and the ids of the item's parameters: ``scale-64`` of ``test_scale[64-450W]``.
+
+    What the measurement says anyway is left out of the ids: the power cap, the workload's name and
+    ``label`` itself. So an item ``test_conv2d[case1-k01-450W]`` of the workload ``case1`` whose
+    kernel is ``k01`` has the label ``k01``.
+    """
+    callspec = getattr(item, "callspec", None)
+    if callspec is None:
+        return label
+    ids = callspec.id
+    if "powercap" in callspec.params:
+        ids = _without(ids, cap.label, last=True)  # it is the last parameter, unless set by hand
+    for known in (workload, label):
+        ids = _without(ids, known)
+    return f"{label}-{ids}" if ids else label
+
+
+def _without(ids: str, part: str, *, last: bool = False) -> str:
+    """``ids`` without its first or last ``part`` between dashes."""
+    dashed = f"-{ids}-"
+    at = dashed.rfind(f"-{part}-") if last else dashed.find(f"-{part}-")
+    return ids if at < 0 else f"{dashed[:at]}{dashed[at + len(part) + 1 :]}"[1:-1]

@@ -1,0 +1,281 @@
+"""The options of ``pytest``, read once into one frozen object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from pytest_gpuenergy.control.powercap import cap_words
+from pytest_gpuenergy.devices.cache import STATES, CacheState
+from pytest_gpuenergy.devices.select import check_spec
+from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.pytest_plugin.xdist import GPU
+from pytest_gpuenergy.support.errors import InputError
+
+TIMEOUT_S = 60.0
+LOCK_WAIT_S = 10.0
+ANCHOR_S = 300.0
+_MOST_S = 1_000_000
+ORDERS = ("interleaved", "file")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for. Paths are absolute."""
+
+    device: str
+    powercap: str | None
+    strict_powercap: bool
+    json_path: Path | None
+    csv_folder: Path | None
+    html_path: Path | None
+    durations: bool
+    resume: bool
+    timeout_s: float
+    lock_wait_s: float
+    cache: CacheState
+    order: str
+    anchor_s: float
+    export_folder: Path | None
+    baseline: Path | None
+    gate: GateSettings
+    root: Path
+    worker: str | None
+    worker_index: int
+
+    @classmethod
+    def from_pytest_config(cls, config: pytest.Config) -> Options:
+        """Read the command line, then the ini file.
+
+        Raises:
+            InputError: a value is not understood.
+        """
+        device = named_device(config)
+        device = "auto" if device is None else device
+        check_spec(device)
+        told = getattr(config, "workerinput", {})
+        return cls(
+            device=device,
+            powercap=_powercap(config),
+            strict_powercap=bool(_either(config, "strict_powercap")),
+            json_path=_path(config, "gpuenergy_json"),
+            csv_folder=_path(config, "gpuenergy_csv"),
+            html_path=_path(config, "gpuenergy_html"),
+            durations=bool(_either(config, "gpuenergy_durations")),
+            resume=bool(_either(config, "gpuenergy_resume")),
+            timeout_s=_seconds(config, "gpuenergy_timeout"),
+            lock_wait_s=_seconds(config, "gpuenergy_lock_wait", zero=True),
+            cache=_choice(config, "gpuenergy_cache", STATES),
+            order=_choice(config, "gpuenergy_order", ORDERS),
+            anchor_s=_seconds(config, "gpuenergy_anchor", zero=True),
+            export_folder=_path(config, "gpuenergy_export"),
+            baseline=_path(config, "gpuenergy_compare"),
+            gate=_gate(config),
+            root=config.rootpath,
+            worker=told.get("workerid"),
+            worker_index=told.get(GPU, 0),
+        )
+
+    def described(self) -> dict[str, str]:
+        """What is worth keeping in the report."""
+        return {
+            "gpu-device": self.device,
+            "powercap": self.powercap or "default",
+            "gpuenergy-timeout": f"{self.timeout_s:g}",
+            "gpuenergy-cache": self.cache,
+            "gpuenergy-order": self.order,
+            "gpuenergy-anchor": f"{self.anchor_s:g}",
+        }
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add the options of group ``gpuenergy``, each with an ini option of the same name."""
+    group = parser.getgroup("gpuenergy", "energy of GPU kernels")
+
+    def add(name: str, help_text: str, *, ini: Any = "string", **keywords: Any) -> None:
+        default = keywords.pop("ini_default", False if ini == "bool" else "")
+        group.addoption(name, default=None, help=help_text.replace("%", "%%"), **keywords)
+        parser.addini(name.lstrip("-").replace("-", "_"), help_text, type=ini, default=default)
+
+    add(
+        "--gpu-device",
+        "Where kernels run: auto (the first NVIDIA GPU, else emulated; the default), an index, a "
+        "UUID, or emulated[:PROFILE][xN]. With pytest-xdist, -n auto then gives each GPU a worker",
+        metavar="DEVICE",
+    )
+    add(
+        "--powercap",
+        "Power caps to measure under, comma-separated: 1 to 5 (index into the GPU's table, "
+        "1 = lowest), watts such as 300W, all, or current (touch nothing). Default: current on "
+        "a real GPU, all on the emulated one",
+        metavar="LIST",
+    )
+    add(
+        "--strict-powercap",
+        "Fail, rather than skip, items whose power cap cannot be set",
+        ini="bool",
+        action="store_true",
+    )
+    add("--gpuenergy-json", "Write the report to this file as JSON", metavar="PATH")
+    add("--gpuenergy-csv", "Write the classic CSV tree to this folder", metavar="DIR")
+    add("--gpuenergy-html", "Write the report to this file as one HTML page", metavar="PATH")
+    add(
+        "--gpuenergy-durations",
+        "Show where the wall time went: compiling, verifying, loading, heating up, measuring",
+        ini="bool",
+        action="store_true",
+    )
+    add(
+        "--gpuenergy-resume",
+        "Continue the last run: skip items that it measured without a flag",
+        ini="bool",
+        action="store_true",
+    )
+    add(
+        "--gpuenergy-timeout",
+        f"Seconds after which a kernel counts as hung (default: {TIMEOUT_S:g})",
+        metavar="S",
+        ini_default=f"{TIMEOUT_S:g}",
+    )
+    add(
+        "--gpuenergy-lock-wait",
+        "Seconds to wait for a GPU that another run uses, before giving up (default: "
+        f"{LOCK_WAIT_S:g})",
+        metavar="S",
+        ini_default=f"{LOCK_WAIT_S:g}",
+    )
+    add(
+        "--gpuenergy-cache",
+        "State of the L2 cache when a launch begins: hot (launches share their buffers; the "
+        "default) or cold (buffers rotate through more than the L2)",
+        metavar="STATE",
+        ini_default="hot",
+    )
+    add(
+        "--gpuenergy-order",
+        "Order of items with several power caps or kernels: interleaved (so that the card's "
+        "warming up is spread evenly over both; the default) or file (as they are written)",
+        metavar="ORDER",
+        ini_default="interleaved",
+    )
+    add(
+        "--gpuenergy-anchor",
+        "Seconds from one measurement of an anchor kernel to the next, in runs that last that "
+        "long: what has drifted is flagged; 0 for none (default: "
+        f"{ANCHOR_S:g})",
+        metavar="S",
+        ini_default=f"{ANCHOR_S:g}",
+    )
+    add(
+        "--gpuenergy-export",
+        "Write the kernels and their inputs to this folder once they are proved right, and measure "
+        "nothing",
+        metavar="DIR",
+    )
+    add(
+        "--gpuenergy-compare",
+        "Judge what is measured by this run: a JSON report, a run folder or a run id",
+        metavar="BASELINE",
+    )
+    add(
+        "--gpuenergy-fail",
+        "Fail items whose time, energy or edp is worse than the baseline's by more than this, such "
+        "as edp:5%; may be repeated (default: judge all three at 5%, fail none)",
+        metavar="METRIC:PERCENT",
+        action="append",
+    )
+    add(
+        "--gpuenergy-strict",
+        "Fail also items whose verdict is AMBIGUOUS, or that the baseline lacks",
+        ini="bool",
+        action="store_true",
+    )
+    add(
+        "--gpuenergy-session-sd",
+        "Standard deviation of a figure between sessions, such as energy:0.3%,edp:0.4% "
+        "(default: see docs/gate.md)",
+        metavar="LIST",
+    )
+    add(
+        "--gpuenergy-allow",
+        "Differences from the baseline that do not make every verdict AMBIGUOUS: board, driver",
+        metavar="LIST",
+    )
+
+
+def named_device(config: pytest.Config) -> str | None:
+    """What the command line says of ``--gpu-device``, or else the ini file; None: nothing."""
+    given = config.getoption("gpu_device")
+    return (config.getini("gpu_device") or None) if given is None else str(given)
+
+
+def _either(config: pytest.Config, name: str) -> Any:
+    given = config.getoption(name)
+    return config.getini(name) if given is None else given
+
+
+def _powercap(config: pytest.Config) -> str | None:
+    given = config.getoption("powercap")
+    text = (config.getini("powercap") or None) if given is None else str(given)
+    if text is not None:
+        cap_words(text)
+    return text
+
+
+def _path(config: pytest.Config, name: str) -> Path | None:
+    """Relative to where pytest was started, or to the ini file that gives it."""
+    if (given := config.getoption(name)) is not None:
+        if not given:  # such as an unset variable of a CI job
+            raise InputError(f"{_option(name)} is empty: give a path, or leave it out.")
+        return config.invocation_params.dir / str(given)
+    stated = str(config.getini(name))
+    folder = config.inipath.parent if config.inipath else config.rootpath
+    return folder / stated if stated else None
+
+
+def _gate(config: pytest.Config) -> GateSettings:
+    fail = _either(config, "gpuenergy_fail")
+    settings = GateSettings.parse(
+        list(filter(None, [fail])) if isinstance(fail, str) else fail,
+        session_sd=_either(config, "gpuenergy_session_sd"),
+        allow=_either(config, "gpuenergy_allow"),
+        strict=bool(_either(config, "gpuenergy_strict")),
+        prefix="--gpuenergy-",
+    )
+    if config.getoption("gpuenergy_fail") and not _either(config, "gpuenergy_compare"):
+        raise InputError("--gpuenergy-fail needs a baseline: give --gpuenergy-compare too.")
+    return settings
+
+
+def _seconds(config: pytest.Config, name: str, *, zero: bool = False) -> float:
+    text = _either(config, name)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not (0 < seconds <= _MOST_S or (zero and seconds == 0)):
+        least = "from 0" if zero else "above 0,"
+        raise InputError(
+            f"{_option(name)} {text!r} is not a number of seconds {least} up to {_MOST_S}."
+        )
+    return seconds
+
+
+def _choice(config: pytest.Config, name: str, choices: Sequence[_T]) -> _T:
+    text = _either(config, name)
+    if text not in choices:
+        raise InputError(f"{_option(name)} {text!r} is not understood: give {_or(choices)}.")
+    return choices[choices.index(text)]
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _or(choices: Sequence[object]) -> str:
+    return " or ".join(map(str, choices))

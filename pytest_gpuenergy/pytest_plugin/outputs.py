@@ -1,0 +1,117 @@
+"""What a run leaves behind: the views on disk and the summary in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from pytest_gpuenergy.gate.identity import shared_identities
+from pytest_gpuenergy.pytest_plugin.header import emulated_line
+from pytest_gpuenergy.pytest_plugin.options import Options
+from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.record.measurement import RunInfo
+from pytest_gpuenergy.report.anchor import anchor_lines
+from pytest_gpuenergy.report.durations import duration_lines
+from pytest_gpuenergy.report.html import write_html
+from pytest_gpuenergy.report.store import HOME, Report, files_read, find_run
+from pytest_gpuenergy.report.tables import best_lines, idle_caps, summary
+from pytest_gpuenergy.report.views import (
+    Target,
+    check_targets,
+    check_writable,
+    write_classic_csv,
+    write_json,
+)
+from pytest_gpuenergy.support.errors import GpuEnergyError
+
+
+def check_outputs(options: Options) -> None:
+    """See that the views can be written later, and that each has a place of its own.
+
+    Raises:
+        InputError: two have the same, or one has that of the baseline or of what was measured.
+        ReportError: one cannot be written.
+    """
+    asked = (
+        ("json", options.json_path, False),
+        ("csv", options.csv_folder, True),
+        ("html", options.html_path, False),
+    )
+    targets = [
+        Target(f"--gpuenergy-{name}", path, folder)
+        for name, path, folder in asked
+        if path is not None
+    ]
+    baseline = options.baseline
+    check_targets(targets, files_read(find_run(baseline, options.root)) if baseline else ())
+    for target in targets:
+        check_writable(target.path, folder=target.folder)
+
+
+def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | None]) -> list[str]:
+    """Write the views into the run folder and wherever else was asked; returns what went wrong.
+
+    Args:
+        session: what was measured, and where to write it.
+        baseline_for: gives the report that the HTML page sets beside a run's, or None.
+    """
+    try:
+        report = session.report()
+    except GpuEnergyError as error:
+        return [str(error)]
+    if report is None:
+        return []
+    folder = session.options.root / HOME / "runs" / session.run_id
+    json_paths = {folder / "report.json", session.options.json_path} - {None}
+    csv_folders = {folder / "csv", session.options.csv_folder} - {None}
+    html_paths = {session.options.html_path} - {None}
+    problems = shared_identities(report.measurements)[:1]  # workers of pytest-xdist find none
+    for write, targets in (
+        (write_json, json_paths),
+        (write_classic_csv, csv_folders),
+        (partial(write_html, baseline=baseline_for(report.run)), html_paths),
+    ):
+        for target in targets:
+            assert target is not None
+            try:
+                write(report, target)
+            except GpuEnergyError as error:
+                problems.append(f"{error} What was measured is in {folder}.")
+    return problems
+
+
+def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
+    """A table per workload and cap, the best of each workload, and where the report is.
+
+    Below zero, ``verbosity`` leaves the tables per cap out. When nothing was measured there is
+    nothing to say.
+    """
+    try:
+        report = session.report()
+    except GpuEnergyError:
+        return  # which `write_outputs` has told
+    if report is None or not report.measurements:
+        return
+    if report.run.emulated and not session.opened:  # pytest-xdist shows no header of its workers
+        yield emulated_line(report.run.gpu_name)
+    if verbosity >= 0:
+        yield from summary(report.measurements, emulated=report.run.emulated)
+    yield from best_lines(report.measurements, emulated=report.run.emulated)
+    if session.options.durations:
+        yield from duration_lines(report.measurements)
+    flagged = sum(bool(m.validity) for m in report.measurements)
+    if flagged:
+        yield f"{flagged} of {len(report.measurements)} measurements are flagged (see validity)"
+    yield from anchor_lines(report.measurements, report.anchors, emulated=report.run.emulated)
+    for sentence in session.restored:
+        yield f"left behind by a run that was killed: {sentence}"
+    if idle := idle_caps(report.measurements):
+        yield f"caps that changed nothing (no kernel was held back): {', '.join(idle)}"
+    options = session.options
+    folder = options.root / HOME / "runs" / session.run_id
+    written = {
+        "report": options.json_path or folder / "report.json",
+        "CSV": options.csv_folder or folder / "csv",
+        "page": options.html_path,
+    }
+    yield ", ".join(f"{name}: {path}" for name, path in written.items() if path is not None)

@@ -1,0 +1,357 @@
+"""What one pytest process holds while it measures: device, lock, lease, run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import socket
+import subprocess
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.leftovers import restore_leftovers
+from pytest_gpuenergy.control.powercap import (
+    CURRENT,
+    PowerCap,
+    cap_table,
+    distinct,
+    project_tables,
+    read_limits,
+    resolve_words,
+)
+from pytest_gpuenergy.control.writers import LimitWriter, choose_writer
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.lock import gpu_lock
+from pytest_gpuenergy.devices.select import open_device, open_gpu
+from pytest_gpuenergy.energy.samples import choose_source
+from pytest_gpuenergy.energy.sensors import answers
+from pytest_gpuenergy.engine.anchors import AnchorWatch
+from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.gate.identity import Identities
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.pytest_plugin.options import Options
+from pytest_gpuenergy.record.measurement import Measurement, RunInfo, WorkloadInfo
+from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
+from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support.scratch import remove_leftovers
+from pytest_gpuenergy.support.signals import termination_as_interrupt, uninterrupted
+from pytest_gpuenergy.workloads.workload import Workload
+
+_RECORDED = (
+    "pytest-gpuenergy",
+    "pytest",
+    "numpy",
+    "nvidia-ml-py",
+    "apache-tvm",
+    "torch",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+)
+"""Packages whose versions a report has."""
+
+
+def choose_run_id(options: Options) -> str:
+    """The last run's when it is to be resumed, otherwise a new one: sortable by time, unique."""
+    last = latest_run(options.root) if options.resume else None
+    return last.path.name if last else f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+
+
+class Session:
+    """Opens things only when an item needs them, and puts everything back in `close`.
+
+    Attributes:
+        caps: to measure under.
+        run: the run's identity, once it has begun.
+        restored: what was done about power limits that runs which died had left behind.
+        identities: of the items, by which they are found in other runs.
+    """
+
+    def __init__(self, options: Options, run_id: str) -> None:
+        self.options = options
+        self.run_id = run_id
+        self.caps: list[PowerCap] = []
+        self._named: dict[str, list[PowerCap]] = {}
+        self.run: RunInfo | None = None
+        self.restored: list[str] = []
+        self.identities = Identities()
+        self._cap_table_w: tuple[float, ...] = ()
+        self._device: Device | None = None
+        self._lease: PowerCapLease | None = None
+        self._writer: LimitWriter | None = None
+        self._harness: Harness | None = None
+        self._folder: RunFolder | None = None
+        self._anchors: AnchorWatch | None = None
+        self._earlier: Report | None = None
+        self._known: dict[str, Measurement] = {}
+        self._exit = contextlib.ExitStack()
+
+    @property
+    def device(self) -> Device:
+        """The device, found at first use.
+
+        Raises:
+            InputError, DeviceError: there is none that can be used.
+        """
+        if self._device is None:
+            options = self.options
+            self._device = open_device(options.device, index=options.worker_index)
+            self._exit.callback(self._device.close)
+        return self._device
+
+    @property
+    def opened(self) -> bool:
+        """Whether an item has asked for the device."""
+        return self._device is not None
+
+    def resolve_caps(self) -> list[PowerCap]:
+        """The caps to measure under; a table value that the card cannot take is among them."""
+        if not self.caps:
+            self._named = self._resolve_words()
+            self.caps = distinct(self._named)
+        return self.caps
+
+    def words_for(self, cap: PowerCap) -> list[str]:
+        """The words of ``--powercap`` that name ``cap``."""
+        named = self._named.items()
+        return [word for word, caps in named if cap.label in (one.label for one in caps)]
+
+    def _resolve_words(self) -> dict[str, list[PowerCap]]:
+        text = self.options.powercap or ("all" if self.device.emulated else "current")
+        if text == "current":
+            return {text: [CURRENT]}
+        limits = read_limits(self.device)
+        table = cap_table(self.device.name, limits, project_tables(self.options.root))
+        words = resolve_words(text, table, limits)
+        if any(cap.index for caps in words.values() for cap in caps):
+            self._cap_table_w = table
+        return words
+
+    def limit_writer(self) -> LimitWriter:
+        """Who writes the power limit, chosen once.
+
+        Raises:
+            PowerCapError: nobody may.
+        """
+        if self._writer is None:
+            self._writer = choose_writer(self.device)
+        return self._writer
+
+    def begin(self) -> None:
+        """Take the GPU and open the run folder; done once, at the first item.
+
+        Raises:
+            DeviceError: somebody else has the GPU, or it does not work.
+            ReportError: the run folder cannot be written.
+        """
+        if self._harness is not None:
+            return
+        device = self.device
+        if device.emulated:
+            from pytest_gpuenergy.devices.emulated.toolchain import find_compiler
+
+            find_compiler()  # without one every item would fail alike
+        # Workers of one run that share a GPU take turns, however long that is.
+        self._exit.enter_context(
+            gpu_lock(device, wait_s=self.options.lock_wait_s, group=self.run_id)
+        )
+        remove_leftovers()
+        choose_source(device)  # without one every item would fail alike
+        software = device.describe()
+        self.expect_termination()
+        self._lease = PowerCapLease(device, self._writer)
+        self._exit.callback(self._lease.restore)
+        self.restored += filter(None, [self._lease.restored])
+        self.restored += restore_leftovers(device, but=device.uuid)
+        run = RunInfo(
+            run_id=self.run_id,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            host=socket.gethostname(),
+            gpu_name=device.name,
+            gpu_uuid=device.uuid,
+            architecture=device.architecture,
+            emulated=device.emulated,
+            power_limits_w=_limits(device),
+            software={**_versions(), **software},
+            options=self.options.described(),
+            git_revision=_git_revision(self.options),
+            cap_table_w=self._cap_table_w,
+        )
+        if self.options.resume:
+            run = self._take_up(run)
+        self._folder = RunFolder.create(self.options.root, run)
+        self.run = run
+        options = self.options
+        self._harness = Harness(device, timeout_s=options.timeout_s, cache=options.cache)
+        self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
+
+    def apply(self, cap: PowerCap) -> float | None:
+        """Put the card under ``cap`` and return the limit that it enforces, in W.
+
+        Raises:
+            PowerCapError: the cap cannot be set.
+        """
+        self.begin()
+        assert self._lease is not None
+        return self._lease.set(cap)
+
+    def answers(self) -> bool:
+        """Whether the card is there at all, rather than only refuse a power cap."""
+        return answers(self.device)
+
+    def expect_termination(self) -> None:
+        """From now on SIGTERM and SIGHUP end the run as Ctrl-C does."""
+        self._exit.enter_context(termination_as_interrupt())
+
+    def judge_cap(self) -> tuple[str, ...]:
+        """Doubts about the power cap under which an item was measured."""
+        return () if self._lease is None else self._lease.judge()
+
+    @property
+    def harness(self) -> Harness:
+        """The means to measure.
+
+        Raises:
+            DeviceError, ReportError: as `begin`.
+        """
+        self.begin()
+        assert self._harness is not None
+        return self._harness
+
+    @property
+    def anchors(self) -> AnchorWatch:
+        """The anchor kernels of this process.
+
+        Raises:
+            DeviceError, ReportError: as `begin`.
+        """
+        self.begin()
+        assert self._anchors is not None
+        return self._anchors
+
+    def recall_anchor(
+        self, subject: Subject, known: Measurement, kernel: Kernel, workload: Workload
+    ) -> None:
+        """Tell the anchors of an item of the run being resumed."""
+        assert self._earlier is not None
+        self.anchors.recall(subject, known, kernel, workload, self._earlier)
+
+    def finish(self) -> None:
+        """Check the anchor kernels for the last time, before the power limit is restored.
+
+        Raises:
+            ReportError: what was found cannot be written.
+        """
+        if self._anchors is not None:
+            self._anchors.finish(self.apply)
+
+    def keep(self, measurement: Measurement) -> None:
+        """Put a measurement on disk.
+
+        Raises:
+            ReportError: it cannot be written.
+        """
+        assert self._folder is not None
+        self._folder.append(measurement)
+
+    def already_measured(
+        self, subject: Subject, digest: str, workload: WorkloadInfo
+    ) -> Measurement | None:
+        """The measurement of this very item in the run being resumed, if it has no flag."""
+        known = self._known.get(subject.node_id)
+        same = (
+            known is not None
+            and known.measured
+            and not known.validity
+            and known.kernel.digest == digest
+            and known.kernel.label == subject.label
+            and known.workload == workload
+            and known.cap == subject.cap.label
+            and known.enforced_power_limit_w == subject.enforced_power_limit_w
+        )
+        return known if same else None
+
+    def has_measured_under(self, cap: PowerCap) -> bool:
+        """Whether the run being resumed has figures under ``cap``."""
+        return any(known.measured and known.cap == cap.label for known in self._known.values())
+
+    def report(self) -> Report | None:
+        """What this run has measured so far, in all its processes."""
+        folder = RunFolder(self.options.root / HOME / "runs" / self.run_id)
+        return folder.load() if (folder.path / "run.json").exists() else None
+
+    def restore_leftovers(self) -> None:
+        """Put back what workers that died have left behind.
+
+        Raises:
+            InputError, DeviceError: the GPUs cannot be looked at.
+        """
+        with open_gpu(self.options.device) as gpu:
+            self.restored += restore_leftovers(gpu)
+
+    def close(self) -> None:
+        """Restore the power limit, release the GPU, end the device's processes. Idempotent."""
+        lease, self._lease = self._lease, None
+        try:
+            if lease is not None:
+                with uninterrupted():  # also between the steps of closing
+                    lease.restore()
+        finally:
+            self._exit.close()
+
+    def _take_up(self, run: RunInfo) -> RunInfo:
+        """The run being resumed, with what it has measured; ``run`` itself when it is new."""
+        last = self.report()
+        if last is None:
+            return run
+        # Workers of one run may have a GPU each, of the same kind.
+        names = ("gpu_name", "emulated") if self.options.worker else ("gpu_uuid", "emulated")
+        if any(getattr(last.run, name) != getattr(run, name) for name in names):
+            raise InputError(
+                f"The last run was made on {last.run.gpu_name} ({last.run.gpu_uuid}), and this is "
+                f"{run.gpu_name} ({run.gpu_uuid}): run without --gpuenergy-resume."
+            )
+        cache = last.run.options.get("gpuenergy-cache", "hot")
+        if cache != self.options.cache:
+            raise InputError(
+                f"The last run was made with a {cache} cache, and this is to be "
+                f"{self.options.cache}: run without --gpuenergy-resume."
+            )
+        self._earlier = last
+        self._known = {item.node_id: item for item in last.measurements}
+        self.identities = Identities(last.measurements)
+        table_w = run.cap_table_w or last.run.cap_table_w
+        return replace(run, started=last.run.started, cap_table_w=table_w)
+
+
+def _limits(device: Device) -> dict[str, float]:
+    try:
+        limits = read_limits(device)
+    except DeviceError:
+        return {}
+    return {"min": limits.min_w, "max": limits.max_w, "at_start": limits.current_w}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "system": platform.platform()}
+    for name in _RECORDED:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _git_revision(options: Options) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
+            cwd=options.root,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

@@ -1,0 +1,1 @@
+"""What every package may use: errors, files, processes, signals. Knows nothing of GPUs."""

@@ -1,0 +1,22 @@
+"""Where the CUDA C++ sources are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_gpuenergy.support.errors import DeviceError
+
+
+def cuda_dir() -> Path:
+    """``<checkout>/cuda`` in a checkout, else ``pytest_gpuenergy/_cuda``, where the wheel puts it.
+
+    Raises:
+        DeviceError: neither exists.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package.parent / "cuda", package / "_cuda"):
+        if (folder / "host" / "kernel.h").is_file():
+            return folder
+    raise DeviceError(
+        f"The CUDA sources are missing beside {package}: install pytest-gpuenergy again."
+    )

@@ -1,0 +1,73 @@
+"""Where this package keeps files outside the user's project."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support.folders import own_folder
+
+
+def cache_dir(*parts: str) -> Path:
+    """A folder for what can be made again: compiled kernels, references, lowered records.
+
+    Under ``$GPUENERGY_CACHE``, else ``$XDG_CACHE_HOME/pytest-gpuenergy``, else
+    ``~/.cache/pytest-gpuenergy``. It is created. What lies there is executed.
+
+    Raises:
+        InputError: it cannot be created, or other users can change what is in it.
+    """
+    return _made("GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache", *parts)
+
+
+@contextmanager
+def written_to_cache(folder: Path) -> Iterator[None]:
+    """What is written here, in a folder of the cache, cannot be done without.
+
+    Raises:
+        DeviceError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DeviceError(
+            f"{folder} cannot be written ({error.strerror}): make room, or set GPUENERGY_CACHE to "
+            "another folder."
+        ) from None
+
+
+def state_dir(*parts: str) -> Path:
+    """A folder for what must survive a crash: prior power limits, the emulated GPU's state.
+
+    Under ``$GPUENERGY_STATE``, else ``$XDG_STATE_HOME/pytest-gpuenergy``, else
+    ``~/.local/state/pytest-gpuenergy``. It is created.
+
+    Raises:
+        InputError: it cannot be created, or other users can change what is in it.
+    """
+    return _made("GPUENERGY_STATE", "XDG_STATE_HOME", ".local/state", *parts)
+
+
+def _made(variable: str, xdg: str, home: str, *parts: str) -> Path:
+    if own := os.environ.get(variable):
+        base = Path(own)
+    elif root := os.environ.get(xdg):
+        base = Path(root) / "pytest-gpuenergy"
+    else:
+        try:
+            base = Path.home() / home / "pytest-gpuenergy"
+        except RuntimeError:
+            raise InputError(
+                f"Your home folder is not known ($HOME is not set): set {variable} to a folder "
+                "that can be written."
+            ) from None
+    try:
+        return own_folder(base.joinpath(*parts))
+    except OSError as error:
+        raise InputError(
+            f"The folder {base.joinpath(*parts)} cannot be used ({error.strerror}): "
+            f"set {variable} to a folder that you, and no other users, can write."
+        ) from None

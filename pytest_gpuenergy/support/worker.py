@@ -1,0 +1,265 @@
+"""A child process that answers calls one at a time, may die, and never outlives its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from queue import LifoQueue
+from threading import Lock
+from typing import Any
+
+from pytest_gpuenergy.support.errors import DeviceError
+
+WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""The environment of a child that needs no GPU, and must not take memory or time of one."""
+
+_PR_SET_PDEATHSIG = 1
+_TAIL_BYTES = 2000
+
+
+class WorkerDiedError(DeviceError):
+    """The child process ended in the middle of a call."""
+
+
+class WorkerTimeoutError(DeviceError):
+    """The child process did not answer in time and was killed."""
+
+
+class Worker:
+    """Owns an object in a child process and calls its methods.
+
+    The child is started by `start` or the first call, and again by the first after it died. It ends
+    when the thread that started it ends: call from threads that last.
+
+    Args:
+        factory: ``package.module:Class``; called in the child with ``args`` to make the object.
+        args: picklable arguments of the factory.
+        environment: variables to set in the child beside the parent's.
+    """
+
+    def __init__(
+        self, factory: str, *args: object, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._factory = factory
+        self._args = args
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._log: Any = None
+        self._starting = Lock()
+        self._retired = False
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process number while it runs."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Have the child make its object, without waiting for it. Idempotent."""
+        if self._connection is None:
+            self._start()
+
+    def call(self, method: str, *args: object, timeout_s: float | None = None) -> Any:
+        """Call ``method`` of the child's object and return what it returns.
+
+        Raises:
+            WorkerDiedError: the child died; the message holds the end of what it printed.
+            WorkerTimeoutError: no answer within ``timeout_s``; the child was killed.
+            Exception: what the method raised.
+        """
+        connection = self._connection or self._start()
+        try:
+            connection.send((method, args))
+            if not connection.poll(timeout_s):
+                self.kill()
+                raise WorkerTimeoutError(
+                    f"{self._factory} did not answer {method} within {timeout_s:g} s."
+                )
+            ok, result = connection.recv()
+        except (EOFError, OSError) as error:
+            raise WorkerDiedError(self._death()) from error
+        except BaseException:
+            self.kill()  # an interrupted call leaves an answer in the pipe that nobody expects
+            raise
+        if not ok:
+            raise result
+        return result
+
+    def kill(self) -> None:
+        """End the child at once, and wait until it has ended. Idempotent."""
+        if (process := self._process) is not None:  # which another thread may end, too
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._forget()
+
+    def retire(self) -> None:
+        """End the child at once and start none again, whatever other threads call. Idempotent."""
+        with self._starting:
+            self._retired = True
+        self.kill()
+
+    def close(self) -> None:
+        """Let the child end by itself, and kill it if it does not within two seconds."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=2)
+        self.kill()
+
+    def _start(self) -> Connection:
+        with self._starting:
+            if self._retired:
+                raise WorkerDiedError(f"The process of {self._factory} has been ended.")
+            return self._launch()
+
+    def _launch(self) -> Connection:
+        ours, theirs = Pipe()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in _forget
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pytest_gpuenergy.support.worker", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env={**os.environ, **self._environment, "PYTHONPATH": _python_path()},
+            start_new_session=True,
+        )
+        theirs.close()
+        ours.send((self._factory, self._args, os.getpid()))
+        self._connection = ours
+        return ours
+
+    def _death(self) -> str:
+        if self._process is None:  # another thread has ended it
+            return f"The process of {self._factory} has been ended."
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=2)
+        code = self._process.poll()
+        if code is None:
+            cause = "closed its pipe"
+        elif code < 0:
+            cause = f"was ended by {signal.Signals(-code).name}"
+        else:
+            cause = f"exited with {code}"
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _TAIL_BYTES))
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        self.kill()
+        return f"The process of {self._factory} {cause}{': ' + lines[-1] if lines else ''}."
+
+    def _forget(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._log is not None:
+            self._log.close()
+        self._process = self._connection = self._log = None
+
+
+class WorkerPool:
+    """Several children with objects of the same kind, for calls from several threads.
+
+    Args:
+        factory: as of `Worker`.
+        args: as of `Worker`.
+        size: how many children there may be; each is started when it is first needed.
+        environment: as of `Worker`.
+    """
+
+    def __init__(
+        self,
+        factory: str,
+        *args: object,
+        size: int,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._workers = [Worker(factory, *args, environment=environment) for _ in range(size)]
+        self._idle: LifoQueue[Worker] = LifoQueue()  # first the one that has started already
+        for worker in reversed(self._workers):
+            self._idle.put(worker)
+
+    def call(self, method: str, *args: object, timeout_s: float | None = None) -> Any:
+        """As `Worker.call`, on a child that is idle; waits for one."""
+        worker = self._idle.get()
+        try:
+            return worker.call(method, *args, timeout_s=timeout_s)
+        finally:
+            self._idle.put(worker)
+
+    def close(self) -> None:
+        """End the children at once, and start none again. Idempotent."""
+        for worker in self._workers:
+            worker.retire()
+
+
+def _python_path() -> str:
+    package = str(Path(__file__).resolve().parents[2])
+    rest = os.environ.get("PYTHONPATH")
+    return package if not rest else f"{package}{os.pathsep}{rest}"
+
+
+def _die_with_parent(parent: int) -> None:
+    # A parent that is killed cannot tell us; the kernel can.
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _serve(descriptor: int) -> None:
+    connection: Connection = Connection(descriptor)
+    factory, args, parent = connection.recv()
+    _die_with_parent(parent)
+    module, _, name = factory.partition(":")
+    target: Any = None
+    failure: Exception | None = None
+    try:
+        target = getattr(importlib.import_module(module), name)(*args)
+    except Exception as error:
+        failure = error
+    while True:
+        try:
+            method, arguments = connection.recv()
+        except EOFError:
+            break
+        try:
+            if failure is not None:
+                raise failure
+            answer = (True, getattr(target, method)(*arguments))
+        except Exception as error:
+            answer = (False, _portable(error, method))
+        try:
+            connection.send(answer)
+        except OSError:
+            break
+        except Exception as error:  # what was returned or raised cannot be pickled
+            connection.send((False, DeviceError(f"{method}: {answer[1]!r} ({error})")))
+    if hasattr(target, "close"):
+        target.close()
+
+
+def _portable(error: Exception, method: str) -> Exception:
+    """``error`` itself if it survives the way to the parent, otherwise what it says."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 -- our own
+    except Exception:
+        return DeviceError(f"{method}: {error!r}")
+    return error
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _serve(int(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Kernels from Apache TVM: records, lowering, search spaces and the tuner."""

@@ -1,0 +1,167 @@
+"""MetaSchedule's own JSON databases, as a search writes them: data, never code. Needs no TVM."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_input import FormError, parse, read_unpacked, shown, typed
+from pytest_gpuenergy.tvm.record_form import check_form, is_failed
+from pytest_gpuenergy.tvm.trials import IDENTITY_FILE, TRIALS_FILE, read_trials
+
+WORKLOAD_FILE = "database_workload.json"
+RECORD_FILE = "database_tuning_record.json"
+
+_LARGEST_BYTES = 1 << 30
+_LONGEST_LINE_BYTES = 4 << 20  # those of a search of a convolution have 52,000 at most
+_SUFFIXES = ("", ".gz", ".xz")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class DatabaseRecord:
+    """One trial of a search.
+
+    Attributes:
+        line: its line in the file, from 1.
+        workload_index: which of the database's workloads it is of, from 0.
+        text: the MetaSchedule record ``[trace, run_secs, target, args_info]`` as JSON text.
+        run_secs: its measured times in seconds.
+        refuted: whether the search that wrote it knows that it failed, whatever its times.
+    """
+
+    line: int
+    workload_index: int
+    text: str
+    run_secs: tuple[float, ...]
+    refuted: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the trial failed (MetaSchedule writes a run time of 1e10 s)."""
+        return self.refuted or is_failed(self.run_secs)
+
+    @property
+    def time_ms(self) -> float:
+        """The mean of the measured times, by which MetaSchedule ranks, in ms."""
+        return 1e3 * sum(self.run_secs) / len(self.run_secs)
+
+    @cached_property
+    def trace_text(self) -> str:
+        """The trace alone, as JSON text: equal for equal schedules."""
+        return json.dumps(json.loads(self.text)[0], separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Database:
+    """The trials of a search, and the stored form of what they compute.
+
+    ``workloads`` holds entries of ``database_workload.json`` as JSON text; it is empty when there
+    is no such file.
+    """
+
+    path: Path
+    workloads: tuple[str, ...]
+    records: tuple[DatabaseRecord, ...]
+
+    @property
+    def valid(self) -> tuple[DatabaseRecord, ...]:
+        """The trials that did not fail."""
+        return tuple(record for record in self.records if not record.failed)
+
+
+def load_database(path: Path) -> Database:
+    """Read a MetaSchedule JSON database.
+
+    Of one that ``gpuenergy tune`` wrote, ``trials.jsonl`` beside it tells what has become known of
+    a trial since it was timed, such as that its kernel is wrong.
+
+    Args:
+        path: its folder, or its file of tuning records, beside which the file of workloads is
+            looked for. Files may be compressed (``.gz``, ``.xz``).
+
+    Raises:
+        InputError: a file is missing, damaged, or something else.
+    """
+    if path.is_dir():
+        found = _beside(path / RECORD_FILE)
+        if found is None:
+            raise InputError(
+                f"There is no {RECORD_FILE} in {path}: name the folder that a search has written."
+            )
+        path = found
+    named = _workload_path(path)
+    workload_path = None if named is None else _beside(named)
+    workloads: tuple[str, ...] = ()
+    if workload_path is not None:
+        workloads = tuple(_lines(workload_path, _workload))
+    refuted = _refuted(path)
+    records = _lines(path, lambda line, value: _record(line, value, len(workloads)))
+    known = (replace(record, refuted=i in refuted) for i, record in enumerate(records))
+    return Database(path, workloads, tuple(known))
+
+
+def _refuted(path: Path) -> set[int]:
+    """Places of the failed trials of a search of ours; other tuners' lists may count otherwise."""
+    trials_path = _beside(path.with_name(TRIALS_FILE))
+    if trials_path is None or _beside(path.with_name(IDENTITY_FILE)) is None:
+        return set()
+    return {trial.index for trial in read_trials(trials_path) if not trial.good}
+
+
+def _workload_path(path: Path) -> Path | None:
+    """The file of workloads that goes with one of records, by MetaSchedule's names."""
+    name = path.name.removesuffix(".gz").removesuffix(".xz")
+    if "tuning_record" not in name:
+        return None
+    return path.with_name(name.replace("tuning_record", "workload"))
+
+
+def _beside(path: Path) -> Path | None:
+    candidates = [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def _lines(path: Path, read: Callable[[int, Any], _T]) -> Iterator[_T]:
+    """What ``read`` makes of each line's number and JSON value."""
+    content = read_unpacked(path, "database", _LARGEST_BYTES)
+    for line, text in enumerate(io.BytesIO(content), start=1):
+        if not text.strip():
+            continue
+        try:
+            if len(text) > _LONGEST_LINE_BYTES:
+                raise FormError(f"it is longer than {_LONGEST_LINE_BYTES >> 20} MiB")
+            yield read(line, parse(text))
+        except FormError as error:
+            raise InputError(
+                f"Line {line} of the database {path} cannot be used, because {error}: remove that "
+                "line if a search was interrupted there, or else name a database that MetaSchedule "
+                "wrote."
+            ) from None
+
+
+def _workload(_: int, value: object) -> str:
+    if type(value) is not list or len(value) != 2 or any(type(part) is not str for part in value):
+        raise FormError(f"it has {shown(value)} instead of a hash and a stored workload")
+    return _compact(value)
+
+
+def _record(line: int, value: object, workloads: int) -> DatabaseRecord:
+    parts = typed(value, list, "it")
+    if len(parts) != 2:
+        raise FormError("it is no pair of a workload's number and a record")
+    index = typed(parts[0], int, "the workload's number")
+    if index < 0 or (workloads and index >= workloads):
+        raise FormError(f"it is of workload {shown(index)}, and there are {workloads}")
+    content = check_form(parts[1])
+    return DatabaseRecord(line, index, _compact(content), tuple(map(float, content[1])))
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,161 @@
+"""From records to kernels: TVM in a child process, results kept on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from types import TracebackType
+
+from pytest_gpuenergy.kernels.kernel import Kernel, Origin
+from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.support.worker import (
+    WITHOUT_GPU,
+    WorkerDiedError,
+    WorkerPool,
+    WorkerTimeoutError,
+)
+from pytest_gpuenergy.tvm.database import Database, DatabaseRecord
+from pytest_gpuenergy.tvm.lowered_cache import LoweredCache
+from pytest_gpuenergy.tvm.records import RecordFile
+from pytest_gpuenergy.tvm.requirements import INSTALL, crash_hint, installed_tvm
+from pytest_gpuenergy.workloads.workload import Workload
+
+_TIMEOUT_S = 120.0
+
+
+class TvmCrashError(InputError):
+    """TVM ended its process: the record, or the installed pair of TVM and its FFI, is bad."""
+
+
+class KernelStore:
+    """Gives the kernels of record files and databases; a context manager.
+
+    A kernel that was lowered before comes from the disk and needs neither TVM nor a process. May be
+    used from several threads.
+
+    Args:
+        processes: how many kernels may be lowered at the same time.
+    """
+
+    def __init__(self, processes: int = 1) -> None:
+        self._tvm = installed_tvm()
+        self._cache = LoweredCache(cache_dir("lowered"), self._tvm)
+        self._threads = ThreadPoolExecutor(processes, thread_name_prefix="lower")
+        self._workers = WorkerPool(
+            "pytest_gpuenergy.tvm.lower:Lowerer", size=processes, environment=WITHOUT_GPU
+        )
+
+    def kernels(self, file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:
+        """The kernels of ``ranks``, in that order; see `kernel`."""
+        return [self.kernel(file, rank) for rank in ranks]
+
+    def kernel(self, file: RecordFile, rank: int) -> Kernel:
+        """The kernel of one rank, with its origin and its measured figures.
+
+        Raises:
+            InputError: no such rank; or TVM is needed and missing, or crashes on this record.
+            KernelFault: the record does not apply to its workload or cannot be lowered.
+        """
+        record = file.record(rank)
+        name = f"{file.workload.name} kernel {rank}"
+        parts = ("conv2d", file.workload.shape.label, record.text)
+        kernel = self._cache.get(*parts)
+        if kernel is None:
+            kernel = self._lower(name, "lower", file.workload, record.text)
+            self._cache.put(kernel, *parts)
+        details = {"band": record.band, "gpu": file.gpu, "tvm": file.tvm, "date": file.date}
+        return replace(
+            kernel,
+            origin=Origin("tvm-metaschedule", rank, details),
+            recorded=file.recorded(rank),
+        )
+
+    def lower(self, workload: Workload, record: str) -> Future[Kernel]:
+        """Begin to lower a MetaSchedule record (JSON text) of a search; it is not kept on disk.
+
+        The future holds the kernel, or a KernelFault when the record cannot be lowered or TVM does
+        not survive it.
+        """
+        return self._threads.submit(self._lower_proposed, workload, record)
+
+    def _lower_proposed(self, workload: Workload, record: str) -> Kernel:
+        try:
+            return self._lower("The schedule", "lower", workload, record)
+        except TvmCrashError as error:
+            raise KernelFault("compile", str(error)) from None
+
+    def database_kernel(
+        self, database: Database, record: DatabaseRecord, workload: Workload | None = None
+    ) -> Kernel:
+        """The kernel of a raw database's record, lowered from the workload stored beside it.
+
+        Args:
+            database: where the record is from.
+            record: one of its records that did not fail.
+            workload: whose tensors the arguments are named by, by position; without one they have
+                the names of the stored workload's buffers.
+
+        Raises:
+            InputError: the trial failed; the database has no workloads; TVM is missing or crashes.
+            KernelFault: the workload is another one, or the record cannot be lowered.
+        """
+        name = f"line {record.line} of {database.path}"
+        if record.failed:
+            raise InputError(f"The trial in {name} failed and has no kernel: choose another one.")
+        if record.workload_index >= len(database.workloads):
+            raise InputError(
+                f"The workload of {name} is missing: put database_workload.json beside it."
+            )
+        stored = database.workloads[record.workload_index]
+        tensors = None if workload is None else workload.tensors
+        signature = [(t.name, t.shape, t.dtype) for t in tensors or ()]
+        parts = ("stored", stored, record.text, json.dumps(signature))
+        kernel = self._cache.get(*parts)
+        if kernel is None:
+            kernel = self._lower(name, "lower_stored", stored, record.text, tensors)
+            self._cache.put(kernel, *parts)
+        details: dict[str, str | int | float] = {
+            "database": str(database.path),
+            "line": record.line,
+        }
+        return replace(kernel, origin=Origin("tvm-metaschedule", None, details))
+
+    def close(self) -> None:
+        """End the child processes. Idempotent."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
+
+    def __enter__(self) -> KernelStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _lower(self, name: str, method: str, *arguments: object) -> Kernel:
+        if self._tvm is None:
+            raise InputError(
+                f"To make {name} from its record takes Apache TVM, which is not installed: "
+                f"{INSTALL}"
+            )
+        try:
+            kernel: Kernel = self._workers.call(method, *arguments, timeout_s=_TIMEOUT_S)
+        except KernelFault as fault:
+            raise KernelFault(fault.outcome, f"{name}: {fault}") from None
+        except WorkerTimeoutError:
+            raise KernelFault(
+                "compile", f"{name}: TVM did not lower the record within {_TIMEOUT_S:g} s."
+            ) from None
+        except WorkerDiedError as error:
+            raise TvmCrashError(
+                f"TVM ended its process while it made {name} ({str(error).rstrip('.')}); there is "
+                f"{crash_hint()}"
+            ) from None
+        return kernel

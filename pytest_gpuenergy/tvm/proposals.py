@@ -1,0 +1,223 @@
+"""Schedules proposed by search processes, lowered and compiled in the background.
+
+Several processes search the same workload, each with a population of its own: TVM's objects are
+counted atomically, so that more than a few threads of one process wait for one another. All learn
+from the trials of all. Knows records and kernels, not TVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from threading import Event, Lock
+from typing import Any
+
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.support.worker import WITHOUT_GPU, Worker, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.tvm.lowering import KernelStore
+from pytest_gpuenergy.tvm.requirements import crash_hint
+from pytest_gpuenergy.tvm.searcher import Scored
+from pytest_gpuenergy.tvm.settings import SearchSettings
+from pytest_gpuenergy.workloads.conv2d import Conv2d
+
+_TIMEOUT_S = 600.0
+_LEARNING_S = 0.5
+"""For each trial that a resumed search knows already, of which two cores learn 14 a second."""
+_MOST_DEATHS = 3
+_LOOK_UP_S = 0.2
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A proposed schedule, and its kernel or why it has none."""
+
+    record: str
+    kernel: Kernel | KernelFault
+
+
+class Proposals:
+    """The search processes of a workload and what is made of their proposals; a context manager.
+
+    Args:
+        workload: what is searched.
+        architecture: of the GPU.
+        settings: how to search; `SearchSettings.processes` tells how many processes.
+        store: lowers.
+        prepare: begins to compile a kernel.
+        known: trials of earlier searches with their scores, for a search process that begins.
+    """
+
+    def __init__(
+        self,
+        workload: Conv2d,
+        architecture: str,
+        settings: SearchSettings,
+        store: KernelStore,
+        prepare: Callable[[Kernel], object],
+        known: Callable[[], Sequence[Scored]],
+    ) -> None:
+        self._workload = workload
+        self._store = store
+        self._prepare = prepare
+        self._searches = [
+            _Search(workload, architecture, settings, number, known)
+            for number in range(settings.processes)
+        ]
+        self._making: dict[Future[list[Candidate]], _Search] = {}
+
+    @property
+    def processes(self) -> int:
+        """How many search at the same time."""
+        return len(self._searches)
+
+    def stored_workload(self, stop: Event | None = None) -> str | None:
+        """The line of the computation in ``database_workload.json``; waits for it.
+
+        None when ``stop`` is set meanwhile.
+
+        Raises:
+            InputError: TVM's search failed.
+        """
+        future = self._searches[0].submit(self._searches[0].stored_workload)
+        stored: str | None = future.result() if _done([future], stop) else None
+        return stored
+
+    def request(self) -> None:
+        """Let every search that is idle make its next batch."""
+        busy = set(self._making.values())
+        for search in self._searches:
+            if search not in busy:
+                self._making[search.submit(self._make, search)] = search
+
+    def take(self, stop: Event | None = None) -> list[Candidate]:
+        """The batch of requested ones that is there first; waits for one.
+
+        It is empty when its search finds no more, and when ``stop`` is set meanwhile.
+
+        Raises:
+            InputError: TVM's search failed.
+            ValueError: none was requested.
+        """
+        if not self._making:
+            raise ValueError("no batch was requested")
+        if not (done := _done(self._making, stop)):
+            return []
+        first = next(future for future in self._making if future in done)
+        del self._making[first]
+        return first.result()
+
+    def learn(self, trials: Sequence[Scored]) -> None:
+        """Tell all searches what schedules were worth, each before its next batch."""
+        for search in self._searches:
+            search.tell(trials)
+
+    def close(self) -> None:
+        """End the processes at once. Idempotent."""
+        for search in self._searches:
+            search.close()
+
+    def __enter__(self) -> Proposals:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _make(self, search: _Search) -> list[Candidate]:
+        records = search.propose()
+        futures = [self._store.lower(self._workload, record) for record in records]
+        candidates = []
+        # In order: `as_completed` would wait forever for those that `KernelStore.close` drops.
+        for record, future in zip(records, futures, strict=True):
+            candidates.append(Candidate(record, kernel := _kernel(future)))
+            if isinstance(kernel, Kernel):
+                self._prepare(kernel)
+        return candidates
+
+
+class _Search:
+    """One search process. All but `tell` is called in its own thread, through `submit`."""
+
+    def __init__(
+        self,
+        workload: Conv2d,
+        architecture: str,
+        settings: SearchSettings,
+        number: int,
+        known: Callable[[], Sequence[Scored]],
+    ) -> None:
+        self._name = workload.name
+        self._known = known
+        self._worker = Worker(
+            "pytest_gpuenergy.tvm.searcher:Searcher",
+            *(workload, architecture, settings.of_process(), number, settings.processes),
+            environment=WITHOUT_GPU,
+        )
+        self._background = ThreadPoolExecutor(1, thread_name_prefix=f"search-{number}")
+        self._untold: list[Scored] = []
+        self._lock = Lock()
+        self._begun = self._closed = False
+        self._deaths = 0
+
+    def submit(self, action: Callable[..., Any], *arguments: object) -> Future[Any]:
+        """Do something in the thread of this search, after what was submitted before."""
+        return self._background.submit(action, *arguments)
+
+    def stored_workload(self) -> str:
+        stored: str = self._call("stored_workload")
+        return stored
+
+    def propose(self) -> list[str]:
+        """The next records, after it has learned what it was told."""
+        with self._lock:
+            told, self._untold = self._untold, []
+        if told and self._begun:
+            self._call("learn", told)
+        records: list[str] = self._call("propose")
+        return records
+
+    def tell(self, trials: Sequence[Scored]) -> None:
+        """Keep trials to learn from."""
+        with self._lock:
+            self._untold += trials
+
+    def close(self) -> None:
+        """End the process at once."""
+        self._closed = True  # nothing is started again
+        self._background.shutdown(wait=False, cancel_futures=True)
+        self._worker.retire()
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        """Call the search's process, which is started again if TVM ends it."""
+        while True:
+            try:
+                if not self._begun:
+                    known = self._known()
+                    patience_s = _TIMEOUT_S + _LEARNING_S * len(known)
+                    self._worker.call("begin", known, timeout_s=patience_s)
+                    self._begun = True
+                return self._worker.call(method, *arguments, timeout_s=_TIMEOUT_S)
+            except (WorkerDiedError, WorkerTimeoutError) as error:
+                self._begun = False
+                self._deaths += 1
+                if self._closed or self._deaths > _MOST_DEATHS:
+                    raise InputError(
+                        f"TVM's search of {self._name} keeps ending its process "
+                        f"({str(error).rstrip('.')}); there is {crash_hint()}"
+                    ) from None
+
+
+def _done(futures: Iterable[Future[Any]], stop: Event | None) -> set[Future[Any]]:
+    """Those that are done; waits for one, and gives none when ``stop`` is set meanwhile."""
+    while stop is None or not stop.is_set():
+        if done := wait(futures, _LOOK_UP_S, FIRST_COMPLETED).done:
+            return done
+    return set()
+
+
+def _kernel(lowered: Future[Kernel]) -> Kernel | KernelFault:
+    try:
+        return lowered.result()
+    except KernelFault as fault:
+        return fault

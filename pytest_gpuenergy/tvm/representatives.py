@@ -1,0 +1,86 @@
+"""Which trials stand for a whole search: some of the fastest, some near each percentile."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pytest_gpuenergy.tvm.records import Band
+
+_POSITIONS: dict[Band, float] = {"fastest": 0.0, "p10": 0.10, "p25": 0.25, "p50": 0.50, "p75": 0.75}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial that ran.
+
+    Attributes:
+        time_ms: time of one launch.
+        identities: what makes it the same as another trial: hashes of its trace, of its kernel.
+        cost: what the best have least of; None is their time.
+    """
+
+    time_ms: float
+    identities: tuple[str, ...]
+    cost: float | None = None
+
+    @property
+    def rank(self) -> float:
+        """By which the best are chosen."""
+        return self.time_ms if self.cost is None else self.cost
+
+
+@dataclass(frozen=True)
+class Representative:
+    """The trial at ``index`` of the list given, and the band it stands for."""
+
+    index: int
+    band: Band
+
+
+def representatives(
+    trials: Sequence[Trial], count: int, rejected: Collection[int] = ()
+) -> list[Representative]:
+    """Choose ``count`` of ``trials``, spread evenly over the bands; fewer when there are fewer.
+
+    Of trials that share an identity only the fastest is looked at. The others are sorted by time.
+    The band of a percentile q takes those nearest to the place q (n - 1) among all n, the faster
+    of two equally near; ``fastest`` takes those of the least cost. Bands choose in their order, and
+    none takes what another has taken. The same trials always give the same choice.
+
+    Args:
+        trials: those that ran, in any order.
+        count: how many are wanted; where the bands cannot be equal, the earlier ones get more.
+        rejected: indices that must not be chosen, although they count for the percentiles.
+
+    Returns:
+        The chosen ones: those of the first band by their cost, then the others by their time.
+    """
+    places = _distinct(trials)
+    free = [place for place, index in enumerate(places) if index not in set(rejected)]
+    chosen: dict[int, Band] = {}
+    for number, (band, position) in enumerate(_POSITIONS.items()):
+        wanted = count // len(_POSITIONS) + (number < count % len(_POSITIONS))
+        at = position * (len(places) - 1)
+        order: list[tuple[float, int]] = [
+            (trials[places[place]].rank if band == "fastest" else abs(place - at), place)
+            for place in free
+        ]
+        for _, place in sorted(order)[:wanted]:
+            chosen[place] = band
+            free.remove(place)
+    best = [place for place, band in chosen.items() if band == "fastest"]
+    others = sorted(place for place, band in chosen.items() if band != "fastest")
+    return [Representative(places[place], chosen[place]) for place in best + others]
+
+
+def _distinct(trials: Sequence[Trial]) -> list[int]:
+    """Indices by ascending time, without those that repeat an identity of a faster one."""
+    seen: set[str] = set()
+    distinct = []
+    for index in sorted(range(len(trials)), key=lambda index: (trials[index].time_ms, index)):
+        identities = trials[index].identities
+        if seen.isdisjoint(identities):
+            distinct.append(index)
+        seen.update(identities)
+    return distinct

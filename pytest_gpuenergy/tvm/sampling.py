@@ -1,0 +1,208 @@
+"""The trials that stand for a search, from the log of whichever tuner made it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.json_input import read_unpacked
+from pytest_gpuenergy.tvm.ansor import (
+    AnsorTrial,
+    conv2d_of_key,
+    conv2d_of_name,
+    data_lines,
+    load_ansor,
+)
+from pytest_gpuenergy.tvm.database import Database, load_database
+from pytest_gpuenergy.tvm.record_form import tensor_of
+from pytest_gpuenergy.tvm.records import Band
+from pytest_gpuenergy.tvm.representatives import Trial, representatives
+from pytest_gpuenergy.workloads.conv2d import Conv2d
+
+_LARGEST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Search:
+    """The trials of one workload's search.
+
+    Attributes:
+        path: the log they are from.
+        tuner: ``ansor`` or ``metaschedule``.
+        total: how many were tried.
+        lines: those of the trials that ran, in the log, from 1.
+        trials: those that ran.
+        flops: floating-point operations of one run; None when nothing tells.
+    """
+
+    path: Path
+    tuner: str
+    total: int
+    lines: tuple[int, ...]
+    trials: tuple[Trial, ...]
+    flops: int | None
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A chosen trial: its line in the log, its band, time of a launch in ms, and GFLOP/s."""
+
+    line: int
+    band: Band
+    time_ms: float
+    gflops: float | None
+
+
+def load_search(path: Path, shape: Conv2d | None = None) -> Search:
+    """Read a log of Ansor or a database of MetaSchedule, plain or compressed.
+
+    Args:
+        path: the file, or the folder of a MetaSchedule database.
+        shape: the workload, where the log does not tell.
+
+    Raises:
+        InputError: it is damaged or something else, holds several workloads, holds no trial that
+            ran, or is of another workload than ``shape``.
+    """
+    if _is_ansor(path):
+        search = _from_ansor(path, load_ansor(path), shape)
+    else:
+        search = _from_database(load_database(path), shape)
+    if not search.trials:
+        raise InputError(
+            f"None of the {search.total} trials of {path} ran, so that none can be chosen: name "
+            "another log."
+        )
+    return search
+
+
+def sample(search: Search, keep: int) -> list[Sampled]:
+    """Choose ``keep`` trials as `representatives` does, the fastest first.
+
+    Trials of equal schedules count once, so that there may be fewer.
+
+    Raises:
+        InputError: a time is too short to be one, which makes the GFLOP/s infinite.
+    """
+    return [
+        Sampled(
+            search.lines[pick.index],
+            pick.band,
+            search.trials[pick.index].time_ms,
+            _gflops(search, search.trials[pick.index].time_ms),
+        )
+        for pick in representatives(search.trials, keep)
+    ]
+
+
+def write_performance(path: Path, gflops: Iterable[float]) -> None:
+    """Write one integer a line, the rounded GFLOP/s, whole or not at all.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    text = "".join(f"{round(figure)}\n" for figure in gflops)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror}): choose a file in a place you may "
+            "write to."
+        ) from None
+
+
+def _is_ansor(path: Path) -> bool:
+    if path.is_dir():
+        return False
+    # A trial of Ansor is an object, one of MetaSchedule a list.
+    content = read_unpacked(path, "log", _LARGEST_BYTES)
+    return next(data_lines(content), (0, b""))[1].startswith(b"{")
+
+
+def _from_ansor(path: Path, trials: Iterable[AnsorTrial], shape: Conv2d | None) -> Search:
+    trials = tuple(trials)
+    keys = {trial.workload_key for trial in trials}
+    _require_one(path, len(keys))
+    if shape is None:
+        told = [conv2d_of_name(path), *map(conv2d_of_key, keys)]
+        found = {conv2d.shape: conv2d for conv2d in told if conv2d is not None}
+        if len(found) > 1:
+            labels = " and ".join(sorted(size.label for size in found))
+            raise InputError(
+                f"The name of {path} and its workload key tell different sizes ({labels}): give "
+                "the right ones with --shape."
+            )
+        shape = next(iter(found.values()), None)
+    ran = [trial for trial in trials if not trial.failed]
+    return Search(
+        path=path,
+        tuner="ansor",
+        total=len(trials),
+        lines=tuple(trial.line for trial in ran),
+        trials=tuple(Trial(trial.time_ms, (trial.state,)) for trial in ran),
+        flops=None if shape is None else shape.flops,
+    )
+
+
+def _from_database(database: Database, shape: Conv2d | None) -> Search:
+    path = database.path
+    _require_one(path, len({record.workload_index for record in database.records}))
+    ran = database.valid
+    flops = _conv2d_flops(json.loads(ran[0].text)[3]) if ran else None
+    if shape is not None:
+        if flops not in (None, shape.flops):
+            raise InputError(
+                f"The tensors of {path} are not those of --shape: a run of the one takes {flops} "
+                f"FLOPs, of the other {shape.flops}; leave --shape out."
+            )
+        flops = shape.flops
+    return Search(
+        path=path,
+        tuner="metaschedule",
+        total=len(database.records),
+        lines=tuple(record.line for record in ran),
+        trials=tuple(Trial(record.time_ms, (record.trace_text,)) for record in ran),
+        flops=flops,
+    )
+
+
+def _require_one(path: Path, workloads: int) -> None:
+    if workloads > 1:
+        raise InputError(
+            f"{path} holds trials of {workloads} workloads, whose times cannot be compared: put "
+            "those of each into a file of its own."
+        )
+
+
+def _conv2d_flops(args_info: list[Any]) -> int | None:
+    """Of a convolution in NCHW by its tensors, without need of its stride and padding."""
+    shapes = [tensor_of(argument)[1] for argument in args_info]
+    if [len(shape) for shape in shapes] != [4, 4, 4]:
+        return None
+    (n, ci, _, _), (co, group_ci, kh, kw), (out_n, out_co, oh, ow) = shapes
+    sizes = (n, co, oh, ow, group_ci, kh, kw)
+    if min(sizes) < 1 or (n, co) != (out_n, out_co) or ci % group_ci:
+        return None
+    return 2 * math.prod(sizes)
+
+
+def _gflops(search: Search, time_ms: float) -> float | None:
+    if search.flops is None:
+        return None
+    try:
+        gflops = search.flops / time_ms / 1e6
+    except OverflowError:
+        gflops = math.inf
+    if math.isinf(gflops):
+        raise InputError(
+            f"{search.path} has a trial of {time_ms:g} ms, too short a time for its FLOPs: name "
+            "another log."
+        )
+    return gflops

@@ -1,0 +1,221 @@
+"""The search's own process: MetaSchedule proposes schedules and learns from their scores.
+
+It neither lowers nor runs anything. TVM may end its process, which is why it has one of its own;
+`Proposals` is the parent's side. TVM is imported inside the functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tvm.lower import conv2d_module, cuda_target, first_line
+from pytest_gpuenergy.tvm.requirements import import_tvm, without_tensor_intrinsics
+from pytest_gpuenergy.tvm.settings import SearchSettings
+from pytest_gpuenergy.tvm.spaces import space_generator
+from pytest_gpuenergy.workloads.conv2d import Conv2d
+
+_NO_END = 1 << 30
+_LARGEST_SEED = 2**31 - 3  # of TVM's linear congruential generator
+_SEEDS_APART = 15_485_863  # further than a search has trials
+_MOST_OF_OTHERS = 64
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A schedule and what it is worth to the search: seconds, or None when it failed."""
+
+    record: str
+    score_s: float | None
+
+
+class Searcher:
+    """Proposes schedules of one workload; the child's side.
+
+    Args:
+        workload: what they compute.
+        architecture: of the GPU, such as ``sm_90``.
+        settings: how to search, those of one process.
+        number: of this process, from 0; another one searches elsewhere.
+        processes: how many there are.
+
+    Raises:
+        InputError: TVM is missing, or its search cannot work on this.
+    """
+
+    def __init__(
+        self,
+        workload: Conv2d,
+        architecture: str,
+        settings: SearchSettings,
+        number: int = 0,
+        processes: int = 1,
+    ) -> None:
+        import_tvm()
+        from tvm.s_tir import meta_schedule as ms
+
+        logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
+        self._ms = ms
+        self._shape = workload.shape
+        self._settings = settings
+        self._number, self._processes = number, processes
+        self._scores_s: list[float] = []
+        self._target = cuda_target(architecture)
+        self._module = conv2d_module(workload)
+        self._database = ms.database.MemoryDatabase()
+        self._workload = self._database.commit_workload(self._module)
+        kind: Any = "xgb" if find_spec("xgboost") else "random"
+        self._model = ms.cost_model.CostModel.create(kind, num_tuning_cores=settings.threads)
+        self._proposed: dict[str, Any] = {}
+        self._context: Any = None
+
+    def begin(self, known: Sequence[Scored]) -> None:
+        """Get ready to propose, after a search that has found ``known``.
+
+        That one's length is part of the seed, so that its proposals are not made again. Each
+        process learns its share of them and the fastest of the rest: every schedule has to be made
+        again here, which takes as long as proposing one.
+        """
+        with _told(), without_tensor_intrinsics():
+            self._context = self._ms.TuneContext(
+                self._module,
+                target=self._target,
+                space_generator=space_generator(
+                    self._shape, self._settings.space, self._number, self._processes
+                ),
+                search_strategy=self._strategy(),
+                rand_state=self._seed(len(known)),
+                num_threads=self._settings.threads,
+                logger=logging.getLogger("tvm.s_tir.meta_schedule"),
+            )
+            self._context.search_strategy.pre_tuning(
+                _NO_END,
+                self._settings.batch,
+                self._context.generate_design_space(),
+                self._database,
+                self._model,
+            )
+        share = known[self._number :: self._processes]
+        others = (t for i, t in enumerate(known) if i % self._processes != self._number)
+        rest = sorted(others, key=_score_s)
+        self._learn(share, commit=True)
+        self._learn(rest[:_MOST_OF_OTHERS], commit=False)
+
+    def stored_workload(self) -> str:
+        """The line of the computation in ``database_workload.json``."""
+        return _json(self._ms._ffi_api.WorkloadAsJSON(self._workload))
+
+    def propose(self) -> list[str]:
+        """The next schedules as MetaSchedule records without a time, as JSON text.
+
+        There are none when the search finds no more.
+        """
+        with _told():
+            found = self._context.search_strategy.generate_measure_candidates() or ()
+            texts = [
+                _json(self._ms._ffi_api.TuningRecordAsJSON(self._record(c, 1.0))) for c in found
+            ]
+            self._proposed.update(zip(texts, found, strict=True))
+        return texts
+
+    def learn(self, trials: Sequence[Scored]) -> None:
+        """Learn what schedules are worth: those proposed here, or by another process."""
+        self._learn(trials, commit=False)
+
+    def _learn(self, trials: Sequence[Scored], *, commit: bool) -> None:
+        """Teach the cost model; the next generation descends from what is in the database.
+
+        Of others' schedules (unless ``commit``) only the better half is learned, because each has
+        to be made again here; and only one better than all before goes into the database, because
+        TVM would propose it again, if but once.
+        """
+        read = self._ms.database.TuningRecord.from_json
+        candidates, results = [], []
+        scores_s = [trial.score_s for trial in trials if trial.score_s is not None]
+        best_s = min(self._scores_s, default=math.inf)
+        self._scores_s += scores_s
+        typical_s = median(self._scores_s) if self._scores_s else math.inf
+        with _told():
+            for trial in trials:
+                candidate = self._proposed.pop(trial.record, None)
+                if trial.score_s is None:
+                    continue  # a failed one says nothing of how fast its like are
+                ours = commit or candidate is not None
+                if not ours and trial.score_s > typical_s:
+                    continue
+                if candidate is None:
+                    record = read(json.loads(trial.record), self._workload)
+                    candidate = record.as_measure_candidate()
+                if ours or trial.score_s < best_s:
+                    best_s = trial.score_s
+                    self._database.commit_tuning_record(self._record(candidate, trial.score_s))
+                candidates.append(candidate)
+                results.append(self._ms.runner.RunnerResult([trial.score_s], None))
+            if candidates:
+                self._model.update(self._context, candidates, results)
+
+    def _seed(self, length: int) -> int:
+        seed = self._settings.seed + length + self._number * _SEEDS_APART
+        return seed % _LARGEST_SEED + 1
+
+    def _record(self, candidate: Any, score_s: float) -> Any:
+        return self._ms.database.TuningRecord(
+            candidate.sch.trace, self._workload, [score_s], self._target, candidate.args_info
+        )
+
+    def _strategy(self) -> Any:
+        settings, strategies = self._settings, self._ms.search_strategy
+        if settings.strategy == "replay-trace":
+            return strategies.ReplayTrace()
+        return strategies.EvolutionarySearch(
+            population_size=settings.population,
+            init_min_unmeasured=min(settings.population, settings.batch),
+            # With a small population the search else ends without a word.
+            max_fail_count=50,
+            genetic_num_iters=settings.generations,
+        )
+
+
+def _score_s(trial: Scored) -> float:
+    return math.inf if trial.score_s is None else trial.score_s
+
+
+def _json(value: Any) -> str:
+    """``value``, a nested container of TVM's, as JSON text; its objects as TVM writes them."""
+    return json.dumps(_plain(value), separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    import tvm
+    from tvm_ffi import Array, Map
+
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, tvm.tirx.IntImm | tvm.tirx.FloatImm):
+        return value.value
+    if isinstance(value, Array | list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Map | dict):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    return json.dumps(json.loads(tvm.ir.save_json(value)), separators=(",", ":"))
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """TVM's errors as one sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"TVM's search ended with an error: {first_line(error)}") from None

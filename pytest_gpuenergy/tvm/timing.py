@@ -1,0 +1,101 @@
+"""Time and power of a kernel, quickly: good enough to rank the candidates of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Timeline, Work
+from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads.workload import Workload
+
+DURATION_S = 0.03
+TIMEOUT_S = 20.0
+QUICK = MeterSettings(warmup_s=0.6, warmup_max_s=0.6, trial_s=0.2, min_trials=2, max_measure_s=0.4)
+
+
+def measure_time_ms(
+    device: Device,
+    kernel: Kernel,
+    workload: Workload,
+    arenas: Mapping[str, Arena],
+    *,
+    duration_s: float = DURATION_S,
+    timeout_s: float = TIMEOUT_S,
+) -> float:
+    """GPU time of one launch in ms: the median over batches of back-to-back launches.
+
+    Args:
+        device: where to run.
+        kernel: what to run; nothing is verified here.
+        workload: what it computes.
+        arenas: its tensors by name, which stay as they are.
+        duration_s: how long to run, by the device's clock.
+        timeout_s: for each step of it.
+
+    Raises:
+        KernelFault: the kernel did not compile, crashed or hung.
+    """
+    with _repeat(device, kernel, workload, arenas, timeout_s) as repeater:
+        repeater.start()
+        device.clock.sleep_s(duration_s)
+        timeline = repeater.stop()
+    return median_time_ms(timeline)
+
+
+def measure_power_w(
+    device: Device,
+    kernel: Kernel,
+    workload: Workload,
+    arenas: Mapping[str, Arena],
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> float | None:
+    """Mean power while ``kernel`` runs back to back, in W, after a short heat-up.
+
+    None where the card does not tell its energy.
+
+    Raises:
+        KernelFault: the kernel did not compile, crashed or hung.
+    """
+    with _repeat(device, kernel, workload, arenas, timeout_s) as repeater:
+        try:
+            return EnergyMeter(device, QUICK).measure(repeater).power_w
+        except CounterError:
+            return None
+
+
+def _repeat(
+    device: Device,
+    kernel: Kernel,
+    workload: Workload,
+    arenas: Mapping[str, Arena],
+    timeout_s: float,
+) -> AbstractContextManager[Repeater]:
+    return device.repeat(
+        kernel,
+        arenas,
+        {scalar.name: scalar for scalar in workload.scalars},
+        work=Work(workload.flops, workload.bytes_moved),
+        timeout_s=timeout_s,
+    )
+
+
+def median_time_ms(timeline: Timeline) -> float:
+    """The median of the batches' GPU time per launch, in ms.
+
+    Raises:
+        KernelFault: no launch has finished.
+    """
+    launches = np.diff(timeline.launches)
+    busy_s = np.diff(timeline.busy_s)[launches > 0]
+    times_ms = 1e3 * busy_s / launches[launches > 0]
+    if len(times_ms) > 2:
+        times_ms = times_ms[1:]  # the first batch fills the caches
+    if not len(times_ms) or not 0 < (time_ms := float(np.median(times_ms))) < np.inf:
+        raise KernelFault("runtime", "The kernel ran, but no launch of it took any time.")
+    return time_ms

@@ -1,0 +1,221 @@
+"""The instructions that a MetaSchedule trace may have. Needs no TVM.
+
+TVM copies names out of a trace into the CUDA text it makes: a thread axis ``threadIdx.x +
+([]{...}())`` would be a program. Known are the instructions, attributes and annotations that TVM's
+rules for CUDA and `pytest_gpuenergy.tvm.spaces` write; TVM never sees others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_gpuenergy.support.json_input import FormError, shown
+from pytest_gpuenergy.tvm.tvm_graph import is_index_map
+
+THREAD_AXES = (
+    *(f"{name}.{axis}" for name in ("blockIdx", "threadIdx", "vthread") for axis in "xyz"),
+    "vthread",
+)
+SCOPES = ("global", "shared", "shared.dyn", "local", "warp")
+
+_MOST_INSTRUCTIONS = 4096  # searches of convolutions write about a hundred
+_MOST_ITEMS = 64
+_MOST_UNROLLED = 4096
+_LARGEST = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Which values may stand in one place: what they are called, and whether a value is one."""
+
+    what: str
+    fits: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What an instruction takes; ``rest`` is the form of all inputs after ``inputs``."""
+
+    inputs: tuple[_Form, ...] = ()
+    attributes: tuple[_Form, ...] = ()
+    rest: _Form | None = None
+    decision: _Form | None = None
+
+
+def check_trace(instructions: Sequence[Any], decisions: Sequence[Any]) -> None:
+    """See that a trace holds only known instructions, with attributes and decisions of their types.
+
+    Raises:
+        FormError: what is wrong, and in which instruction (from 0).
+    """
+    if len(instructions) > _MOST_INSTRUCTIONS:
+        raise FormError(
+            f"the trace has {len(instructions)} instructions, and no more than "
+            f"{_MOST_INSTRUCTIONS} are read"
+        )
+    for number, instruction in enumerate(instructions):
+        try:
+            _check_instruction(*instruction)
+        except FormError as error:
+            raise FormError(f"instruction {number} of the trace {error}") from None
+    if len(decisions) > len(instructions):
+        raise FormError("the trace has more decisions than instructions")
+    for decision in decisions:
+        _check_decision(decision, instructions)
+
+
+def _check_instruction(name: object, inputs: object, attributes: object, outputs: object) -> None:
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise FormError(f"is of the kind {shown(name)}, which no search for CUDA writes")
+    if name == "Annotate":
+        kind = _annotation(attributes)
+    for what, values, forms, rest in (
+        ("input", inputs, kind.inputs, kind.rest),
+        ("attribute", attributes, kind.attributes, None),
+        ("output", outputs, (), _VARIABLE),
+    ):
+        try:
+            _check_values(what, values, forms, rest)
+        except FormError as error:
+            raise FormError(f"({name}) has {error}") from None
+
+
+def _check_values(what: str, values: object, forms: tuple[_Form, ...], rest: _Form | None) -> None:
+    if type(values) is not list or len(values) > _MOST_ITEMS:
+        raise FormError(f"{shown(values)} as its {what}s")
+    if rest is not None:
+        forms += (rest,) * (len(values) - len(forms))
+    if len(values) != len(forms):
+        raise FormError(f"{len(values)} {what}s instead of {len(forms)}")
+    for value, form in zip(values, forms, strict=True):
+        if not form.fits(value):
+            raise FormError(f"the {what} {shown(value)} instead of {form.what}")
+
+
+def _annotation(attributes: object) -> _Kind:
+    """What ``Annotate`` takes, which depends on the annotation."""
+    key = attributes[0] if isinstance(attributes, list) and attributes else None
+    value = _ANNOTATIONS.get(key, _NUMBER) if isinstance(key, str) else _NUMBER
+    return _Kind((_PLACE, value), (_KEY,))
+
+
+def _check_decision(decision: object, instructions: Sequence[Any]) -> None:
+    if type(decision) is not list or len(decision) != 2 or type(decision[0]) is not int:
+        raise FormError(f"a decision of the trace is {shown(decision)}")
+    number, value = decision
+    if not 0 <= number < len(instructions):
+        raise FormError(f"the trace decides instruction {number} of {len(instructions)}")
+    name = instructions[number][0]
+    form = _KINDS[name].decision
+    if form is None or not form.fits(value):
+        wanted = "none" if form is None else form.what
+        raise FormError(
+            f"instruction {number} of the trace ({name}) has the decision {shown(value)} instead "
+            f"of {wanted}"
+        )
+
+
+def _text(what: str, pattern: str) -> _Form:
+    compiled = re.compile(pattern, re.ASCII)
+    return _Form(what, lambda v: isinstance(v, str) and compiled.fullmatch(v) is not None)
+
+
+def _one_of(what: str, choices: Sequence[str]) -> _Form:
+    known = frozenset(choices)
+    return _Form(f"{what} ({', '.join(choices)})", lambda v: isinstance(v, str) and v in known)
+
+
+def _integer(what: str, least: int, most: int = _LARGEST) -> _Form:
+    return _Form(what, lambda v: type(v) is int and least <= v <= most)
+
+
+def _either(what: str, *forms: _Form) -> _Form:
+    return _Form(what, lambda v: any(form.fits(v) for form in forms))
+
+
+def _list_of(what: str, form: _Form) -> _Form:
+    return _Form(
+        what, lambda v: type(v) is list and len(v) <= _MOST_ITEMS and all(map(form.fits, v))
+    )
+
+
+_BLOCK = _text("a block", r"b\d{1,6}")
+_LOOP = _text("a loop", r"l\d{1,6}")
+_PLACE = _text("a block or a loop", r"[bl]\d{1,6}")
+_SAMPLED = _text("a sampled number", r"v\d{1,6}")
+_VARIABLE = _text("a variable", r"[blv]\d{1,6}")
+_NAME = _text("a name", r"[A-Za-z_][\w.]{0,127}")
+_INDEX = _integer("an index", 0, _MOST_ITEMS)
+_POSITION = _integer("a position", -_MOST_ITEMS, _MOST_ITEMS)
+_SIZE = _integer("a size", 0)
+_FLAG = _Form("a flag", lambda v: type(v) is bool or (type(v) is int and v in (0, 1)))
+_PROBABILITY = _Form("a probability", lambda v: type(v) in (int, float) and 0 <= v <= 1)
+_NOTHING = _Form("null", lambda v: v is None)
+_MAP = _Form("a map of indices", lambda v: isinstance(v, str) and is_index_map(v))
+_AXIS = _one_of("a thread axis", THREAD_AXES)
+_SCOPE = _one_of("a storage scope", SCOPES)
+_FACTOR = _either("a factor", _SAMPLED, _SIZE, _text("None", "None"))
+_SIZES = _list_of("a list of sizes", _SIZE)
+_NUMBER = _either("a number", _SAMPLED, _SIZE)
+_STAGES = _list_of("a list of stages", _integer("a stage", 0, _MOST_ITEMS))
+
+_ANNOTATIONS = {
+    "meta_schedule.cooperative_fetch": _NUMBER,
+    "meta_schedule.thread_extent_high_inclusive": _NUMBER,
+    "meta_schedule.thread_extent_low_inclusive": _NUMBER,
+    "meta_schedule.tiling_structure": _text("the letters of tiles", r'"[SR]{1,16}"'),
+    "meta_schedule.unroll_explicit": _NUMBER,
+    "meta_schedule.unroll_implicit": _NUMBER,
+    "pragma_auto_unroll_max_step": _integer("a number of steps", 0, _MOST_UNROLLED),
+    "pragma_unroll_explicit": _FLAG,
+    "software_pipeline_async_stages": _STAGES,
+    "software_pipeline_order": _STAGES,
+    "software_pipeline_stage": _STAGES,
+}
+_KEY = _one_of("an annotation", tuple(_ANNOTATIONS))
+
+_OF_BLOCK = _Kind((_BLOCK,))
+_OF_LOOP = _Kind((_LOOP,))
+_OF_LOOPS = _Kind((_LOOP,), rest=_LOOP)
+_CACHE = _Kind((_BLOCK, _list_of("a list of blocks", _BLOCK)), (_INDEX, _SCOPE))
+_MOVE = _Kind((_BLOCK, _LOOP), (_FLAG, _POSITION))
+
+_KINDS = {
+    "AddUnitLoop": _Kind((_PLACE,)),
+    "Annotate": _Kind(),  # see _annotation
+    "Bind": _Kind((_LOOP,), (_AXIS,)),
+    "CacheRead": _CACHE,
+    "CacheWrite": _CACHE,
+    "ComputeAt": _MOVE,
+    "ComputeInline": _OF_BLOCK,
+    "DecomposeReduction": _Kind((_BLOCK, _LOOP)),
+    "EnterPostproc": _Kind(),
+    "Fuse": _Kind((_LOOP,), (_FLAG,), rest=_LOOP),
+    "GetChildBlocks": _OF_BLOCK,
+    "GetConsumers": _OF_BLOCK,
+    "GetLoops": _OF_BLOCK,
+    "GetProducers": _OF_BLOCK,
+    "GetSBlock": _Kind((), (_NAME, _NAME)),
+    "PadEinsum": _Kind((_BLOCK,), (_SIZES,)),
+    "RFactor": _Kind((_LOOP,), (_POSITION,)),
+    "ReIndex": _Kind((_BLOCK,), (_INDEX, _FLAG)),
+    "Reorder": _OF_LOOPS,
+    "ReverseComputeAt": _MOVE,
+    "ReverseComputeInline": _OF_BLOCK,
+    "SampleCategorical": _Kind(
+        (), (_SIZES, _list_of("a list of probabilities", _PROBABILITY)), decision=_INDEX
+    ),
+    "SamplePerfectTile": _Kind((_LOOP,), (_INDEX, _SIZE), decision=_SIZES),
+    "SetScope": _Kind((_BLOCK,), (_INDEX, _SCOPE)),
+    "Split": _Kind((_LOOP,), (_FLAG, _FLAG), rest=_FACTOR),
+    "StorageAlign": _Kind((_BLOCK,), (_INDEX, _POSITION, _SIZE, _SIZE)),
+    "TransformBlockLayout": _Kind((_BLOCK,), (_MAP,)),
+    "TransformLayout": _Kind((_BLOCK, _MAP), (_INDEX, _FLAG, _NOTHING, _FLAG)),
+    "Unannotate": _Kind((_PLACE,), (_KEY,)),
+    "Unroll": _OF_LOOP,
+    "Vectorize": _OF_LOOP,
+}

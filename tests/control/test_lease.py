@@ -1,0 +1,546 @@
+"""A power limit is put back, whatever happens to the process that changed it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from power_cards import PRIOR_MW, present_mw, write
+
+from pytest_gpuenergy.control.lease import (
+    PowerCapLease,
+    enforced_limit_w,
+    restore_kept,
+    restore_leftover,
+)
+from pytest_gpuenergy.control.lease_record import LeaseRecord, leftover, recorded_uuids
+from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.control.writers import NvmlWriter
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.support.errors import PowerCapError
+from pytest_gpuenergy.support.signals import termination_as_interrupt
+
+CAP = PowerCap(300.0)
+RECORD = {"prior_mw": 700_000, "before_mw": 700_000, "set_mw": 300_000, "pid": 1, "started": 1}
+CHILD = """
+import os, signal
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.powercap import PowerCap
+device = open_device("emulated")
+lease = PowerCapLease(device)
+"""
+DIE = "os.kill(os.getpid(), signal.SIGKILL)\n"
+
+
+@pytest.fixture
+def card(device: EmulatedDevice) -> EmulatedDevice:
+    """A card with a limit of its owner's."""
+    write(device, PRIOR_MW)
+    return device
+
+
+def killed(body: str) -> None:
+    """Run ``body`` in a process that ends by SIGKILL."""
+    died = subprocess.run([sys.executable, "-c", CHILD + body + DIE], timeout=60, check=False)
+    assert died.returncode == -signal.SIGKILL
+
+
+def record_path(device: EmulatedDevice, state: Path) -> Path:
+    return state / "leases" / f"{device.uuid}.json"
+
+
+def test_the_card_is_set_and_tells_what_it_enforces(card: EmulatedDevice) -> None:
+    assert PowerCapLease(card).set(CAP) == 300.0
+    assert present_mw(card) == 300_000
+
+
+def test_a_card_that_enforces_less_says_so(card: EmulatedDevice) -> None:
+    card.inject("enforced_limit", {"power_w": 250})
+    assert PowerCapLease(card).set(CAP) == 250.0
+
+
+def test_the_prior_limit_is_restored(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    lease.restore()
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_the_prior_limit_survives_several_caps(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    for watts in (300.0, 500.0, 200.0):
+        lease.set(PowerCap(watts))
+    lease.restore()
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_restoring_twice_writes_once(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    lease.restore()
+    write(card, 600_000)
+    lease.restore()
+    assert present_mw(card) == 600_000
+
+
+def test_current_puts_the_prior_limit_back(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    assert lease.set(CURRENT) == PRIOR_MW / 1e3
+
+
+def test_current_writes_nothing(card: EmulatedDevice) -> None:
+    card.inject("power_limit", "no_permission")
+    lease = PowerCapLease(card)
+    assert lease.set(CURRENT) == PRIOR_MW / 1e3
+    lease.restore()
+
+
+def test_a_cap_that_is_already_set_writes_nothing(card: EmulatedDevice, own_folders: Path) -> None:
+    card.inject("power_limit", "no_permission")
+    assert PowerCapLease(card).set(PowerCap(PRIOR_MW / 1e3)) == PRIOR_MW / 1e3
+    assert not record_path(card, own_folders).exists()
+
+
+def test_nothing_is_left_on_disk_when_all_is_restored(
+    card: EmulatedDevice, own_folders: Path
+) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    assert record_path(card, own_folders).exists()
+    lease.restore()
+    assert not list((own_folders / "leases").iterdir())
+
+
+def test_a_limit_that_somebody_set_since_is_theirs(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    write(card, 600_000)
+    lease.restore()
+    assert present_mw(card) == 600_000
+
+
+def test_the_next_cap_fails_when_somebody_changed_the_limit(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    write(card, 600_000)
+    with pytest.raises(PowerCapError, match=r"Somebody else has changed .* H200 to 600 W: end the"):
+        lease.set(PowerCap(400.0))
+
+
+@pytest.mark.parametrize("theirs_mw", [PRIOR_MW, 200_000])
+def test_a_limit_that_was_ours_before_is_theirs_when_they_set_it(
+    card: EmulatedDevice, theirs_mw: int
+) -> None:
+    lease = PowerCapLease(card)
+    lease.set(PowerCap(200.0))
+    lease.set(CAP)
+    write(card, theirs_mw)
+    with pytest.raises(PowerCapError, match="Somebody else has changed"):
+        lease.set(PowerCap(500.0))
+    lease.restore()
+    assert present_mw(card) == theirs_mw
+
+
+def test_a_record_that_cannot_be_removed_is_told(
+    card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **_: bool) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        with pytest.raises(PowerCapError, match=r"cannot be removed \(Read-only file system\)"):
+            lease.restore()
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_the_next_start_restores_after_a_kill(card: EmulatedDevice) -> None:
+    killed("lease.set(PowerCap(300.0))\n")
+    assert present_mw(card) == 300_000
+    PowerCapLease(card)
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_the_next_start_restores_after_a_kill_at_the_second_cap(card: EmulatedDevice) -> None:
+    killed("lease.set(PowerCap(300.0)); lease.set(PowerCap(550.0))\n")
+    assert restore_leftover(card) == "The power limit of NVIDIA H200 is 450 W again."
+    assert present_mw(card) == PRIOR_MW
+
+
+@pytest.mark.parametrize("earlier", ["", "lease.set(PowerCap(550.0))\n"])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_kill_in_the_middle_of_a_write_is_undone(
+    card: EmulatedDevice, earlier: str, written: bool
+) -> None:
+    killed(
+        earlier
+        + "write = device.nvml.nvmlDeviceSetPowerManagementLimit\n"
+        + "def die(*arguments):\n"
+        + ("    write(*arguments)\n" if written else "")
+        + f"    {DIE}"
+        + "device.nvml.nvmlDeviceSetPowerManagementLimit = die\n"
+        + "lease.set(PowerCap(300.0))\n"
+    )
+    restore_leftover(card)
+    assert present_mw(card) == PRIOR_MW
+    assert leftover(card.uuid) is None
+
+
+def test_a_limit_set_since_the_kill_is_left_alone(card: EmulatedDevice) -> None:
+    killed("lease.set(PowerCap(300.0))\n")
+    write(card, 600_000)
+    assert restore_leftover(card) == (
+        "The power limit of NVIDIA H200 has been set to 600 W since; it is left alone."
+    )
+    assert present_mw(card) == 600_000
+
+
+def test_without_a_leftover_nothing_is_restored(card: EmulatedDevice) -> None:
+    assert restore_leftover(card) is None
+
+
+def test_what_an_earlier_lease_of_this_process_could_not_restore_is_restored(
+    card: EmulatedDevice,
+) -> None:
+    earlier = PowerCapLease(card)
+    earlier.set(CAP)
+    fault = card.inject("power_limit", "no_permission")
+    with pytest.raises(PowerCapError, match="is not back at 450 W"):
+        earlier.restore()
+    card.state.withdraw(fault)
+    lease = PowerCapLease(card)
+    assert lease.restored == "The power limit of NVIDIA H200 is 450 W again."
+    lease.set(PowerCap(600.0))
+    lease.restore()
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_the_record_of_a_living_process_is_no_leftover(card: EmulatedDevice) -> None:
+    PowerCapLease(card).set(CAP)
+    assert leftover(card.uuid) is None
+
+
+def test_a_record_whose_process_number_was_used_again_is_a_leftover(
+    card: EmulatedDevice, own_folders: Path
+) -> None:
+    PowerCapLease(card).set(CAP)
+    path = record_path(card, own_folders)
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "started": record["started"] + 1}))
+    found = leftover(card.uuid)
+    assert isinstance(found, LeaseRecord)
+    assert (found.pid, found.prior_mw, found.set_mw) == (os.getpid(), PRIOR_MW, 300_000)
+
+
+def test_a_leftover_that_cannot_be_restored_stays(card: EmulatedDevice) -> None:
+    killed("lease.set(PowerCap(300.0))\n")
+    card.inject("power_limit", "no_permission")
+    with pytest.raises(PowerCapError, match="run as root"):
+        PowerCapLease(card)
+    assert leftover(card.uuid) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "{}", "null", '{"prior_mw": "much"}', "\0\0", '{"prior_mw": null}'),
+        "[" * 100_000,
+        *(json.dumps(RECORD | {"prior_mw": bad}) for bad in (math.inf, math.nan, 1e300, -5, True)),
+        json.dumps(RECORD).replace("700000", "9" * 5000),
+        json.dumps(RECORD).replace("700000", "9" * 400),
+        " " * 100_000 + json.dumps(RECORD),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_a_damaged_record_is_refused(card: EmulatedDevice, own_folders: Path, text: str) -> None:
+    PowerCapLease(card).set(CAP)
+    record_path(card, own_folders).write_text(text)
+    with pytest.raises(PowerCapError, match=r"cannot be read: set the card's limit by hand .*nvid"):
+        PowerCapLease(card)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop"])
+def test_a_record_that_is_no_file_is_refused(
+    card: EmulatedDevice, own_folders: Path, kind: str
+) -> None:
+    PowerCapLease(card).set(CAP)
+    path = record_path(card, own_folders)
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)  # nobody writes: reading it would wait for ever
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path)
+    with pytest.raises(PowerCapError, match="cannot be read: set the card's limit by hand"):
+        PowerCapLease(card)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("no_permission", "run as root"),
+        ("not_supported", "this card's limit cannot be changed; use --powercap current"),
+        ("invalid_argument", "within the card's constraints"),
+        ("unknown", "check the card with nvidia-smi"),
+    ],
+)
+def test_a_refusal_says_what_to_do(
+    card: EmulatedDevice, own_folders: Path, error: str, advice: str
+) -> None:
+    card.inject("power_limit", error)
+    lease = PowerCapLease(card)
+    with pytest.raises(PowerCapError, match=rf"H200 cannot be set to 300 W \(.*\): .*{advice}"):
+        lease.set(CAP)
+    assert present_mw(card) == PRIOR_MW
+    assert not record_path(card, own_folders).exists()
+
+
+def test_a_later_refusal_keeps_the_record_of_the_first_cap(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    fault = card.inject("power_limit", "unknown")
+    with pytest.raises(PowerCapError):
+        lease.set(PowerCap(500.0))
+    card.state.withdraw(fault)
+    lease.restore()
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_a_limit_outside_the_constraints_is_refused(card: EmulatedDevice) -> None:
+    with pytest.raises(PowerCapError, match="choose a limit within the card's constraints"):
+        PowerCapLease(card).set(PowerCap(5000.0))
+
+
+def test_an_unavailable_cap_is_not_tried(card: EmulatedDevice) -> None:
+    cap = PowerCap(300.0, 1, unavailable="100 W lies outside")
+    with pytest.raises(PowerCapError, match="Power cap 300W is skipped: 100 W lies outside"):
+        PowerCapLease(card).set(cap)
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_a_card_that_does_not_tell_its_limit_is_refused(card: EmulatedDevice) -> None:
+    card.inject("nvmlDeviceGetPowerManagementLimit", "not_supported")
+    with pytest.raises(PowerCapError, match="does not tell its power limit"):
+        PowerCapLease(card).set(CAP)
+
+
+def test_an_enforced_limit_that_is_not_told_is_none(card: EmulatedDevice) -> None:
+    card.inject("nvmlDeviceGetEnforcedPowerLimit", "not_supported")
+    assert enforced_limit_w(card) is None
+
+
+def test_a_card_that_takes_another_limit_is_refused_and_restored(
+    card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = card.nvml.nvmlDeviceSetPowerManagementLimit
+    lease = PowerCapLease(card)
+    with monkeypatch.context() as rounding:
+        rounding.setattr(
+            card.nvml,
+            "nvmlDeviceSetPowerManagementLimit",
+            lambda handle, limit_mw: exact(handle, limit_mw // 50_000 * 50_000),
+        )
+        with pytest.raises(PowerCapError, match="took 300 W when asked for 325 W"):
+            lease.set(PowerCap(325.0))
+    lease.restore()
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_nothing_is_set_when_the_prior_limit_cannot_be_noted(
+    card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = PowerCapLease(card)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(PowerCapError, match=r"No space left .* so no limit is set"):
+        lease.set(CAP)
+    assert present_mw(card) == PRIOR_MW
+
+
+class Unlucky(NvmlWriter):
+    """Something happens in the middle of each write, or right after it."""
+
+    def __init__(self, gpu: EmulatedDevice, number: int = 0, *, fails: bool = False) -> None:
+        super().__init__(gpu)
+        self.number, self.fails = number, fails
+
+    def write(self, limit_mw: int) -> None:
+        if self.number:
+            os.kill(os.getpid(), self.number)
+        super().write(limit_mw)
+        if self.fails:
+            raise PowerCapError("No answer within 10 s.")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_a_write_waits_and_nothing_is_lost(
+    card: EmulatedDevice, number: int
+) -> None:
+    with termination_as_interrupt():
+        lease = PowerCapLease(card, Unlucky(card, number))
+        with pytest.raises(KeyboardInterrupt):
+            lease.set(CAP)
+        assert present_mw(card) == 300_000
+        with pytest.raises(KeyboardInterrupt):  # once more, while the limit is put back
+            lease.restore()
+    assert present_mw(card) == PRIOR_MW
+    assert leftover(card.uuid) is None
+
+
+def test_a_write_that_succeeds_without_an_answer_is_undone(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card, Unlucky(card, fails=True))
+    with pytest.raises(PowerCapError, match="No answer"):
+        lease.set(CAP)
+    assert present_mw(card) == 300_000
+    with pytest.raises(PowerCapError, match=r"not back at 450 W, where it was .*: No answer"):
+        lease.restore()
+    lease.restore()
+    assert present_mw(card) == PRIOR_MW
+    assert not recorded_uuids()
+
+
+def test_a_limit_that_cannot_be_read_back_is_skipped_and_undone(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    fault = card.inject("nvmlDeviceGetPowerManagementLimit", {"error": "unknown", "after_calls": 1})
+    with pytest.raises(PowerCapError, match="does not tell its power limit"):
+        lease.set(CAP)
+    with pytest.raises(PowerCapError, match=r"powercap restore tries again.* does not tell"):
+        lease.restore()
+    assert recorded_uuids() == [card.uuid]
+    card.state.withdraw(fault)
+    assert present_mw(card) == 300_000
+    lease.restore()
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_a_prior_limit_that_does_not_come_back_is_told(
+    card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    monkeypatch.setattr(card.nvml, "nvmlDeviceSetPowerManagementLimit", lambda *_: None)
+    with pytest.raises(PowerCapError, match=r"not back at 450 W, .* took 300 W"):
+        lease.restore()
+    assert recorded_uuids() == [card.uuid]
+
+
+def test_what_could_not_be_put_back_is_not_changed(card: EmulatedDevice) -> None:
+    class Narrow(NvmlWriter):
+        def check(self, limit_mw: int) -> None:
+            if limit_mw == PRIOR_MW:
+                raise PowerCapError("No rule for 450 W.")
+
+    with pytest.raises(PowerCapError, match="No rule for 450 W"):
+        PowerCapLease(card, Narrow(card)).set(CAP)
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_an_enforced_limit_that_follows_late_is_waited_for(card: EmulatedDevice) -> None:
+    card.inject("enforced_limit", {"power_w": 250, "lasts_s": 0.3})
+    lease = PowerCapLease(card)
+    assert lease.set(CAP) == 300.0
+    assert lease.judge() == ()
+
+
+def test_a_lower_enforced_limit_is_a_doubt(card: EmulatedDevice) -> None:
+    card.inject("enforced_limit", {"power_w": 250})
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    assert lease.judge() == ("enforced_limit_lower",)
+
+
+@pytest.mark.parametrize(
+    ("fault", "doubt"),
+    [
+        (("limit_changed", {"power_w": 600}), "power_limit_changed"),
+        (("enforced_limit", {"power_w": 250}), "power_limit_changed"),
+        (("nvmlDeviceGetPowerManagementLimit", "gpu_is_lost"), "power_limit_unknown"),
+    ],
+)
+def test_what_happens_to_the_limit_afterwards_is_a_doubt(
+    card: EmulatedDevice, fault: tuple[str, object], doubt: str
+) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    assert lease.judge() == ()
+    card.inject(*fault)
+    assert lease.judge() == (doubt,)
+
+
+def test_the_cards_own_limit_is_judged_too(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    lease.set(CURRENT)
+    assert lease.judge() == ()
+    write(card, 600_000)
+    assert lease.judge() == ("power_limit_changed",)
+    lease.set(CURRENT)  # of the next item
+    assert lease.judge() == ()
+
+
+def test_a_card_without_power_limits_is_not_judged(card: EmulatedDevice) -> None:
+    card.inject("power_limit", "not_supported")
+    lease = PowerCapLease(card)
+    lease.set(CURRENT)
+    assert lease.judge() == ()
+
+
+def test_no_cap_is_set_any_more_once_somebody_has_changed_the_limit(card: EmulatedDevice) -> None:
+    lease = PowerCapLease(card)
+    lease.set(CAP)
+    write(card, 400_000)
+    lease.set(CURRENT)
+    with pytest.raises(PowerCapError, match=r"Somebody else has changed .* 400 W"):
+        lease.set(CAP)
+    assert present_mw(card) == 400_000
+
+
+@pytest.mark.parametrize("earlier", [[], [500.0]])
+def test_a_kept_limit_is_the_prior_one_of_a_run(card: EmulatedDevice, earlier: list[float]) -> None:
+    for watts in [*earlier, 300.0]:
+        PowerCapLease(card, kept=True).set(PowerCap(watts))
+    run = PowerCapLease(card)
+    run.set(PowerCap(600.0))
+    run.restore()
+    assert present_mw(card) == 300_000
+    assert restore_kept(card) == "The power limit of NVIDIA H200 is 450 W again."
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_a_kept_limit_that_somebody_changed_is_forgotten_by_the_next(card: EmulatedDevice) -> None:
+    PowerCapLease(card, kept=True).set(CAP)
+    write(card, 600_000)
+    PowerCapLease(card, kept=True).set(PowerCap(200.0))
+    restore_kept(card)
+    assert present_mw(card) == 600_000
+
+
+def test_a_kept_limit_that_somebody_has_set_already_is_theirs(card: EmulatedDevice) -> None:
+    PowerCapLease(card, kept=True).set(CAP)
+    write(card, 500_000)
+    PowerCapLease(card, kept=True).set(PowerCap(500.0))
+    write(card, 300_000)
+    assert restore_kept(card) is None
+    assert present_mw(card) == 300_000
+
+
+def test_keeping_the_prior_limit_leaves_nothing_to_restore(card: EmulatedDevice) -> None:
+    PowerCapLease(card, kept=True).set(CAP)
+    PowerCapLease(card, kept=True).set(PowerCap(PRIOR_MW / 1e3))
+    assert present_mw(card) == PRIOR_MW
+    assert restore_kept(card) is None

@@ -1,0 +1,205 @@
+"""Setting a power limit through one rule of sudo, with a sudo and an nvidia-smi of the test's."""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from power_cards import PRIOR_MW, present_mw, write
+
+from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.lease_record import recorded_uuids
+from pytest_gpuenergy.control.powercap import PowerCap, PowerLimits, read_limits
+from pytest_gpuenergy.control.sudo import SudoWriter, digit_patterns, find_sudo, sudoers_line
+from pytest_gpuenergy.devices.gpu import NvmlGpu
+from pytest_gpuenergy.support.errors import PowerCapError
+
+ROOT = Path(__file__).parents[2]
+
+# As sudo(8) and sudoers(5) have it: -n never prompts, -l asks and runs nothing, the program must be
+# the one of the rule, and its arguments, joined by blanks, must match the rule's as a pattern.
+SUDO = """#!{python}
+import fnmatch, os, sys
+words = sys.argv[1:]
+with open({log!r}, "a") as file:
+    file.write(" ".join(words) + "\\n")
+if words[0] != "-n":
+    sys.exit("it would prompt")
+asked = words[1] == "-l"
+command = words[2:] if asked else words[1:]
+for rule in open({rules!r}).read().partition("NOPASSWD: ")[2].split(", "):
+    program, _, pattern = rule.strip().partition(" ")
+    if program == command[0] and fnmatch.fnmatchcase(" ".join(command[1:]), pattern):
+        if asked:
+            print(*command)
+            sys.exit(0)
+        os.execv(command[0], command)
+sys.exit(1 if asked else "sudo: a password is required")
+"""
+
+NVIDIA_SMI = """#!{python}
+import sys
+sys.path.insert(0, {root!r})
+from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
+from pytest_gpuenergy.devices.emulated.state import CardState
+_, i, uuid, pl, watts = sys.argv
+assert (i, pl) == ("-i", "-pl")
+for index in range(4):
+    if DEFAULT_PROFILE.uuid(index) == uuid:
+        with CardState(DEFAULT_PROFILE, index).change() as card:
+            print(f"Power limit for GPU was set to {{watts}} W from {{card.limit_mw / 1e3}} W.")
+            card.set_limit(round(float(watts) * 1000))
+        sys.exit(0)
+print(f"No devices were found: {{uuid}}")
+sys.exit(6)
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One with sudo and nvidia-smi on its PATH."""
+
+    rules: Path
+    log: Path
+    nvidia_smi: Path
+
+    @property
+    def calls(self) -> list[str]:
+        """What sudo was called with."""
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def machine(real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """The rule is the one that the documentation and the doctor give."""
+    made = Machine(tmp_path / "rules", tmp_path / "log", tmp_path / "bin" / "nvidia-smi")
+    made.nvidia_smi.parent.mkdir()
+    names = {"python": sys.executable, "root": str(ROOT)}
+    paths = {"log": str(made.log), "rules": str(made.rules)}
+    for name, source in (("sudo", SUDO), ("nvidia-smi", NVIDIA_SMI)):
+        path = made.nvidia_smi.with_name(name)
+        path.write_text(source.format(**names, **paths))
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(made.nvidia_smi.parent))
+    made.rules.write_text(sudoers_line(real.uuid, read_limits(real)))
+    return made
+
+
+def found(gpu: NvmlGpu) -> SudoWriter:
+    writer = find_sudo(gpu)
+    assert isinstance(writer, SudoWriter), writer
+    return writer
+
+
+def test_the_documented_rule_is_enough_to_set_and_restore(real: NvmlGpu, machine: Machine) -> None:
+    lease = PowerCapLease(real, found(real))
+    assert lease.set(PowerCap(300.0)) == 300.0
+    lease.restore()
+    assert present_mw(real) == PRIOR_MW
+    command = f"{machine.nvidia_smi} -i {real.uuid} -pl"
+    assert machine.calls == [
+        f"-n -l {command} 450",
+        f"-n -l {command} 300",
+        f"-n {command} 300",
+        f"-n {command} 450",
+    ]
+
+
+def test_sudo_is_asked_without_running_anything(real: NvmlGpu, machine: Machine) -> None:
+    found(real)
+    assert all(call.startswith("-n -l ") for call in machine.calls)
+    assert present_mw(real) == PRIOR_MW
+
+
+def test_without_a_rule_sudo_is_not_used(real: NvmlGpu, machine: Machine) -> None:
+    machine.rules.write_text("")
+    assert find_sudo(real) == (f"sudo does not allow {machine.nvidia_smi} -i {real.uuid} -pl 450")
+
+
+@pytest.mark.parametrize("missing", ["sudo", "nvidia-smi"])
+def test_a_missing_program_is_named(real: NvmlGpu, machine: Machine, missing: str) -> None:
+    machine.nvidia_smi.with_name(missing).unlink()
+    assert find_sudo(real) == f"no {missing} on the PATH"
+
+
+def test_a_cap_outside_the_rule_changes_nothing(real: NvmlGpu, machine: Machine) -> None:
+    machine.rules.write_text(sudoers_line(real.uuid, PowerLimits(400.0, 500.0, 450.0)))
+    with pytest.raises(PowerCapError, match=r"sudo does not allow .* -pl 300: add the rule"):
+        PowerCapLease(real, found(real)).set(PowerCap(300.0))
+    assert present_mw(real) == PRIOR_MW
+    assert recorded_uuids() == []
+
+
+def test_half_a_watt_is_no_whole_watt(real: NvmlGpu, machine: Machine) -> None:  # noqa: ARG001
+    with pytest.raises(PowerCapError, match=r"for whole watts, and 250\.5 W is none: round it"):
+        PowerCapLease(real, found(real)).set(PowerCap(250.5))
+    assert present_mw(real) == PRIOR_MW
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_prior_limit_that_sudo_could_not_put_back_is_not_touched(real: NvmlGpu) -> None:
+    write(real, 450_500)
+    assert "whole watts, and 450.5 W is none" in str(find_sudo(real)).replace(
+        "The sudo rule is", ""
+    )
+    assert present_mw(real) == 450_500
+
+
+def test_a_rule_that_is_withdrawn_leaves_the_record(real: NvmlGpu, machine: Machine) -> None:
+    lease = PowerCapLease(real, found(real))
+    lease.set(PowerCap(300.0))
+    machine.rules.write_text("")
+    with pytest.raises(PowerCapError, match=r"not back at 450 W.*sudo: a password is required"):
+        lease.restore()
+    assert present_mw(real) == 300_000
+    assert recorded_uuids() == [real.uuid]
+
+
+def test_an_nvidia_smi_that_fails_is_told(real: NvmlGpu, machine: Machine) -> None:
+    writer = found(real)
+    machine.nvidia_smi.write_text("#!/bin/sh\necho 'Insufficient Permissions'; exit 4\n")
+    with pytest.raises(
+        PowerCapError, match=r"-pl 300 failed \(Insufficient Permissions\): run gpu"
+    ):
+        PowerCapLease(real, writer).set(PowerCap(300.0))
+    assert present_mw(real) == PRIOR_MW
+    assert recorded_uuids() == []
+
+
+def test_the_rule_is_for_this_user_and_this_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert sudoers_line("GPU-1f2e", PowerLimits(100.0, 165.5, 165.0)) == (
+        "ann ALL=(root) NOPASSWD: "
+        "/usr/bin/nvidia-smi -i GPU-1f2e -pl 1[0-5][0-9], "
+        "/usr/bin/nvidia-smi -i GPU-1f2e -pl 16[0-5]"
+    )
+
+
+def test_the_documentation_shows_the_rule_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    monkeypatch.setenv("PATH", "/nowhere")
+    rule = sudoers_line(
+        "GPU-1f2e3d4c-0000-1111-2222-333344445555", PowerLimits(200.0, 700.0, 700.0)
+    )
+    assert f"```text\n{rule}\n```" in (ROOT / "docs" / "power-caps.md").read_text()
+
+
+@given(st.integers(1, 1500), st.integers(0, 1500), st.integers(0, 3000))
+def test_patterns_are_for_exactly_the_range(lowest: int, more: int, watts: int) -> None:
+    patterns = digit_patterns(lowest, lowest + more)
+    matching = [pattern for pattern in patterns if fnmatch.fnmatchcase(str(watts), pattern)]
+    assert len(matching) == (lowest <= watts <= lowest + more)
+
+
+@given(st.integers(1, 1500), st.integers(0, 1500), st.text(alphabet="0123456789 -rpml", max_size=8))
+def test_patterns_match_nothing_but_numbers(lowest: int, more: int, words: str) -> None:
+    for pattern in digit_patterns(lowest, lowest + more):
+        assert set(pattern) <= set("0123456789[-]")
+        if fnmatch.fnmatchcase(words, pattern):
+            assert words.isdecimal()

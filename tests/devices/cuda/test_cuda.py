@@ -1,0 +1,167 @@
+"""Which process a real GPU's kernels run in, with workers that only note what they are asked."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda.device import CudaDevice
+from pytest_gpuenergy.devices.discovery import FoundGpu
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.support.errors import KernelFault
+
+
+class FakeWorker:
+    """A child that is a number."""
+
+    born = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.pid: int | None = None
+        self.calls: list[tuple[int, str]] = []
+        self.faults: dict[str, Exception] = {}
+
+    def start(self) -> None:
+        if self.pid is None:
+            FakeWorker.born += 1
+            self.pid = FakeWorker.born
+
+    def call(self, method: str, *_: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002
+        self.start()
+        assert self.pid is not None
+        self.calls.append((self.pid, method))
+        if method in self.faults:
+            raise self.faults[method]
+
+    def kill(self) -> None:
+        self.pid = None
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
+    made: list[FakeWorker] = []
+
+    def make(*arguments: Any, **more: Any) -> FakeWorker:
+        made.append(FakeWorker(*arguments, **more))
+        return made[-1]
+
+    monkeypatch.setattr(FakeWorker, "born", 0)
+    monkeypatch.setattr(cuda, "Worker", make)
+    monkeypatch.setattr(cuda, "find_spec", lambda _: object())
+    monkeypatch.setattr(cuda, "has_context", lambda _: False)
+    monkeypatch.setattr(CudaDevice, "_binary", lambda *_: None)
+    return made
+
+
+@pytest.fixture
+def device(workers: list[FakeWorker]) -> CudaDevice:  # noqa: ARG001 -- it makes them
+    nvml: Any = SimpleNamespace(
+        nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
+        NVMLError=OSError,
+    )
+    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
+    found: FoundGpu = gpu
+    return CudaDevice(nvml, found)
+
+
+def kernel() -> Kernel:
+    return Kernel("void k();", (Launch("k", (1, 1, 1), (32, 1, 1), (), 0),))
+
+
+def measure(device: CudaDevice, *, apart: bool) -> int:
+    """The number of the process that ran a kernel back to back."""
+    with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=apart) as repeater:
+        (number,) = device.processes
+        repeater.start()
+    return number
+
+
+def test_each_measurement_apart_has_a_process_of_its_own(device: CudaDevice) -> None:
+    assert len({measure(device, apart=True) for _ in range(3)}) == 3
+
+
+def test_others_share_one(device: CudaDevice) -> None:
+    assert len({measure(device, apart=False) for _ in range(3)}) == 1
+
+
+def test_one_apart_does_not_take_the_process_of_another(device: CudaDevice) -> None:
+    assert measure(device, apart=False) != measure(device, apart=True)
+
+
+def test_the_process_that_proved_a_kernel_right_measures_it(
+    device: CudaDevice, workers: list[FakeWorker]
+) -> None:
+    measure(device, apart=True)
+    device.run_once(kernel(), {}, {}, timeout_s=1.0)
+    number = measure(device, apart=True)
+    methods = [method for worker in workers for pid, method in worker.calls if pid == number]
+    assert methods == ["run_once", "load", "start"]
+
+
+def test_the_next_process_begins_while_a_kernel_is_measured_and_keeps_off_the_gpu(
+    device: CudaDevice, workers: list[FakeWorker]
+) -> None:
+    with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=True) as repeater:
+        spare = workers[1]
+        repeater.start()
+        assert spare.pid not in {None, *device.processes}
+        assert spare.calls == []
+
+
+def test_this_process_is_one_of_ours_on_the_gpu_once_it_has_a_context(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert device.processes == set()
+    monkeypatch.setattr(cuda, "has_context", lambda ordinal: ordinal == device.ordinal)
+    assert device.processes == {os.getpid()}
+
+
+def test_a_search_has_no_second_process(device: CudaDevice, workers: list[FakeWorker]) -> None:
+    with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=False) as repeater:
+        repeater.start()
+        assert [worker.pid for worker in workers] == [1, None]
+
+
+def test_only_one_process_at_a_time_is_on_the_gpu(
+    device: CudaDevice, workers: list[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_the_gpu: set[int] = set()
+    most = 0
+    called, killed = FakeWorker.call, FakeWorker.kill
+
+    def call(worker: FakeWorker, method: str, *_: Any, timeout_s: float | None = None) -> Any:
+        nonlocal most
+        called(worker, method, timeout_s=timeout_s)
+        on_the_gpu.add(id(worker))
+        most = max(most, len(on_the_gpu))
+
+    def kill(worker: FakeWorker) -> None:
+        on_the_gpu.discard(id(worker))
+        killed(worker)
+
+    monkeypatch.setattr(FakeWorker, "call", call)
+    monkeypatch.setattr(FakeWorker, "kill", kill)
+    for apart in (True, False, True, True, False):
+        measure(device, apart=apart)
+    assert most == 1
+    assert len(workers) == 2
+
+
+def test_after_a_fault_there_is_a_new_process(
+    device: CudaDevice, workers: list[FakeWorker]
+) -> None:
+    workers[0].faults["start"] = KernelFault("runtime", "illegal address")
+    with pytest.raises(KernelFault, match="illegal address"):
+        measure(device, apart=True)
+    ((broken, _), *_) = workers[0].calls
+    assert measure(device, apart=True) != broken
+
+
+def test_closing_ends_all_processes(device: CudaDevice, workers: list[FakeWorker]) -> None:
+    measure(device, apart=True)
+    device.close()
+    assert [worker.pid for worker in workers] == [None, None]

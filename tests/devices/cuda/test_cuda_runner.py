@@ -1,0 +1,141 @@
+"""What buffers a real GPU's kernel is loaded with, on a CuPy whose memory is the host's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pytest_gpuenergy.devices.cuda import runner as cuda_runner
+from pytest_gpuenergy.devices.cuda.nvrtc import Binary
+from pytest_gpuenergy.devices.cuda.runner import CudaRunner
+from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena
+from pytest_gpuenergy.devices.places import MAX_PLACEMENTS, PAGE_BYTES
+from pytest_gpuenergy.engine.verification import arenas_for
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.workloads import Contract, Tensor
+
+KERNEL = Kernel(
+    "__global__ void f() {}",
+    (Launch("f", (1, 1, 1), (1, 1, 1), ("large", "small", "out", "space")),),
+    workspaces=(Tensor("space", (100,), "float32", "workspace"),),
+)
+WORKLOAD = Contract(
+    "w",
+    (
+        Tensor("large", (400_000,), "float32", "input"),
+        Tensor("small", (300,), "float32", "input"),
+        Tensor("out", (300,), "float32", "output"),
+    ),
+    lambda inputs: {"out": inputs["small"]},
+)
+FREE_BYTES = 256 << 20
+
+
+class Memory(np.ndarray[tuple[int, ...], np.dtype[np.uint8]]):
+    """An array of the GPU's, as far as the runner uses one."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(memset=self._set, copy_from_device=self._copy, of=self)
+
+    def _set(self, value: int, size: int) -> None:
+        assert size == self.nbytes
+        self[:] = value
+
+    def _copy(self, source: Any, size: int) -> None:
+        assert size == self.nbytes == source.of.nbytes
+        self[:] = source.of
+
+
+def memory(image: npt.NDArray[np.uint8]) -> Memory:
+    return np.array(image).view(Memory)
+
+
+class Loaded:
+    """What the runner binds to a kernel: the arguments of each turn's launches, in order."""
+
+    def __init__(self, turns: Any, *, multiple: int = 1) -> None:
+        self.turns, self.multiple = turns, multiple
+
+
+@contextmanager
+def runner() -> Iterator[tuple[CudaRunner, list[tuple[Memory, ...]]]]:
+    bound: list[tuple[Memory, ...]] = []
+
+    def launch(_grid: Any, _block: Any, arguments: tuple[Memory, ...], **_: Any) -> None:
+        bound.append(arguments)
+
+    cuda = SimpleNamespace(
+        set_allocator=lambda _: None,
+        Device=lambda: SimpleNamespace(attributes={"L2CacheSize": 4 << 20}),
+        runtime=SimpleNamespace(CUDARuntimeError=OSError, memGetInfo=lambda: (FREE_BYTES, 1 << 40)),
+        driver=SimpleNamespace(CUDADriverError=OSError),
+        memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+    )
+    module = SimpleNamespace(
+        cuda=cuda,
+        asarray=memory,
+        empty=lambda size, dtype: memory(np.zeros(size, dtype)),
+        RawModule=lambda **_: SimpleNamespace(get_function=lambda _: launch),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", module)
+        patch.setattr(cuda_runner, "GraphRepeater", Loaded)
+        yield CudaRunner(), bound
+
+
+def load(arenas: Mapping[str, Arena], cache: Any = "hot", *, spread: bool) -> list[Any]:
+    """The arguments of every set, in the order of its turns."""
+    with runner() as (found, bound):
+        found.load(KERNEL, Binary(Path("f.cubin"), {"f": "f"}), arenas, {}, cache, spread)
+        loaded: Any = found._repeater
+        for _ in range(loaded.multiple):
+            for turn in loaded.turns:
+                turn()
+        return bound
+
+
+@pytest.fixture
+def arenas() -> Iterator[Mapping[str, Arena]]:
+    with arenas_for(WORKLOAD, seed=0) as made:
+        yield made
+
+
+def addresses(sets: list[Any]) -> list[int]:
+    return [int(buffer.__array_interface__["data"][0]) for one in sets for buffer in one]
+
+
+@pytest.mark.parametrize(
+    ("cache", "spread", "sets"),
+    [("hot", False, 1), ("hot", True, MAX_PLACEMENTS), ("cold", True, 7)],
+)
+def test_every_set_has_the_inputs_between_guard_bands(
+    arenas: Mapping[str, Arena], cache: str, spread: bool, sets: int
+) -> None:
+    found = load(arenas, cache, spread=spread)
+    assert len(found) == sets
+    assert len(set(addresses(found))) == 4 * sets
+    for large, small, out, space in found:
+        for name, buffer in (("large", large), ("small", small)):
+            image = arenas[name].image()
+            assert bytes(buffer) == bytes(image[GUARD_BYTES : GUARD_BYTES + buffer.nbytes])
+        assert [one.nbytes for one in (large, small, out, space)] == [1_600_000, 1200, 1200, 400]
+        assert bytes(space) == b"\xff" * 400
+
+
+def test_sets_lie_apart_and_elsewhere_each_time(arenas: Mapping[str, Arena]) -> None:
+    seen = set()
+    for _ in range(3):
+        large = addresses(load(arenas, spread=True))[::4]
+        distances = tuple(np.diff(sorted(large)) // PAGE_BYTES)
+        assert min(distances) >= 1
+        seen.add(distances)
+    assert len(seen) == 3

@@ -1,0 +1,243 @@
+"""CUDA-graph replays, on a GPU that only counts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain, repeat
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.devices.cuda import graphs as replay
+from pytest_gpuenergy.devices.cuda.graphs import GRAPH_S, MAX_CALLS, MAX_CALLS_OF_ALL, GraphRepeater
+
+HOST_LAUNCH_S = 5e-6
+GRAPH_START_S = 5e-6
+HOST_AHEAD_S = 1000.0
+
+
+class Gpu:
+    """What CuPy is asked for, and what the GPU did: launches by name, and its time.
+
+    A kernel takes ``kernel_s``; launched from the host no less than `HOST_LAUNCH_S`, while a graph
+    takes `GRAPH_START_S` beside its kernels.
+    """
+
+    def __init__(self, kernel_s: float) -> None:
+        self.kernel_s = kernel_s
+        self.now_s = 0.0
+        self.host_s = HOST_AHEAD_S
+        self.late_s: Iterator[float] = repeat(0.0)
+        self.replays: list[list[str]] = []
+        self.singles: list[str] = []
+        self.captured: list[str] | None = None
+        self.refuses_capture = False
+        self.module = SimpleNamespace(
+            cuda=SimpleNamespace(
+                Device=lambda: SimpleNamespace(use=lambda: None),
+                Stream=self._stream,
+                Event=self._event,
+                get_elapsed_time=lambda begin, end: 1e3 * (end.at_s - begin.at_s),
+                runtime=SimpleNamespace(CUDARuntimeError=OSError),
+            )
+        )
+
+    def kernel(self, name: str) -> Callable[[], None]:
+        def launch() -> None:
+            if self.captured is not None:
+                self.captured.append(name)
+                return
+            self.singles.append(name)
+            self.now_s += max(self.kernel_s, HOST_LAUNCH_S)
+
+        return launch
+
+    def _event(self, *, block: bool = False) -> Any:  # noqa: ARG002
+        event = SimpleNamespace(at_s=0.0)
+
+        def synchronize() -> None:
+            self.host_s = max(self.host_s, HOST_AHEAD_S + event.at_s + next(self.late_s))
+
+        event.synchronize = synchronize
+        event.record = lambda _: setattr(event, "at_s", self.now_s)
+        return event
+
+    def _stream(self, *, non_blocking: bool) -> Any:
+        assert non_blocking
+        return Stream(self)
+
+
+class Stream:
+    ptr = 0
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def begin_capture(self) -> None:
+        if self._gpu.refuses_capture:
+            raise OSError("cudaErrorStreamCaptureUnsupported")
+        self._gpu.captured = []
+
+    def end_capture(self) -> Any:
+        gpu, names = self._gpu, self._gpu.captured
+        assert names is not None
+        gpu.captured = None
+
+        def launch(_: Stream) -> None:
+            gpu.replays.append(names)
+            gpu.now_s += GRAPH_START_S + len(names) * gpu.kernel_s
+
+        return SimpleNamespace(launch=launch)
+
+
+@contextmanager
+def gpu_of(kernel_s: float) -> Iterator[Gpu]:
+    gpu = Gpu(kernel_s)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", gpu.module)
+        patch.delitem(sys.modules, "torch", raising=False)
+        patch.setattr(replay, "monotonic", lambda: gpu.host_s)
+        yield gpu
+
+
+def replayed(repeater: GraphRepeater, gpu: Gpu) -> tuple[Any, list[list[str]]]:
+    gpu.replays.clear()
+    repeater.start()
+    return repeater.stop(), gpu.replays
+
+
+@given(kernel_s=st.floats(1e-7, 0.5))
+def test_a_graph_takes_some_milliseconds(kernel_s: float) -> None:
+    with gpu_of(kernel_s) as gpu:
+        timeline, replays = replayed(GraphRepeater([gpu.kernel("k")]), gpu)
+    count = len(replays[0])
+    assert count == 1 or count * kernel_s < 1.5 * GRAPH_S
+    assert count == MAX_CALLS or count * kernel_s > GRAPH_S / 1.5
+    assert len(set(np.diff(timeline.launches))) == 1
+    per_launch_s = timeline.busy_s[-1] / timeline.launches[-1]
+    assert per_launch_s == pytest.approx(kernel_s + GRAPH_START_S / count)
+
+
+@given(late_s=st.lists(st.floats(0, 0.02), max_size=20))
+def test_a_host_that_wakes_up_late_does_not_move_the_batches(late_s: list[float]) -> None:
+    with gpu_of(20e-6) as gpu:
+        repeater = GraphRepeater([gpu.kernel("k")])
+        gpu.replays.clear()
+        begin_s, gpu.late_s = gpu.now_s, chain(late_s, repeat(0.0))
+        repeater.start()
+        while len(gpu.replays) < len(late_s) + 3:
+            pass  # the replays' thread is at it
+        timeline = repeater.stop()
+    ends_s = timeline.time_s - HOST_AHEAD_S - begin_s
+    assert ends_s == pytest.approx(timeline.busy_s, abs=1e-9)
+
+
+@given(kernel_s=st.floats(1e-7, 0.5), turns=st.integers(1, 12))
+def test_its_length_is_a_power_of_two_so_that_it_is_the_same_every_time(
+    kernel_s: float, turns: int
+) -> None:
+    with gpu_of(kernel_s) as gpu:
+        repeater = GraphRepeater([gpu.kernel("k")] * turns)
+        _, replays = replayed(repeater, gpu)
+    assert len(replays[0]).bit_count() == 1
+
+
+@given(kernel_s=st.floats(1e-7, 0.5))
+def test_only_the_first_launch_is_made_from_the_host(kernel_s: float) -> None:
+    with gpu_of(kernel_s) as gpu:
+        replayed(GraphRepeater([gpu.kernel("a"), gpu.kernel("b")]), gpu)
+    assert gpu.singles == ["a"]
+
+
+def test_graphs_of_many_turns_are_shorter() -> None:
+    with gpu_of(1e-6) as gpu:
+        _, replays = replayed(GraphRepeater([gpu.kernel("k")] * 12), gpu)
+    assert len(replays[0]) * 12 == MAX_CALLS_OF_ALL
+
+
+@given(kernel_s=st.floats(1e-7, 1e-3), turns=st.integers(1, 12))
+def test_a_turn_takes_some_milliseconds_however_short_its_graph(
+    kernel_s: float, turns: int
+) -> None:
+    with gpu_of(kernel_s) as gpu:
+        timeline, replays = replayed(GraphRepeater([gpu.kernel("k")] * turns), gpu)
+    assert GRAPH_S / 1.5 < timeline.busy_s[1] < 1.5 * GRAPH_S
+    assert sum(map(len, replays)) == timeline.launches[-1]
+
+
+def test_sets_of_buffers_take_turns() -> None:
+    with gpu_of(20e-6) as gpu:
+        repeater = GraphRepeater([gpu.kernel(name) for name in "abc"])
+        gpu.replays.clear()
+        repeater.start()
+        while len(gpu.replays) < 7:
+            pass  # the replays' thread is at it
+        timeline = repeater.stop()
+    replays = gpu.replays
+    assert timeline.placements == 3
+    assert all(len(set(names)) == 1 for names in replays)
+    order = [names[0] for names in replays]
+    assert order == [("abc")[i % 3] for i in range(len(order))]
+    assert len({len(names) for names in replays}) == 1
+
+
+def test_a_set_keeps_its_turn_while_its_graph_is_replayed() -> None:
+    with gpu_of(2e-6) as gpu:
+        repeater = GraphRepeater([gpu.kernel(name) for name in "abcdefghijkl"])
+        gpu.replays.clear()
+        repeater.start()
+        while len(gpu.replays) < 40:
+            pass  # the replays' thread is at it
+        timeline = repeater.stop()
+    order = "".join(names[0] for names in gpu.replays)
+    assert order.startswith("aaaabbbbccccdddd")
+    assert len(order) % 4 == 0
+    assert len(timeline.launches) == 1 + len(order) // 4
+
+
+def test_work_that_goes_round_fills_whole_rounds() -> None:
+    with gpu_of(20e-6) as gpu:
+        _, replays = replayed(GraphRepeater([gpu.kernel("k")], multiple=7), gpu)
+    assert len(replays[0]) % 7 == 0
+
+
+def test_work_that_cannot_be_captured_is_refused() -> None:
+    with gpu_of(20e-6) as gpu:
+        gpu.refuses_capture = True
+        with pytest.raises(OSError, match="CaptureUnsupported"):
+            GraphRepeater([gpu.kernel("k")])
+
+
+def test_or_is_launched_from_the_host() -> None:
+    with gpu_of(20e-6) as gpu:
+        gpu.refuses_capture = True
+        repeater = GraphRepeater([gpu.kernel("k")], must_capture=False)
+        assert not repeater.captured
+        gpu.singles.clear()
+        timeline, replays = replayed(repeater, gpu)
+    assert replays == []
+    assert timeline.launches[-1] == len(gpu.singles)
+
+
+def test_single_launches_are_those_of_the_first_set() -> None:
+    with gpu_of(20e-6) as gpu:
+        repeater = GraphRepeater([gpu.kernel("a"), gpu.kernel("b")])
+        gpu.singles.clear()
+        launches = repeater.launch(5)
+    assert gpu.singles == ["a"] * 5
+    assert launches.gpu_s == pytest.approx(5 * 20e-6)

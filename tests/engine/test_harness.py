@@ -1,0 +1,303 @@
+"""An item from beginning to end on the emulated GPU: a hand-written kernel and its mutants."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.control.powercap import PowerCap
+from pytest_gpuenergy.devices.device import Repeater, Timeline, Work
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, _VirtualRepeater
+from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.energy.meter import MeterSettings
+from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin, RecordedFigures
+from pytest_gpuenergy.record.measurement import FIGURES, from_json, to_json
+from pytest_gpuenergy.report import Measurement, WorkloadInfo
+from pytest_gpuenergy.workloads import Conv2d
+
+SMALL = Conv2d.of("small", 1, 8, 8, 8, 4, 3, 3, 1, 1)
+SUBJECT = Subject("test.py::test[small-k01-current]", "k01")
+
+# One block per output channel, one thread per output pixel; the padded input is staged.
+SOURCE = """
+extern "C" __global__ void conv(const float* data, const float* weight, float* output) {
+  __shared__ float tile[100];
+  int x = threadIdx.x, y = threadIdx.y, thread = y * 8 + x, co = blockIdx.x;
+  float sum = 0;
+  for (int ci = 0; ci < 4; ++ci) {
+    for (int i = thread; i < 100; i += 64) {
+      int row = i / 10 - 1, column = i % 10 - 1;
+      bool inside = row >= 0 && row < 8 && column >= 0 && column < 8;
+      tile[i] = inside ? data[(ci * 8 + row) * 8 + column] : 0.0f;
+    }
+    __syncthreads();
+    for (int ky = 0; ky < 3; ++ky)
+      for (int kx = 0; kx < 3; ++kx)
+        sum += tile[(y + ky) * 10 + x + kx] * weight[((co * 4 + ci) * 3 + ky) * 3 + kx];
+    __syncthreads();
+  }
+  output[(co * 8 + y) * 8 + x] = sum;
+}
+"""
+
+
+def conv(old: str = "", new: str = "", **changes: Any) -> Kernel:
+    """The kernel above with one piece of its text replaced."""
+    if old:
+        assert SOURCE.count(old) == 1, old
+    launch = Launch("conv", (8, 1, 1), (8, 8, 1), ("data", "weight", "output"))
+    source = SOURCE.replace(old, new) if old else SOURCE
+    return Kernel(source, (replace(launch, **changes.pop("launch", {})),), **changes)
+
+
+@pytest.fixture
+def device() -> Iterator[EmulatedDevice]:
+    with open_device("emulated") as found:
+        assert isinstance(found, EmulatedDevice)
+        yield found
+
+
+def measure(device: EmulatedDevice, kernel: Kernel, subject: Subject = SUBJECT) -> Measurement:
+    measurement = Harness(device).measure_kernel(kernel, SMALL, subject)
+    # Whatever comes out can be kept.
+    text = json.dumps(to_json(measurement), allow_nan=False)
+    assert from_json(Measurement, json.loads(text)) == measurement
+    return measurement
+
+
+def refused(device: EmulatedDevice, kernel: Kernel) -> Measurement:
+    """The record of a kernel that fails: an error, and no figure of any kind."""
+    measurement = measure(device, kernel)
+    assert measurement.outcome != "correct"
+    assert measurement.error
+    assert not measurement.measured
+    assert [getattr(measurement, name) for name in FIGURES] == [None] * len(FIGURES)
+    assert measurement.trials == ()
+    assert measurement.energy_mj_ci95 is None
+    return measurement
+
+
+def test_a_correct_kernel_has_all_figures(device: EmulatedDevice) -> None:
+    found = measure(device, conv())
+    assert (found.outcome, found.error, found.validity) == ("correct", None, ())
+    assert None not in [getattr(found, name) for name in FIGURES]
+    assert found.correctness is not None
+    assert found.correctness.max_relative_error <= found.correctness.max_relative_bound
+
+
+def test_an_item_is_of_several_places_in_memory(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, placed = _VirtualRepeater.stop, []
+
+    def noted(self: _VirtualRepeater) -> Timeline:
+        timeline = stop(self)
+        placed.append(timeline.placements)
+        return timeline
+
+    monkeypatch.setattr(_VirtualRepeater, "stop", noted)
+    measure(device, conv())
+    assert placed == [MAX_PLACEMENTS]
+
+
+def test_figures_agree_with_each_other(device: EmulatedDevice) -> None:
+    m = measure(device, conv())
+    assert m.time_ms is not None
+    assert m.energy_mj is not None
+    assert m.power_w is not None
+    assert m.edp_mj_ms == pytest.approx(m.energy_mj * m.time_ms, rel=1e-3)
+    assert m.energy_mj == pytest.approx(m.power_w * m.time_ms, rel=5e-3)
+    assert m.gflops == pytest.approx(SMALL.flops / m.time_ms / 1e6)
+    assert m.gflops_per_w == pytest.approx(m.gflops / m.power_w)
+    for name in ("time_ms", "energy_mj", "edp_mj_ms"):
+        interval = getattr(m, f"{name}_ci95")
+        assert interval.low <= getattr(m, name) <= interval.high
+
+
+def test_a_dropped_channel_is_found(device: EmulatedDevice) -> None:
+    found = refused(device, conv("ci < 4", "ci < 3"))
+    assert found.outcome == "correctness"
+    assert "512 of 512 elements of output (first output[0, 0, 0, 0]) are wrong" in found.error
+    assert "of the largest value" in found.error
+
+
+def test_a_missing_barrier_is_found(device: EmulatedDevice) -> None:
+    found = refused(device, conv("    }\n    __syncthreads();\n", "    }\n"))
+    assert found.outcome == "correctness"
+    assert "race on shared memory" in found.error
+    assert "access tile[" in found.error
+
+
+def test_an_error_at_one_border_is_found(device: EmulatedDevice) -> None:
+    found = refused(device, conv("column < 8", "column < 7"))
+    assert found.outcome == "correctness"
+    # The last column of the input is missing in the last two columns of 8 x 8 outputs.
+    assert "128 of 512 elements of output (first output[0, 0, 0, 6]) are wrong" in found.error
+
+
+def test_an_element_never_written_is_found(device: EmulatedDevice) -> None:
+    found = refused(device, conv("  output[", "  if (co != 3 || thread != 13) output["))
+    assert found.outcome == "correctness"
+    assert "1 of 512 elements of output (first output[0, 3, 1, 5]) is never written" in found.error
+
+
+def test_a_write_past_the_end_is_found(device: EmulatedDevice) -> None:
+    past = "= sum;\n  if (co == 7 && thread == 63) output[514] = sum;\n"
+    found = refused(device, conv("= sum;\n", past))
+    assert found.outcome == "correctness"
+    assert "output[514], past its end of 512 elements" in found.error
+
+
+def test_a_kernel_that_does_not_compile_has_its_line(device: EmulatedDevice) -> None:
+    found = refused(device, conv("float sum = 0", "float sum = nothing"))
+    assert found.outcome == "compile"
+    assert "nothing" in found.error
+
+
+def test_a_block_too_large_breaks_the_constraints(device: EmulatedDevice) -> None:
+    found = refused(device, conv(launch={"block": (64, 32, 1)}))
+    assert found.outcome == "constraints"
+
+
+def test_a_kernel_that_hangs_is_stopped(device: EmulatedDevice) -> None:
+    loop = "while (*(volatile const float*)data != 123.0f) {}\n  float sum = 0"
+    harness = Harness(device, timeout_s=0.5)
+    found = harness.measure_kernel(conv("float sum = 0", loop), SMALL, SUBJECT)
+    assert (found.outcome, found.measured) == ("timeout", False)
+    assert "0.5 s" in (found.error or "")
+
+
+def test_a_launch_that_fails_while_measuring_leaves_no_figure(device: EmulatedDevice) -> None:
+    measure(device, conv())
+    device.inject("launch", {"error": "gpu_is_lost", "after_calls": 1})
+    assert refused(device, conv()).outcome == "runtime"
+
+
+def test_a_broken_counter_leaves_a_flag_and_no_figure(device: EmulatedDevice) -> None:
+    device.inject("counter_stuck", {"after_s": 0.5})
+    found = measure(device, conv())
+    assert (found.outcome, found.validity) == ("correct", ("counter_stale",))
+    assert "has not moved" in (found.error or "")
+    assert not found.measured
+
+
+def test_the_record_names_workload_kernel_and_cap(device: EmulatedDevice) -> None:
+    origin = Origin("record", 7, {"tuner": "meta-schedule"})
+    kernel = conv(origin=origin)
+    subject = Subject("id", "k07", PowerCap(450.0, 3), 450.0)
+    found = measure(device, kernel, subject)
+    assert found.workload == WorkloadInfo(
+        "small", dict(SMALL.parameters), SMALL.flops, SMALL.bytes_moved
+    )
+    assert (found.kernel.label, found.kernel.digest) == ("k07", kernel.digest)
+    assert (found.kernel.origin, found.kernel.rank) == ("record", 7)
+    assert found.kernel.details == {"tuner": "meta-schedule"}
+    assert (found.node_id, found.cap, found.cap_index) == ("id", "450W", 3)
+    assert (found.power_limit_w, found.enforced_power_limit_w) == (450.0, 450.0)
+
+
+def recorded(device: EmulatedDevice, power_w: float) -> Kernel:
+    """The kernel, with figures of its own that the emulated GPU follows."""
+    return conv(recorded=(RecordedFigures(device.name, 700.0, 0.02, power_w, 0.02 * power_w),))
+
+
+@pytest.mark.parametrize(("power_w", "binding"), [(600.0, True), (210.0, False)])
+def test_a_cap_binds_only_a_kernel_that_needs_more(
+    device: EmulatedDevice, power_w: float, binding: bool
+) -> None:
+    device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 300_000)
+    subject = replace(SUBJECT, cap=PowerCap(300.0), enforced_power_limit_w=300.0)
+    found = measure(device, recorded(device, power_w), subject)
+    assert found.cap_binding is binding
+    assert found.validity == ()
+
+
+def test_power_near_the_limit_counts_as_bound(device: EmulatedDevice) -> None:
+    subject = replace(SUBJECT, enforced_power_limit_w=426.0)
+    assert measure(device, recorded(device, 420.0), subject).cap_binding is True
+
+
+def test_a_stranger_on_the_card_is_flagged(device: EmulatedDevice) -> None:
+    device.inject("foreign_process", {"pid": 4242})
+    assert measure(device, conv()).validity == ("foreign_process",)
+
+
+def test_a_stranger_that_appears_while_measuring_is_flagged(device: EmulatedDevice) -> None:
+    harness = Harness(device)
+    device.inject("foreign_process", {"pid": 4242, "after_s": 1.5})
+    assert harness.measure_kernel(conv(), SMALL, SUBJECT).validity == ("foreign_process",)
+
+
+def test_a_stranger_that_appears_between_two_items_is_flagged(device: EmulatedDevice) -> None:
+    harness = Harness(device)
+    assert harness.measure_kernel(conv(), SMALL, SUBJECT).validity == ()
+    device.inject("foreign_process", {"pid": 4242})
+    assert harness.measure_kernel(conv(), SMALL, SUBJECT).validity == ("foreign_process",)
+
+
+def test_settings_of_the_meter_are_used(device: EmulatedDevice) -> None:
+    settings = MeterSettings(min_trials=6, min_measure_s=0.0, relative_half_width=1.0)
+    harness = Harness(device, settings)
+    assert len(harness.measure_kernel(conv(), SMALL, SUBJECT).trials) == 6
+
+
+def repeater(device: EmulatedDevice, timeout_s: float = 60.0) -> Any:
+    return device.repeat(
+        recorded(device, 400.0), {}, {}, work=Work(10**6, 10**3), timeout_s=timeout_s
+    )
+
+
+def test_a_callable_is_measured(device: EmulatedDevice) -> None:
+    workload = WorkloadInfo("mine", {}, 10**6, 10**3)
+    found = Harness(device).measure_callable(lambda: repeater(device), workload, SUBJECT, "call")
+    assert (found.workload, found.kernel.origin) == (workload, "call")
+    assert found.time_ms == pytest.approx(0.02, rel=0.01)
+    assert found.power_w == pytest.approx(400.0, rel=0.01)
+    assert found.correctness is None
+
+
+def test_a_callable_that_fails_leaves_no_figure(device: EmulatedDevice) -> None:
+    workload = WorkloadInfo("mine", {}, 10**6, 10**3)
+    found = Harness(device).measure_callable(
+        lambda: repeater(device, timeout_s=1e-6), workload, SUBJECT, "call"
+    )
+    assert (found.outcome, found.measured) == ("timeout", False)
+
+
+def test_a_callables_repeater_may_be_any(device: EmulatedDevice) -> None:
+    with repeater(device) as ready:
+        inner: Repeater = ready
+        found = Harness(device).measure_callable(
+            lambda: nullcontext(inner), WorkloadInfo("mine", {}, 1, 1), SUBJECT, "call"
+        )
+    assert found.measured
+
+
+def test_a_process_killed_while_measuring_leaves_the_card_usable(device: EmulatedDevice) -> None:
+    script = (
+        "import os, signal\n"
+        "from pytest_gpuenergy.devices.select import open_device\n"
+        "from pytest_gpuenergy.devices.emulated.governor import Demand\n"
+        "from pytest_gpuenergy.devices.emulated.load import Load\n"
+        "from pytest_gpuenergy.devices.emulated.owner import Owner\n"
+        "device = open_device('emulated')\n"
+        "with device.state.change() as card:\n"
+        "    card.start(Load(Owner.me(), Demand(2e-5, 400.0)))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    died = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
+    assert died.returncode == -9
+    assert measure(device, conv()).validity == ()
+    assert os.getpid() not in {
+        process.pid for process in device.nvml.nvmlDeviceGetComputeRunningProcesses(device.handle)
+    }

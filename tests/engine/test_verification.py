@@ -1,0 +1,533 @@
+"""What a wrong kernel is told, on a device that is a Python function."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device, Repeater, Work
+from pytest_gpuenergy.engine.verification import (
+    SEEDS,
+    Correctness,
+    arenas_for,
+    cached_reference,
+    compare,
+    verify,
+)
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.workloads import Contract, Conv2d, ErrorBound, Scalar, Tensor
+from pytest_gpuenergy.workloads.workload import Array
+
+SMALL = Conv2d.of("small", 1, 6, 7, 3, 4, 3, 3, 1, 1)
+SHAPE = SMALL.outputs[0].shape
+SIZE = SMALL.outputs[0].size
+Run = Callable[[Mapping[str, Arena]], None]
+
+
+class FakeDevice(Device):
+    """Runs a Python function in place of a kernel; counts the runs."""
+
+    name, uuid, architecture = "Fake", "GPU-fake", "sm_90"
+
+    def __init__(self, run: Run, *, emulated: bool = False, compiler: str = "1.0") -> None:
+        self.run, self.emulated, self.compiler = run, emulated, compiler
+        self.runs: list[tuple[int, float]] = []
+        self.scalars: Mapping[str, Scalar] = {}
+
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        raise NotImplementedError
+
+    def compile(self, kernel: Kernel) -> None:
+        raise NotImplementedError
+
+    def run_once(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+        order_seed: int = 0,
+    ) -> None:
+        assert kernel.launches
+        self.runs.append((order_seed, timeout_s))
+        self.scalars = scalars
+        self.run(arenas)
+
+    def repeat(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        work: Work | None,
+        timeout_s: float,
+    ) -> AbstractContextManager[Repeater]:
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, str]:
+        return {"compiler": self.compiler}
+
+    def close(self) -> None:
+        pass
+
+
+def kernel(source: str = "__global__ void f() {}") -> Kernel:
+    return Kernel(source, (Launch("f", (1, 1, 1), (1, 1, 1), ("data", "weight", "output")),))
+
+
+def write(arenas: Mapping[str, Arena], value: Array, name: str = "output") -> None:
+    arena = arenas[name]
+    payload = np.ascontiguousarray(value.astype(arena.tensor.dtype)).reshape(-1).view(np.uint8)
+    arena.image("r+")[GUARD_BYTES : GUARD_BYTES + len(payload)] = payload
+
+
+def right(arenas: Mapping[str, Arena]) -> None:
+    """A correct kernel."""
+    inputs = {name: arenas[name].value() for name in ("data", "weight")}
+    write(arenas, SMALL.reference(inputs)["output"])
+
+
+def then(edit: Callable[[Array], None]) -> Run:
+    """A correct kernel whose output is then edited."""
+
+    def run(arenas: Mapping[str, Arena]) -> None:
+        right(arenas)
+        output = arenas["output"].value()
+        edit(output)
+        write(arenas, output)
+
+    return run
+
+
+def fault(run: Run) -> str:
+    with pytest.raises(KernelFault) as raised:
+        verify(FakeDevice(run), kernel(), SMALL)
+    assert raised.value.outcome == "correctness"
+    return str(raised.value)
+
+
+def test_a_correct_kernel_passes_with_its_errors() -> None:
+    found = verify(FakeDevice(right), kernel(), SMALL)
+    # The output is the reference rounded to float32.
+    assert 0 < found.max_relative_error <= 2**-24
+    assert 0 < found.normwise_error <= 2**-24
+    assert found.max_relative_bound == SMALL.error_bound.max_relative
+    assert found.normwise_bound == SMALL.error_bound.normwise
+    assert found.seeds == SEEDS
+
+
+def test_each_seed_runs_in_another_order_within_the_time_given() -> None:
+    device = FakeDevice(right)
+    verify(device, kernel(), SMALL, seeds=(5, 6, 7), timeout_s=3.0)
+    assert device.runs == [(0, 3.0), (1, 3.0), (2, 3.0)]
+
+
+def test_scalars_reach_the_kernel_by_name() -> None:
+    tensors = (Tensor("x", (4,), "float32", "input"), Tensor("y", (4,), "float32", "output"))
+    alpha = Scalar("alpha", "float32", 2.0)
+    workload = Contract("w", tensors, lambda given: {"y": 2 * given["x"]}, values=(alpha,))
+    device = FakeDevice(lambda arenas: write(arenas, 2 * arenas["x"].value(), "y"))  # type: ignore[operator]
+    verify(device, kernel(), workload)
+    assert device.scalars == {"alpha": alpha}
+
+
+@given(place=st.tuples(*(st.integers(0, n - 1) for n in SHAPE)))
+@settings(max_examples=15, deadline=None)
+def test_one_wrong_element_is_found_wherever_it_is(place: tuple[int, ...]) -> None:
+    def edit(output: Array) -> None:
+        output[place] += 1.0
+
+    message = fault(then(edit))
+    assert (
+        f"1 of {SIZE} elements of output (first output{list(place)}) is wrong (seed 0)" in message
+    )
+    assert f"the worst is output{list(place)} = " in message
+
+
+def test_the_message_has_the_values_and_the_size_of_the_error() -> None:
+    reference = cached_reference(SMALL, 0)["output"]
+    scale = float(np.abs(reference).max())
+
+    def edit(output: Array) -> None:
+        output[0, 1, 2, 3] = reference[0, 1, 2, 3] + scale / 4
+
+    message = fault(then(edit))
+    wanted = float(reference[0, 1, 2, 3])
+    assert f"= {wanted + scale / 4:.6g} instead of {wanted:.6g}, off by 2.50e-01 of the" in message
+    assert f"(bound {SMALL.error_bound.max_relative:.1e})" in message
+
+
+def test_values_that_are_close_are_told_with_all_their_digits() -> None:
+    found, right = np.array([2_000_001]), np.array([2_000_000.0])
+    with pytest.raises(KernelFault, match=r"n\[0\] = 2000001 instead of 2000000, off by 5\.00e-07"):
+        compare({"n": found}, {"n": right}, {"n": ErrorBound(0.0, 0.0)}, 0)
+
+
+def test_the_worst_of_several_is_named() -> None:
+    def edit(output: Array) -> None:
+        output[0, 0, 1, 1] += 1.0
+        output[0, 2, 3, 3] += 50.0
+
+    message = fault(then(edit))
+    assert "2 of 126 elements of output (first output[0, 0, 1, 1]) are wrong" in message
+    assert "the worst is output[0, 2, 3, 3]" in message
+
+
+def test_an_error_of_the_bound_passes_and_more_does_not() -> None:
+    reference = cached_reference(SMALL, 0)["output"]
+    step = SMALL.error_bound.max_relative * np.abs(reference).max()
+    outputs = reference.copy()
+    outputs[0, 0, 0, 0] += 0.99 * step
+    assert compare({"output": outputs}, {"output": reference}, {"output": SMALL.error_bound}, 0)
+    outputs[0, 0, 0, 0] += 0.02 * step
+    with pytest.raises(KernelFault, match="1 of 126"):
+        compare({"output": outputs}, {"output": reference}, {"output": SMALL.error_bound}, 0)
+
+
+def test_small_errors_everywhere_are_too_much_together() -> None:
+    reference = {"y": np.array([1.0] + [0.1] * 99)}
+    outputs = {"y": reference["y"] + 0.009}
+    with pytest.raises(
+        KernelFault, match=r"y is off by 6\.\d\de-02 of its norm \(bound 1\.0e-02, se"
+    ):
+        compare(outputs, reference, dict.fromkeys(reference, ErrorBound(0.01, 0.01)), 0)
+
+
+@pytest.mark.parametrize("size", [1, 8191, 8192, 8193, 20_000])
+def test_errors_are_those_of_the_whole_array(size: int) -> None:
+    draw = np.random.default_rng(size).standard_normal
+    reference = draw(size)
+    output = (reference + 1e-3 * draw(size)).astype(np.float32)
+    error = np.abs(output - reference)
+    found = compare({"y": output}, {"y": reference}, {"y": ErrorBound(1.0, 1.0)}, 0)
+    assert found.max_relative == error.max() / np.abs(reference).max()
+    assert found.normwise == pytest.approx(np.linalg.norm(error) / np.linalg.norm(reference))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 9.0])
+@pytest.mark.parametrize("place", [0, 8191, 8192, 19_999])
+def test_one_wrong_element_of_many_is_found(value: float, place: int) -> None:
+    reference = np.ones((4, 5000))
+    output = reference.copy()
+    output.reshape(-1)[place] = value
+    with pytest.raises(KernelFault, match=rf"1 of 20000 .* y\[{place // 5000}, {place % 5000}\]"):
+        compare({"y": output}, {"y": reference}, {"y": ErrorBound(0.1, 1.0)}, 0)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_an_infinite_element_is_wrong(value: float) -> None:
+    def edit(output: Array) -> None:
+        output[0, 2, 5, 6] = value
+
+    assert f"the worst is output[0, 2, 5, 6] = {value:g} instead of" in fault(then(edit))
+
+
+def test_an_output_that_was_not_written_is_told() -> None:
+    message = fault(lambda _: None)
+    assert (
+        message
+        == "126 of 126 elements of output (first output[0, 0, 0, 0]) are never written or NaN."
+    )
+
+
+def test_an_element_that_was_not_written_is_told() -> None:
+    def run(arenas: Mapping[str, Arena]) -> None:
+        poison = arenas["output"].value()
+        right(arenas)
+        output = arenas["output"].value()
+        output[0, 1, 0, 6] = poison[0, 1, 0, 6]
+        write(arenas, output)
+
+    message = fault(run)
+    assert (
+        message == "1 of 126 elements of output (first output[0, 1, 0, 6]) is never written or NaN."
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "right"),
+    [("int32", -1), ("int8", -1), ("int16", 127), ("uint8", 255), ("uint32", 0), ("bool", 1)],
+)
+def test_an_integer_that_was_not_written_is_told(dtype: str, right: int) -> None:
+    output = Tensor("y", (6,), dtype, "output")
+    workload = Contract("c", (output,), lambda _: {"y": np.full(6, right)})
+
+    def forgets_the_last(arenas: Mapping[str, Arena]) -> None:
+        values = arenas["y"].value()
+        values[:5] = right
+        write(arenas, values, "y")
+
+    with pytest.raises(KernelFault, match=r"elements? of y"):
+        verify(FakeDevice(forgets_the_last), kernel(), workload)
+
+
+@pytest.mark.parametrize("combine", [np.fmax, np.fmin, np.maximum, np.minimum])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint32", "uint8"])
+def test_an_output_that_is_combined_with_what_was_there_is_wrong(
+    dtype: str, combine: Callable[..., Array]
+) -> None:
+    """As atomicMax does, where nobody has set the output to begin with."""
+    output = Tensor("y", (6,), dtype, "output")
+    workload = Contract("c", (output,), lambda _: {"y": np.arange(1.0, 7.0)})
+
+    def combines(arenas: Mapping[str, Arena]) -> None:
+        with np.errstate(invalid="ignore"):
+            values = combine(arenas["y"].value(), np.arange(1, 7).astype(dtype))
+        write(arenas, values, "y")
+
+    with pytest.raises(KernelFault, match=r"elements? of y"):
+        verify(FakeDevice(combines), kernel(), workload)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_reference_that_is_not_finite_is_refused(value: float) -> None:
+    reference = np.array([1.0, value, 3.0])
+    with pytest.raises(InputError, match=r"is NaN or infinite, first in y\[1\] of seed 0"):
+        compare({"y": reference.copy()}, {"y": reference}, {"y": ErrorBound(1.0, 1.0)}, 0)
+
+
+def test_a_dropped_channel_is_told() -> None:
+    def run(arenas: Mapping[str, Arena]) -> None:
+        inputs = {name: arenas[name].value() for name in ("data", "weight")}
+        inputs["data"][:, -1] = 0
+        write(arenas, SMALL.reference(inputs)["output"])
+
+    assert f"{SIZE} of {SIZE} elements of output (first output[0, 0, 0, 0]) are wrong" in fault(run)
+
+
+def test_an_error_at_one_border_is_told() -> None:
+    def run(arenas: Mapping[str, Arena]) -> None:
+        inputs = {name: arenas[name].value() for name in ("data", "weight")}
+        whole = SMALL.reference(inputs)["output"]
+        inputs["data"][:, :, :, -1] = 0  # as if the last column were padding
+        broken = SMALL.reference(inputs)["output"]
+        whole[..., -1] = broken[..., -1]
+        write(arenas, whole)
+
+    assert "18 of 126 elements of output (first output[0, 0, 0, 6]) are wrong" in fault(run)
+
+
+def test_a_kernel_that_is_right_for_one_seed_only_is_told() -> None:
+    first = SMALL.reference(SMALL.make_inputs(SEEDS[0]))["output"]
+    assert "wrong (seed 1)" in fault(lambda arenas: write(arenas, first))
+
+
+@given(st.sampled_from(["data", "weight", "output"]), st.integers(0, GUARD_BYTES - 1))
+@settings(max_examples=20, deadline=None)
+def test_a_byte_past_the_end_is_told(name: str, distance: int) -> None:
+    tensor = next(t for t in SMALL.tensors if t.name == name)
+
+    def run(arenas: Mapping[str, Arena]) -> None:
+        right(arenas)
+        arenas[name].image("r+")[GUARD_BYTES + tensor.nbytes + distance] = 0
+
+    element = tensor.size + distance // 4
+    assert fault(run) == (
+        f"The kernel writes past the end of {name}, which has {tensor.size} elements: "
+        f"between elements {element} and {element}."
+    )
+
+
+@given(st.integers(1, GUARD_BYTES))
+@settings(max_examples=20, deadline=None)
+def test_a_byte_before_the_start_is_told(distance: int) -> None:
+    def run(arenas: Mapping[str, Arena]) -> None:
+        right(arenas)
+        arenas["output"].image("r+")[GUARD_BYTES - distance] = 0
+
+    element = -distance // 4
+    assert fault(run) == (
+        f"The kernel writes before the start of output, which has {SIZE} elements: "
+        f"between elements {element} and {element}."
+    )
+
+
+def test_the_first_and_the_last_write_outside_are_told() -> None:
+    def run(arenas: Mapping[str, Arena]) -> None:
+        right(arenas)
+        past = arenas["output"].image("r+")[GUARD_BYTES + 4 * SIZE :]
+        past[4:8] = past[40:44] = 0
+
+    assert f"between elements {SIZE + 1} and {SIZE + 10}" in fault(run)
+
+
+@pytest.mark.parametrize(("name", "place"), [("data", (0, 3, 5, 6)), ("weight", (2, 0, 1, 1))])
+def test_a_changed_input_is_told(name: str, place: tuple[int, ...]) -> None:
+    def run(arenas: Mapping[str, Arena]) -> None:
+        right(arenas)
+        value = arenas[name].value()
+        value[place] += 1
+        write(arenas, value, name)
+
+    assert f"of {name} (first {name}{list(place)}) is changed, and it is an input" in fault(run)
+
+
+def test_what_the_device_finds_is_passed_on() -> None:
+    def run(_: Mapping[str, Arena]) -> None:
+        raise KernelFault("timeout", "It hangs.")
+
+    with pytest.raises(KernelFault, match="It hangs") as raised:
+        verify(FakeDevice(run), kernel(), SMALL)
+    assert raised.value.outcome == "timeout"
+
+
+def test_an_interrupt_leaves_no_thread_that_waits_for_ever(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own_cache.exists()
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name.startswith("verify"):
+            started.append(thread)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        verify(FakeDevice(right, emulated=True), kernel(), SMALL)
+    for thread in started:
+        thread.join(60.0)
+    assert [thread.is_alive() for thread in started] == [False]
+
+
+@pytest.mark.parametrize("space", ["roomy", "full", "missing"])
+def test_arenas_are_gone_afterwards(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, space: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if space == "full":
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    if space == "missing":
+        monkeypatch.setattr("os.access", lambda *_: False)
+    with arenas_for(SMALL, seed=0) as arenas:
+        paths = [arena.path for arena in arenas.values()]
+        assert all(path.exists() for path in paths)
+        if space != "roomy":
+            assert all(path.is_relative_to(tmp_path) for path in paths)
+    assert not any(path.parent.exists() for path in paths)
+
+
+def remembered(workload: Conv2d | Contract = SMALL, **options: Any) -> FakeDevice:
+    """A device that verifies a correct kernel twice."""
+    device = FakeDevice(right, **options)
+    results = [verify(device, kernel(), workload) for _ in range(2)]
+    assert results[0] == results[1]
+    return device
+
+
+def test_an_emulated_device_runs_what_it_knows_only_once(own_cache: Path) -> None:
+    assert own_cache.is_dir()
+    assert len(remembered(emulated=True).runs) == len(SEEDS)
+
+
+def test_a_real_device_runs_every_time(own_cache: Path) -> None:
+    assert own_cache.is_dir()
+    assert len(remembered(emulated=False).runs) == 2 * len(SEEDS)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kernel": kernel("__global__ void f() { /* changed */ }")},
+        {"kernel": replace(kernel(), launches=(replace(kernel().launches[0], grid=(2, 1, 1)),))},
+        {"seeds": (0, 2)},
+        {"compiler": "2.0"},
+    ],
+    ids=["source", "launch", "seeds", "compiler"],
+)
+def test_what_was_known_of_another_kernel_does_not_count(
+    own_cache: Path, changed: dict[str, Any]
+) -> None:
+    verify(FakeDevice(right, emulated=True), kernel(), SMALL)
+    device = FakeDevice(right, emulated=True, compiler=changed.get("compiler", "1.0"))
+    verify(device, changed.get("kernel", kernel()), SMALL, seeds=changed.get("seeds", SEEDS))
+    assert own_cache.is_dir()
+    assert len(device.runs) == len(SEEDS)
+
+
+def test_a_wrong_kernel_is_never_known(own_cache: Path) -> None:
+    device = FakeDevice(lambda _: None, emulated=True)
+    for _ in range(2):
+        with pytest.raises(KernelFault):
+            verify(device, kernel(), SMALL)
+    assert not list((own_cache / "verified").iterdir())
+    assert len(device.runs) == 2 * len(SEEDS)
+
+
+def test_a_workload_without_a_digest_is_verified_every_time(own_cache: Path) -> None:
+    tensors = (Tensor("x", (4,), "float32", "input"), Tensor("y", (4,), "float32", "output"))
+    workload = Contract("w", tensors, lambda given: {"y": given["x"]})
+    device = FakeDevice(lambda arenas: write(arenas, arenas["x"].value(), "y"), emulated=True)
+    for _ in range(2):
+        verify(device, kernel(), workload)
+    assert len(device.runs) == 2 * len(SEEDS)
+    assert not list(own_cache.rglob("*.npz"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"seeds": 5}', '{"seeds": [0, 1]}', "\0"])
+def test_a_damaged_memory_is_made_again(own_cache: Path, text: str) -> None:
+    verify(FakeDevice(right, emulated=True), kernel(), SMALL)
+    (memory,) = (own_cache / "verified").iterdir()
+    memory.write_text(text)
+    device = FakeDevice(right, emulated=True)
+    assert isinstance(verify(device, kernel(), SMALL), Correctness)
+    assert len(device.runs) == len(SEEDS)
+
+
+def test_a_reference_is_computed_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = cached_reference(SMALL, 3)["output"]
+    monkeypatch.setattr(Conv2d, "reference", None)
+    assert own_cache.is_dir()
+    np.testing.assert_array_equal(cached_reference(SMALL, 3)["output"], first)
+
+
+def test_workloads_of_the_same_sizes_share_a_reference(own_cache: Path) -> None:
+    cached_reference(SMALL, 0)
+    cached_reference(replace(SMALL, name="other"), 0)
+    assert len(list(own_cache.rglob("*.npz"))) == 1
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_a_damaged_reference_is_made_again(own_cache: Path, data: st.DataObject) -> None:
+    workload = Conv2d.of("tiny", 1, 2, 2, 1, 1, 1, 1, 1, 0)
+    wanted = cached_reference(workload, 0)["output"]
+    (path,) = own_cache.rglob("*.npz")
+    content = bytearray(path.read_bytes())
+    if data.draw(st.booleans(), label="truncate"):
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    else:
+        for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
+            content[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    np.testing.assert_array_equal(cached_reference(workload, 0)["output"], wanted)
+
+
+def test_a_reference_of_another_shape_is_made_again(own_cache: Path) -> None:
+    wanted = cached_reference(SMALL, 0)["output"]
+    (path,) = own_cache.rglob("*.npz")
+    np.savez(path, output=wanted[:, :1])
+    np.testing.assert_array_equal(cached_reference(SMALL, 0)["output"], wanted)

@@ -1,0 +1,210 @@
+"""What is said of an anchor kernel that was measured again, and where it is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.energy.sensors import Conditions
+from pytest_gpuenergy.energy.trials import Trial
+from pytest_gpuenergy.record.measurement import Interval
+from pytest_gpuenergy.report import Measurement, RunFolder, load_report
+from pytest_gpuenergy.report.anchor import (
+    BOUND,
+    AnchorCheck,
+    Ratio,
+    anchor_lines,
+    judge_check,
+    unchecked,
+)
+from pytest_gpuenergy.report.html.data import page_data
+from pytest_gpuenergy.report.markdown import markdown
+from pytest_gpuenergy.report.store import merge
+from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.support.errors import ReportError
+
+Make = Callable[..., Any]
+PLAIN = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+TRIALS = tuple(Trial(0.3, 100.0, 600.0, 0.299) for _ in range(4))
+
+
+@pytest.fixture
+def taken(measured: Make) -> Callable[..., Measurement]:
+    """A measurement whose figures are ``factor`` times the usual, to within ``half`` of them."""
+
+    def make(factor: float = 1.0, half: float = 0.002, **changes: Any) -> Measurement:
+        time_ms, energy_mj = 0.5 * factor, 100.0 * factor
+
+        def around(value: float) -> Interval:
+            return Interval(value * (1 - half), value * (1 + half))
+
+        values: dict[str, Any] = {
+            "trials": TRIALS,
+            "time_ms_ci95": around(time_ms),
+            "energy_mj_ci95": around(energy_mj),
+            "edp_mj_ms_ci95": around(time_ms * energy_mj),
+            "end": Conditions(47, 1980, 3201, 0, 450_000),
+            "started": "2026-01-02T03:04:05+00:00",
+            "gpu_uuid": "GPU-1",
+        }
+        made: Measurement = measured(time_ms=time_ms, energy_mj=energy_mj, **{**values, **changes})
+        return made
+
+    return make
+
+
+@pytest.fixture
+def runs_with(report: Make) -> Callable[..., list[Any]]:
+    """Reports of runs one after the other, with a check each."""
+    return lambda *checks: [
+        replace(report(run_id=str(day), started=f"2026-01-0{day}"), anchors=(one,))
+        for day, one in enumerate(checks, start=1)
+    ]
+
+
+def check(**changes: Any) -> AnchorCheck:
+    values: dict[str, Any] = {
+        "node_id": "test_scale[450W]",
+        "workload": "scale",
+        "kernel": "k01",
+        "cap": "450W",
+        "verdict": "good",
+        "since": "2026-01-02T03:04:05+00:00",
+        "started": "2026-01-02T03:09:05+00:00",
+        "time": Ratio(1.001, 0.999, 1.003),
+        "energy": Ratio(0.98, 0.97, 0.99),
+        "edp": Ratio(0.981, 0.97, 0.992),
+        "temperature_c": 51,
+    }
+    return AnchorCheck(**{**values, **changes})
+
+
+@PLAIN
+@given(factor=st.floats(0.5, 2.0), half=st.floats(1e-6, 0.05))
+def test_drift_is_a_change_beyond_the_bound_that_is_sure(
+    taken: Make, factor: float, half: float
+) -> None:
+    found = judge_check(taken(half=half), taken(factor, half), ["a"])
+    assert found.time is not None
+    assert found.edp is not None
+    assert found.time.low < found.time.value < found.time.high
+    assert math.isclose(found.time.value, factor)
+    assert math.isclose(found.edp.value, factor**2)
+    change = max(factor**2, factor**-2) - 1  # of the EDP, which changes most
+    if change > BOUND * 1.001 and half < 0.002:
+        assert found.verdict == "drift"
+    if change < BOUND * 0.999 or half > max(factor**2, factor**-2) - 1 + 0.01:
+        assert found.verdict == "good"
+
+
+def test_a_check_tells_where_and_when(taken: Make) -> None:
+    again = taken(end=Conditions(58, 1980, 3201, 0, 450_000), started="2026-01-02T03:10:00+00:00")
+    found = judge_check(taken(), again, ["a", "b"])
+    assert (found.workload, found.kernel, found.cap, found.gpu_uuid) == (
+        "case1",
+        "k01",
+        "450W",
+        "GPU-1",
+    )
+    assert (found.first_temperature_c, found.temperature_c) == (47, 58)
+    assert (found.since[11:16], found.started[11:16]) == ("03:04", "03:10")
+    assert found.items == ("a", "b")
+
+
+def test_what_failed_or_is_flagged_itself_is_no_good_check(taken: Make, failed: Make) -> None:
+    assert judge_check(taken(), failed(started="x"), []).verdict == "unsure"
+    assert judge_check(taken(), taken(validity=("host_gaps",)), []).verdict == "unsure"
+
+
+def test_drift_is_drift_although_the_check_is_flagged(taken: Make) -> None:
+    hot = taken(1.3, validity=("sw_thermal_slowdown",))
+    assert judge_check(taken(), hot, []).verdict == "drift"
+
+
+def test_what_no_good_check_speaks_for_is_found(taken: Make) -> None:
+    first = taken(node_id="first")
+    early, late = "2026-01-02T03:05:00+00:00", "2026-01-02T03:15:00+00:00"
+    rows = [
+        first,
+        taken(node_id="checked", started=early),
+        taken(node_id="again", started=late),
+        taken(node_id="bad"),
+        taken(node_id="flagged", validity=("host_gaps",)),
+        taken(node_id="other-card", gpu_uuid="GPU-2"),
+        taken(node_id="other-cap", cap=1),
+    ]
+    checks = [check(items=("checked", "again")), check(verdict="unsure", items=("bad",))]
+    assert [m.node_id for m in unchecked(rows, checks, first)] == ["again", "bad"]
+
+
+def test_checks_are_kept_line_by_line_and_in_the_json(
+    tmp_path: Path, run_info: Make, measured: Make
+) -> None:
+    folder = RunFolder.create(tmp_path, run_info())
+    folder.append(measured(1))
+    checks = (check(), check(verdict="drift", items=("a", "b")), check(time=None, error="lost"))
+    for one in checks:
+        folder.append_check(one)
+    with (folder.path / "anchors.jsonl").open("a") as file:
+        file.write('{"node_id": "cut sh')
+    report = folder.load()
+    assert report.anchors == checks
+    write_json(report, tmp_path / "r.json")
+    assert load_report(tmp_path / "r.json") == report
+
+
+def test_a_report_without_checks_is_read(tmp_path: Path, report: Make, measured: Make) -> None:
+    write_json(report(measured(1)), tmp_path / "r.json")
+    document = json.loads((tmp_path / "r.json").read_text())
+    del document["anchors"]
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    assert load_report(tmp_path / "r.json").anchors == ()
+
+
+@pytest.mark.parametrize("anchors", [{}, [1], [{"node_id": "x"}]], ids=str)
+def test_damaged_checks_are_refused(tmp_path: Path, report: Make, anchors: object) -> None:
+    write_json(report(), tmp_path / "r.json")
+    document = json.loads((tmp_path / "r.json").read_text()) | {"anchors": anchors}
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    with pytest.raises(ReportError):
+        load_report(tmp_path / "r.json")
+
+
+def test_merged_runs_have_the_checks_of_all(runs_with: Make) -> None:
+    first, second = runs_with(check(), check(verdict="drift"))
+    assert merge([second, first]).anchors == first.anchors + second.anchors
+
+
+def test_the_summary_names_the_largest_change_and_what_is_flagged(measured: Make) -> None:
+    rows = [measured(1), measured(2, validity=("drift",))]
+    checks = [check(), check(verdict="drift", time=Ratio(1.08, 1.07, 1.09))]
+    checks.append(check(verdict="unsure", time=None, energy=None, edp=None, error="It is lost."))
+    assert list(anchor_lines(rows, checks, emulated=True)) == [
+        "anchor kernels (emulated) were measured again 3 times, "
+        "largest change: time +8.0 % [+7.0, +9.0] (k01 of scale at 450W)",
+        "drift at 1 of these checks: 1 measurements are flagged drift",
+        "1 of these checks could not be judged: It is lost.",
+    ]
+    assert list(anchor_lines(rows, [], emulated=True)) == []
+
+
+@PLAIN
+@given(value=st.floats(allow_nan=False, allow_infinity=False))
+def test_ratios_that_cannot_be_are_shown_without_a_fault(report: Make, value: float) -> None:
+    odd = check(energy=Ratio(value, value, value))
+    assert list(anchor_lines([], [odd], emulated=False))
+    json.dumps(page_data(replace(report(), anchors=(odd,))), allow_nan=False)
+
+
+def test_names_in_checks_are_text_in_markdown(report: Make) -> None:
+    text = markdown(replace(report(), anchors=(check(kernel="<b>`|"),)))
+    assert "anchor kernels (emulated) were measured again once" in text
+    assert "<b>" not in text

@@ -1,0 +1,53 @@
+"""A report beside an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.gate.differences import differences
+from pytest_gpuenergy.record.measurement import Interval, KernelInfo
+from pytest_gpuenergy.support.errors import ReportError
+
+Make = Callable[..., Any]
+
+
+def test_each_metric_is_told_then_and_now(report: Make, measured: Make) -> None:
+    before = measured(energy_mj=80.0, energy_mj_ci95=Interval(79.0, 81.0))
+    found = {one.metric.field: one for one in differences(report(measured()), report(before))}
+    assert list(found) == ["time_ms", "energy_mj", "edp_mj_ms"]
+    assert found["time_ms"].change == 0.0
+    assert found["energy_mj"].values == (80.0, 100.0)
+    assert found["energy_mj"].intervals == (Interval(79.0, 81.0), None)
+    assert found["energy_mj"].change == pytest.approx(0.25)
+
+
+def test_only_what_both_have_measured_is_compared(
+    report: Make, measured: Make, failed: Make
+) -> None:
+    now = report(measured(1), measured(2), failed(3), measured(4))
+    before = report(measured(1), failed(2), measured(3))
+    assert {one.now.kernel.label for one in differences(now, before)} == {"k01"}
+
+
+def test_caps_and_cache_states_are_not_mixed(report: Make, measured: Make) -> None:
+    before = report(measured(1, 1), measured(1, 3, cache="cold"))
+    assert list(differences(report(measured(1, 3)), before)) == []
+
+
+def test_another_kernel_under_the_same_label_is_told(report: Make, measured: Make) -> None:
+    before = measured(kernel=KernelInfo("k01", "f" * 64, "record", 1))
+    assert not next(differences(report(measured()), report(before))).same_kernel
+
+
+def test_a_change_from_nothing_is_no_number(report: Make, measured: Make) -> None:
+    before = measured(edp_mj_ms=0.0)
+    *_, edp = differences(report(measured()), report(before))
+    assert edp.change is None
+
+
+def test_emulated_and_real_figures_are_not_shown_side_by_side(report: Make, measured: Make) -> None:
+    with pytest.raises(ReportError, match="compare like with like"):
+        list(differences(report(measured()), report(measured(), emulated=False)))

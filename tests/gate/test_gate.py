@@ -1,0 +1,361 @@
+"""Verdicts: what is compared, what counts as worse, and what cannot be said."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gate_simulation import Session, drawn_measurement
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.energy.statistics import Estimate
+from pytest_gpuenergy.gate.comparison import Comparison, compare
+from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.gate.verdict import Verdict, decide, judge_budget, sample
+from pytest_gpuenergy.gate.views import json_document, markdown, terminal
+from pytest_gpuenergy.record.measurement import KernelInfo
+from pytest_gpuenergy.report import Measurement, Report, RunInfo
+from pytest_gpuenergy.support.errors import InputError
+
+RunMaker = Callable[..., RunInfo]
+EDP_5 = GateSettings.parse(["edp:5%"])
+STEADY = Session(0.0, 0.0)
+CHANGES = st.floats(-0.5, 0.5)
+WIDTHS = st.floats(0, 0.2)
+LIMITS = st.floats(0, 0.5)
+
+
+def measurement(label: str = "k01", edp: float = 1.0, seed: int = 0) -> Measurement:
+    return drawn_measurement(np.random.default_rng(seed))(label, STEADY, edp)
+
+
+def change(mean: float, half: float) -> Estimate:
+    return Estimate(mean, mean - half, mean + half)
+
+
+@pytest.fixture
+def judged(run_info: RunMaker) -> Callable[..., Comparison]:
+    """Compare two lists of measurements of one board."""
+
+    def make(
+        base: list[Measurement],
+        new: list[Measurement],
+        settings: GateSettings = EDP_5,
+        **changes: object,
+    ) -> Comparison:
+        runs = run_info(run_id="base"), run_info(run_id="new", **changes)
+        return compare(Report(runs[0], tuple(base)), Report(runs[1], tuple(new)), settings)
+
+    return make
+
+
+def verdicts(comparison: Comparison) -> list[str]:
+    return [str(judgement.verdict) for judgement in comparison.judgements]
+
+
+@pytest.mark.parametrize(
+    ("edp", "verdict"), [(1.0, "SAME"), (1.2, "WORSE"), (0.8, "BETTER"), (1.05, "AMBIGUOUS")]
+)
+def test_the_interval_and_the_limit_make_the_verdict(
+    judged: Callable[..., Comparison], edp: float, verdict: str
+) -> None:
+    comparison = judged([measurement()], [measurement(edp=edp, seed=1)])
+    assert verdicts(comparison) == [verdict]
+    assert comparison.passed is (verdict != "WORSE")
+
+
+@given(CHANGES, WIDTHS, LIMITS)
+def test_swapped_sides_turn_worse_to_better(mean: float, half: float, limit: float) -> None:
+    turned = {Verdict.WORSE: Verdict.BETTER, Verdict.BETTER: Verdict.WORSE}
+    there, back = decide(change(mean, half), limit), decide(change(-mean, half), limit)
+    assert back is turned.get(there, there)
+
+
+@given(CHANGES, WIDTHS, LIMITS, LIMITS)
+def test_a_wider_limit_never_makes_a_pass_fail(
+    mean: float, half: float, first: float, second: float
+) -> None:
+    narrow, wide = sorted((first, second))
+    order = [Verdict.SAME, Verdict.AMBIGUOUS, Verdict.WORSE]
+    found = [decide(change(abs(mean), half), limit) for limit in (wide, narrow)]
+    assert order.index(found[0]) <= order.index(found[1])
+
+
+@given(st.floats(0.5, 2), st.integers(0, 1000))
+def test_swapped_reports_turn_worse_to_better(edp: float, seed: int) -> None:
+    run = RunInfo("a", "", "", "g", "u", "", False, {}, {}, {})
+    sides = [
+        Report(run, (measurement(edp=factor, seed=seed + at),)) for at, factor in ((0, 1), (1, edp))
+    ]
+    (there,) = compare(*sides, EDP_5).judgements
+    (back,) = compare(*reversed(sides), EDP_5).judgements
+    turned = {Verdict.WORSE: Verdict.BETTER, Verdict.BETTER: Verdict.WORSE}
+    assert back.verdict is turned.get(there.verdict, there.verdict)
+
+
+def test_the_intervals_widen_with_the_number_of_kernels(
+    judged: Callable[..., Comparison],
+) -> None:
+    widths = []
+    for count in (1, 100):
+        sides = [[measurement(f"k{n}", seed=n) for n in range(count)] for _ in range(2)]
+        comparison = judged(*sides)
+        assert comparison.comparisons == count
+        found = comparison.judgements[0].change
+        assert found is not None
+        widths.append(found.high - found.low)
+    assert widths[1] > 1.3 * widths[0]
+
+
+def test_an_interval_is_of_the_heat_ups_trials_too() -> None:
+    one = measurement()
+    known = sample(replace(one, warm_trials=(*one.trials, *one.trials)), "energy")
+    assert known is not None
+    assert known.degrees == 3 * len(one.trials) - 1
+
+
+def test_a_changed_kernel_is_found_by_its_label(judged: Callable[..., Comparison]) -> None:
+    old = replace(measurement(), kernel=KernelInfo("k01", "a" * 64, "record"))
+    new = replace(measurement(), kernel=KernelInfo("k01", "b" * 64, "file"), node_id="moved.py::t")
+    assert verdicts(judged([old], [new])) == ["SAME"]
+
+
+@pytest.mark.parametrize("change", [{"cap": "300W"}, {"cache": "cold"}])
+def test_another_cap_or_cache_is_another_item(
+    judged: Callable[..., Comparison], change: dict[str, str]
+) -> None:
+    comparison = judged([measurement()], [replace(measurement(), **change)])
+    assert verdicts(comparison) == []
+    assert [one.why for one in comparison.missing_in_base] == ["not in the baseline"]
+    assert [one.why for one in comparison.missing_in_new] == ["not in the new run"]
+    assert not comparison.passed  # there was nothing to judge
+
+
+def test_items_of_one_name_are_told_apart_by_their_ids(judged: Callable[..., Comparison]) -> None:
+    sides = [
+        [replace(measurement(edp=edp), node_id=f"{name}::t") for name, edp in pairs]
+        for pairs in ((("a", 1.0), ("b", 2.0)), (("b", 2.0), ("a", 1.0), ("c", 1.0)))
+    ]
+    comparison = judged(*sides)
+    assert verdicts(comparison) == ["SAME", "SAME"]
+    (unknown,) = comparison.missing_in_base
+    assert unknown.why == "the baseline has several of that name"
+
+
+def test_strict_fails_what_is_ambiguous_or_new(judged: Callable[..., Comparison]) -> None:
+    strict = GateSettings.parse(["edp:5%"], strict=True)
+    assert not judged([measurement()], [measurement(edp=1.05)], strict).passed
+    assert not judged([], [measurement()], strict).passed
+    assert judged([measurement(), measurement("k02")], [measurement()], strict).passed
+
+
+def test_without_a_limit_nothing_fails(judged: Callable[..., Comparison]) -> None:
+    comparison = judged([measurement()], [measurement(edp=2.0)], GateSettings.parse())
+    assert [j.metric for j in comparison.judgements] == ["time", "energy", "edp"]
+    assert verdicts(comparison) == ["WORSE"] * 3
+    assert comparison.passed
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_flagged_measurement_is_ambiguous(judged: Callable[..., Comparison], side: int) -> None:
+    sides = [[measurement()], [measurement(edp=2.0)]]
+    sides[side] = [replace(sides[side][0], validity=("not_steady",))]
+    comparison = judged(*sides)
+    assert verdicts(comparison) == ["AMBIGUOUS"]
+    (reason,) = comparison.judgements[0].reasons
+    assert reason.startswith("flagged")
+    assert reason.endswith("not_steady")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"enforced_power_limit_w": 300.0}, "the enforced power limit was 700 W and is 300 W"),
+        ({"trials": ()}, "no interval in the new run"),
+        ({"edp_mj_ms_ci95": None}, "no interval in the new run"),
+    ],
+)
+def test_what_else_cannot_be_decided(
+    judged: Callable[..., Comparison], change: dict[str, object], reason: str
+) -> None:
+    comparison = judged([measurement()], [replace(measurement(edp=2.0), **change)])
+    assert [(j.verdict, j.reasons) for j in comparison.judgements] == [("AMBIGUOUS", (reason,))]
+
+
+def test_another_workload_of_the_same_name_is_ambiguous(
+    judged: Callable[..., Comparison],
+) -> None:
+    other = measurement()
+    larger = replace(other, workload=replace(other.workload, flops=2 * other.workload.flops))
+    (judgement,) = judged([other], [larger]).judgements
+    assert judgement.reasons == ("the workload has changed under its name",)
+
+
+@pytest.mark.parametrize(
+    ("sources", "verdict"),
+    [
+        (("counter", "counter"), "WORSE"),
+        ((None, "counter"), "WORSE"),
+        (("instant power", "instant power"), "WORSE"),
+        (("counter", "instant power"), "AMBIGUOUS"),
+        (("average power", "counter"), "AMBIGUOUS"),
+        ((None, "average power"), "AMBIGUOUS"),
+    ],
+    ids=str,
+)
+def test_joules_of_different_sources_are_ambiguous_and_times_are_not(
+    judged: Callable[..., Comparison], sources: tuple[str | None, str | None], verdict: str
+) -> None:
+    base, new = (
+        replace(measurement(edp=edp), energy_source=source)
+        for edp, source in zip((1.0, 2.0), sources, strict=True)
+    )
+    comparison = judged([base], [new], GateSettings.parse(["time:5%,energy:5%,edp:5%"]))
+    assert verdicts(comparison) == ["WORSE", verdict, verdict]
+    if verdict == "AMBIGUOUS":
+        (reason,) = comparison.judgements[1].reasons
+        was, now = (source or "counter" for source in sources)
+        assert reason == f"the energy came from the {was} and comes from the {now}"
+
+
+@pytest.mark.parametrize(
+    ("difference", "allowance"),
+    [({"gpu_uuid": "GPU-2"}, "board"), ({"software": {"driver": "590"}}, "driver")],
+)
+def test_another_board_or_driver_is_ambiguous_unless_allowed(
+    judged: Callable[..., Comparison], difference: dict[str, object], allowance: str
+) -> None:
+    sides = [measurement()], [measurement(edp=2.0)]
+    comparison = judged(*map(list, sides), **difference)
+    assert verdicts(comparison) == ["AMBIGUOUS"]
+    assert allowance in comparison.judgements[0].reasons[0]
+    allowing = GateSettings.parse(["edp:5%"], allow=allowance)
+    assert verdicts(judged(*map(list, sides), allowing, **difference)) == ["WORSE"]
+
+
+def test_the_board_is_that_of_the_measurement(judged: Callable[..., Comparison]) -> None:
+    base = [replace(measurement(f"k0{n}"), gpu_uuid=f"GPU-{n}") for n in (1, 2)]
+    new = [replace(measurement(f"k0{n}", edp=2.0), gpu_uuid="GPU-2") for n in (1, 2)]
+    comparison = judged(base, new)
+    assert verdicts(comparison) == ["AMBIGUOUS", "WORSE"]
+    assert comparison.judgements[0].reasons == (
+        "another board than the baseline's (GPU-2 instead of GPU-1)",
+    )
+
+
+def test_another_board_widens_the_intervals(judged: Callable[..., Comparison]) -> None:
+    allowing = GateSettings.parse(["edp:5%"], allow="board")
+    widths = []
+    for uuid in ("GPU-1", "GPU-2"):
+        (found,) = judged([measurement()], [measurement()], allowing, gpu_uuid=uuid).judgements
+        assert found.change is not None
+        widths.append(found.change.high - found.change.low)
+    assert widths[1] > 3 * widths[0]
+
+
+@pytest.mark.parametrize(
+    ("difference", "word"),
+    [({"gpu_name": "NVIDIA A30"}, "gpu_name"), ({"emulated": False}, "emul")],
+)
+def test_another_kind_of_gpu_is_refused_by_name(
+    judged: Callable[..., Comparison], difference: dict[str, object], word: str
+) -> None:
+    with pytest.raises(InputError, match=f"they differ in {word}"):
+        judged([measurement()], [measurement()], **difference)
+
+
+def test_legacy_runs_are_refused(run_info: RunMaker) -> None:
+    good, legacy = (Report(run_info(legacy=flag), (measurement(),)) for flag in (False, True))
+    for sides in ((good, legacy), (legacy, good)):
+        with pytest.raises(InputError, match="marked legacy"):
+            compare(*sides, EDP_5)
+
+
+def test_a_kernel_that_fails_now_fails_the_gate(judged: Callable[..., Comparison]) -> None:
+    names = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
+    broken = replace(
+        measurement(), outcome="correctness", error="It is wrong.", **dict.fromkeys(names)
+    )
+    comparison = judged([measurement()], [broken])
+    assert [one.why for one in comparison.failed] == ["It is wrong."]
+    assert not comparison.passed
+    other = measurement("k02")
+    mended = judged([broken, other], [measurement(), other])
+    assert [one.why for one in mended.missing_in_base] == ["without figures in the baseline"]
+    assert mended.passed
+
+
+def test_the_views_say_the_same(judged: Callable[..., Comparison]) -> None:
+    comparison = judged(
+        [measurement(), measurement("k03")], [measurement(edp=1.2), measurement("k02")]
+    )
+    document = json.loads(json_document(comparison))
+    assert not document["passed"]
+    (found,) = document["judgements"]
+    assert (found["kernel"], found["metric"], found["verdict"]) == ("k01", "edp", "WORSE")
+    low, high = found["interval"]
+    assert low < found["change"] < high
+    assert math.isclose(found["change"], 0.2, abs_tol=0.02)
+    assert [one["kernel"] for one in document["missing_in_base"]] == ["k02"]
+    assert [one["kernel"] for one in document["missing_in_new"]] == ["k03"]
+    lines = list(terminal(comparison))
+    assert any("k01-current" in line and line.endswith("WORSE") for line in lines)
+    assert "missing in the new run: simulated-k03-current (not in the new run)" in lines
+    assert lines[-1].startswith("1 WORSE;")
+    assert lines[-1].endswith("FAILED")
+    page = markdown(comparison)
+    assert "| **WORSE** |" in page
+    assert page.startswith("# Failed: run new against run base\n")
+
+
+@pytest.mark.parametrize(("most", "verdict"), [(0.5, "WORSE"), (1.0, "AMBIGUOUS"), (2.0, "SAME")])
+def test_a_budget_is_judged_by_the_interval(most: float, verdict: str) -> None:
+    found = measurement()
+    assert found.edp_mj_ms is not None
+    judgement = judge_budget(found, most * found.edp_mj_ms, 0.0, EDP_5, 1)
+    assert judgement.verdict == verdict
+
+
+def test_a_budget_leaves_room_for_what_is_allowed() -> None:
+    found = measurement()
+    assert found.edp_mj_ms is not None
+    most = found.edp_mj_ms / 1.1
+    assert judge_budget(found, most, 0.0, EDP_5, 1).verdict is Verdict.WORSE
+    assert judge_budget(found, most, 0.2, EDP_5, 1).verdict is Verdict.SAME
+
+
+def test_a_flagged_measurement_leaves_its_budget_open() -> None:
+    flagged = replace(measurement(), validity=("host_gaps",))
+    judgement = judge_budget(flagged, 1e9, 0.0, EDP_5, 1)
+    assert (judgement.verdict, judgement.reasons) == ("AMBIGUOUS", ("flagged now: host_gaps",))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"fail": ["edp"]},
+        {"fail": ["edp:5"]},
+        {"fail": ["power:5%"]},
+        {"fail": ["edp:-5%"]},
+        {"fail": ["edp:5%", "edp:6%"]},
+        {"session_sd": "edp=1%"},
+        {"allow": "driver,gpu"},
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_used_are_told(words: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=r"^--(fail|session-sd|allow) "):
+        GateSettings.parse(**words)  # type: ignore[arg-type]
+
+
+def test_several_limits_in_any_form() -> None:
+    settings = GateSettings.parse(["edp:5%,time: 2.5 %", "energy:0%"], session_sd="edp:0.1%")
+    assert settings.limits == {"edp": 0.05, "time": 0.025, "energy": 0.0}
+    assert settings.enforced
+    assert settings.sd("edp") == settings.sd("edp", same_board=False) == 0.001
+    assert settings.sd("energy") < settings.sd("energy", same_board=False)

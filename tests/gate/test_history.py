@@ -1,0 +1,118 @@
+"""A metric over runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from gate_simulation import Session, drawn_measurement
+
+from pytest_gpuenergy.gate.history import history
+from pytest_gpuenergy.gate.history_views import json_document, markdown, terminal
+from pytest_gpuenergy.report import Report, RunInfo
+
+Runs = Callable[..., list[Report]]
+
+
+@pytest.fixture
+def runs(run_info: Callable[..., RunInfo]) -> Runs:
+    """A run a day, whose kernel k01 has the EDP that is given, in mJ ms."""
+
+    def make(edps: Sequence[float], first: int = 0, **changes: Any) -> list[Report]:
+        rng = np.random.default_rng(first)
+        measure = drawn_measurement(rng)
+        return [
+            Report(
+                run_info(
+                    run_id=f"run{first + day:03d}",
+                    started=f"2026-01-01T{first + day:02d}:00:00+00:00",
+                    git_revision=f"{first + day:040d}",
+                    **changes,
+                ),
+                (measure("k01", Session(0.0, 0.002 * rng.standard_normal()), edp),),
+            )
+            for day, edp in enumerate(edps)
+        ]
+
+    return make
+
+
+def test_a_change_is_found_with_its_size_and_revisions(runs: Runs) -> None:
+    (series,) = history(reversed(runs([1.0] * 10 + [1.06] * 8)), "edp")
+    assert [point.run.run_id for point in series.points] == [f"run{n:03d}" for n in range(18)]
+    (change,) = series.changes
+    assert change.relative == pytest.approx(0.06, abs=0.005)
+    assert (change.last.run.run_id, change.first.run.run_id) == ("run009", "run010")
+    assert series.spread == pytest.approx(0.0025, abs=0.0015)
+
+
+def test_boards_are_kept_apart(runs: Runs) -> None:
+    found = history(runs([1.0] * 8) + runs([1.1] * 8, 8, gpu_uuid="GPU-2"), "edp")
+    assert [len(series.points) for series in found] == [8, 8]
+    assert not any(series.changes for series in found)
+
+
+def test_flagged_points_are_shown_and_not_used(runs: Runs) -> None:
+    reports = runs([1.0] * 12)
+    flagged = [
+        replace(
+            report,
+            measurements=tuple(
+                replace(m, validity=("not_steady",), edp_mj_ms=9.0) for m in report.measurements
+            ),
+        )
+        for report in reports[6:]
+    ]
+    (series,) = history(reports[:6] + flagged, "edp")
+    assert len(series.points) == 12
+    assert len(series.clean) == 6
+    assert series.changes == ()
+    assert sum("not_steady" in line for line in terminal([series])) == 6
+
+
+def test_items_of_one_name_are_kept_apart(runs: Runs) -> None:
+    reports = [
+        replace(
+            report,
+            measurements=tuple(
+                replace(m, node_id=f"test_a.py::test[{size}]", edp_mj_ms=size)
+                for m in report.measurements
+                for size in (1.0, 2.0)
+            ),
+        )
+        for report in runs([1.0] * 4)
+    ]
+    found = history(reports, "edp")
+    assert [series.item for series in found] == ["test_a.py::test[1.0]", "test_a.py::test[2.0]"]
+    assert [series.spread for series in found] == [0, 0]
+    lines = list(terminal(found))
+    assert lines[0].startswith("simulated-k01-current (test_a.py::test[1.0]) EDP, NVIDIA H200")
+
+
+@pytest.mark.parametrize(
+    ("words", "count"), [([], 1), (["K01", "simul"], 1), (["k01-current"], 1), (["k02"], 0)]
+)
+def test_kernels_are_chosen_by_words(runs: Runs, words: list[str], count: int) -> None:
+    assert len(history(runs([1.0]), "time", words)) == count
+
+
+def test_a_spread_needs_runs(runs: Runs) -> None:
+    (series,) = history(runs([1.0, 1.0]), "edp")
+    assert series.spread is None
+
+
+def test_the_views_say_the_same(runs: Runs) -> None:
+    found = history(runs([1.0] * 10 + [1.06] * 8), "edp")
+    document = json.loads(json_document(found))
+    (series,) = document["series"]
+    assert (series["kernel"], series["unit"], len(series["points"])) == ("k01", "mJ·ms", 18)
+    assert [change["run_id"] for change in series["changes"]] == ["run010"]
+    lines = list(terminal(found))
+    assert lines[0].startswith("simulated-k01-current EDP, NVIDIA H200 GPU-1 (emulated), 18 runs")
+    assert lines[-1].startswith("  changed by +")
+    assert "from run run010 on, revision 0" in lines[-1]
+    assert "| simulated-k01-current | EDP | NVIDIA H200 (emulated) | 18 |" in markdown(found)

@@ -1,0 +1,147 @@
+"""Changes as logarithms of ratios, with intervals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.energy.statistics import estimate
+from pytest_gpuenergy.gate.ratio import Sample, log_excess, log_ratio, paired_log_ratio
+from pytest_gpuenergy.record.measurement import Interval
+
+MEANS = st.floats(1e-6, 1e6)
+ERRORS = st.floats(0, 0.1)
+DEGREES = st.integers(1, 50)
+SAMPLES = st.builds(Sample, MEANS, ERRORS, DEGREES)
+SDS = st.floats(0, 0.1)
+TAILS = st.floats(1e-6, 0.4)
+
+
+def of(values: list[float]) -> Sample:
+    found = estimate(values)
+    return Sample.of(found.mean, Interval(found.low, found.high), len(values))
+
+
+@given(st.lists(st.floats(0.9, 1.1), min_size=2, max_size=20), st.floats(0, 0.1))
+def test_what_all_trials_share_is_left_out(values: list[float], shared: float) -> None:
+    mean = math.fsum(values) / len(values)
+    found = estimate(values, known_variance=(shared * mean) ** 2)
+    interval = Interval(found.low, found.high)
+    sample = Sample.of(found.mean, interval, len(values), shared=shared)
+    assert sample.relative_error == pytest.approx(of(values).relative_error, abs=1e-6)
+    assert sample.degrees == of(values).degrees
+
+
+@given(SAMPLES, SAMPLES, SDS, TAILS)
+def test_swapping_the_sides_turns_the_change_round(
+    one: Sample, other: Sample, sd: float, tail: float
+) -> None:
+    there = log_ratio(one, other, session_sd=sd, tail=tail)
+    back = log_ratio(other, one, session_sd=sd, tail=tail)
+    assert back.mean == pytest.approx(-there.mean, abs=1e-12)
+    assert back.low == pytest.approx(-there.high, rel=1e-9, abs=1e-9)
+    assert back.high == pytest.approx(-there.low, rel=1e-9, abs=1e-9)
+
+
+@given(SAMPLES, SAMPLES, SDS, TAILS, st.floats(1e-3, 1e3))
+def test_the_unit_does_not_matter(
+    one: Sample, other: Sample, sd: float, tail: float, unit: float
+) -> None:
+    scaled = [Sample(s.mean * unit, s.relative_error, s.degrees) for s in (one, other)]
+    change = log_ratio(one, other, session_sd=sd, tail=tail)
+    again = log_ratio(*scaled, session_sd=sd, tail=tail)
+    for name in ("mean", "low", "high"):
+        expected = getattr(change, name)
+        assert getattr(again, name) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@given(SAMPLES, SAMPLES, SDS, SDS, TAILS)
+def test_more_noise_between_sessions_widens_the_interval(
+    one: Sample, other: Sample, first: float, second: float, tail: float
+) -> None:
+    # Only where the quantile is the same: a known variance also adds degrees of freedom.
+    one, other = (Sample(s.mean, s.relative_error, math.inf) for s in (one, other))
+    less, more = sorted((first, second))
+    narrow = log_ratio(one, other, session_sd=less, tail=tail)
+    wide = log_ratio(one, other, session_sd=more, tail=tail)
+    assert wide.high - wide.low >= (narrow.high - narrow.low) * (1 - 1e-9)
+
+
+@given(SAMPLES, SAMPLES, SDS, TAILS, TAILS)
+def test_more_certainty_widens_the_interval(
+    one: Sample, other: Sample, sd: float, first: float, second: float
+) -> None:
+    less, more = sorted((first, second))
+    wide = log_ratio(one, other, session_sd=sd, tail=less)
+    narrow = log_ratio(one, other, session_sd=sd, tail=more)
+    assert wide.high >= narrow.high - 1e-12
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(3)
+    sd, runs, truth = 0.004, 3000, math.log(1.03)
+    missed = 0
+    for _ in range(runs):
+        shifts = np.exp(sd * rng.standard_normal(2)) * [1, 1.03]
+        base, new = (
+            of((100 * shift * (1 + 0.003 * rng.standard_normal(4))).tolist()) for shift in shifts
+        )
+        change = log_ratio(base, new, session_sd=sd, tail=0.025)
+        missed += not change.low <= truth <= change.high
+    assert missed / runs == pytest.approx(0.05, abs=4 * math.sqrt(0.05 * 0.95 / runs))
+
+
+def test_paired_rounds_cover_the_truth_whatever_they_share() -> None:
+    rng = np.random.default_rng(4)
+    runs, missed = 3000, 0
+    for _ in range(runs):
+        drift = np.cumsum(rng.standard_normal(6)) * 0.05
+        ratios = (drift + 0.01 + 0.002 * rng.standard_normal(6)) - drift
+        change = paired_log_ratio(ratios.tolist(), tail=0.025)
+        missed += not change.low <= 0.01 <= change.high
+    assert missed / runs == pytest.approx(0.05, abs=4 * math.sqrt(0.05 * 0.95 / runs))
+
+
+def test_a_known_number_has_no_noise_of_its_own() -> None:
+    sample = Sample(1.05, 0.0, 3)
+    exact = log_excess(sample, 1.0, session_sd=0.01, tail=0.025)
+    assert exact.mean == pytest.approx(math.log(1.05))
+    assert exact.high - exact.low == pytest.approx(2 * 1.959964 * 0.01, rel=0.01)
+
+
+@pytest.mark.parametrize(("mean", "trials"), [(1.0, 1), (0.0, 4), (-1.0, 4), (math.nan, 4)])
+def test_a_sample_needs_trials_and_a_positive_mean(mean: float, trials: int) -> None:
+    with pytest.raises(ValueError, match="two trials and a mean above zero"):
+        Sample.of(mean, Interval(0.9, 1.1), trials)
+
+
+def test_a_mean_that_is_next_to_nothing_is_no_sample() -> None:
+    with pytest.raises(ValueError, match="as good as infinite"):
+        Sample.of(1e-320, Interval(0.9, 1.1), 4)
+
+
+def test_one_round_is_no_pair() -> None:
+    with pytest.raises(ValueError, match="two rounds"):
+        paired_log_ratio([0.1], tail=0.01)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e200, 0.0), (1e308, -1e308)])
+def test_an_interval_that_is_upside_down_is_no_sample(low: float, high: float) -> None:
+    with pytest.raises(ValueError, match="upside down"):
+        Sample.of(1.0, Interval(low, high), 4)
+
+
+@given(*[st.floats(5e-324, 1.7e308)] * 2, st.integers(1, 3), st.floats(1e-9, 0.4))
+def test_a_change_is_a_number_however_far_apart_the_sides_are(
+    one: float, other: float, degrees: int, tail: float
+) -> None:
+    base, new = (Sample(mean, 0.5, degrees) for mean in (one, other))
+    for change in (
+        log_ratio(base, new, session_sd=0.0, tail=tail),
+        log_excess(new, one, session_sd=0.0, tail=tail),
+    ):
+        assert 0 < math.exp(change.low) <= math.exp(change.high) < math.inf

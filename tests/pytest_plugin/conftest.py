@@ -1,0 +1,80 @@
+"""What the tests of the plugin share: a small project of its own, with a kernel that is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from small_project import BENCH, INI, PARTS
+
+import pytest_gpuenergy.devices.emulated.device
+import pytest_gpuenergy.devices.emulated.host
+import pytest_gpuenergy.pytest_plugin.bridge
+
+# Imported here they stay imported: pytester forgets what a run in this process imports.
+import pytest_gpuenergy.pytest_plugin.energy_benchmark
+import pytest_gpuenergy.pytest_plugin.header
+import pytest_gpuenergy.pytest_plugin.outputs
+import pytest_gpuenergy.pytest_plugin.progress
+import pytest_gpuenergy.pytest_plugin.session  # noqa: F401
+from pytest_gpuenergy.report import Report, RunFolder, load_report
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project in a folder of its own, whose tests run on the emulated GPU."""
+
+    pytester: pytest.Pytester
+
+    @property
+    def path(self) -> Path:
+        return self.pytester.path
+
+    def ini(self, text: str) -> None:
+        """Add lines to the pytest options, or tables after them."""
+        with (self.path / "pyproject.toml").open("a") as file:
+            file.write(text + "\n")
+
+    def module(self, text: str, name: str = "test_scale") -> None:
+        self.pytester.makepyfile(**{name: text})
+
+    def run(self, *arguments: str) -> pytest.RunResult:
+        return self.pytester.runpytest_inprocess(*arguments)
+
+    def run_apart(self, *arguments: str) -> pytest.RunResult:
+        """In a process of its own."""
+        return self.pytester.runpytest_subprocess(*arguments)
+
+    @property
+    def runs(self) -> list[Path]:
+        """Run folders, oldest first."""
+        return sorted((self.path / ".gpuenergy" / "runs").glob("*"))
+
+    def stored(self) -> Report:
+        """What the only run has put on disk, item by item."""
+        (folder,) = self.runs
+        return RunFolder(folder).load()
+
+    def report(self) -> Report:
+        """The JSON view of the only run."""
+        (folder,) = self.runs
+        return load_report(folder / "report.json")
+
+
+@pytest.fixture(autouse=True)
+def own_surroundings(machine_apart: None) -> None:
+    """No test here waits for another run's GPU."""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> Project:
+    (pytester.path / "pyproject.toml").write_text(INI)
+    pytester.makepyfile(parts=PARTS, test_scale=BENCH)
+    return Project(pytester)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In processes started from now on, CUDA sees no GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")

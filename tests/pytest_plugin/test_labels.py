@@ -1,0 +1,160 @@
+"""Under which labels items are recorded, and that no two of a run share one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.pytest_plugin.labels import item_label
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+ONE = ("--powercap", "450W")
+CAP = PowerCap(450.0, 3)
+TEST = """
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_scale({arguments}, load_kernel, energy_benchmark):
+    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE{label})
+"""
+
+
+def item(ids: str | None, *, capped: bool = True) -> Any:
+    """An item with these ids of its parameters."""
+    if ids is None:
+        return SimpleNamespace()
+    params = {"powercap": CAP} if capped else {}
+    return SimpleNamespace(callspec=SimpleNamespace(id=ids, params=params))
+
+
+@pytest.mark.parametrize(
+    ("ids", "workload", "base", "label"),
+    [
+        (None, "scale", "scale", "scale"),
+        ("450W", "scale", "scale", "scale"),
+        ("64-450W", "scale", "scale", "scale-64"),
+        ("64-float32-450W", "scale", "scale", "scale-64-float32"),
+        ("case1-k01-450W", "case1", "k01", "k01"),
+        ("case1-k01-450W", "case10", "k01", "k01-case1"),
+        ("case1-k010-450W", "case1", "k01", "k01-k010"),
+        ("block-4-64-450W", "block-4", "conv", "conv-64"),
+        ("450W-x-450W", "scale", "scale", "scale-450W-x"),
+        ("-1-450W", "scale", "scale", "scale--1"),
+        ("scale-450W", "scale", "scale", "scale"),
+        ("", "scale", "scale", "scale"),
+    ],
+)
+def test_labels_hold_what_the_record_lacks_otherwise(
+    ids: str | None, workload: str, base: str, label: str
+) -> None:
+    assert item_label(item(ids), base, workload, CAP) == label
+
+
+def test_a_parameter_called_as_the_cap_stays_where_no_cap_is_set() -> None:
+    assert item_label(item("current", capped=False), "f", "w", CURRENT) == "f-current"
+
+
+@given(st.lists(st.text("abc-0", max_size=8), min_size=2, max_size=2, unique=True))
+def test_different_parameters_give_different_labels(ids: list[str]) -> None:
+    one, other = (item_label(item(f"{text}-450W"), "f", "w", CAP) for text in ids)
+    assert one != other
+
+
+def test_items_of_a_parametrized_test_are_recorded_apart(project: Project) -> None:
+    project.module(TEST.format(arguments="size, powercap", label=""))
+    project.run("--powercap", "1,2").assert_outcomes(passed=4)
+    found = [(m.kernel.label, m.cap) for m in project.report().measurements]
+    assert sorted(found) == [
+        (label, cap) for label in ("scale-128", "scale-64") for cap in ("200W", "325W")
+    ]
+
+
+def test_without_a_cap_too(project: Project) -> None:
+    project.module(TEST.format(arguments="size", label=""))
+    project.run().assert_outcomes(passed=2)
+    labels = [m.kernel.label for m in project.report().measurements]
+    assert labels == ["scale-64", "scale-128"]
+
+
+def test_a_label_that_is_given_is_kept_as_it_is(project: Project) -> None:
+    project.module(TEST.format(arguments="size, powercap", label=', label=f"n{size}"'))
+    project.run(*ONE).assert_outcomes(passed=2)
+    assert {m.kernel.label for m in project.report().measurements} == {"n64", "n128"}
+
+
+def test_an_item_that_could_not_be_told_apart_is_refused(project: Project) -> None:
+    project.module(TEST.format(arguments="size, powercap", label=', label="same"'))
+    result = project.run(*ONE)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E *InputError: test_scale.py::test_scale[[]64-450W] and "
+            "test_scale.py::test_scale[[]128-450W] would both be recorded as scale-same-450W, *: "
+            "give energy_benchmark a label= of its own in each."
+        ]
+    )
+    (measurement,) = project.report().measurements
+    assert measurement.node_id == "test_scale.py::test_scale[64-450W]"
+
+
+def test_it_is_refused_too_when_the_other_one_was_measured_before_a_resume(
+    project: Project,
+) -> None:
+    project.module(TEST.format(arguments="size, powercap", label=', label="same"'))
+    project.run(*ONE, "-k", "128").assert_outcomes(passed=1, deselected=1)
+    flagged = any(m.validity for m in project.report().measurements)
+    result = project.run(*ONE, "--gpuenergy-resume")
+    result.assert_outcomes(failed=1, passed=int(flagged), skipped=int(not flagged))
+    assert len(project.report().measurements) == 1
+
+
+def test_two_tests_of_one_name_are_refused(project: Project) -> None:
+    project.module(
+        """
+        from parts import LAUNCH, SCALE, SOURCE
+
+        def test_a(load_kernel, energy_benchmark):
+            energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+
+        test_b = test_a
+        """
+    )
+    result = project.run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["E *: test_scale.py::test_a and test_scale.py::test_b would *"])
+
+
+def test_items_that_two_workers_measured_are_told_at_the_end(project: Project) -> None:
+    project.module(
+        """
+        import os, time
+        from pathlib import Path
+        import pytest
+        from parts import LAUNCH, SCALE, SOURCE
+
+        @pytest.mark.parametrize("number", range(2))
+        def test_scale(number, powercap, load_kernel, energy_benchmark):
+            # Each worker waits for the other, so that neither measures both.
+            Path("met-" + os.environ["PYTEST_XDIST_WORKER"]).touch()
+            deadline_s = time.monotonic() + 60
+            while len(list(Path().glob("met-*"))) < 2 and time.monotonic() < deadline_s:
+                os.sched_yield()
+            energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE, label="same")
+        """
+    )
+    arguments = ("-p", "no:benchmark", "-n", "2", "--gpu-device", "emulated:h200x2", *ONE)
+    result = project.run(*arguments)
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["gpuenergy: error: *[[]?-450W] and *[[]?-450W] were both recorded as scale-same-450W, *"]
+    )
+    assert len(project.report().measurements) == 2

@@ -1,0 +1,421 @@
+"""Power caps in a run: what is set, what is flagged or skipped, and that all is put back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.control.writers import choose_writer
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.pytest_plugin.header import header_lines
+from pytest_gpuenergy.support.errors import PowerCapError
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+
+def inject(monkeypatch: pytest.MonkeyPatch, **faults: object) -> None:
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(faults))
+
+
+def limit_w(spec: str = "emulated", index: int = 0) -> float:
+    with open_device(spec, index=index) as device:
+        return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
+
+
+def set_limit(watts: float, spec: str = "emulated", index: int = 0) -> None:
+    with open_device(spec, index=index) as device:
+        device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, round(watts * 1e3))
+
+
+def test_the_owners_limit_is_put_back_not_the_default_one(project: Project) -> None:
+    set_limit(400)
+    project.run("--powercap", "1,5").assert_outcomes(passed=2)
+    assert limit_w() == 400
+
+
+def test_a_limit_set_by_the_command_is_the_runs_own(project: Project) -> None:
+    assert main(["powercap", "set", "300", "--gpu-device", "emulated"]) == 0
+    project.run("--powercap", "current,5").assert_outcomes(passed=2)
+    enforced = {m.cap: m.enforced_power_limit_w for m in project.stored().measurements}
+    assert enforced == {"current": 300, "700W": 700}
+    assert limit_w() == 300
+    assert main(["powercap", "restore"]) == 0
+    assert limit_w() == 700
+
+
+def test_caps_refused_half_way_are_skipped_and_the_next_start_restores(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inject(monkeypatch, power_limit={"error": "unknown", "after_calls": 1})
+    result = project.run_apart("--powercap", "1,2,3", "-rs")
+    result.assert_outcomes(passed=1, skipped=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "gpuenergy: error: The power limit of NVIDIA H200 is not back at 700 W, where it was "
+            "(gpuenergy powercap restore tries again): *",
+            "SKIPPED * The power limit of NVIDIA H200 cannot be set to 325 W (*): check the card *",
+        ]
+    )
+    assert [m.cap for m in project.report().measurements] == ["200W"]
+    assert limit_w() == 200
+    monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
+    result = project.run("--powercap", "current")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["left behind by a run that was killed: The power limit of NVIDIA H200 is 700 W again."]
+    )
+    assert limit_w() == 700
+
+
+def test_a_limit_that_cannot_be_read_back_skips_the_item(project: Project) -> None:
+    project.module(
+        """
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def blind(gpu):
+            error = {"error": "unknown", "after_calls": 1}  # what comes before the write
+            gpu.inject("nvmlDeviceGetPowerManagementLimit", error)
+
+        def test_blind(powercap):
+            raise AssertionError("the cap was set")
+        """
+    )
+    result = project.run_apart("--powercap", "300W", "-rs")
+    result.assert_outcomes(skipped=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "gpuenergy: error: * is not back at 700 W, where it was *",
+            "SKIPPED * NVIDIA H200 does not tell its power limit (*): check it with nvidia-smi, *",
+        ]
+    )
+    assert limit_w() == 300
+    assert main(["powercap", "restore"]) == 0
+    assert limit_w() == 700
+
+
+def test_a_lower_enforced_limit_flags_the_measurement(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inject(monkeypatch, enforced_limit={"power_w": 250})
+    result = project.run("--powercap", "1,3", "-v")
+    result.assert_outcomes(passed=2)
+    low, high = project.stored().measurements
+    assert "enforced_limit_lower" not in low.validity
+    assert "enforced_limit_lower" in high.validity
+    assert (high.power_limit_w, high.enforced_power_limit_w) == (450, 250)
+
+
+def test_a_foreign_limit_in_mid_run_flags_the_item_and_skips_the_caps_that_follow(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inject(monkeypatch, limit_changed={"power_w": 600, "after_s": 1.5})
+    result = project.run("--powercap", "1,2,3", "-rs")
+    result.assert_outcomes(passed=1, skipped=2)
+    (measurement,) = project.stored().measurements
+    assert "power_limit_changed" in measurement.validity
+    result.stdout.fnmatch_lines(
+        ["SKIPPED * Somebody else has changed the power limit of NVIDIA H200 to 600 W: end *"]
+    )
+    assert limit_w() == 600
+
+
+def test_a_cap_that_cannot_be_set_fails_when_strict(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inject(monkeypatch, power_limit="no_permission")
+    result = project.run("--powercap", "1", "--strict-powercap")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*cannot be set to 200 W (*): run as root *"])
+
+
+def test_of_several_gpus_only_the_selected_one_is_touched(project: Project) -> None:
+    spec = "emulated:h200x4"
+    for index in range(4):
+        set_limit(600 + index, spec, index)
+    project.module(
+        """
+        from pytest_gpuenergy.devices.select import open_device
+
+        def test_others(powercap):
+            limits_w = []
+            for index in range(4):
+                with open_device("emulated:h200x4", index=index) as gpu:
+                    limit_mw = gpu.nvml.nvmlDeviceGetPowerManagementLimit(gpu.handle)
+                    limits_w.append(limit_mw / 1000)
+            assert limits_w == [powercap.power_limit_w, 601, 602, 603]
+        """
+    )
+    project.run("--gpu-device", spec, "--powercap", "1,2").assert_outcomes(passed=2)
+    assert [limit_w(spec, index) for index in range(4)] == [600, 601, 602, 603]
+
+
+def test_the_summary_names_the_caps_that_changed_nothing(project: Project) -> None:
+    result = project.run("--powercap", "1,4,5")
+    result.assert_outcomes(passed=3)
+    idle = [m for m in project.stored().measurements if not m.cap_binding]
+    assert idle
+    named = [m.cap for m in sorted(idle, key=lambda m: m.power_limit_w)]
+    result.stdout.fnmatch_lines(
+        [f"caps that changed nothing (no kernel was held back): {', '.join(named)}"]
+    )
+
+
+# -- caps that could be set for no item -------------------------------------------------------
+
+UNSET = "gpuenergy: error: The power cap"
+TABLE = '[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 450, 1000]'
+
+
+def sentences(result: pytest.RunResult) -> list[str]:
+    return [line for line in result.stdout.lines if "could be set for no item" in line]
+
+
+@pytest.fixture
+def no_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    inject(monkeypatch, power_limit="no_permission")
+
+
+@pytest.mark.usefixtures("no_rights")
+@pytest.mark.parametrize("where", ["command line", "ini file"])
+def test_a_cap_that_could_be_set_for_no_item_fails_the_run(project: Project, where: str) -> None:
+    project.ini('powercap = "3"' if where == "ini file" else "")
+    result = project.run("-rs", *(["--powercap", "3"] if where == "command line" else []))
+    result.assert_outcomes(skipped=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    reason = "The power limit of NVIDIA H200 cannot be set to 450 W (*): run as root (*)."
+    result.stdout.fnmatch_lines(
+        [
+            "power caps that could not be set: 450W (1 item)",
+            f"{UNSET} 450W could be set for no item: {reason}",
+            f"SKIPPED * {reason}",
+        ]
+    )
+    assert len(sentences(result)) == 1
+
+
+@pytest.mark.usefixtures("no_rights")
+@pytest.mark.parametrize("text", ["3,325W,1,700W", "all"])
+def test_several_caps_that_could_not_be_set_are_one_sentence(project: Project, text: str) -> None:
+    project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [200, 325, 450]')
+    result = project.run("--powercap", text)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    # 700 W is the limit the card has, which takes no write.
+    (sentence,) = sentences(result)
+    said = f"{UNSET}s 200W, 325W, 450W could be set for no item; the reason for 200W: The power "
+    assert sentence.startswith(said)
+
+
+@pytest.mark.usefixtures("no_rights")
+def test_of_all_caps_one_that_could_be_set_is_enough(project: Project) -> None:
+    result = project.run("--powercap", "all")
+    result.assert_outcomes(passed=1, skipped=4)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(
+        ["power caps that could not be set: 200W (1 item), 325W (1 item), 450W (1 item), 575W *"]
+    )
+
+
+def test_table_values_beyond_the_card_are_named_and_fail_when_named(project: Project) -> None:
+    project.ini(TABLE)
+    result = project.run("--powercap", "all")
+    assert result.ret == pytest.ExitCode.OK
+    reason = "100 W lies outside this card's constraints of 200 W to 700 W."
+    result.stdout.fnmatch_lines(
+        [
+            f"gpuenergy: power cap 100W cannot be set: {reason}",
+            "gpuenergy: power cap 1000W cannot be set: 1000 W lies outside *",
+            "power caps that could not be set: 100W (1 item), 1000W (1 item)",
+        ]
+    )
+    result = project.run("--powercap", "all,1")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert sentences(result) == [
+        f"{UNSET} 100W could be set for no item: Power cap 100W is skipped: {reason}"
+    ]
+
+
+def test_a_cap_that_could_be_set_for_one_of_its_items_is_enough(project: Project) -> None:
+    project.module(
+        """
+        import pytest
+
+        @pytest.fixture
+        def refusing(gpu):
+            gpu.inject("power_limit", "no_permission")
+
+        def test_set(powercap):
+            pass
+
+        def test_refused(refusing, powercap):
+            raise AssertionError("the cap was set")
+        """
+    )
+    # The limit cannot be put back either, which is why the run fails.
+    result = project.run_apart("--powercap", "1")
+    result.assert_outcomes(passed=1, skipped=1)
+    assert not sentences(result)
+    result.stdout.fnmatch_lines(["power caps that could not be set: 200W (1 item)"])
+
+
+@pytest.mark.usefixtures("no_rights")
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("assert False", pytest.ExitCode.TESTS_FAILED),
+        ("raise KeyboardInterrupt", pytest.ExitCode.INTERRUPTED),
+        ("pytest.exit('enough', returncode=0)", pytest.ExitCode.OK),
+    ],
+    ids=["failed", "interrupted", "ended"],
+)
+def test_nothing_is_said_of_caps_with_items_that_were_not_reached(
+    project: Project, statement: str, code: pytest.ExitCode
+) -> None:
+    project.module(
+        f"""
+        import pytest
+
+        def test_first(powercap):
+            pass
+
+        def test_ends():
+            {statement}
+
+        def test_last(powercap):
+            pass
+        """
+    )
+    result = project.run_apart("-x", "--powercap", "1", "--gpuenergy-order", "file")
+    assert result.ret == code
+    assert not sentences(result)
+    result.stdout.fnmatch_lines(["power caps that could not be set: 200W (1 item)"])
+
+
+@pytest.mark.usefixtures("no_rights")
+def test_nothing_is_said_of_caps_whose_items_were_deselected(project: Project) -> None:
+    result = project.run("--powercap", "1,5", "-k", "700W")
+    result.assert_outcomes(passed=1, deselected=1)
+    assert result.ret == pytest.ExitCode.OK
+
+
+def test_an_item_that_fails_before_its_cap_says_nothing_of_the_cap(project: Project) -> None:
+    project.module(
+        """
+        import pytest
+
+        @pytest.fixture
+        def broken():
+            raise ValueError("broken")
+
+        def test_scale(broken, powercap):
+            pass
+        """
+    )
+    result = project.run("--powercap", "1")
+    result.assert_outcomes(errors=1)
+    assert "could be set" not in result.stdout.str()
+
+
+@pytest.mark.parametrize(
+    ("earlier", "code"),
+    [("1,5", pytest.ExitCode.OK), ("5", pytest.ExitCode.TESTS_FAILED)],
+    ids=["measured", "not measured"],
+)
+def test_what_the_resumed_run_measured_counts(
+    project: Project, monkeypatch: pytest.MonkeyPatch, earlier: str, code: pytest.ExitCode
+) -> None:
+    project.run("--powercap", earlier)
+    inject(monkeypatch, power_limit="no_permission")
+    result = project.run("--powercap", "1,5", "--gpuenergy-resume")
+    assert result.ret == code
+    assert len(sentences(result)) == int(code != pytest.ExitCode.OK)
+
+
+def test_a_cap_that_is_not_of_the_option_may_be_skipped(project: Project) -> None:
+    project.module(
+        """
+        import pytest
+        from pytest_gpuenergy.control.powercap import PowerCap
+
+        MINE = PowerCap(350.0, unavailable="this is a small card")
+
+        @pytest.mark.parametrize("powercap", [MINE], indirect=True)
+        def test_own(powercap):
+            pass
+        """
+    )
+    result = project.run("--powercap", "1")
+    result.assert_outcomes(skipped=1)
+    assert result.ret == pytest.ExitCode.OK
+
+
+# -- the header of a real GPU, with an emulated one's NVML in its place ----------------------
+
+
+class Writer:
+    """Sets any limit but 325 W."""
+
+    name = "zeusd (/run/zeusd.sock)"
+
+    def check(self, limit_mw: int) -> None:
+        if limit_mw == 325_000:
+            raise PowerCapError("325 W is not allowed: ask for it.")
+
+
+def header(
+    monkeypatch: pytest.MonkeyPatch,
+    *caps: PowerCap,
+    persistent: bool = True,
+    find: Callable[[Any], object] = lambda _: Writer(),
+) -> list[str]:
+    with open_device("emulated") as device:
+        mode = int(persistent)
+        monkeypatch.setattr(type(device.nvml), "nvmlDeviceGetPersistenceMode", lambda *_: mode)
+        names = ("name", "uuid", "nvml", "handle", "clock")
+        real = SimpleNamespace(emulated=False, **{name: getattr(device, name) for name in names})
+        session: Any = SimpleNamespace(
+            device=real, caps=list(caps), limit_writer=lambda: find(real)
+        )
+        return header_lines(session)
+
+
+def test_the_header_names_who_sets_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert header(monkeypatch, PowerCap(200.0), CURRENT)[-1] == (
+        "gpuenergy: power limits are set through zeusd (/run/zeusd.sock)"
+    )
+
+
+def test_the_header_names_the_caps_that_nobody_may_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    caps = (PowerCap(200.0), CURRENT, PowerCap(450.0))
+    assert header(monkeypatch, *caps, find=choose_writer)[-1] == (
+        "gpuenergy: power caps 200W, 450W cannot be set: GPUENERGY_CAP_WRITES=deny forbids "
+        "changing the power limit of a real GPU: unset it, or use --powercap current."
+    )
+
+
+def test_the_header_names_a_cap_that_the_writer_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert header(monkeypatch, PowerCap(200.0), PowerCap(325.0))[-2:] == [
+        "gpuenergy: power limits are set through zeusd (/run/zeusd.sock)",
+        "gpuenergy: power cap 325W cannot be set: 325 W is not allowed: ask for it.",
+    ]
+
+
+def test_the_header_advises_persistence_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert header(monkeypatch, PowerCap(200.0), persistent=False)[-1] == (
+        "gpuenergy: persistence mode is off, so that a power limit is lost whenever the driver "
+        "unloads: sudo nvidia-smi -pm 1"
+    )
+
+
+def test_a_run_that_touches_nothing_says_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = header(monkeypatch, CURRENT, persistent=False)
+    assert lines[-1] == "gpuenergy: energy from the NVML energy counter; power caps: current"

@@ -1,0 +1,199 @@
+"""What a run says: header, words of each item, summary, JUnit properties."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+ONE = ("--powercap", "450W")
+FIGURES = r"\d+(\.\d+)? (µs|ms) \d+(\.\d+)? (µJ|mJ|J) \d[\d.e-]* mJ·ms"
+
+
+@pytest.fixture
+def flagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulated card is hot: no measurement is clean."""
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"thermal_throttle": True}))
+
+
+def test_the_header_says_emulated_and_names_the_caps(project: Project) -> None:
+    project.run("--collect-only", "--powercap", "1,current").stdout.fnmatch_lines(
+        [
+            "gpuenergy: EMULATED NVIDIA H200: results are checked for real, "
+            "time and energy are recorded or modelled",
+            "gpuenergy: energy from the modelled energy counter; power caps: 200W, current",
+        ]
+    )
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_the_header_says_that_no_gpu_was_found(project: Project) -> None:
+    project.run_apart("--gpu-device", "auto", "--collect-only").stdout.fnmatch_lines(
+        ["gpuenergy: EMULATED NVIDIA H200 (no usable NVIDIA GPU found): *"]
+    )
+
+
+def test_a_run_without_our_items_says_and_leaves_nothing(project: Project) -> None:
+    project.module("def test_plain():\n    pass\n")
+    result = project.run("-v")
+    result.assert_outcomes(passed=1)
+    assert "gpuenergy:" not in result.stdout.str()
+    assert "= gpuenergy =" not in result.stdout.str()
+    assert not (project.path / ".gpuenergy").exists()
+
+
+def test_verbose_words_hold_the_figures(project: Project) -> None:
+    result = project.run("-v")
+    result.assert_outcomes(passed=5)
+    lines = re.findall(r"^test_scale.py::test_scale\[\d+W\] (.*?) +\[", result.stdout.str(), re.M)
+    assert len(lines) == 5
+    flags = {m.cap: m.validity for m in project.stored().measurements}
+    for line, validity in zip(lines, flags.values(), strict=True):
+        assert re.fullmatch(("FLAGGED " if validity else "PASSED ") + FIGURES, line)
+    assert any(line.startswith("PASSED") for line in lines)
+
+
+@pytest.mark.usefixtures("flagged")
+def test_a_measurement_that_is_not_clean_is_flagged(project: Project) -> None:
+    result = project.run("-v", *ONE)
+    result.assert_outcomes(passed=1)
+    assert re.search(rf"test_scale\[450W\] FLAGGED {FIGURES}", result.stdout.str())
+    result.stdout.fnmatch_lines(["1 of 1 measurements are flagged (see validity)"])
+    (measurement,) = project.stored().measurements
+    assert {"sw_thermal_slowdown", "hw_thermal_slowdown"} & set(measurement.validity)
+
+
+@pytest.mark.usefixtures("flagged")
+def test_a_flagged_item_shows_as_an_exclamation_mark(project: Project) -> None:
+    project.run(*ONE).stdout.re_match_lines([r"test_scale\.py ! +\[100%\]"])
+
+
+def test_the_summary_marks_the_pareto_front(project: Project) -> None:
+    project.module(
+        """
+        import pytest
+        from parts import LAUNCH, SCALE, SOURCE
+
+        @pytest.mark.parametrize("label", ["lean", "wasteful"])
+        def test_scale(label, powercap, load_kernel, energy_benchmark):
+            launch, source = LAUNCH, SOURCE
+            if label == "wasteful":  # three more loads of every element
+                source = source.replace(
+                    "y[i] = factor * x[i];",
+                    "const volatile float* v = x; float z = 0; y[i] = factor * x[i];"
+                    "for (int k = 0; k < 300; ++k) z += v[(i + 32 * k) % 1024];"
+                    "if (z == 12345.0f) y[i] = z;",
+                )
+            energy_benchmark(load_kernel(source, **launch), workload=SCALE, label=label)
+        """
+    )
+    result = project.run("--powercap", "700W")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*= gpuenergy =*",
+            "scale at 700W (emulated)",
+            "  kernel * time * energy *EDP mJ·ms * power W * GFLOP/s *GFLOP/s/W",
+            "[*] lean *",
+            "  wasteful *",
+            "report: */report.json, CSV: */csv",
+        ]
+    )
+
+
+def test_the_summary_names_what_failed(project: Project) -> None:
+    project.module(
+        """
+        from parts import LAUNCH, SCALE, SOURCE
+
+        def test_broken(powercap, load_kernel, energy_benchmark):
+            source = SOURCE.replace("factor *", "nonsense *")
+            energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE, label="broken")
+        """
+    )
+    project.run(*ONE).stdout.fnmatch_lines(
+        ["*= gpuenergy =*", "scale at 450W (emulated)", "  broken * compile: line 4: *"]
+    )
+
+
+def test_figures_are_junit_properties(project: Project) -> None:
+    project.run("--junitxml=junit.xml", *ONE).assert_outcomes(passed=1)
+    document = ElementTree.parse(project.path / "junit.xml")
+    found = {p.get("name"): p.get("value") for p in document.iter("property")}
+    (measurement,) = project.report().measurements
+    assert float(str(found["time_ms"])) == measurement.time_ms
+    assert float(str(found["energy_mj"])) == measurement.energy_mj
+    assert float(str(found["edp_mj_ms"])) == measurement.edp_mj_ms
+    assert float(str(found["power_w"])) == measurement.power_w
+    assert float(str(found["enforced_power_limit_w"])) == 450.0
+    assert found["emulated"] == "True"
+    assert found["validity"] == " ".join(measurement.validity)
+    assert re.fullmatch(FIGURES, str(found["gpuenergy"]))
+
+
+def test_the_best_of_each_workload_is_told(project: Project) -> None:
+    project.run("--powercap", "1,5").stdout.fnmatch_lines(
+        [
+            "best of each workload (emulated)",
+            "  workload  least time * least energy * least EDP * best cap  Pareto",
+            "  scale     * at * mJ·ms * at * of 2",
+        ]
+    )
+
+
+def test_durations_say_where_the_time_went(project: Project) -> None:
+    lines = ["wall time of 1 item: *"]
+    lines += [f"  {name} *%" for name in ("compile", "verify", "load", "heat", "measure", "rest")]
+    lines += ["slowest items", "* test_scale.py::test_scale[[]450W[]] (compile *, measure *)"]
+    project.run("--gpuenergy-durations", *ONE).stdout.fnmatch_lines(lines)
+    (measurement,) = project.report().measurements
+    assert list(measurement.phases_s) == ["compile", "verify", "load", "heat", "measure"]
+    assert 0 < sum(measurement.phases_s.values()) <= measurement.wall_s
+
+
+def test_without_being_asked_nothing_is_said_of_durations(project: Project) -> None:
+    assert "wall time" not in project.run(*ONE).stdout.str()
+
+
+def test_a_long_run_tells_how_long_it_will_take(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.progress.INTERVAL_S", 0.0)
+    project.run("--powercap", "1,2,3").stdout.fnmatch_lines(
+        ["gpuenergy: 1 of 3 items, about * s left", "gpuenergy: 2 of 3 items, about * s left"]
+    )
+
+
+def test_a_quiet_run_does_not_tell_how_long_it_will_take(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.progress.INTERVAL_S", 0.0)
+    assert " left" not in project.run("-q", "--powercap", "1,2,3").stdout.str()
+
+
+def test_tests_that_are_not_ours_tell_no_progress(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.progress.INTERVAL_S", 0.0)
+    project.module("def test_one():\n    pass\n\ndef test_two():\n    pass\n")
+    assert " left" not in project.run().stdout.str()
+
+
+def test_quiet_keeps_the_best_and_drops_the_words(project: Project) -> None:
+    result = project.run("-q", *ONE)
+    result.assert_outcomes(passed=1)
+    text = result.stdout.str()
+    assert "PASSED" not in text
+    assert "scale at 450W (emulated)" not in text  # the heading of the table of all kernels
+    result.stdout.fnmatch_lines(
+        ["best of each workload (emulated)", "  scale * at 450W * 1 of 1", "report: *", "1 passed*"]
+    )

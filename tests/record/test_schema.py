@@ -1,0 +1,89 @@
+"""The published JSON Schema says what the code writes and reads."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pytest_gpuenergy.record.measurement import from_json
+from pytest_gpuenergy.record.schema import report_schema, schema_document
+from pytest_gpuenergy.report import Measurement
+from pytest_gpuenergy.report.views import json_document
+from pytest_gpuenergy.support.errors import ReportError
+
+Make = Callable[..., Any]
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    schema = report_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_the_published_schema_is_this_releases() -> None:
+    published = (ROOT / "docs" / "report.schema.json").read_text(encoding="utf-8")
+    assert published == schema_document(), "gpuenergy report --schema docs/report.schema.json"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "bench" / "results").glob("*/report.json")), ids=lambda p: p.parent.name
+)
+def test_shipped_reports_are_valid(validator: jsonschema.Draft202012Validator, path: Path) -> None:
+    validator.validate(json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_what_is_written_is_valid(
+    validator: jsonschema.Draft202012Validator, report: Make, measured: Make, failed: Make
+) -> None:
+    validator.validate(json.loads(json_document(report(measured(1), failed(2)))))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"energy_mj": None},
+        {"energy_mj": "7 mJ"},
+        {"outcome": "splendid"},
+        {"validity": "host_gaps"},
+        {"kernel": {"label": "k01"}},
+        {"cap": None},
+        {"time_ms": -1.0},
+        {"trials": [{"seconds": 0, "joules": 1.0, "launches": 1.0, "busy_seconds": 0.0}]},
+    ],
+    ids=str,
+)
+def test_schema_and_reader_refuse_the_same(
+    validator: jsonschema.Draft202012Validator,
+    report: Make,
+    measured: Make,
+    change: dict[str, object],
+) -> None:
+    document = json.loads(json_document(report(measured(1))))
+    validator.validate(copy.deepcopy(document))
+    item = document["measurements"][0] | change
+    with pytest.raises(ReportError):
+        from_json(Measurement, item)
+    assert not validator.is_valid({**document, "measurements": [item]})
+
+
+def test_fields_of_a_later_release_are_allowed(
+    validator: jsonschema.Draft202012Validator, report: Make, measured: Make
+) -> None:
+    document = json.loads(json_document(report(measured(1))))
+    document["measurements"][0]["later"] = 1
+    validator.validate(document)
+
+
+def test_another_version_is_not_valid(
+    validator: jsonschema.Draft202012Validator, report: Make
+) -> None:
+    document = json.loads(json_document(report())) | {"schema_version": 2}
+    assert not validator.is_valid(document)

@@ -1,0 +1,92 @@
+"""Scratch folders: gone when done with, and at the next start when nobody could do it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_gpuenergy.support.scratch import remove_leftovers, scratch_folder
+
+HOLDER = """
+import sys
+from pytest_gpuenergy.support.scratch import scratch_folder
+with scratch_folder(1) as folder:
+    (folder / "buffer").write_bytes(b"x" * 100)
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No room in shared memory, so that folders are made here."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    return tmp_path
+
+
+def held_by_another() -> tuple[subprocess.Popen[str], Path]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    folder = Path(process.stdout.readline().strip())
+    assert (folder / "buffer").exists()
+    return process, folder
+
+
+def test_a_folder_is_removed_with_what_is_in_it(place: Path) -> None:
+    with scratch_folder(10) as folder:
+        assert folder.parent == place
+        (folder / "buffer").write_bytes(b"x")
+    assert list(place.iterdir()) == []
+
+
+def test_a_folder_is_removed_after_an_error(place: Path) -> None:
+    def fail() -> None:
+        with scratch_folder(10):
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert list(place.iterdir()) == []
+
+
+def test_the_folder_of_a_killed_process_is_removed() -> None:
+    process, folder = held_by_another()
+    with process:
+        process.kill()
+    assert folder.exists()
+    remove_leftovers()
+    assert not folder.exists()
+
+
+def test_the_folder_of_a_living_process_is_kept() -> None:
+    process, folder = held_by_another()
+    with process:
+        remove_leftovers()
+        assert (folder / "buffer").exists()
+        process.communicate()
+
+
+@pytest.mark.parametrize("name", ["gpuenergy-new-abc", "gpuenergy-12", "other-12-abc", "notes"])
+def test_what_is_not_ours_is_kept(place: Path, name: str) -> None:
+    (place / name).mkdir()
+    remove_leftovers()
+    assert (place / name).exists()
+
+
+def test_links_and_files_of_such_a_name_are_kept(place: Path) -> None:
+    target = place / "precious"
+    target.mkdir()
+    (target / "file").write_text("kept")
+    (place / "gpuenergy-12-link").symlink_to(target)
+    (place / "gpuenergy-12-file").write_text("kept")
+    remove_leftovers()
+    assert (target / "file").exists()
+    assert len(list(place.iterdir())) == 3

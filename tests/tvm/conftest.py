@@ -1,0 +1,32 @@
+"""What the tests of tuning share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.support.worker import Worker
+from pytest_gpuenergy.tvm.lowering import KernelStore
+
+
+@pytest.fixture(scope="session")
+def child() -> Iterator[Worker]:
+    """Does with TVM what `tuning_child.Child` says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        worker = Worker("tuning_child:Child")
+        yield worker
+        worker.close()
+
+
+@pytest.fixture(scope="session")
+def lowering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KernelStore]:
+    """One process that lowers, for the whole session."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUENERGY_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        store = KernelStore()
+    with store:
+        yield store

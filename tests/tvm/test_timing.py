@@ -1,0 +1,64 @@
+"""The quick time of one launch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tuning_fakes import FakeDevice
+
+from pytest_gpuenergy.devices.device import Timeline
+from pytest_gpuenergy.engine.verification import arenas_for
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.tvm.timing import measure_time_ms, median_time_ms
+from pytest_gpuenergy.workloads import Conv2d
+
+WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)
+KERNEL = Kernel("text", (Launch("k", (1, 1, 1), (1, 1, 1), ("data", "weight", "output")),))
+
+
+def timeline(launches: list[float], busy_s: list[float]) -> Timeline:
+    return Timeline(np.array(busy_s), np.array(launches), np.array(busy_s))
+
+
+def test_it_is_the_gpu_time_of_a_launch() -> None:
+    device = FakeDevice(lambda _: 0.25)
+    with arenas_for(WORKLOAD, seed=0) as arenas:
+        assert measure_time_ms(device, KERNEL, WORKLOAD, arenas) == pytest.approx(0.25)
+
+
+def test_it_runs_for_as_long_as_told_by_the_devices_clock() -> None:
+    device = FakeDevice(lambda _: 0.25)
+    began_s = device.clock.now_s()
+    with arenas_for(WORKLOAD, seed=0) as arenas:
+        measure_time_ms(device, KERNEL, WORKLOAD, arenas, duration_s=0.04)
+    assert device.clock.now_s() - began_s == pytest.approx(0.04)
+
+
+def test_a_disturbed_batch_does_not_count() -> None:
+    busy_s = [0.0, 0.01, 0.02, 0.12, 0.13, 0.14]
+    assert median_time_ms(timeline([0, 10, 20, 30, 40, 50], busy_s)) == pytest.approx(1.0)
+
+
+def test_the_first_batch_does_not_count_when_there_are_others() -> None:
+    assert median_time_ms(timeline([0, 10, 20, 30], [0, 0.5, 0.51, 0.52])) == pytest.approx(1.0)
+
+
+def test_a_single_batch_is_enough() -> None:
+    assert median_time_ms(timeline([0, 1], [0, 0.5])) == pytest.approx(500.0)
+
+
+@pytest.mark.parametrize("launches", [[], [0], [0, 0], [5, 5]])
+def test_no_finished_launch_is_a_fault(launches: list[float]) -> None:
+    with pytest.raises(KernelFault) as fault:
+        median_time_ms(timeline(launches, [0.1] * len(launches)))
+    assert fault.value.outcome == "runtime"
+
+
+def test_a_fault_of_the_kernel_passes_through() -> None:
+    def hang(kernel: Kernel) -> float:
+        raise KernelFault("timeout", f"{kernel.short_digest} hangs.")
+
+    with arenas_for(WORKLOAD, seed=0) as arenas, pytest.raises(KernelFault) as fault:
+        measure_time_ms(FakeDevice(hang), KERNEL, WORKLOAD, arenas)
+    assert fault.value.outcome == "timeout"

@@ -1,0 +1,215 @@
+"""``gpuenergy tune`` on the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.control.lease import enforced_limit_w
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tvm.database import load_database
+from pytest_gpuenergy.tvm.records import find_records, load_records
+from pytest_gpuenergy.tvm.settings import SearchSettings
+from pytest_gpuenergy.tvm.tuner import Tuner, TuneResult
+from pytest_gpuenergy.workloads import CASES, Conv2d
+
+pytestmark = pytest.mark.tvm
+EMULATED = ["--gpu-device", "emulated"]
+COMMAND = [sys.executable, "-m", "pytest_gpuenergy.cli", "tune", "--gpu-device", "emulated"]
+
+
+def tune(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*COMMAND, "--case", "case7", "--keep", "1", "--out", str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a command printed, and the folder it wrote."""
+
+    done: subprocess.CompletedProcess[str]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    folder = tmp_path_factory.mktemp("tuned")
+    return Tuned(tune(folder, "--trials", "3", "--no-energy", "--json"), folder)
+
+
+def test_it_tunes_on_the_emulated_gpu(tuned: Tuned) -> None:
+    (outcome,) = json.loads(tuned.done.stdout)
+    assert (outcome["workload"], outcome["tried"], outcome["kept"]) == ("case7", 3, 1)
+    assert "case7: 3 of 3 trials" in tuned.done.stderr
+    path = find_records(tuned.folder, CASES["case7"])
+    assert outcome["path"] == str(path)
+    assert load_records(path).gpu.endswith("(emulated)")
+    assert load_records(path).recorded(1) == ()
+
+
+def test_it_measures_later(tuned: Tuned, tmp_path: Path) -> None:
+    shutil.copytree(tuned.folder, tmp_path, dirs_exist_ok=True)
+    header, row = tune(tmp_path, "--trials", "3", "--resume").stdout.splitlines()
+    assert header.split()[:4] == ["workload", "trials", "valid", "kept"]
+    assert row.split()[:4] == ["case7", "3", "3", "1"]
+    (figures,) = load_records(find_records(tmp_path, CASES["case7"])).recorded(1)
+    assert figures.energy_mj == pytest.approx(figures.time_ms * figures.power_w, rel=0.05)
+
+
+def test_an_outcome_that_was_lost_is_written_by_resume(tuned: Tuned, tmp_path: Path) -> None:
+    shutil.copytree(tuned.folder, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "performance")
+    (tmp_path / "tuning.csv").write_text("")  # as a full disk leaves it
+    for passed_over in (False, True):
+        done = tune(tmp_path, "--trials", "3", "--no-energy", "--resume")
+        assert ("chosen and proven already" in done.stderr) == passed_over
+    (row,) = csv.DictReader((tmp_path / "tuning.csv").read_text().splitlines())
+    assert row["workload"] == "case7"
+    assert len(list((tmp_path / "performance").glob("case7_*.json"))) == 1
+
+
+def test_what_tunings_came_to_is_a_table(tuned: Tuned) -> None:
+    (row,) = csv.DictReader((tuned.folder / "tuning.csv").read_text().splitlines())
+    assert datetime.fromisoformat(row["started"]) <= datetime.now(UTC)
+    assert (row["workload"], row["tried"], row["kept"]) == ("case7", "3", "1")
+    (rate,) = (tuned.folder / "performance").glob("case7_conv2d_*.json")
+    assert int(rate.read_text()) == pytest.approx(float(row["best_gflops"]), abs=1)
+
+
+def test_equal_shapes_are_tuned_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = tuned_names(monkeypatch)
+    arguments = ["--case", "case7,resnet09", "--network", "cases", "--out", str(tmp_path)]
+    assert main(["tune", *EMULATED, *arguments]) == 0
+    assert tuned == ["case7", *(f"case{k}" for k in range(1, 7))]
+    assert "resnet09: has the shape of case7, whose records serve it" in capsys.readouterr().err
+
+
+def test_quick_takes_the_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = tuned_names(monkeypatch)
+    assert main(["tune", *EMULATED, "--quick", "--out", str(tmp_path)]) == 0
+    assert tuned == ["case1", "case7"]
+
+
+def test_what_was_tuned_is_told_when_the_rest_was_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(_: Tuner, workloads: Sequence[Conv2d], __: SearchSettings) -> Iterator[TuneResult]:
+        yield result_of(workloads[0])
+        raise InputError("1 of 2 workloads could not be tuned.")
+
+    monkeypatch.setattr(Tuner, "tune", half)
+    arguments = ["--case", "case6,case7", "--out", str(tmp_path)]
+    assert main(["tune", *EMULATED, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].split()[0] == "case6"
+    assert "1 of 2 workloads could not be tuned." in err
+
+
+def test_a_search_runs_under_its_power_cap_and_leaves_the_prior_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+
+    def look(tuner: Tuner, workloads: Sequence[Conv2d], _: SearchSettings) -> Iterator[TuneResult]:
+        limits.append(enforced_limit_w(tuner.device))
+        yield from map(result_of, workloads)
+
+    monkeypatch.setattr(Tuner, "tune", look)
+    monkeypatch.delenv("GPUENERGY_CAP_WRITES")
+    arguments = ["--case", "case7", "--powercap", "300W", "--out", str(tmp_path)]
+    assert main(["tune", *EMULATED, *arguments]) == 0
+    assert limits == [300.0]
+    with open_device("emulated") as device:
+        assert enforced_limit_w(device) == 700.0
+
+
+def tuned_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the workloads that the command tunes, instead of tuning them."""
+    names: list[str] = []
+
+    def note(_: Tuner, workloads: Sequence[Conv2d], __: SearchSettings) -> Iterator[TuneResult]:
+        for workload in workloads:
+            names.append(workload.name)
+            yield result_of(workload)
+
+    monkeypatch.setattr(Tuner, "tune", note)
+    return names
+
+
+def result_of(workload: Conv2d) -> TuneResult:
+    path = Path(f"{workload.name}_conv2d.json")
+    return TuneResult(
+        workload.name, path, "2026-11-21T00:00:00+00:00", 1, 1, 1, 1.0, 1.0, (1.0,), (), 1, 1, None
+    )
+
+
+def test_an_interrupt_keeps_what_was_tried(tmp_path: Path) -> None:
+    arguments = ["--case", "case7", "--trials", "20", "--no-energy", "--strategy", "replay-trace"]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if " trials, best " in line:  # a trial has ended
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 130, (lines, rest)
+    assert "what was tried is kept in" in rest
+    journal = (tmp_path / "case7" / "raw" / "trials.jsonl").read_text().splitlines()
+    assert len(load_database(tmp_path / "case7" / "raw").records) == len(journal) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--case", "case99"], "no workload 'case99'"),
+        (["--case", ","], "No workload is named"),
+        (["--network", "alexnet"], "no network 'alexnet'"),
+        (["--shape", "1,2,3"], "--shape '1,2,3' is not understood"),
+        (["--case", "case1", "--objective", "speed"], "--objective"),
+        (["--case", "case1", "--powercap", "9", *EMULATED], "--powercap 9: this GPU's table has"),
+        (["--case", "case1", "--powercap", "all", *EMULATED], "takes one power limit"),
+        (["--case", "case1", "--trials", "many"], "'many' is not a number from 0 to 30000"),
+        (["--case", "case1", "--keep", "0"], "'0' is not a number from 1 to 25"),
+        (["--case", "case1", "--keep", "26"], "'26' is not a number from 1 to 25"),
+        (["--case", "case1", "--seed", "-1"], "--seed"),
+    ],
+)
+def test_wrong_usage_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["tune", *arguments, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_that_is_not_there_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--case", "case1", "--out", str(tmp_path), "--gpu-device", "nonsense"]
+    assert main(["tune", *arguments]) == 2
+    assert "--gpu-device 'nonsense' is not understood" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""What tests do with TVM in a child process, so that it stays out of pytest's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.tvm.lower import Lowerer, conv2d_module, cuda_target, to_kernel
+from pytest_gpuenergy.tvm.requirements import without_tensor_intrinsics
+from pytest_gpuenergy.tvm.settings import Space
+from pytest_gpuenergy.tvm.spaces import GemmForm, as_gemm, space_generator
+from pytest_gpuenergy.workloads import Conv2d
+
+
+class Child:
+    """Made in the child by `pytest_gpuenergy.support.worker.Worker`."""
+
+    def lower_two_stages(self) -> Kernel:
+        """The kernel of B = 2 A, C = B + 1, where B is in memory between two launches."""
+        return _lowered(_scheduled(shared=False))
+
+    def lower_shared(self) -> Kernel:
+        """The kernel of C = 2 A + 1 through dynamic shared memory."""
+        return _lowered(_scheduled(shared=True))
+
+    def lower_beside_a_cuda_runtime(self, workload: Conv2d, record: str) -> Kernel:
+        """The kernel of a record in a process where TVM could compile, but must not."""
+        import tvm_ffi
+
+        @tvm_ffi.register_global_func("ffi.Module.create.cuda", override=True)  # type: ignore[untyped-decorator]
+        def compile_it(*_: object) -> None:
+            raise ValueError("compiled")
+
+        return Lowerer().lower(workload, record)
+
+    def lower_form(self, workload: Conv2d, form: GemmForm) -> Kernel:
+        """The kernel of a convolution as a matrix product, with tiles drawn at random."""
+        import tvm
+        from tvm.s_tir import meta_schedule as ms
+
+        target = cuda_target("sm_90")
+        schedule = tvm.s_tir.Schedule(conv2d_module(workload), seed=1)
+        as_gemm(schedule, workload.shape, form)
+        with without_tensor_intrinsics():
+            context = ms.TuneContext(
+                schedule.mod, target=target, space_generator="cuda", num_threads=1
+            )
+        for rule in ms.postproc.Postproc.create("cuda"):
+            rule._initialize_with_tune_context(context)
+            if not rule.apply(schedule):
+                raise ValueError(type(rule).__name__)
+        return to_kernel(schedule.mod, target, [tensor.name for tensor in workload.tensors])
+
+    def traces(
+        self, workload: Conv2d, space: Space, number: int = 0, processes: int = 1
+    ) -> Sequence[str]:
+        """The schedules of a space, before their tiles are drawn."""
+        from tvm.s_tir import meta_schedule as ms
+
+        with without_tensor_intrinsics():
+            context = ms.TuneContext(
+                conv2d_module(workload),
+                target=cuda_target("sm_90"),
+                space_generator=space_generator(workload.shape, space, number, processes),
+                num_threads=1,
+            )
+        return [str(schedule.trace) for schedule in context.generate_design_space()]
+
+
+class Dying:
+    """Cannot be made without ending its process."""
+
+    def __init__(self, *_: object) -> None:
+        os.abort()
+
+
+def _lowered(module: Any) -> Kernel:
+    return to_kernel(module, cuda_target("sm_90"), ["input", "result"])
+
+
+def _scheduled(*, shared: bool) -> Any:
+    import tvm
+    from tvm import te
+
+    a = te.placeholder((1024,), "float32", "A")
+    b = te.compute((1024,), lambda i: a[i] * 2.0, name="B")
+    c = te.compute((1024,), lambda i: b[i] + 1.0, name="C")
+    schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([a, c])}))
+    blocks = {name: schedule.get_sblock(name) for name in ("B", "C")}
+    outer = None
+    for name in ("C",) if shared else ("B", "C"):
+        outer, inner = schedule.split(schedule.get_loops(blocks[name])[0], [None, 128])
+        schedule.bind(outer, "blockIdx.x")
+        schedule.bind(inner, "threadIdx.x")
+    if shared:
+        schedule.set_scope(blocks["B"], 0, "shared.dyn")
+        schedule.compute_at(blocks["B"], outer)
+        inner = schedule.get_loops(blocks["B"])[-1]
+        schedule.bind(inner, "threadIdx.x")
+    return schedule.mod
