@@ -46,6 +46,7 @@ def load_kernel(
     block: int | Sequence[int] | None = None,
     arguments: Sequence[str] | None = None,
     shared_bytes: int = 0,
+    folder: Path | None = None,
 ) -> Kernel:
     """A CUDA kernel from a source file, from source text or from an exported launch plan.
 
@@ -57,6 +58,7 @@ def load_kernel(
         block: threads of a block, likewise.
         arguments: names of the workload's tensors and scalars, in the order of the parameters.
         shared_bytes: dynamic shared memory of a block, in bytes.
+        folder: what a relative path starts from; None: the current folder.
 
     Raises:
         InputError: the file, the text or the launch cannot be used.
@@ -66,7 +68,7 @@ def load_kernel(
     if isinstance(path_or_source, str) and _TEXT_SIGN.search(text):
         source, origin = text, Origin("source")
     else:
-        path = Path(text)
+        path = Path(text) if folder is None else folder / text
         if path.suffix == ".json":
             if clash := [name for name, value in given.items() if value is not None]:
                 raise InputError(

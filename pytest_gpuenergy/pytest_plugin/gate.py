@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuenergy.gate.settings import GateSettings, parse_percent
+from pytest_gpuenergy.pytest_plugin.names import BUDGET_MARKER
 from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.terminal import printable, show_section
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.record.measurement import Measurement, RunInfo
     from pytest_gpuenergy.report.store import Report
 
-MARKER = "edp_budget"
 VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
 """Names of JUnit properties, or how they end: ``edp_verdict``, ``edp_change``."""
 
@@ -48,7 +48,7 @@ class EdpBudget:
         unknown = [*map(repr, mark.args), *sorted({*mark.kwargs} - {"max_mj_ms", "rel"})]
         if unknown:
             raise InputError(
-                f"The marker {MARKER} does not take {unknown[0]}: "
+                f"The marker {BUDGET_MARKER} does not take {unknown[0]}: "
                 'write edp_budget(max_mj_ms=0.15, rel="3%").'
             )
         most = mark.kwargs.get("max_mj_ms")
@@ -58,10 +58,12 @@ class EdpBudget:
             or not 0 < most <= _MOST_MJ_MS
         ):
             raise InputError(
-                f"The marker {MARKER} needs max_mj_ms, a number of mJ·ms above 0, up to "
+                f"The marker {BUDGET_MARKER} needs max_mj_ms, a number of mJ·ms above 0, up to "
                 f"{_MOST_MJ_MS:g}, not {most!r}."
             )
-        return cls(float(most), parse_percent(mark.kwargs.get("rel", "0%"), f"{MARKER}'s rel"))
+        return cls(
+            float(most), parse_percent(mark.kwargs.get("rel", "0%"), f"{BUDGET_MARKER}'s rel")
+        )
 
 
 def measures_energy(item: pytest.Item) -> bool:
@@ -148,13 +150,15 @@ class GatePlugin:
             measures = measures_energy(item)
             if measures and self._baseline is not None:
                 comparisons += len(self._settings.limits)
-            if (mark := item.get_closest_marker(MARKER)) is None:
+            if (mark := item.get_closest_marker(BUDGET_MARKER)) is None:
                 continue
             comparisons += 1
             try:
                 EdpBudget.of(mark)
                 if not measures:
-                    raise InputError(f"The marker {MARKER} needs the fixture energy_benchmark.")
+                    raise InputError(
+                        f"The marker {BUDGET_MARKER} needs the fixture energy_benchmark."
+                    )
             except InputError as error:
                 self._unusable[item.nodeid] = f"{item.nodeid}: {error}"
         self._comparisons = max(1, comparisons)
@@ -220,7 +224,7 @@ class GatePlugin:
             yield self._overtaken
 
     def _judge_budget(self, item: pytest.Item, measurement: Measurement) -> Iterator[str]:
-        mark = item.get_closest_marker(MARKER)
+        mark = item.get_closest_marker(BUDGET_MARKER)
         if mark is None:
             return
         from pytest_gpuenergy.gate.verdict import Verdict, judge_budget

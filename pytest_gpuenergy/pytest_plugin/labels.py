@@ -9,6 +9,7 @@ import pytest
 
 from pytest_gpuenergy.control.powercap import PowerCap
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
 
 
 def kernel_label(subject: Kernel | Callable[..., Any]) -> str:
@@ -33,7 +34,7 @@ def item_label(item: pytest.Item, label: str, workload: str, cap: PowerCap) -> s
     if callspec is None:
         return label
     ids = callspec.id
-    if "powercap" in callspec.params:
+    if {"powercap", POWERCAP_FIXTURE} & callspec.params.keys():
         ids = _without(ids, cap.label, last=True)  # it is the last parameter, unless set by hand
     for known in (workload, label):
         ids = _without(ids, known)

@@ -13,12 +13,10 @@ from pytest_gpuenergy.control.powercap import cap_words
 from pytest_gpuenergy.devices.cache import STATES, CacheState
 from pytest_gpuenergy.devices.select import check_spec
 from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.pytest_plugin.option_table import named_device
 from pytest_gpuenergy.pytest_plugin.xdist import GPU
 from pytest_gpuenergy.support.errors import InputError
 
-TIMEOUT_S = 60.0
-LOCK_WAIT_S = 10.0
-ANCHOR_S = 300.0
 _MOST_S = 1_000_000
 ORDERS = ("interleaved", "file")
 _T = TypeVar("_T")
@@ -91,127 +89,6 @@ class Options:
             "gpuenergy-order": self.order,
             "gpuenergy-anchor": f"{self.anchor_s:g}",
         }
-
-
-def add_options(parser: pytest.Parser) -> None:
-    """Add the options of group ``gpuenergy``, each with an ini option of the same name."""
-    group = parser.getgroup("gpuenergy", "energy of GPU kernels")
-
-    def add(name: str, help_text: str, *, ini: Any = "string", **keywords: Any) -> None:
-        default = keywords.pop("ini_default", False if ini == "bool" else "")
-        group.addoption(name, default=None, help=help_text.replace("%", "%%"), **keywords)
-        parser.addini(name.lstrip("-").replace("-", "_"), help_text, type=ini, default=default)
-
-    add(
-        "--gpu-device",
-        "Where kernels run: auto (the first NVIDIA GPU, else emulated; the default), an index, a "
-        "UUID, or emulated[:PROFILE][xN]. With pytest-xdist, -n auto then gives each GPU a worker",
-        metavar="DEVICE",
-    )
-    add(
-        "--powercap",
-        "Power caps to measure under, comma-separated: 1 to 5 (index into the GPU's table, "
-        "1 = lowest), watts such as 300W, all, or current (touch nothing). Default: current on "
-        "a real GPU, all on the emulated one",
-        metavar="LIST",
-    )
-    add(
-        "--strict-powercap",
-        "Fail, rather than skip, items whose power cap cannot be set",
-        ini="bool",
-        action="store_true",
-    )
-    add("--gpuenergy-json", "Write the report to this file as JSON", metavar="PATH")
-    add("--gpuenergy-csv", "Write the classic CSV tree to this folder", metavar="DIR")
-    add("--gpuenergy-html", "Write the report to this file as one HTML page", metavar="PATH")
-    add(
-        "--gpuenergy-durations",
-        "Show where the wall time went: compiling, verifying, loading, heating up, measuring",
-        ini="bool",
-        action="store_true",
-    )
-    add(
-        "--gpuenergy-resume",
-        "Continue the last run: skip items that it measured without a flag",
-        ini="bool",
-        action="store_true",
-    )
-    add(
-        "--gpuenergy-timeout",
-        f"Seconds after which a kernel counts as hung (default: {TIMEOUT_S:g})",
-        metavar="S",
-        ini_default=f"{TIMEOUT_S:g}",
-    )
-    add(
-        "--gpuenergy-lock-wait",
-        "Seconds to wait for a GPU that another run uses, before giving up (default: "
-        f"{LOCK_WAIT_S:g})",
-        metavar="S",
-        ini_default=f"{LOCK_WAIT_S:g}",
-    )
-    add(
-        "--gpuenergy-cache",
-        "State of the L2 cache when a launch begins: hot (launches share their buffers; the "
-        "default) or cold (buffers rotate through more than the L2)",
-        metavar="STATE",
-        ini_default="hot",
-    )
-    add(
-        "--gpuenergy-order",
-        "Order of items with several power caps or kernels: interleaved (so that the card's "
-        "warming up is spread evenly over both; the default) or file (as they are written)",
-        metavar="ORDER",
-        ini_default="interleaved",
-    )
-    add(
-        "--gpuenergy-anchor",
-        "Seconds from one measurement of an anchor kernel to the next, in runs that last that "
-        "long: what has drifted is flagged; 0 for none (default: "
-        f"{ANCHOR_S:g})",
-        metavar="S",
-        ini_default=f"{ANCHOR_S:g}",
-    )
-    add(
-        "--gpuenergy-export",
-        "Write the kernels and their inputs to this folder once they are proved right, and measure "
-        "nothing",
-        metavar="DIR",
-    )
-    add(
-        "--gpuenergy-compare",
-        "Judge what is measured by this run: a JSON report, a run folder or a run id",
-        metavar="BASELINE",
-    )
-    add(
-        "--gpuenergy-fail",
-        "Fail items whose time, energy or edp is worse than the baseline's by more than this, such "
-        "as edp:5%; may be repeated (default: judge all three at 5%, fail none)",
-        metavar="METRIC:PERCENT",
-        action="append",
-    )
-    add(
-        "--gpuenergy-strict",
-        "Fail also items whose verdict is AMBIGUOUS, or that the baseline lacks",
-        ini="bool",
-        action="store_true",
-    )
-    add(
-        "--gpuenergy-session-sd",
-        "Standard deviation of a figure between sessions, such as energy:0.3%,edp:0.4% "
-        "(default: see docs/gate.md)",
-        metavar="LIST",
-    )
-    add(
-        "--gpuenergy-allow",
-        "Differences from the baseline that do not make every verdict AMBIGUOUS: board, driver",
-        metavar="LIST",
-    )
-
-
-def named_device(config: pytest.Config) -> str | None:
-    """What the command line says of ``--gpu-device``, or else the ini file; None: nothing."""
-    given = config.getoption("gpu_device")
-    return (config.getini("gpu_device") or None) if given is None else str(given)
 
 
 def _either(config: pytest.Config, name: str) -> Any:

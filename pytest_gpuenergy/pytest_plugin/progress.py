@@ -58,22 +58,20 @@ class ProgressPlugin:
     def __init__(self, config: pytest.Config, is_ours: Callable[[pytest.TestReport], bool]) -> None:
         self._config = config
         self._is_ours = is_ours
-        self._session: pytest.Session | None = None
         self._progress = Progress(CI_INTERVAL_S if os.environ.get("CI") else INTERVAL_S)
         self._ours = self._skipped = False
-
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Keep the session, which knows how many items there are, under pytest-xdist too."""
-        self._session = session
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count an item when its last phase is over."""
         self._ours = self._ours or self._is_ours(report)
         self._skipped = report.skipped or (self._skipped and report.when != "setup")
-        if report.when != "teardown" or self._session is None:
+        plugins = self._config.pluginmanager
+        # It knows how many items there are, under pytest-xdist too.
+        session: pytest.Session | None = plugins.get_plugin("session")
+        if report.when != "teardown" or session is None:
             return
-        line = self._progress.finish(self._session.testscollected, skipped=self._skipped)
-        terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        line = self._progress.finish(session.testscollected, skipped=self._skipped)
+        terminal: Any = plugins.get_plugin("terminalreporter")
         if line and self._ours and terminal is not None:
             terminal.ensure_newline()
             terminal.write_line(line)

@@ -6,7 +6,6 @@ import contextlib
 import platform
 import socket
 import subprocess
-import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -34,7 +33,7 @@ from pytest_gpuenergy.gate.identity import Identities
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.record.measurement import Measurement, RunInfo, WorkloadInfo
-from pytest_gpuenergy.report.store import HOME, Report, RunFolder, latest_run
+from pytest_gpuenergy.report.store import HOME, Report, RunFolder
 from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.scratch import remove_leftovers
 from pytest_gpuenergy.support.signals import termination_as_interrupt, uninterrupted
@@ -51,12 +50,6 @@ _RECORDED = (
     "nvidia-cudnn-cu13",
 )
 """Packages whose versions a report has."""
-
-
-def choose_run_id(options: Options) -> str:
-    """The last run's when it is to be resumed, otherwise a new one: sortable by time, unique."""
-    last = latest_run(options.root) if options.resume else None
-    return last.path.name if last else f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
 class Session:

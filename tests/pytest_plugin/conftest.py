@@ -14,10 +14,7 @@ import pytest_gpuenergy.pytest_plugin.bridge
 
 # Imported here they stay imported: pytester forgets what a run in this process imports.
 import pytest_gpuenergy.pytest_plugin.energy_benchmark
-import pytest_gpuenergy.pytest_plugin.header
-import pytest_gpuenergy.pytest_plugin.outputs
-import pytest_gpuenergy.pytest_plugin.progress
-import pytest_gpuenergy.pytest_plugin.session  # noqa: F401
+import pytest_gpuenergy.pytest_plugin.run  # noqa: F401
 from pytest_gpuenergy.report import Report, RunFolder, load_report
 
 

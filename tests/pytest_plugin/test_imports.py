@@ -19,11 +19,51 @@ def _python(code: str) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def test_importing_the_plugin_imports_nothing_heavy() -> None:
+PLAIN = "def test_plain():\n    pass\n"
+ENTRY = {
+    "pytest_gpuenergy",
+    "pytest_gpuenergy.plugin",
+    "pytest_gpuenergy.pytest_plugin",
+    "pytest_gpuenergy.pytest_plugin.names",
+    "pytest_gpuenergy.pytest_plugin.option_table",
+    "pytest_gpuenergy.pytest_plugin.xdist",
+}
+
+
+@pytest.fixture
+def foreign(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A project of one test that has the plugin installed and does not use it."""
+    pytester.makepyfile(PLAIN)
+    return pytester
+
+
+def test_a_foreign_project_loads_the_entry_alone(foreign: pytest.Pytester) -> None:
     found = _python(
-        f"import sys, pytest_gpuenergy.plugin; print(sorted({HEAVY} & set(sys.modules)))"
+        f"import sys, pytest; code = pytest.main([{str(foreign.path)!r}]);"
+        "print(int(code), *sorted(m for m in sys.modules if m.startswith('pytest_gpuenergy')))"
     )
-    assert found == "[]"
+    assert found.split() == ["0", *sorted(ENTRY)]
+
+
+def test_a_foreign_project_loads_no_package_of_ours(foreign: pytest.Pytester) -> None:
+    packages = "{'numpy', 'msgspec', 'pynvml', 'rich', 'vl_convert', 'pyarrow'}"
+    found = _python(
+        f"import sys, pytest; code = pytest.main([{str(foreign.path)!r}, '-p', 'no:benchmark']);"
+        f"print(int(code), sorted(({packages} | {HEAVY}) & set(sys.modules)))"
+    )
+    assert found == "0 []"
+
+
+@pytest.mark.parametrize("arguments", [(), ("-v",), ("-n", "1")])
+def test_a_foreign_project_sees_no_line_of_ours(
+    foreign: pytest.Pytester, arguments: tuple[str, ...]
+) -> None:
+    result = foreign.runpytest_subprocess(*arguments)
+    result.assert_outcomes(passed=1)
+    # Beside pytest's own line of installed plugins.
+    ours = [x for x in result.outlines if "gpuenergy" in x and not x.startswith("plugins:")]
+    assert not ours
+    assert not (foreign.path / ".gpuenergy").exists()
 
 
 def test_collecting_imports_nothing_heavy(project: Project) -> None:
@@ -35,7 +75,7 @@ def test_collecting_imports_nothing_heavy(project: Project) -> None:
 
 
 def test_a_run_without_our_items_opens_no_device(project: Project) -> None:
-    project.module("def test_plain():\n    pass\n")
+    project.module(PLAIN)
     found = _python(
         f"import sys, pytest; code = pytest.main([{str(project.path)!r}]);"
         "print(int(code), [name for name in sys.modules if name.endswith('.emulated.device')])"
@@ -74,3 +114,51 @@ def test_fixtures_of_our_names_can_be_overridden(project: Project) -> None:
     result = project.run()
     result.assert_outcomes(passed=1)
     assert not project.runs
+
+
+OWN_FIXTURES = """
+import pytest
+
+@pytest.fixture
+def gpu():
+    return "mine"
+
+@pytest.fixture
+def powercap():
+    return "mine"
+"""
+
+
+def test_a_powercap_of_the_projects_own_is_not_parametrized(project: Project) -> None:
+    project.pytester.makeconftest(OWN_FIXTURES)
+    project.module("def test_own(powercap):\n    assert powercap == 'mine'\n")
+    project.run("--powercap", "all").assert_outcomes(passed=1)
+    assert not project.runs
+
+
+def test_beside_fixtures_of_our_names_a_kernel_is_measured(project: Project) -> None:
+    project.pytester.makeconftest(OWN_FIXTURES)
+    project.module(
+        """
+        from parts import LAUNCH, SCALE, SOURCE
+
+        def test_scale(gpu, powercap, load_kernel, energy_benchmark):
+            assert (gpu, powercap) == ("mine", "mine")
+            energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+        """
+    )
+    project.run().assert_outcomes(passed=1)
+    (measurement,) = project.stored().measurements
+    assert measurement.cap == "current"
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("arguments", [(), ("-n", "1")])
+def test_items_are_measured_where_no_option_is_set(
+    project: Project, arguments: tuple[str, ...]
+) -> None:
+    (project.path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    result = project.run_apart(*arguments)
+    result.assert_outcomes(passed=5)
+    result.stdout.fnmatch_lines(["*gpuenergy*", "*EMULATED*", "*report: *"])
+    assert len(project.report().measurements) == 5

@@ -1,0 +1,182 @@
+"""The options, as pytest is told of them: standard library and pytest only.
+
+Every pytest run reads this table, in projects that never measure anything too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+TIMEOUT_S = 60.0
+LOCK_WAIT_S = 10.0
+ANCHOR_S = 300.0
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of the command line and its ini twin.
+
+    Attributes:
+        name: with its two dashes.
+        help: begins with a capital letter and ends without a period.
+        metavar: of its value.
+        default: what the ini option is when nobody sets it.
+        flag: whether it takes no value.
+        append: whether it may be repeated.
+    """
+
+    name: str
+    help: str
+    metavar: str | None = None
+    default: str = ""
+    flag: bool = False
+    append: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name in the configuration and in the ini file."""
+        return self.name.lstrip("-").replace("-", "_")
+
+    def is_set(self, config: pytest.Config) -> bool:
+        """Whether the command line or the ini file says something of it."""
+        return (
+            config.getoption(self.key) is not None or config.getini(self.key) != self._ini_default
+        )
+
+    def add(self, parser: pytest.Parser, group: pytest.OptionGroup) -> None:
+        """Have pytest understand it."""
+        keywords: dict[str, Any] = {} if self.metavar is None else {"metavar": self.metavar}
+        if self.flag or self.append:
+            keywords["action"] = "store_true" if self.flag else "append"
+        group.addoption(self.name, default=None, help=self.help.replace("%", "%%"), **keywords)
+        kind: Any = "bool" if self.flag else "string"
+        parser.addini(self.key, self.help, type=kind, default=self._ini_default)
+
+    @property
+    def _ini_default(self) -> str | bool:
+        return False if self.flag else self.default
+
+
+OPTIONS = (
+    Option(
+        "--gpu-device",
+        "Where kernels run: auto (the first NVIDIA GPU, else emulated; the default), an index, a "
+        "UUID, or emulated[:PROFILE][xN]. With pytest-xdist, -n auto then gives each GPU a worker",
+        metavar="DEVICE",
+    ),
+    Option(
+        "--powercap",
+        "Power caps to measure under, comma-separated: 1 to 5 (index into the GPU's table, "
+        "1 = lowest), watts such as 300W, all, or current (touch nothing). Default: current on "
+        "a real GPU, all on the emulated one",
+        metavar="LIST",
+    ),
+    Option(
+        "--strict-powercap",
+        "Fail, rather than skip, items whose power cap cannot be set",
+        flag=True,
+    ),
+    Option("--gpuenergy-json", "Write the report to this file as JSON", metavar="PATH"),
+    Option("--gpuenergy-csv", "Write the classic CSV tree to this folder", metavar="DIR"),
+    Option("--gpuenergy-html", "Write the report to this file as one HTML page", metavar="PATH"),
+    Option(
+        "--gpuenergy-durations",
+        "Show where the wall time went: compiling, verifying, loading, heating up, measuring",
+        flag=True,
+    ),
+    Option(
+        "--gpuenergy-resume",
+        "Continue the last run: skip items that it measured without a flag",
+        flag=True,
+    ),
+    Option(
+        "--gpuenergy-timeout",
+        f"Seconds after which a kernel counts as hung (default: {TIMEOUT_S:g})",
+        metavar="S",
+        default=f"{TIMEOUT_S:g}",
+    ),
+    Option(
+        "--gpuenergy-lock-wait",
+        "Seconds to wait for a GPU that another run uses, before giving up (default: "
+        f"{LOCK_WAIT_S:g})",
+        metavar="S",
+        default=f"{LOCK_WAIT_S:g}",
+    ),
+    Option(
+        "--gpuenergy-cache",
+        "State of the L2 cache when a launch begins: hot (launches share their buffers; the "
+        "default) or cold (buffers rotate through more than the L2)",
+        metavar="STATE",
+        default="hot",
+    ),
+    Option(
+        "--gpuenergy-order",
+        "Order of items with several power caps or kernels: interleaved (so that the card's "
+        "warming up is spread evenly over both; the default) or file (as they are written)",
+        metavar="ORDER",
+        default="interleaved",
+    ),
+    Option(
+        "--gpuenergy-anchor",
+        "Seconds from one measurement of an anchor kernel to the next, in runs that last that "
+        "long: what has drifted is flagged; 0 for none (default: "
+        f"{ANCHOR_S:g})",
+        metavar="S",
+        default=f"{ANCHOR_S:g}",
+    ),
+    Option(
+        "--gpuenergy-export",
+        "Write the kernels and their inputs to this folder once they are proved right, and measure "
+        "nothing",
+        metavar="DIR",
+    ),
+    Option(
+        "--gpuenergy-compare",
+        "Judge what is measured by this run: a JSON report, a run folder or a run id",
+        metavar="BASELINE",
+    ),
+    Option(
+        "--gpuenergy-fail",
+        "Fail items whose time, energy or edp is worse than the baseline's by more than this, such "
+        "as edp:5%; may be repeated (default: judge all three at 5%, fail none)",
+        metavar="METRIC:PERCENT",
+        append=True,
+    ),
+    Option(
+        "--gpuenergy-strict",
+        "Fail also items whose verdict is AMBIGUOUS, or that the baseline lacks",
+        flag=True,
+    ),
+    Option(
+        "--gpuenergy-session-sd",
+        "Standard deviation of a figure between sessions, such as energy:0.3%,edp:0.4% "
+        "(default: see docs/gate.md)",
+        metavar="LIST",
+    ),
+    Option(
+        "--gpuenergy-allow",
+        "Differences from the baseline that do not make every verdict AMBIGUOUS: board, driver",
+        metavar="LIST",
+    ),
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add the options of group ``gpuenergy``, each with an ini option of the same name."""
+    group = parser.getgroup("gpuenergy", "energy of GPU kernels")
+    for option in OPTIONS:
+        option.add(parser, group)
+
+
+def any_option_is_set(config: pytest.Config) -> bool:
+    """Whether the command line or the ini file says anything of measuring energy."""
+    return any(option.is_set(config) for option in OPTIONS)
+
+
+def named_device(config: pytest.Config) -> str | None:
+    """What the command line says of ``--gpu-device``, or else the ini file; None: nothing."""
+    given = config.getoption("gpu_device")
+    return (config.getini("gpu_device") or None) if given is None else str(given)

@@ -1,0 +1,257 @@
+"""What a pytest process does once an option or an item of ours is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.pytest_plugin.caps import OUTCOME, CapOutcome, CapPlugin
+from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
+from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin
+from pytest_gpuenergy.pytest_plugin.header import header_lines
+from pytest_gpuenergy.pytest_plugin.names import FIGURES, POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.options import Options
+from pytest_gpuenergy.pytest_plugin.order import Place, interleave
+from pytest_gpuenergy.pytest_plugin.outputs import check_outputs, summary_lines, write_outputs
+from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin
+from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.pytest_plugin.xdist import PROBLEMS, RUN_ID, WorkerPlugin
+from pytest_gpuenergy.report.html import check_html
+from pytest_gpuenergy.report.store import latest_run
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, PowerCapError
+from pytest_gpuenergy.support.terminal import printable, show_section
+
+BRIDGE, EXPORT = "gpuenergy-benchmark", "gpuenergy-export"
+
+
+class RunPlugin:
+    """Holds what measures and judges, and pytest's hooks around it.
+
+    Attributes:
+        session: the device, its lease and the run folder.
+        gate: the baseline and the verdicts.
+    """
+
+    def __init__(
+        self, config: pytest.Config, session: Session, gate: GatePlugin, caps: CapPlugin
+    ) -> None:
+        self.session = session
+        self.gate = gate
+        self._caps = caps
+        self._config = config
+        self._problem = ""
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> RunPlugin:
+        """Read the options, refuse what cannot work before anything is measured, load helpers.
+
+        Raises:
+            pytest.UsageError: an option cannot work.
+        """
+        is_worker = hasattr(config, "workerinput")
+        try:
+            options = Options.from_pytest_config(config)
+            if not is_worker:  # pytest-xdist's workers write no views
+                check_outputs(options)
+                if options.html_path is not None:
+                    check_html()
+            gate = GatePlugin(options)
+            session = Session(options, _run_id(config, options))
+        except GpuEnergyError as error:
+            raise pytest.UsageError(str(error)) from None
+        caps = CapPlugin()
+        config.pluginmanager.register(gate, "gpuenergy_gate")
+        config.pluginmanager.register(caps, "gpuenergy-caps")
+        if options.export_folder is not None:
+            config.pluginmanager.register(ExportPlugin(options.export_folder), EXPORT)
+        if not is_worker:
+            _workers(config).before_start = session.expect_termination
+            _register_listeners(config)
+        return cls(config, session, gate, caps)
+
+    def parametrize_caps(self, metafunc: pytest.Metafunc) -> None:
+        """One item per power cap.
+
+        Raises:
+            pytest.Collector.CollectError: the caps cannot be told.
+        """
+        try:
+            caps = self.session.resolve_caps()
+        except GpuEnergyError as error:
+            raise pytest.Collector.CollectError(str(error)) from None
+        metafunc.parametrize(POWERCAP_FIXTURE, caps, ids=[cap.label for cap in caps], indirect=True)
+
+    def claim_device(self) -> Device:
+        """The device, claimed for this run; otherwise the run ends with one sentence."""
+        problem, usage = "", False
+        try:
+            self.session.begin()
+            assert self.session.run is not None
+            self.gate.begin(self.session.run)
+        except GpuEnergyError as error:
+            problem, usage = str(error), isinstance(error, InputError)
+        if problem:
+            self._give_up(problem, usage=usage)
+        return self.session.device
+
+    def apply_cap(self, item: pytest.Item, cap: PowerCap | None) -> PowerCap:
+        """Put the card under ``cap`` (None: as it is), or skip or fail the item."""
+        cap = CURRENT if cap is None else cap
+        session = self.session
+        words = session.words_for(cap)
+        try:
+            session.apply(cap)
+        except GpuEnergyError as error:
+            problem, unset = str(error), isinstance(error, PowerCapError)
+        else:
+            item.stash[OUTCOME] = CapOutcome.of(cap, words)
+            return cap
+        if not unset:
+            self._give_up(problem)
+        if not session.answers():
+            pytest.fail(problem, pytrace=False)
+        item.stash[OUTCOME] = CapOutcome.of(
+            cap, words, problem, measured=session.has_measured_under(cap)
+        )
+        if session.options.strict_powercap:
+            pytest.fail(problem, pytrace=False)
+        pytest.skip(problem)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Mix the items of each test that runs under several power caps or with several kernels."""
+        if self.session.options.order != "file":
+            items[:] = interleave(items, _place)
+
+    def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> list[str]:
+        """Say where kernels will run, once an item has asked."""
+        if not self.session.opened or not items:
+            return []
+        return list(map(printable, header_lines(self.session)))
+
+    def pytest_report_teststatus(
+        self, report: pytest.CollectReport | pytest.TestReport
+    ) -> tuple[str, str, str] | None:
+        """Show an item's figures in its status: ``PASSED 19.3 µs 7.62 mJ 0.147 mJ·ms``."""
+        if report.when != "call" or not report.passed or not has_figures(report):
+            return None
+        properties = [*report.user_properties]
+        words = [value for name, value in properties if name == FIGURES]
+        flagged = any(name == "validity" and value for name, value in properties)
+        unsure = any(name.endswith(VERDICT) and value == "AMBIGUOUS" for name, value in properties)
+        return (
+            "passed",
+            "!" if flagged else "?" if unsure else ".",
+            f"{'FLAGGED' if flagged else 'PASSED'} {words[-1]}{' AMBIGUOUS' if unsure else ''}",
+        )
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-benchmark writes
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Put the card back, then write the views; measurements are on disk already."""
+        config, ours = self._config, self.session
+        problems: list[str] = []
+        ended_early = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+        steps: list[Callable[[], None]] = (
+            [ours.close] if session.exitstatus in ended_early else [ours.finish, ours.close]
+        )
+        workers = None if hasattr(config, "workerinput") else _workers(config)
+        if workers is not None and workers.lost:
+            steps.append(ours.restore_leftovers)
+        for step in steps:
+            try:
+                step()
+            except GpuEnergyError as error:
+                problems.append(str(error))
+            except KeyboardInterrupt:
+                session.exitstatus = pytest.ExitCode.INTERRUPTED
+        if workers is None:
+            # Its exit status reaches nobody. The attribute is pytest-xdist's.
+            config.workeroutput[PROBLEMS] = problems  # type: ignore[attr-defined]
+        else:
+            problems += workers.problems
+            problems += self._caps.problems(session.testscollected)
+            problems += write_outputs(ours, self.gate.baseline_for)
+            problems += self._tell_others()
+            exporter = config.pluginmanager.get_plugin(EXPORT)
+            problems += exporter.finish(problems) if exporter is not None else ()
+        if problems:
+            self._problem = " ".join(dict.fromkeys(problems))
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return (yield)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """The table per workload and cap, where the report is, and caps that could not be set."""
+        lines = summary_lines(self.session, self._config.get_verbosity())
+        show_section(terminalreporter, "gpuenergy", [*lines, *self._caps.summary_lines()])
+        if self._problem:
+            terminalreporter.write_line(printable(f"gpuenergy: error: {self._problem}"), red=True)
+
+    def pytest_unconfigure(self) -> None:
+        """Put the card back when the session ended before it began."""
+        self.session.close()
+
+    def _tell_others(self) -> list[str]:
+        """Hand the measurements to the gate and to pytest-benchmark; returns what went wrong."""
+        bridge = self._config.pluginmanager.get_plugin(BRIDGE)
+        try:
+            report = self.session.report()
+        except GpuEnergyError as error:
+            return [str(error)]
+        if bridge is not None:
+            bridge.add(report)
+        return self.gate.review(report.measurements if report else ())
+
+    def _give_up(self, problem: str, *, usage: bool = False) -> NoReturn:
+        """End the run: no item could do any better. ``usage``: it is what was asked for."""
+        if hasattr(self._config, "workerinput"):  # pytest-xdist takes a worker's exit for a crash
+            pytest.fail(problem, pytrace=False)
+        code = pytest.ExitCode.USAGE_ERROR if usage else pytest.ExitCode.TESTS_FAILED
+        pytest.exit(f"error: {problem}", returncode=code)
+
+
+def has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:
+    """Whether a report is of an item that was measured."""
+    return any(name == FIGURES for name, _ in report.user_properties)
+
+
+def _workers(config: pytest.Config) -> WorkerPlugin:
+    workers = config.pluginmanager.get_plugin(WorkerPlugin.NAME)
+    assert isinstance(workers, WorkerPlugin)
+    return workers
+
+
+def _run_id(config: pytest.Config, options: Options) -> str:
+    """The controller's for a worker, the last run's when it is resumed, otherwise a new one."""
+    given = getattr(config, "workerinput", {}).get(RUN_ID)
+    if given is not None:
+        return str(given)
+    workers = _workers(config)
+    last = latest_run(options.root) if options.resume else None
+    if last is not None:
+        workers.run_id = last.path.name
+    return workers.run_id
+
+
+def _register_listeners(config: pytest.Config) -> None:
+    """What shows or passes on measurements as they come."""
+    plugins = config.pluginmanager
+    if config.get_verbosity() >= 0:
+        plugins.register(ProgressPlugin(config, has_figures), "gpuenergy-progress")
+    if plugins.has_plugin("benchmark"):
+        from pytest_gpuenergy.pytest_plugin.bridge import BenchmarkBridge
+
+        plugins.register(BenchmarkBridge(config), BRIDGE)
+
+
+def _place(item: pytest.Item) -> Place | None:
+    # Parameters are told apart by identity: their values may be large, or not comparable.
+    values = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+    if POWERCAP_FIXTURE not in values:
+        return None
+    cap = id(values.pop(POWERCAP_FIXTURE))
+    function = getattr(item, "originalname", item.name)
+    return Place((item.parent, function), tuple(map(id, values.values())), cap)
