@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
 from pytest_gpuenergy.ab.rounds import take_turns
-from pytest_gpuenergy.control.lease import PowerCapLease
 from pytest_gpuenergy.control.powercap import PowerCap
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
 from pytest_gpuenergy.gate.counterparts import Counterparts
 from pytest_gpuenergy.gate.settings import GateSettings
@@ -21,25 +18,8 @@ from pytest_gpuenergy.record.measurement import RunInfo
 Revision = tuple[RunInfo, Sequence[Exhibit]]
 
 
-def run_info(device: Device, name: str, commit: str) -> RunInfo:
-    """What to call a revision that is measured on ``device``."""
-    return RunInfo(
-        run_id=name,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        host=socket.gethostname(),
-        gpu_name=device.name,
-        gpu_uuid=device.uuid,
-        architecture=device.architecture,
-        emulated=device.emulated,
-        power_limits_w={},
-        software=device.describe(),
-        options={},
-        git_revision=commit,
-    )
-
-
 def compare_pairs(
-    device: Device,
+    station: Station,
     base: Revision,
     head: Revision,
     settings: GateSettings,
@@ -51,7 +31,7 @@ def compare_pairs(
     """Measure each pair by turns under its power cap, which is put back at the end.
 
     Args:
-        device: which nobody else uses meanwhile.
+        station: the claimed GPU.
         base: the earlier revision.
         head: the later one.
         settings: limits to judge by; no deviation between sessions is reckoned with.
@@ -85,19 +65,15 @@ def compare_pairs(
             pairs.append((by_item[before.node_id], exhibit))
     comparisons = count_comparisons(len(pairs), settings)
     judgements: list[Judgement] = []
-    lease = PowerCapLease(device)
-    try:
-        for older, later in pairs:
-            tell(label(later.draft.identity))
-            lease.set(PowerCap(later.draft.power_limit_w, later.draft.cap_index))
-            turns = take_turns(device, older, later, rounds=rounds, timeout_s=timeout_s)
-            flags = lease.judge()
-            if turns.problem:
-                failed.append(Unmatched(later.draft, turns.problem))
-            else:
-                judgements += turns.judge(later, settings, comparisons, flags)
-    finally:
-        lease.restore()
+    for older, later in pairs:
+        tell(label(later.draft.identity))
+        with station.under(PowerCap(later.draft.power_limit_w, later.draft.cap_index)):
+            turns = take_turns(station.device, older, later, rounds=rounds, timeout_s=timeout_s)
+            flags = station.judge_cap()
+        if turns.problem:
+            failed.append(Unmatched(later.draft, turns.problem))
+        else:
+            judgements += turns.judge(later, settings, comparisons, flags)
     return Comparison(
         base[0],
         head[0],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
@@ -13,12 +12,10 @@ from pytest_gpuenergy.commands.compare import add_gate_arguments, write_comparis
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.ab.exhibit import Exhibit
-    from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.gate.comparison import Comparison
     from pytest_gpuenergy.gate.settings import GateSettings
 
 ROUNDS = 6
-_LOCK_WAIT_S = 10.0
 _TIMEOUT_S = 60.0
 
 
@@ -103,41 +100,29 @@ def _compare(
     base: tuple[Exhibit, ...],
     head: tuple[Exhibit, ...],
 ) -> Comparison:
-    from pytest_gpuenergy.devices.lock import gpu_lock
-    from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.support.signals import termination_as_interrupt
-
-    with contextlib.ExitStack() as stack:
-        device = stack.enter_context(open_device(arguments.gpu_device))
-        stack.enter_context(gpu_lock(device, wait_s=_LOCK_WAIT_S))
-        stack.enter_context(termination_as_interrupt())
-        return _measure(device, arguments, settings, commits, base, head)
-
-
-def _measure(
-    device: Device,
-    arguments: Namespace,
-    settings: GateSettings,
-    commits: dict[str, str],
-    base: tuple[Exhibit, ...],
-    head: tuple[Exhibit, ...],
-) -> Comparison:
-    from pytest_gpuenergy.ab.pairs import compare_pairs, run_info
-
-    runs = [run_info(device, getattr(arguments, name), commit) for name, commit in commits.items()]
+    from pytest_gpuenergy.ab.pairs import compare_pairs
+    from pytest_gpuenergy.engine.identity import run_info
+    from pytest_gpuenergy.engine.station import open_station
 
     def announce(label: str) -> None:
         tell(f"{label}: {arguments.rounds} rounds")
 
-    return compare_pairs(
-        device,
-        (runs[0], base),
-        (runs[1], head),
-        settings,
-        rounds=arguments.rounds,
-        timeout_s=_TIMEOUT_S,
-        tell=announce,
-    )
+    with open_station(arguments.gpu_device) as station:
+        for sentence in station.restored:
+            tell(sentence)
+        runs = [
+            run_info(station.device, getattr(arguments, name), {}, git_revision=commit)
+            for name, commit in commits.items()
+        ]
+        return compare_pairs(
+            station,
+            (runs[0], base),
+            (runs[1], head),
+            settings,
+            rounds=arguments.rounds,
+            timeout_s=_TIMEOUT_S,
+            tell=announce,
+        )
 
 
 def _rounds(text: str) -> int:

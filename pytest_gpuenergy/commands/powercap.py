@@ -126,16 +126,14 @@ def _state(gpu: Gpu) -> dict[str, Any]:
 
 
 def _set(arguments: Namespace) -> int:
-    from pytest_gpuenergy.control.lease import PowerCapLease
     from pytest_gpuenergy.control.powercap import cap_table, read_limits, resolve_caps
-    from pytest_gpuenergy.devices.lock import gpu_lock
+    from pytest_gpuenergy.engine.station import Station
 
-    with _open(arguments.gpu_device) as gpu, gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
+    with _open(arguments.gpu_device) as gpu, Station(gpu, lock_wait_s=_LOCK_WAIT_S) as station:
         limits = read_limits(gpu)
         table = cap_table(gpu.name, limits)
         (cap,) = resolve_caps(f"{arguments.watts:.10g}W", table, limits)
-        # Not restored here: the saved record outlives this process, and restore finds it.
-        enforced_w = PowerCapLease(gpu, kept=True).set(cap)
+        enforced_w = station.keep(cap)
         state = _state(gpu)
     if arguments.json:
         print_json(state)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
@@ -18,7 +15,9 @@ from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.tvm.settings import SPACES, STRATEGIES, SearchSettings
 
 if TYPE_CHECKING:
+    from pytest_gpuenergy.control.powercap import PowerCap
     from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.kernels.kernel import Kernel
     from pytest_gpuenergy.tvm.tuner import Measure, TuneResult
     from pytest_gpuenergy.workloads.conv2d import Conv2d
@@ -155,9 +154,10 @@ def run(arguments: Namespace) -> int:
     """Tune all the workloads asked for, one after the other."""
     import os
 
-    from pytest_gpuenergy.devices.lock import gpu_lock
     from pytest_gpuenergy.devices.select import open_device
+    from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.engine.verification import verify
+    from pytest_gpuenergy.support.signals import stop_on_interrupt
     from pytest_gpuenergy.tvm.lowering import KernelStore
     from pytest_gpuenergy.tvm.outcome import is_kept, keep_outcome
     from pytest_gpuenergy.tvm.progress import live_stream
@@ -176,9 +176,11 @@ def run(arguments: Namespace) -> int:
     with ExitStack() as stack:
         stack.callback(_report, results, as_json=arguments.json)  # whatever ends the tuning
         device = stack.enter_context(open_device(arguments.gpu_device))
-        stack.enter_context(gpu_lock(device, wait_s=_LOCK_WAIT_S))
-        stop = stack.enter_context(_stop_on_interrupt())
-        stack.enter_context(_power_limit(device, arguments.powercap))
+        station = stack.enter_context(Station(device, lock_wait_s=_LOCK_WAIT_S))
+        for sentence in station.restored:
+            tell(sentence)
+        stack.enter_context(station.under(_one_cap(device, arguments.powercap)))
+        stop = stack.enter_context(stop_on_interrupt())
         store = stack.enter_context(KernelStore(threads))
         tuner = Tuner(
             device=device,
@@ -188,7 +190,7 @@ def run(arguments: Namespace) -> int:
             objective=arguments.objective,
             resume=arguments.resume,
             verify=verify,
-            measure=None if arguments.no_energy else _measure_with(device),
+            measure=None if arguments.no_energy else _measure_with(station),
             tell=tell,
             live=live_stream(),
             stop=stop,
@@ -221,43 +223,24 @@ def _workloads(arguments: Namespace) -> list[Conv2d]:
     return workloads
 
 
-@contextmanager
-def _power_limit(device: Device, text: str) -> Iterator[None]:
-    """The card under the one cap that ``--powercap`` asks for; the prior one again afterwards."""
-    from pytest_gpuenergy.control.lease import PowerCapLease
-    from pytest_gpuenergy.control.powercap import (
-        cap_table,
-        project_tables,
-        read_limits,
-        resolve_caps,
-    )
-    from pytest_gpuenergy.support.signals import termination_as_interrupt
+def _one_cap(device: Device, text: str) -> PowerCap:
+    from pytest_gpuenergy.control.powercap import NamedCaps
 
-    if text == "current":
-        yield
-        return
-    limits = read_limits(device)
-    caps = resolve_caps(text, cap_table(device.name, limits, project_tables(Path.cwd())), limits)
+    caps = NamedCaps.of(device, text, Path.cwd()).caps
     if len(caps) != 1:
         raise InputError(
             f"--powercap {text}: a search takes one power limit: give one, or current."
         )
-    with termination_as_interrupt():
-        lease = PowerCapLease(device)
-        try:
-            lease.set(caps[0])
-            yield
-        finally:
-            lease.restore()
+    return caps[0]
 
 
-def _measure_with(device: Device) -> Measure:
+def _measure_with(station: Station) -> Measure:
     """A function that measures a kernel at the power limit that the card has."""
     from pytest_gpuenergy.control.lease import enforced_limit_w
-    from pytest_gpuenergy.engine.harness import Harness, Subject
+    from pytest_gpuenergy.engine.harness import Subject
     from pytest_gpuenergy.tvm.records import Measured
 
-    harness = Harness(device)
+    harness = station.harness()
 
     def measure(device: Device, kernel: Kernel, workload: Workload) -> Measured | None:
         limit_w = enforced_limit_w(device)
@@ -273,26 +256,6 @@ def _measure_with(device: Device) -> Measure:
         return Measured(found.time_ms, found.power_w, found.energy_mj, limit_w)
 
     return measure
-
-
-@contextmanager
-def _stop_on_interrupt() -> Iterator[Event]:
-    """An event that the first Ctrl-C or termination sets; a second one ends the process."""
-    stop = Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def on_signal(number: int, frame: object) -> None:  # noqa: ARG001
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    prior = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in prior.items():
-            signal.signal(number, handler)
 
 
 def _report(results: list[TuneResult], *, as_json: bool) -> None:

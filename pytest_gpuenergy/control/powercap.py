@@ -77,6 +77,50 @@ def read_limits(device: Gpu) -> PowerLimits:
     return PowerLimits(low / 1e3, high / 1e3, current / 1e3)
 
 
+@dataclass(frozen=True)
+class NamedCaps:
+    """What ``--powercap`` names on one card.
+
+    Attributes:
+        words: each word of the option with its caps.
+        table_w: the card's cap table, when a cap is of it; otherwise empty.
+    """
+
+    words: Mapping[str, Sequence[PowerCap]]
+    table_w: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, gpu: Gpu, text: str, root: Path) -> NamedCaps:
+        """From the option's value; see `resolve_caps`.
+
+        Args:
+            gpu: the card; it is not read for ``current``.
+            text: the option's value.
+            root: the project's folder, whose own cap tables come first.
+
+        Raises:
+            InputError: a word is not understood, or the project's tables are malformed.
+            DeviceError: the card has no power management.
+        """
+        if text == "current":
+            return cls({text: [CURRENT]})
+        limits = read_limits(gpu)
+        table = cap_table(gpu.name, limits, project_tables(root))
+        words = resolve_words(text, table, limits)
+        from_table = any(cap.index for caps in words.values() for cap in caps)
+        return cls(words, table if from_table else ())
+
+    @property
+    def caps(self) -> list[PowerCap]:
+        """The caps of all words, each once, in the order given."""
+        return distinct(self.words)
+
+    def words_for(self, cap: PowerCap) -> list[str]:
+        """The words that name ``cap``."""
+        named = self.words.items()
+        return [word for word, caps in named if cap.label in (one.label for one in caps)]
+
+
 def cap_table(
     name: str, limits: PowerLimits, own: Mapping[str, Sequence[float]] | None = None
 ) -> tuple[float, ...]:

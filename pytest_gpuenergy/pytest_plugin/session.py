@@ -3,53 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import platform
-import socket
-import subprocess
 from dataclasses import replace
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 
-from pytest_gpuenergy.control.lease import PowerCapLease
 from pytest_gpuenergy.control.leftovers import restore_leftovers
-from pytest_gpuenergy.control.powercap import (
-    CURRENT,
-    PowerCap,
-    cap_table,
-    distinct,
-    project_tables,
-    read_limits,
-    resolve_words,
-)
+from pytest_gpuenergy.control.powercap import NamedCaps, PowerCap
 from pytest_gpuenergy.control.writers import LimitWriter, choose_writer
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device, open_gpu
-from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import answers
 from pytest_gpuenergy.engine.anchors import AnchorWatch
 from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.engine.identity import git_revision_of, run_info
+from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.gate.identity import Identities
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.record.measurement import Measurement, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder
-from pytest_gpuenergy.support.errors import DeviceError, InputError
-from pytest_gpuenergy.support.scratch import remove_leftovers
-from pytest_gpuenergy.support.signals import termination_as_interrupt, uninterrupted
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.signals import termination_as_interrupt
 from pytest_gpuenergy.workloads.workload import Workload
-
-_RECORDED = (
-    "pytest-gpuenergy",
-    "pytest",
-    "numpy",
-    "nvidia-ml-py",
-    "apache-tvm",
-    "torch",
-    "nvidia-cudnn-cu12",
-    "nvidia-cudnn-cu13",
-)
-"""Packages whose versions a report has."""
 
 
 class Session:
@@ -66,13 +39,12 @@ class Session:
         self.options = options
         self.run_id = run_id
         self.caps: list[PowerCap] = []
-        self._named: dict[str, list[PowerCap]] = {}
+        self._named = NamedCaps({})
         self.run: RunInfo | None = None
         self.restored: list[str] = []
         self.identities = Identities()
-        self._cap_table_w: tuple[float, ...] = ()
         self._device: Device | None = None
-        self._lease: PowerCapLease | None = None
+        self._station: Station | None = None
         self._writer: LimitWriter | None = None
         self._harness: Harness | None = None
         self._folder: RunFolder | None = None
@@ -102,25 +74,14 @@ class Session:
     def resolve_caps(self) -> list[PowerCap]:
         """The caps to measure under; a table value that the card cannot take is among them."""
         if not self.caps:
-            self._named = self._resolve_words()
-            self.caps = distinct(self._named)
+            text = self.options.powercap or ("all" if self.device.emulated else "current")
+            self._named = NamedCaps.of(self.device, text, self.options.root)
+            self.caps = self._named.caps
         return self.caps
 
     def words_for(self, cap: PowerCap) -> list[str]:
         """The words of ``--powercap`` that name ``cap``."""
-        named = self._named.items()
-        return [word for word, caps in named if cap.label in (one.label for one in caps)]
-
-    def _resolve_words(self) -> dict[str, list[PowerCap]]:
-        text = self.options.powercap or ("all" if self.device.emulated else "current")
-        if text == "current":
-            return {text: [CURRENT]}
-        limits = read_limits(self.device)
-        table = cap_table(self.device.name, limits, project_tables(self.options.root))
-        words = resolve_words(text, table, limits)
-        if any(cap.index for caps in words.values() for cap in caps):
-            self._cap_table_w = table
-        return words
+        return self._named.words_for(cap)
 
     def limit_writer(self) -> LimitWriter:
         """Who writes the power limit, chosen once.
@@ -146,38 +107,26 @@ class Session:
             from pytest_gpuenergy.devices.emulated.toolchain import find_compiler
 
             find_compiler()  # without one every item would fail alike
-        # Workers of one run that share a GPU take turns, however long that is.
-        self._exit.enter_context(
-            gpu_lock(device, wait_s=self.options.lock_wait_s, group=self.run_id)
+        options = self.options
+        # Workers of one run that share a GPU use it one after the other, however long that takes.
+        self._station = station = Station(
+            device, lock_wait_s=options.lock_wait_s, group=self.run_id, writer=self._writer
         )
-        remove_leftovers()
-        choose_source(device)  # without one every item would fail alike
-        software = device.describe()
-        self.expect_termination()
-        self._lease = PowerCapLease(device, self._writer)
-        self._exit.callback(self._lease.restore)
-        self.restored += filter(None, [self._lease.restored])
-        self.restored += restore_leftovers(device, but=device.uuid)
-        run = RunInfo(
-            run_id=self.run_id,
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-            host=socket.gethostname(),
-            gpu_name=device.name,
-            gpu_uuid=device.uuid,
-            architecture=device.architecture,
-            emulated=device.emulated,
-            power_limits_w=_limits(device),
-            software={**_versions(), **software},
-            options=self.options.described(),
-            git_revision=_git_revision(self.options),
-            cap_table_w=self._cap_table_w,
+        self.restored += station.restored
+        harness = station.harness(timeout_s=options.timeout_s, cache=options.cache)
+        revision = git_revision_of(options.root)
+        run = run_info(
+            device,
+            self.run_id,
+            options.described(),
+            git_revision=revision,
+            cap_table_w=self._named.table_w,
         )
         if self.options.resume:
             run = self._take_up(run)
-        self._folder = RunFolder.create(self.options.root, run)
+        self._folder = RunFolder.create(options.root, run)
         self.run = run
-        options = self.options
-        self._harness = Harness(device, timeout_s=options.timeout_s, cache=options.cache)
+        self._harness = harness
         self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
 
     def apply(self, cap: PowerCap) -> float | None:
@@ -187,8 +136,8 @@ class Session:
             PowerCapError: the cap cannot be set.
         """
         self.begin()
-        assert self._lease is not None
-        return self._lease.set(cap)
+        assert self._station is not None
+        return self._station.apply(cap)
 
     def answers(self) -> bool:
         """Whether the card is there at all, rather than only refuse a power cap."""
@@ -200,7 +149,7 @@ class Session:
 
     def judge_cap(self) -> tuple[str, ...]:
         """Doubts about the power cap under which an item was measured."""
-        return () if self._lease is None else self._lease.judge()
+        return () if self._station is None else self._station.judge_cap()
 
     @property
     def harness(self) -> Harness:
@@ -286,11 +235,10 @@ class Session:
 
     def close(self) -> None:
         """Restore the power limit, release the GPU, end the device's processes. Idempotent."""
-        lease, self._lease = self._lease, None
+        station, self._station = self._station, None
         try:
-            if lease is not None:
-                with uninterrupted():  # also between the steps of closing
-                    lease.restore()
+            if station is not None:
+                station.close()
         finally:
             self._exit.close()
 
@@ -317,34 +265,3 @@ class Session:
         self.identities = Identities(last.measurements)
         table_w = run.cap_table_w or last.run.cap_table_w
         return replace(run, started=last.run.started, cap_table_w=table_w)
-
-
-def _limits(device: Device) -> dict[str, float]:
-    try:
-        limits = read_limits(device)
-    except DeviceError:
-        return {}
-    return {"min": limits.min_w, "max": limits.max_w, "at_start": limits.current_w}
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "system": platform.platform()}
-    for name in _RECORDED:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
-def _git_revision(options: Options) -> str | None:
-    try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
-            cwd=options.root,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()

@@ -23,6 +23,20 @@ def termination_as_interrupt() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def stop_on_interrupt() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C or termination sets; every further one interrupts."""
+    stop = threading.Event()
+
+    def on_signal(number: int, _frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt(signal.Signals(number).name)
+        stop.set()
+
+    with _handled_by(on_signal, (signal.SIGINT, *_TERMINATION)):
+        yield stop
+
+
+@contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Hold signals that end a run back until the block is done, then let them have their way."""
     held: list[int] = []

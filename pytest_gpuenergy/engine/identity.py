@@ -1,0 +1,99 @@
+"""The identity of a run: where it was made, on what, and with which software."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pytest_gpuenergy.control.powercap import read_limits
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.record.measurement import RunInfo
+from pytest_gpuenergy.support.errors import DeviceError
+
+_RECORDED = (
+    "pytest-gpuenergy",
+    "pytest",
+    "numpy",
+    "nvidia-ml-py",
+    "apache-tvm",
+    "torch",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+)
+"""Packages whose versions a report has."""
+
+_GIT_TIMEOUT_S = 10
+
+
+def run_info(
+    device: Device,
+    run_id: str,
+    options: Mapping[str, str],
+    *,
+    git_revision: str | None,
+    cap_table_w: Sequence[float] = (),
+) -> RunInfo:
+    """The identity of a run that begins now on ``device``.
+
+    Args:
+        device: opened, and claimed by the caller.
+        run_id: unique, and usable as a folder's name.
+        options: that shape what is measured.
+        git_revision: see `git_revision_of`.
+        cap_table_w: the card's cap table, when the run measures under a cap of it.
+
+    Raises:
+        DeviceError: the device does not answer.
+    """
+    return RunInfo(
+        run_id=run_id,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        host=socket.gethostname(),
+        gpu_name=device.name,
+        gpu_uuid=device.uuid,
+        architecture=device.architecture,
+        emulated=device.emulated,
+        power_limits_w=_limits(device),
+        software={**_versions(), **device.describe()},
+        options=dict(options),
+        git_revision=git_revision,
+        cap_table_w=tuple(cap_table_w),
+    )
+
+
+def git_revision_of(folder: Path) -> str | None:
+    """The commit that ``folder`` is at, with ``-dirty`` when tracked files differ; None without."""
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def _limits(device: Device) -> dict[str, float]:
+    try:
+        limits = read_limits(device)
+    except DeviceError:
+        return {}
+    return {"min": limits.min_w, "max": limits.max_w, "at_start": limits.current_w}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "system": platform.platform()}
+    for name in _RECORDED:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
