@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.control.powercap import PowerCap
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def kernel_label(subject: Kernel | Callable[..., Any]) -> str:

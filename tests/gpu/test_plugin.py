@@ -29,6 +29,41 @@ def test_a_callable_is_measured_in_this_process(pytester: pytest.Pytester) -> No
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
+def test_references_may_be_arrays_and_functions_of_the_gpu(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import cupy
+        import pytest
+
+        A = cupy.arange(1 << 20, dtype=cupy.float32)
+        SUM, PRODUCT = cupy.empty_like(A), cupy.empty_like(A)
+
+        def both(a):
+            return cupy.add(a, a, out=SUM), cupy.multiply(a, a, out=PRODUCT)
+
+        def in_place(a):
+            total = a + a
+            a *= a
+            return total, a
+
+        @pytest.mark.parametrize(
+            "reference",
+            [(2 * A, A * A), lambda a: (a + a, a * a), in_place],
+            ids=["arrays", "function", "in-place"],
+        )
+        def test_right(reference, energy_benchmark):
+            measured = energy_benchmark(both, A, reference=reference)
+            assert measured.correctness.normwise_error < 1e-6
+
+        def test_wrong(energy_benchmark):
+            energy_benchmark(both, A, reference=(A, A * A))
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "pytest_gpuenergy.plugin")
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(["* of 1048576 elements of result[[]0] * are wrong *"])
+
+
 def test_kernels_and_callables_in_one_run_are_no_strangers_to_each_other(
     pytester: pytest.Pytester,
 ) -> None:
