@@ -19,6 +19,9 @@ COMMANDS = (
 )
 """Subcommands in the order of ``--help``; each is a module of `pytest_gpuenergy.commands`."""
 
+_LEAVE_AS_FOUND = ("doctor", "powercap")
+"""Commands that say what a killed run has left behind: they find it as it is."""
+
 _FAILURE, _USAGE = 1, 2
 _INTERRUPTED, _BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE, as a shell reports them
 
@@ -63,8 +66,24 @@ def _forget_output() -> None:
 def _run(argv: Sequence[str] | None) -> int:
     arguments = build_parser().parse_args(argv)
     with printable_output():
+        if arguments.command not in _LEAVE_AS_FOUND:
+            _clean_up_after_dead_runs()
         code: int = arguments.run(arguments)
     return code
+
+
+def _clean_up_after_dead_runs() -> None:
+    """Remove scratch folders and put back power limits of processes that were killed."""
+    from pytest_gpuenergy.control.lease_record import dead_run_uuids
+    from pytest_gpuenergy.support.scratch import remove_leftovers
+
+    remove_leftovers()
+    if dead_run_uuids():
+        from pytest_gpuenergy.commands import tell
+        from pytest_gpuenergy.control.leftovers import restore_dead_runs
+
+        for sentence in restore_dead_runs():
+            tell(sentence)
 
 
 def build_parser() -> ArgumentParser:

@@ -1,17 +1,16 @@
-"""Two revisions of a project in git worktrees, and pytest in each of them."""
+"""Two revisions of a project, and pytest in each of them."""
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_gpuenergy.support.children import run_child
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.worktrees import run_git
 
-_PATIENCE_S = 60.0
 _LINES_SHOWN = 30
 _OK, _TESTS_FAILED, _USAGE_ERROR, _NOTHING_COLLECTED = 0, 1, 4, 5  # pytest.ExitCode
 
@@ -35,37 +34,16 @@ def commit_of(folder: Path, revision: str) -> str:
     Raises:
         InputError: git, the repository or the revision is missing.
     """
-    _git(folder, "rev-parse", "--show-toplevel")  # tells a missing repository from a revision
+    run_git(folder, "rev-parse", "--show-toplevel")  # tells a missing repository from a revision
     try:
         # A revision that begins with a dash would be an option.
-        return _git(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+        return run_git(
+            folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}"
+        )
     except InputError:
         raise InputError(
             f"There is no revision {revision!r} in {folder}: give a branch, a tag or a commit."
         ) from None
-
-
-@contextlib.contextmanager
-def worktree(folder: Path, commit: str, place: Path) -> Iterator[Path]:
-    """``folder`` as it was at ``commit``, in a new git worktree at ``place``, removed at the end.
-
-    Args:
-        folder: the top of a repository, or a folder in it.
-        commit: full hash.
-        place: a path where there is nothing.
-
-    Raises:
-        InputError: git cannot make it, or the folder was not there at that commit.
-    """
-    top = Path(_git(folder, "rev-parse", "--show-toplevel"))
-    _git(folder, "worktree", "add", "--detach", str(place), commit)
-    try:
-        inside = place / folder.resolve().relative_to(top.resolve())
-        if not inside.is_dir():
-            raise InputError(f"There is no folder {folder.name} at {commit[:12]}.")
-        yield inside
-    finally:
-        _git(folder, "worktree", "remove", "--force", str(place))
 
 
 def check_paths(folder: Path, paths: Sequence[str], title: str) -> None:
@@ -102,35 +80,10 @@ def run_pytest(folder: Path, arguments: Sequence[str], title: str) -> PytestRun:
     """
     # -P: what is imported by name comes from the environment, as with the command pytest.
     command = [sys.executable, "-P", "-m", "pytest", "-q", *arguments]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    done = run_child(command, folder)
     end = "\n".join(done.stdout.splitlines()[-_LINES_SHOWN:])
     if done.returncode == _USAGE_ERROR:
         raise InputError(f"pytest does not accept what it is given at {title}:\n{end}")
     if done.returncode not in (_OK, _TESTS_FAILED, _NOTHING_COLLECTED):
         raise GpuEnergyError(f"pytest broke off at {title} with code {done.returncode}:\n{end}")
     return PytestRun(done.returncode == _TESTS_FAILED, end)
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise InputError(f"git cannot be run: {error}.") from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise InputError(f"git {arguments[0]} does not work in {folder}: {last}")
-    return done.stdout.strip()

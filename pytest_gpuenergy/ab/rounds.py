@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
-from pytest_gpuenergy.devices.device import Arena, Device, Work
+from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device, Work
 from pytest_gpuenergy.energy.meter import EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.gate.ratio import paired_log_ratio
 from pytest_gpuenergy.gate.settings import GateSettings
@@ -19,6 +17,7 @@ from pytest_gpuenergy.gate.verdict import Judgement, Verdict, decide, tail_of
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support.scratch import scratch_folder
 
 SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf)
 """Of one turn: the scatter between rounds tells how precise it is, so few trials do."""
@@ -113,9 +112,10 @@ def take_turns(
 @contextlib.contextmanager
 def _loaded(exhibit: Exhibit) -> Iterator[_Side]:
     inputs = exhibit.inputs()
-    with tempfile.TemporaryDirectory(prefix="gpuenergy-ab-") as folder:
+    size = sum(tensor.nbytes + 3 * GUARD_BYTES for tensor in exhibit.tensors)
+    with scratch_folder(size) as folder:
         arenas = {
-            tensor.name: Arena.create(Path(folder) / str(number), tensor, inputs.get(tensor.name))
+            tensor.name: Arena.create(folder / str(number), tensor, inputs.get(tensor.name))
             for number, tensor in enumerate(exhibit.tensors)
         }
         yield _Side(exhibit, exhibit.kernel(), arenas)

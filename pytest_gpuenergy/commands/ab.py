@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,12 +55,15 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
 
 def run(arguments: Namespace) -> int:
     """Export both, measure, judge; 1 when the gate fails."""
-    from pytest_gpuenergy.ab.revisions import check_paths, commit_of, run_pytest, worktree
+    from pytest_gpuenergy.ab.revisions import check_paths, commit_of, run_pytest
     from pytest_gpuenergy.ab.side import check_sides, load_side
     from pytest_gpuenergy.commands.report import check_outputs
     from pytest_gpuenergy.control.powercap import cap_words
     from pytest_gpuenergy.devices.select import check_spec
     from pytest_gpuenergy.gate.settings import GateSettings
+    from pytest_gpuenergy.support.scratch import disk_folder
+    from pytest_gpuenergy.support.signals import interrupt_once
+    from pytest_gpuenergy.support.worktrees import worktree
 
     settings = GateSettings.parse(arguments.fail, strict=arguments.strict)
     check_spec(arguments.gpu_device)
@@ -70,13 +72,13 @@ def run(arguments: Namespace) -> int:
     check_outputs({"json": arguments.json, "md": arguments.md})
     here = Path.cwd()
     commits = {name: commit_of(here, getattr(arguments, name)) for name in ("base", "head")}
-    with tempfile.TemporaryDirectory(prefix="gpuenergy-ab-") as scratch:
+    with interrupt_once(), disk_folder() as scratch:
         sides = []
         for name, commit in commits.items():
             title = f"{getattr(arguments, name)} ({commit[:12]})"
             tell(f"{title}: verifying")
-            target = Path(scratch) / name
-            with worktree(here, commit, Path(scratch) / f"{name}-tree") as folder:
+            target = scratch / name
+            with worktree(here, commit, scratch / f"{name}-tree") as folder:
                 check_paths(folder, arguments.paths, title)
                 done = run_pytest(folder, _pytest_arguments(arguments, target), title)
             sides.append(load_side(target, title, done))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError, Namespace
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +148,7 @@ def _set(arguments: Namespace) -> int:
 
 def _restore(arguments: Namespace) -> int:
     from pytest_gpuenergy.control.lease_record import recorded_uuids, restorable_uuids
+    from pytest_gpuenergy.devices.select import open_recorded
     from pytest_gpuenergy.support.errors import DeviceError, PowerCapError
 
     spec = arguments.gpu_device
@@ -156,7 +157,7 @@ def _restore(arguments: Namespace) -> int:
     waiting = restorable_uuids()
     for name in recorded_uuids() if spec is None else [spec]:
         try:
-            with _open_any(name) if spec is None else _open(name) as gpu:
+            with open_recorded(name) if spec is None else _open(name) as gpu:
                 done.append(_restored(gpu))
         except DeviceError as error:
             refused = isinstance(error, PowerCapError)
@@ -199,14 +200,6 @@ def _open(spec: str) -> AbstractContextManager[Gpu]:
     from pytest_gpuenergy.devices.select import open_gpu
 
     return open_gpu(spec)
-
-
-def _open_any(uuid: str) -> AbstractContextManager[Gpu]:
-    """A GPU of which there is a record, be it visible to CUDA or not, real or emulated."""
-    from pytest_gpuenergy.devices.nvml import load_nvml
-    from pytest_gpuenergy.devices.select import nvml_gpu, open_emulated
-
-    return open_emulated(uuid) or nullcontext(nvml_gpu(load_nvml(), uuid))
 
 
 def _title(gpu: Gpu) -> str:

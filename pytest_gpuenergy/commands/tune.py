@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
@@ -157,7 +158,7 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.engine.verification import verify
-    from pytest_gpuenergy.support.signals import stop_on_interrupt
+    from pytest_gpuenergy.support.signals import interrupt_once
     from pytest_gpuenergy.tvm.lowering import KernelStore
     from pytest_gpuenergy.tvm.outcome import is_kept, keep_outcome
     from pytest_gpuenergy.tvm.progress import live_stream
@@ -175,12 +176,12 @@ def run(arguments: Namespace) -> int:
     results: list[TuneResult] = []
     with ExitStack() as stack:
         stack.callback(_report, results, as_json=arguments.json)  # whatever ends the tuning
+        stack.enter_context(interrupt_once(stop := Event()))
         device = stack.enter_context(open_device(arguments.gpu_device))
         station = stack.enter_context(Station(device, lock_wait_s=_LOCK_WAIT_S))
         for sentence in station.restored:
             tell(sentence)
         stack.enter_context(station.under(_one_cap(device, arguments.powercap)))
-        stop = stack.enter_context(stop_on_interrupt())
         store = stack.enter_context(KernelStore(threads))
         tuner = Tuner(
             device=device,

@@ -120,6 +120,11 @@ def run_uuids() -> list[str]:
     return [uuid for uuid in recorded_uuids() if _is_of(uuid, partial(leftover, locked=True))]
 
 
+def dead_run_uuids() -> list[str]:
+    """Cards of which there is a record of a run whose process has ended."""
+    return [uuid for uuid in recorded_uuids() if _is_of(uuid, leftover)]
+
+
 def restorable_uuids() -> list[str]:
     """Cards of which there is a record of no living process."""
     return [uuid for uuid in recorded_uuids() if _is_of(uuid, leftover, kept_record)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 
 from pytest_gpuenergy.control.lease import restore_leftover
-from pytest_gpuenergy.control.lease_record import run_uuids
+from pytest_gpuenergy.control.lease_record import dead_run_uuids, run_uuids
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.lock import gpu_lock
-from pytest_gpuenergy.devices.select import nvml_gpu, open_emulated
+from pytest_gpuenergy.devices.select import nvml_gpu, open_emulated, open_recorded
 from pytest_gpuenergy.support.errors import DeviceError, PowerCapError
 
 
@@ -36,6 +36,22 @@ def restore_leftovers(like: Gpu, *, but: str | None = None) -> list[str]:
                 said += filter(None, [restore_leftover(gpu)])
             except PowerCapError as error:
                 said.append(str(error))
+    return said
+
+
+def restore_dead_runs() -> list[str]:
+    """Put back what runs whose process has ended left behind, on any GPU, real or emulated.
+
+    Returns:
+        A sentence for each GPU of what was done, or why it could not be.
+    """
+    said: list[str] = []
+    for uuid in dead_run_uuids():
+        try:
+            with open_recorded(uuid) as gpu, gpu_lock(gpu, wait_s=0):
+                said += filter(None, [restore_leftover(gpu)])
+        except DeviceError as error:
+            said.append(str(error))
     return said
 
 

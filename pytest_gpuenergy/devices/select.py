@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices.device import Device
@@ -155,6 +155,15 @@ def open_emulated(uuid: str) -> Device | None:
             if profile.uuid(index) == uuid:
                 return EmulatedDevice(profile, index)
     return None
+
+
+def open_recorded(uuid: str) -> AbstractContextManager[Gpu]:
+    """The GPU of this UUID, be it visible to CUDA or not, real or emulated.
+
+    Raises:
+        DeviceError: NVML does not work, or does not know it.
+    """
+    return open_emulated(uuid) or nullcontext(nvml_gpu(load_nvml(), uuid))
 
 
 def nvml_gpu(nvml: GuardedNvml, uuid: str) -> NvmlGpu:

@@ -1,4 +1,4 @@
-"""Temporary folders for large buffers, removed at the next start when a process was killed."""
+"""Temporary folders, removed at the next start when a process was killed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_gpuenergy.support.files import lock
+from pytest_gpuenergy.support.pids import start_ticks
+from pytest_gpuenergy.support.signals import uninterrupted
+from pytest_gpuenergy.support.worktrees import forget_removed_worktrees, repositories_of
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- memory rather than disk, where there is such a thing
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NAME = re.compile(r"gpuenergy-\d+-\w+")
+_NAME = re.compile(r"gpuenergy-(?P<pid>[0-9]{1,9})-\w+")
+_LOCKING_S = 60.0
+"""A process that has made a folder locks it well within this time."""
 
 
 @contextlib.contextmanager
@@ -26,16 +32,34 @@ def scratch_folder(size_bytes: int) -> Iterator[Path]:
     Raises:
         OSError: it cannot be made.
     """
-    draft = Path(tempfile.mkdtemp(prefix="gpuenergy-new-", dir=_place(size_bytes)))
-    folder = draft.with_name(draft.name.replace("-new-", f"-{os.getpid()}-"))
-    descriptor = os.open(draft, _FOLDER)
+    with _locked_folder(_place(size_bytes)) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def disk_folder() -> Iterator[Path]:
+    """As `scratch_folder`, on disk and of any size; git worktrees may lie in it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    with _locked_folder(None) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def _locked_folder(place: Path | None) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=f"gpuenergy-{os.getpid()}-", dir=place))
+    descriptor = os.open(folder, _FOLDER)
     try:
         lock(descriptor)
-        draft.rename(folder)
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
+        try:
+            with uninterrupted():
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
 
 
 def remove_leftovers() -> None:
@@ -43,17 +67,23 @@ def remove_leftovers() -> None:
     for place in (_SHARED_MEMORY, Path(tempfile.gettempdir())):
         with contextlib.suppress(OSError):
             for folder in place.iterdir():
-                if _NAME.fullmatch(folder.name):
-                    _remove_if_left(folder)
+                if match := _NAME.fullmatch(folder.name):
+                    _remove_if_left(folder, int(match["pid"]))
 
 
-def _remove_if_left(folder: Path) -> None:
+def _remove_if_left(folder: Path, pid: int) -> None:
     with contextlib.suppress(OSError):  # somebody else's, or in use
         descriptor = os.open(folder, _FOLDER)
         try:
-            ours = os.fstat(descriptor).st_uid == os.geteuid()
-            if ours and lock(descriptor, wait=False):
+            status = os.fstat(descriptor)
+            # A living process may have made it just now, and be about to lock it.
+            is_new = start_ticks(pid) is not None and time.time() - status.st_mtime < _LOCKING_S
+            ours = status.st_uid == os.geteuid()
+            if ours and not is_new and lock(descriptor, wait=False):
+                repositories = repositories_of(folder)
                 shutil.rmtree(folder, ignore_errors=True)
+                for repository in repositories:
+                    forget_removed_worktrees(repository)
         finally:
             os.close(descriptor)
 

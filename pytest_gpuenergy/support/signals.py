@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 _TERMINATION = (signal.SIGTERM, signal.SIGHUP)
@@ -13,27 +13,37 @@ _TERMINATION = (signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the run as Ctrl-C does, so that everything is put back."""
+    """Let SIGTERM and SIGHUP end the run as Ctrl-C does, so that everything is put back.
+
+    A program that handles them already, such as by `interrupt_once`, keeps its handlers.
+    """
 
     def interrupt(number: int, _frame: Any) -> None:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    with _handled_by(interrupt, _TERMINATION):
+    unhandled = [n for n in _TERMINATION if signal.getsignal(n) is signal.SIG_DFL]
+    with _handled_by(interrupt, unhandled):
         yield
 
 
 @contextlib.contextmanager
-def stop_on_interrupt() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or termination sets; every further one interrupts."""
-    stop = threading.Event()
+def interrupt_once(stop: threading.Event | None = None) -> Iterator[None]:
+    """Let one signal that ends a run interrupt it; none that follows cuts short the cleaning up.
+
+    Args:
+        stop: set by a first signal, which then does not interrupt; the next one does.
+    """
+    interrupted = threading.Event()
 
     def on_signal(number: int, _frame: Any) -> None:
-        if stop.is_set():
+        if stop is not None and not stop.is_set():
+            stop.set()
+        elif not interrupted.is_set():
+            interrupted.set()
             raise KeyboardInterrupt(signal.Signals(number).name)
-        stop.set()
 
     with _handled_by(on_signal, (signal.SIGINT, *_TERMINATION)):
-        yield stop
+        yield
 
 
 @contextlib.contextmanager
@@ -51,7 +61,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _handled_by(handler: Any, numbers: tuple[signal.Signals, ...]) -> Iterator[None]:
+def _handled_by(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers, and only it is interrupted
         return

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import threading
 
 import pytest
 
-from pytest_gpuenergy.support.signals import termination_as_interrupt, uninterrupted
+from pytest_gpuenergy.support.signals import interrupt_once, termination_as_interrupt, uninterrupted
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 
@@ -29,3 +30,28 @@ def test_what_nohup_ignores_stays_ignored(number: signal.Signals, guard: object)
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:
         signal.signal(number, before)
+
+
+def test_one_signal_interrupts_and_those_that_follow_do_not() -> None:
+    with interrupt_once():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        for number in (signal.SIGINT, *ENDING):
+            signal.raise_signal(number)
+
+
+def test_a_first_signal_may_ask_and_the_second_interrupt() -> None:
+    stop = threading.Event()
+    with interrupt_once(stop):
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_handlers_that_are_there_already_are_kept() -> None:
+    with interrupt_once():
+        before = signal.getsignal(signal.SIGTERM)
+        with termination_as_interrupt():
+            assert signal.getsignal(signal.SIGTERM) is before

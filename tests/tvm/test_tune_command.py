@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from processes import KILLED_UNDER_A_CAP
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.control.lease import enforced_limit_w
@@ -181,6 +183,51 @@ def test_an_interrupt_keeps_what_was_tried(tmp_path: Path) -> None:
     assert "what was tried is kept in" in rest
     journal = (tmp_path / "case7" / "raw" / "trials.jsonl").read_text().splitlines()
     assert len(load_database(tmp_path / "case7" / "raw").records) == len(journal) > 0
+
+
+HANGS = """
+import sys
+from pathlib import Path
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.tvm.tuner import Tuner
+
+def hang(tuner, workloads, settings):
+    Path(sys.argv[1]).write_text("ready")
+    while True:
+        tuner.stop.wait(0.01)
+    yield
+
+Tuner.tune = hang
+sys.exit(main(["tune", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.usefixtures("machine_apart")
+def test_a_second_signal_ends_a_tuning_that_hangs_and_puts_the_limit_back(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    options = ["--case", "case7", "--powercap", "300W", "--out", str(tmp_path / "out"), *EMULATED]
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGS, str(ready), *options], stderr=subprocess.DEVNULL
+    )
+    assert ready.read_text() == "ready"
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 130
+    with open_device("emulated") as device:
+        assert enforced_limit_w(device) == 700.0
+
+
+@pytest.mark.usefixtures("machine_apart")
+def test_a_tuning_begins_with_what_a_killed_run_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subprocess.run([sys.executable, "-c", KILLED_UNDER_A_CAP], check=False)
+    tuned_names(monkeypatch)
+    assert main(["tune", *EMULATED, "--case", "case7", "--out", str(tmp_path)]) == 0
+    assert "is 700 W again" in capsys.readouterr().err
+    with open_device("emulated") as device:
+        assert enforced_limit_w(device) == 700.0
 
 
 @pytest.mark.parametrize(

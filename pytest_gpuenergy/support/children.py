@@ -1,0 +1,64 @@
+"""Commands that end when this process does, whichever way that is."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_gpuenergy.support.signals import uninterrupted
+
+PATIENCE_S = 20.0
+"""What a command may take to put everything back once it has been told to end."""
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def run_child(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` in ``folder`` and return its exit code and its output, errors among it.
+
+    An interrupt of this process ends the command too: with SIGTERM, and after `PATIENCE_S` with
+    SIGKILL for all its group. When this process is killed, the kernel sends the SIGTERM.
+
+    Raises:
+        OSError: the command cannot be started.
+    """
+    libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()
+
+    def die_with_parent() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,  # a Ctrl-C in the terminal is ours to pass on
+        preexec_fn=die_with_parent,
+    )
+    try:
+        output, _ = process.communicate()
+    except BaseException:
+        with uninterrupted():
+            _end(process)
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
