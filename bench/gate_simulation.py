@@ -18,15 +18,16 @@ import numpy as np
 
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.energy.statistics import WANDER, estimate
-from pytest_gpuenergy.energy.trials import Trial
+from pytest_gpuenergy.energy.statistics import estimate
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.gate.comparison import compare
 from pytest_gpuenergy.gate.settings import SAME_BOARD_SD, GateSettings
 from pytest_gpuenergy.gate.verdict import Verdict
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.record.measurement import Interval, KernelInfo
-from pytest_gpuenergy.record.metrics import METRICS
+from pytest_gpuenergy.record.estimate import WANDER
+from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.record.trial import Trial
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 
 # Seven trials leave a standard error of 0.20 % in energy, on average over 126 stretches of the 14
@@ -55,7 +56,7 @@ class Session:
         ``heavy_tails``: Student's t of five degrees of freedom in place of the normal distribution,
         at the same standard deviation.
         """
-        time, energy, edp = (SAME_BOARD_SD[metric] for metric in ("time", "energy", "edp"))
+        time, energy, edp = (SAME_BOARD_SD[metric] for metric in METRICS)
         covariance = (edp**2 - time**2 - energy**2) / 2
         shape = np.linalg.cholesky([[time**2, covariance], [covariance, energy**2]])
         drawn = shape @ rng.standard_normal(2)
@@ -82,7 +83,7 @@ def drawn_measurement(rng: np.random.Generator) -> Measure:
             estimate(values.tolist(), known_variance=float(WANDER[metric] * values.mean()) ** 2)
             for metric, values in zip(METRICS, columns, strict=True)
         ]
-        ends = [Interval(figure.low, figure.high) for figure in figures]
+        ends = [figure.interval for figure in figures]
         trials = tuple(
             Trial(0.3, 0.3 * e / t, 300 / t, 0.3)
             for t, e in zip(time_ms.tolist(), energy_mj.tolist(), strict=True)
@@ -94,15 +95,15 @@ def drawn_measurement(rng: np.random.Generator) -> Measure:
             outcome="correct",
             cap="current",
             enforced_power_limit_w=700.0,
-            time_ms=figures[0].mean,
+            time_ms=figures[0].value,
             time_ms_ci95=ends[0],
-            energy_mj=figures[1].mean,
+            energy_mj=figures[1].value,
             energy_mj_ci95=ends[1],
-            edp_mj_ms=figures[2].mean,
+            edp_mj_ms=figures[2].value,
             edp_mj_ms_ci95=ends[2],
-            power_w=figures[1].mean / figures[0].mean,
-            gflops=100 / figures[0].mean,
-            gflops_per_w=0.1 / figures[1].mean,
+            power_w=figures[1].value / figures[0].value,
+            gflops=100 / figures[0].value,
+            gflops_per_w=0.1 / figures[1].value,
             trials=trials,
         )
 
@@ -145,7 +146,7 @@ def simulate(
         Of each pair: the verdict on the EDP of the first kernel, and how many of the others got
         which verdict.
     """
-    settings = GateSettings({"edp": limit}, enforced=True)
+    settings = GateSettings({Metric.EDP: limit}, enforced=True)
     labels = [f"k{number:03d}" for number in range(1, kernels + 1)]
 
     def report(name: str, factor: float) -> Report:

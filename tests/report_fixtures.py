@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.record.measurement import KernelInfo
+from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 
 WATTS = {1: 200.0, 2: 325.0, 3: 450.0, 4: 575.0, 5: 700.0}
@@ -78,7 +78,7 @@ def failed(measured: Callable[..., Measurement]) -> Callable[..., Measurement]:
     def make(rank: int = 1, cap: int | None = 3, **changes: Any) -> Measurement:
         figures = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
         good = measured(rank, cap)
-        values = {name: getattr(good, name) for name in good.__dataclass_fields__}
+        values = {name: getattr(good, name) for name in good.__struct_fields__}
         values |= dict.fromkeys(figures)
         values |= {"outcome": "correctness", "error": "1 of 4 elements of output is wrong."}
         return Measurement(**{**values, **changes})

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.source import load_kernel, plan_of
-from pytest_gpuenergy.record.measurement import RunInfo
+from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report import load_report
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_json

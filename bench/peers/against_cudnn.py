@@ -20,10 +20,11 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from pytest_gpuenergy.record.measurement import Measurement, from_json
+from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.store import load_report, merge
 from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.json_input import FormError, convert
 
 OURS, STOCK, CUDNN, TF32 = "ours", "TVM's tuner", "cuDNN", "cuDNN TF32"
 SIDES = (OURS, STOCK, CUDNN, TF32)
@@ -144,12 +145,16 @@ def load_stock(path: Path, gpu: str) -> list[Measurement]:
         raise InputError(f"{path} is no result of {STOCK_BENCH}: name another file.")
     if content["about"]["gpu"] != gpu:
         raise InputError(f"{path} is of {content['about']['gpu']}, and the reports of {gpu}.")
-    return [
-        from_json(Measurement, one)
+    found = [
+        one
         for result in content["results"].values()
         for one in result.get("kernels", {}).get("stock", ())
         if one.get("energy_mj") is not None
     ]
+    try:
+        return convert(found, list[Measurement])
+    except FormError as error:
+        raise InputError(f"{path} cannot be read ({error}): name another file.") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

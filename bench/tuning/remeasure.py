@@ -9,8 +9,10 @@ from pytest_gpuenergy.control.lease import enforced_limit_w
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.record.measurement import Measurement, from_json, to_json
+from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.support.json_input import convert
+from pytest_gpuenergy.support.json_output import plain
 from pytest_gpuenergy.tvm.lowering import KernelStore
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
@@ -51,11 +53,11 @@ def measure_all(
                 except KernelFault as fault:
                     measured[tuner].append({"outcome": fault.outcome, "error": str(fault)})
                     continue
-                measured[tuner].append(to_json(harness.measure_kernel(kernel, workload, subject)))
+                measured[tuner].append(plain(harness.measure_kernel(kernel, workload, subject)))
     return measured
 
 
 def best_of(measured: Sequence[dict[str, Any]], figure: str) -> Measurement | None:
     """The right kernel with the smallest ``figure``, such as ``time_ms``."""
-    known = [from_json(Measurement, one) for one in measured if one.get("energy_mj") is not None]
+    known = [convert(one, Measurement) for one in measured if one.get("energy_mj") is not None]
     return min(known, key=lambda m: float(getattr(m, figure)), default=None)

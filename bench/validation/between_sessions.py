@@ -99,15 +99,10 @@ def _key(m: Measurement) -> _Key:
 
 
 def _sample(m: Measurement, metric: Metric) -> Sample:
-    found = {
-        "time": (m.time_ms, m.time_ms_ci95),
-        "energy": (m.energy_mj, m.energy_mj_ci95),
-        "edp": (m.edp_mj_ms, m.edp_mj_ms_ci95),
-    }
-    mean, interval = found[metric]
-    if mean is None or interval is None:
+    found = m.estimate(metric)
+    if found is None:
         raise InputError(f"{m.node_id} has no {metric} with an interval.")
-    return Sample.of(mean, interval, m.scatter_count)
+    return Sample.of(found, m.scatter_count)
 
 
 def main(words: Sequence[str] | None = None) -> int:

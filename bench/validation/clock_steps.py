@@ -29,9 +29,10 @@ from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.devices.device import Device, Timeline
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.counter import EnergyCounter
-from pytest_gpuenergy.energy.sensors import Conditions, read_conditions
+from pytest_gpuenergy.energy.sensors import read_conditions
 from pytest_gpuenergy.energy.source import Edge
 from pytest_gpuenergy.engine.verification import arenas_for
+from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.files import write_atomically

@@ -55,12 +55,12 @@ def reference_of(parts: Sequence[Reading]) -> Reference:
         seconds=sum(lengths_s),
         change=_mean_energy_mj(after) / _mean_energy_mj(before) - 1,
         temperatures_c=tuple(part.end.temperature_c for part in parts),
-        parts=tuple(Part(part.energy_mj.mean, part.time_ms.mean) for part in parts),
+        parts=tuple(Part(part.energy_mj.value, part.time_ms.value) for part in parts),
     )
 
 
 def _mean_energy_mj(parts: Sequence[Reading]) -> float:
-    return fmean(part.energy_mj.mean for part in parts)
+    return fmean(part.energy_mj.value for part in parts)
 
 
 def ours(measurement: Measurement, seconds: float) -> Attempt:
@@ -72,7 +72,6 @@ def ours(measurement: Measurement, seconds: float) -> Attempt:
     m = measurement
     if m.energy_mj is None or m.time_ms is None or not m.trials:
         raise DeviceError(f"{m.workload.name}-{m.kernel.label} was not measured: {m.error}")
-    found = (m.time_ms_ci95, m.energy_mj_ci95, m.edp_mj_ms_ci95)
     return Attempt(
         OURS,
         m.energy_mj,
@@ -80,18 +79,14 @@ def ours(measurement: Measurement, seconds: float) -> Attempt:
         seconds,
         {
             metric: Span(interval.low, interval.high)
-            for metric, interval in zip(METRICS, found, strict=True)
-            if interval is not None
+            for metric in METRICS
+            if (interval := m.interval(metric)) is not None
         },
         dict(m.phases_s),
         sum(t.busy_seconds for t in m.trials) / sum(t.seconds for t in m.trials),
         m.begin.temperature_c if m.begin else None,
         m.validity,
-        {
-            "time": _scatter([t.busy_seconds / t.launches for t in m.trials]),
-            "energy": _scatter([t.joules / t.launches for t in m.trials]),
-            "edp": _scatter([t.busy_seconds * t.joules / t.launches**2 for t in m.trials]),
-        },
+        {metric: _scatter([getattr(t, metric.field) for t in m.trials]) for metric in METRICS},
     )
 
 

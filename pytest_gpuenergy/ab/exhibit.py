@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.source import plan_of, read_plan
-from pytest_gpuenergy.record.measurement import Measurement, from_json, to_json
+from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.support.errors import InputError, ReportError
 from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
+from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.workloads.workload import Array, Scalar, Tensor, Workload
 
 _LINES, _PLAN, _SOURCE, _INPUTS = "items.jsonl", "kernel.json", "kernel.cu", "inputs.npz"
 _PROBLEMS = "problems.json"
 _SEED = 0
+_LARGEST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,16 @@ def export_problems(folder: Path, problems: Sequence[str]) -> None:
     """
     begin_export(folder)
     with _explained(folder):
-        write_atomically(folder / _PROBLEMS, json.dumps(list(problems)))
+        write_atomically(folder / _PROBLEMS, encode(list(problems)))
+
+
+class _Line(Struct, frozen=True):
+    """An `Exhibit` as one line of JSON; ``folder`` is its name."""
+
+    draft: Measurement
+    folder: str | None
+    tensors: tuple[Tensor, ...]
+    scalars: tuple[Scalar, ...]
 
 
 def export(folder: Path, draft: Measurement, kernel: Kernel, workload: Workload) -> None:
@@ -90,12 +101,7 @@ def export(folder: Path, draft: Measurement, kernel: Kernel, workload: Workload)
         content.update(f"{name} {value.dtype} {value.shape}".encode())
         content.update(np.ascontiguousarray(value).tobytes())
     name = content.hexdigest()[:32]
-    line = {
-        "draft": to_json(draft),
-        "folder": name,
-        "tensors": [asdict(tensor) for tensor in workload.tensors],
-        "scalars": [asdict(scalar) for scalar in workload.scalars],
-    }
+    line = _Line(draft, name, tuple(workload.tensors), tuple(workload.scalars))
     with _explained(folder):
         own = folder / name
         if not (own / _PLAN).exists():
@@ -104,7 +110,7 @@ def export(folder: Path, draft: Measurement, kernel: Kernel, workload: Workload)
             with (own / _INPUTS).open("wb") as file:
                 np.savez(file, allow_pickle=False, **inputs)
             # The plan goes last: where it is, the others are whole.
-            write_atomically(own / _PLAN, json.dumps(plan_of(kernel, _SOURCE)))
+            write_atomically(own / _PLAN, encode(plan_of(kernel, _SOURCE)))
         _append(folder, line)
 
 
@@ -115,7 +121,7 @@ def export_failure(folder: Path, draft: Measurement) -> None:
         ReportError: it cannot be written.
     """
     with _explained(folder):
-        _append(folder, {"draft": to_json(draft), "folder": None, "tensors": [], "scalars": []})
+        _append(folder, _Line(draft, None, (), ()))
 
 
 def load_exhibits(folder: Path) -> tuple[Exhibit, ...]:
@@ -128,8 +134,9 @@ def load_exhibits(folder: Path) -> tuple[Exhibit, ...]:
     if not path.exists():
         return ()
     try:
-        found = [_exhibit(folder, json.loads(line)) for line in path.read_text().splitlines()]
-    except (OSError, ValueError, TypeError, KeyError, ReportError) as error:
+        lines = read_bytes(path, "list of exported kernels", _LARGEST_BYTES).splitlines()
+        found = [_exhibit(folder, decode(line, _Line)) for line in lines]
+    except (FormError, InputError) as error:
         raise InputError(f"The exported kernels in {folder} cannot be read: {error}.") from None
     return tuple({exhibit.draft.node_id: exhibit for exhibit in found}.values())
 
@@ -144,19 +151,15 @@ def load_problems(folder: Path) -> tuple[str, ...]:
     if not path.exists():
         return ()
     try:
-        return tuple(map(str, json.loads(path.read_text(encoding="utf-8"))))
-    except (OSError, ValueError, TypeError) as error:
+        content = read_bytes(path, "list of problems", _LARGEST_BYTES)
+        return decode(content, tuple[str, ...])
+    except FormError as error:
         raise InputError(f"{path} cannot be read: {error}.") from None
 
 
-def _exhibit(folder: Path, line: dict[str, Any]) -> Exhibit:
-    tensors = (Tensor(**{**t, "shape": tuple(t["shape"])}) for t in line["tensors"])
-    return Exhibit(
-        from_json(Measurement, line["draft"]),
-        None if line["folder"] is None else folder / Path(line["folder"]).name,
-        tuple(tensors),
-        tuple(Scalar(**scalar) for scalar in line["scalars"]),
-    )
+def _exhibit(folder: Path, line: _Line) -> Exhibit:
+    own = None if line.folder is None else folder / Path(line.folder).name
+    return Exhibit(line.draft, own, line.tensors, line.scalars)
 
 
 @contextlib.contextmanager
@@ -169,7 +172,7 @@ def _explained(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def _append(folder: Path, line: dict[str, Any]) -> None:
+def _append(folder: Path, line: _Line) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LINES).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    with (folder / _LINES).open("ab") as file:
+        file.write(encode(line) + b"\n")

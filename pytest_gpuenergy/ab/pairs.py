@@ -9,11 +9,11 @@ from pytest_gpuenergy.ab.rounds import take_turns
 from pytest_gpuenergy.control.powercap import PowerCap
 from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
-from pytest_gpuenergy.gate.counterparts import Counterparts
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, count_comparisons
 from pytest_gpuenergy.gate.views import label
-from pytest_gpuenergy.record.measurement import RunInfo
+from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.report.counterparts import Counterparts
 
 Revision = tuple[RunInfo, Sequence[Exhibit]]
 

@@ -59,7 +59,7 @@ class Turns:
         reasons: tuple[str, ...],
     ) -> Judgement:
         base, head = (
-            [math.log(_value(r, metric)) for r in side] for side in (self.base, self.head)
+            [math.log(r.estimate(metric).value) for r in side] for side in (self.base, self.head)
         )
         ratios = [later - earlier for earlier, later in zip(base, head, strict=True)]
         change = paired_log_ratio(ratios, tail=tail_of(comparisons))
@@ -132,12 +132,3 @@ def _measure(device: Device, side: _Side, meter: EnergyMeter, timeout_s: float) 
         apart=True,
     ) as repeater:
         return meter.measure(repeater)
-
-
-def _value(reading: Reading, metric: Metric) -> float:
-    means: dict[Metric, float] = {
-        "time": reading.time_ms.mean,
-        "energy": reading.energy_mj.mean,
-        "edp": reading.edp_mj_ms.mean,
-    }
-    return means[metric]

@@ -13,6 +13,7 @@ from pytest_gpuenergy.commands import (
     tell,
     write_outcome,
 )
+from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.support.errors import InputError, ReportError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
         help="Kernels whose label, such as case1-k01-300W, has all these words (default: all)",
     )
     parser.add_argument(
-        "--metric", choices=("edp", "energy", "time"), default="edp", help="Default: edp"
+        "--metric", choices=[*map(str, METRICS)], default="edp", help="Default: edp"
     )
     parser.add_argument(
         "--runs", metavar="N", type=_count, help="Only the latest N runs (default: all)"
@@ -59,7 +60,7 @@ def run(arguments: Namespace) -> int:
     reports = sorted(_load(Path.cwd()), key=lambda report: report.run.started)
     if arguments.runs is not None:
         reports = reports[-arguments.runs :]
-    found = history(reports, arguments.metric, arguments.words.split())
+    found = history(reports, Metric(arguments.metric), arguments.words.split())
     if not found:
         raise InputError(
             f"No run here has a measured kernel with {arguments.words!r} in its label: "

@@ -80,7 +80,7 @@ def run(arguments: Namespace) -> int:
     paths = {name: getattr(arguments, name) for name in (*_TEXTS, "parquet", "schema")}
     check_outputs(paths, [*arguments.runs, arguments.baseline], csv=arguments.csv)
     if arguments.schema is not None:
-        from pytest_gpuenergy.record.schema import schema_document
+        from pytest_gpuenergy.report.schema import schema_document
 
         _write(schema_document(), arguments.schema)
     written = [*asked.values(), arguments.csv, arguments.parquet]

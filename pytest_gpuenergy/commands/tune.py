@@ -11,7 +11,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
-from pytest_gpuenergy.record.metrics import METRICS
+from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.tvm.settings import SPACES, STRATEGIES, SearchSettings
 
@@ -84,7 +84,7 @@ gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
     )
     how.add_argument(
         "--objective",
-        choices=METRICS,
+        choices=[*map(str, METRICS)],
         default="time",
         help="What to make small; of energy and edp, the power of promising trials is measured too "
         "(default: time)",
@@ -188,7 +188,7 @@ def run(arguments: Namespace) -> int:
             store=store,
             folder=arguments.out,
             keep=_given(arguments.keep, _QUICK_KEPT if quick else _MOST_KEPT),
-            objective=arguments.objective,
+            objective=Metric(arguments.objective),
             resume=arguments.resume,
             verify=verify,
             measure=None if arguments.no_energy else _measure_with(station),

@@ -8,15 +8,26 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from pytest_gpuenergy.support.errors import InputError, PowerCapError
 from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.support.json_input import FormError, member, parse, read_bytes, typed
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.paths import state_dir
 from pytest_gpuenergy.support.pids import start_ticks
 
 _LARGEST_BYTES = 1 << 16
-_NVML_MOST = 1 << 32  # mW
+_LimitMw = Annotated[int, Meta(ge=1, lt=1 << 32)]  # what NVML can tell
+
+
+class _Stored(Struct, frozen=True):
+    prior_mw: _LimitMw
+    before_mw: _LimitMw
+    set_mw: _LimitMw
+    pid: int
+    started: int
 
 
 @dataclass(frozen=True)
@@ -142,17 +153,15 @@ def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
     if not path.exists() and not path.is_symlink():
         return None
     try:
-        stored = typed(parse(read_bytes(path, "record", _LARGEST_BYTES)), dict, "it")
-        names = ("prior_mw", "before_mw", "set_mw", "pid", "started")
-        prior_mw, before_mw, set_mw, pid, started = (member(stored, name, int) for name in names)
-        if not all(1 <= limit_mw < _NVML_MOST for limit_mw in (prior_mw, before_mw, set_mw)):
-            raise FormError("a limit is none that NVML can tell")
-        return LeaseRecord(uuid, prior_mw, before_mw, set_mw, pid, started, kept)
+        stored = decode(read_bytes(path, "record", _LARGEST_BYTES), _Stored)
     except (InputError, FormError):
         raise PowerCapError(
             f"The power-limit record {path} cannot be read: set the card's limit by hand "
             "(nvidia-smi -pl W) and delete that file."
         ) from None
+    return LeaseRecord(
+        uuid, stored.prior_mw, stored.before_mw, stored.set_mw, stored.pid, stored.started, kept
+    )
 
 
 def _path(uuid: str, kept: bool) -> Path:

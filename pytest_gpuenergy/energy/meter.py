@@ -13,17 +13,20 @@ from pytest_gpuenergy.devices.device import Device, Repeater, Timeline
 from pytest_gpuenergy.energy.drift import PowerHistory, Slope, power_slope, unsettled
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import (
-    Conditions,
     Restraint,
     all_reasons,
+    doubts,
     power_by_samples_w,
     read_conditions,
     read_restraint,
 )
 from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
-from pytest_gpuenergy.energy.statistics import WANDER, Estimate, estimate
-from pytest_gpuenergy.energy.trials import Trial, cut_trials, placement_variance
+from pytest_gpuenergy.energy.statistics import estimate
+from pytest_gpuenergy.energy.trials import cut_trials, placement_variance
+from pytest_gpuenergy.record.conditions import Conditions
+from pytest_gpuenergy.record.estimate import WANDER, Estimate
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.trial import Trial
 
 _SPAN_S = 1.0
 _TRANSIENT_S = 0.3
@@ -92,6 +95,11 @@ class Reading:
     energy_source: str = "counter"
     heat_wall_s: float = 0.0
     event_reasons: int = 0
+
+    def estimate(self, metric: Metric) -> Estimate:
+        """The figure with its interval."""
+        found: Estimate = getattr(self, metric.field)
+        return found
 
 
 class EnergyMeter:
@@ -263,18 +271,14 @@ class EnergyMeter:
         # taken for two standard deviations.
         shared = (time_error_s / window_s) ** 2
         shared += (unsettled(run.before_w, power_w, middle_s - run.start_s) / 2) ** 2
-        columns: dict[Metric, list[float]] = {
-            "time": [trial.time_ms for trial in cut],
-            "energy": [trial.energy_mj for trial in cut],
-            "edp": [trial.energy_mj * trial.time_ms for trial in cut],
-        }
+        columns = {metric: [getattr(trial, metric.field) for trial in cut] for metric in Metric}
         placed = placement_variance(run.timeline, times[0], times[-1])
-        unseen: dict[Metric, float] = {"time": placed, "energy": shared, "edp": shared + placed}
+        unseen = {Metric.TIME: placed, Metric.ENERGY: shared, Metric.EDP: shared + placed}
         figures = {
             metric: _around(values, count, unseen[metric], settings.wander[metric])
             for metric, values in columns.items()
         }
-        energy = figures["energy"]
+        energy = figures[Metric.ENERGY]
         busy = sum(trial.busy_seconds for trial in trials) / window_s
         limits_mw = {start.power_limit_mw, end.power_limit_mw}
         limits_mw |= {moment.power_limit_mw for moment in run.meanwhile}
@@ -285,12 +289,12 @@ class EnergyMeter:
             "sources_disagree": run.samples_w is not None
             and abs(run.samples_w / power_w - 1) > settings.sources_tolerance,
             "power_limit_changed": len(limits_mw) > 1,
-            **begin.judge(end, run.meanwhile),
+            **doubts(begin, end, run.meanwhile),
         }
         return Reading(
-            time_ms=figures["time"],
+            time_ms=figures[Metric.TIME],
             energy_mj=energy,
-            edp_mj_ms=figures["edp"],
+            edp_mj_ms=figures[Metric.EDP],
             power_w=power_w,
             warm_trials=cut[:count],
             trials=trials,

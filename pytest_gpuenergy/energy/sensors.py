@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.support.errors import DeviceError
 
 SW_POWER_CAP = 0x4
@@ -27,25 +27,17 @@ class Restraint(NamedTuple):
     power_limit_mw: int | None
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """The state of the card at one moment; None where it does not tell."""
-
-    temperature_c: int | None
-    sm_clock_mhz: int | None
-    memory_clock_mhz: int | None
-    event_reasons: int | None
-    power_limit_mw: int | None
-
-    def judge(self, end: Conditions, meanwhile: Iterable[Restraint] = ()) -> dict[str, bool]:
-        """Named doubts about a measurement that ran from here to ``end``."""
-        reasons = all_reasons(self, end, *meanwhile)
-        flags = {name: bool(reasons & bit) for name, bit in INVALIDATING_REASONS.items()}
-        begin_c, end_c = self.temperature_c, end.temperature_c
-        flags["temperature_drift"] = (
-            begin_c is not None and end_c is not None and abs(end_c - begin_c) > DRIFT_K
-        )
-        return flags
+def doubts(
+    begin: Conditions, end: Conditions, meanwhile: Iterable[Restraint] = ()
+) -> dict[str, bool]:
+    """Named doubts about a measurement that ran from ``begin`` to ``end``."""
+    reasons = all_reasons(begin, end, *meanwhile)
+    flags = {name: bool(reasons & bit) for name, bit in INVALIDATING_REASONS.items()}
+    begin_c, end_c = begin.temperature_c, end.temperature_c
+    flags["temperature_drift"] = (
+        begin_c is not None and end_c is not None and abs(end_c - begin_c) > DRIFT_K
+    )
+    return flags
 
 
 def all_reasons(*moments: Conditions | Restraint) -> int:

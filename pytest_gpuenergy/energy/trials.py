@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from pytest_gpuenergy.devices.device import Timeline
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One window between two edges of the energy source."""
-
-    seconds: float
-    joules: float
-    launches: float
-    busy_seconds: float
-
-    @property
-    def time_ms(self) -> float:
-        """GPU time of one launch."""
-        return 1e3 * self.busy_seconds / self.launches
-
-    @property
-    def energy_mj(self) -> float:
-        """Energy of one launch."""
-        return 1e3 * self.joules / self.launches
+from pytest_gpuenergy.record.trial import Trial
 
 
 def cut_trials(

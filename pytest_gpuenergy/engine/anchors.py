@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from pytest_gpuenergy.control.powercap import PowerCap
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.gate.drift import judge_check, unchecked
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.record.anchor import DRIFT
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.report.anchor import DRIFT, judge_check, unchecked
 from pytest_gpuenergy.report.store import Report, RunFolder
 from pytest_gpuenergy.support.errors import GpuEnergyError, PowerCapError
 from pytest_gpuenergy.workloads.workload import Workload

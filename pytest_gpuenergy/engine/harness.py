@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import perf_counter
+
+from msgspec.structs import replace
 
 from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
 from pytest_gpuenergy.devices.cache import CacheState
@@ -14,10 +16,10 @@ from pytest_gpuenergy.devices.device import Device, Repeater, Work
 from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.energy.processes import ProcessWatch
 from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
-from pytest_gpuenergy.energy.statistics import Estimate
 from pytest_gpuenergy.engine.verification import arenas_for, verify
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.record.measurement import Interval, KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
+from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -215,19 +217,19 @@ def _describe_kernel(kernel: Kernel, label: str) -> KernelInfo:
 
 
 def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) -> Measurement:
-    gflops = draft.workload.flops / reading.time_ms.mean / 1e6
+    gflops = draft.workload.flops / reading.time_ms.value / 1e6
     limit_w = draft.enforced_power_limit_w
     binding = bool(reading.event_reasons & SW_POWER_CAP)
     if limit_w is not None:
         binding = binding or reading.power_w >= BINDING_FRACTION * limit_w
     return replace(
         draft,
-        time_ms=reading.time_ms.mean,
-        time_ms_ci95=_interval(reading.time_ms),
-        energy_mj=reading.energy_mj.mean,
-        energy_mj_ci95=_interval(reading.energy_mj),
-        edp_mj_ms=reading.edp_mj_ms.mean,
-        edp_mj_ms_ci95=_interval(reading.edp_mj_ms),
+        time_ms=reading.time_ms.value,
+        time_ms_ci95=reading.time_ms.interval,
+        energy_mj=reading.energy_mj.value,
+        energy_mj_ci95=reading.energy_mj.interval,
+        edp_mj_ms=reading.edp_mj_ms.value,
+        edp_mj_ms_ci95=reading.edp_mj_ms.interval,
         power_w=reading.power_w,
         gflops=gflops,
         gflops_per_w=gflops / reading.power_w,
@@ -240,7 +242,3 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         energy_source=reading.energy_source,
         validity=flags,
     )
-
-
-def _interval(value: Estimate) -> Interval:
-    return Interval(value.low, value.high)

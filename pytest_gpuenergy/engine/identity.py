@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.control.powercap import read_limits
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.record.measurement import RunInfo
+from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.support.errors import DeviceError
 
 _RECORDED = (

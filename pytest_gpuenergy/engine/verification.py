@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,11 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
 from pytest_gpuenergy.support.files import keep_for_later
+from pytest_gpuenergy.support.json_input import FormError, decode
+from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.scratch import scratch_folder
 from pytest_gpuenergy.workloads.workload import Array, ErrorBound, Tensor, Workload
@@ -28,20 +31,6 @@ SEEDS = (0, 1)
 _FORMAT = 3
 _PIECE = 8192  # elements
 Reference = Mapping[str, npt.NDArray[np.float64]]
-
-
-@dataclass(frozen=True)
-class Correctness:
-    """The largest errors seen over all seeds, and the bound they stay under.
-
-    ``max_relative_error`` is max|out - ref| / max|ref|, ``normwise_error`` ||out - ref|| / ||ref||.
-    """
-
-    max_relative_error: float
-    normwise_error: float
-    max_relative_bound: float
-    normwise_bound: float
-    seeds: tuple[int, ...]
 
 
 def verify(
@@ -91,7 +80,7 @@ def verify(
         tuple(seeds),
     )
     if memory is not None:
-        keep_for_later(memory, json.dumps(asdict(result)).encode())
+        keep_for_later(memory, encode(result))
     return result
 
 
@@ -323,7 +312,6 @@ def _memory_path(device: Device, kernel: Kernel, workload: Workload, seeds: Sequ
 
 def _recall(path: Path) -> Correctness | None:
     try:
-        stored = json.loads(path.read_text())
-        return Correctness(**{**stored, "seeds": tuple(stored["seeds"])})
-    except (OSError, ValueError, TypeError, KeyError):
+        return decode(path.read_bytes(), Correctness)
+    except (OSError, FormError):
         return None

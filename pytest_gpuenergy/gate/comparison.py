@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pytest_gpuenergy.gate.counterparts import Counterparts
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, count_comparisons, fails, judge
-from pytest_gpuenergy.record.measurement import Measurement, RunInfo
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.report.counterparts import Counterparts
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import ordered
 from pytest_gpuenergy.support.errors import InputError

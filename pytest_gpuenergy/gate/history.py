@@ -11,10 +11,10 @@ from functools import cached_property
 from statistics import fmean, median
 
 from pytest_gpuenergy.gate.changepoints import ChangePoint, change_points
-from pytest_gpuenergy.gate.verdict import figure, interval
 from pytest_gpuenergy.gate.views import label
-from pytest_gpuenergy.record.measurement import Interval, RunInfo
+from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import ordered
 
@@ -136,11 +136,12 @@ def history(reports: Iterable[Report], metric: Metric, words: Sequence[str] = ()
         board = (report.run.gpu_name, report.run.gpu_uuid, report.run.emulated)
         count = Counter(measurement.identity for measurement in report.measurements)
         for measurement in ordered(report.measurements):
-            value = figure(measurement, metric)
+            value = measurement.figure(metric)
             name = label(measurement.identity).casefold()
             if value is None or not all(word in name for word in wanted):
                 continue
-            point = Point(report.run, value, interval(measurement, metric), measurement.validity)
+            interval = measurement.interval(metric)
+            point = Point(report.run, value, interval, measurement.validity)
             item = measurement.node_id if count[measurement.identity] > 1 else ""
             points[(board, measurement.identity, item)].append(point)
     return [

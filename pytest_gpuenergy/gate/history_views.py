@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_gpuenergy.gate.history import Change, Point, Series
-from pytest_gpuenergy.gate.views import METRIC_NAMES, UNITS, label
-from pytest_gpuenergy.record.measurement import RunInfo
-from pytest_gpuenergy.report.store import dump
+from pytest_gpuenergy.gate.views import label
+from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.text import markdown_text
+from pytest_gpuenergy.support.json_output import dump
 
 SERIES_SHOWN = 8
 """Of more series, the terminal has no values."""
@@ -21,7 +21,7 @@ def terminal(found: Sequence[Series]) -> Iterator[str]:
         yield heading(series)
         if len(found) <= SERIES_SHOWN:
             for point in series.points:
-                yield f"  {_describe_point(point, UNITS[series.metric])}"
+                yield f"  {_describe_point(point, series.metric.unit)}"
         for change in series.changes:
             yield f"  changed by {_describe_change(change)}"
     if len(found) > SERIES_SHOWN:
@@ -32,7 +32,7 @@ def heading(series: Series) -> str:
     """``case1-k01-300W EDP, NVIDIA H200 GPU-1, 12 runs, spread between runs 0.2 %``."""
     run, count = series.run, len(series.points)
     words = (
-        f"{_name(series)} {METRIC_NAMES[series.metric]}, {run.gpu_name} "
+        f"{_name(series)} {series.metric.label}, {run.gpu_name} "
         f"{run.gpu_uuid[:12]}{' (emulated)' if run.emulated else ''}, "
         f"{count} run{'' if count == 1 else 's'}"
     )
@@ -46,10 +46,10 @@ def markdown(found: Sequence[Series]) -> str:
         "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     for series in found:
-        unit, run = UNITS[series.metric], series.run
+        unit, run = series.metric.unit, series.run
         cells = (
             _name(series),
-            METRIC_NAMES[series.metric],
+            series.metric.label,
             f"{run.gpu_name}{' (emulated)' if run.emulated else ''}",
             str(len(series.points)),
             *(f"{series.points[at].value:.4g} {unit}" for at in (0, -1)),
@@ -76,7 +76,7 @@ def _series(series: Series) -> dict[str, Any]:
         **dict(zip(("workload", "kernel", "cap", "cache"), series.identity, strict=True)),
         "item": series.item,
         "metric": series.metric,
-        "unit": UNITS[series.metric],
+        "unit": series.metric.unit,
         "gpu_name": run.gpu_name,
         "gpu_uuid": run.gpu_uuid,
         "emulated": run.emulated,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
-from pytest_gpuenergy.energy.statistics import NORMAL, Estimate, student_t
-from pytest_gpuenergy.record.measurement import Interval
+from pytest_gpuenergy.record.estimate import Estimate
+from pytest_gpuenergy.support.statistics import NORMAL, student_t
 
 _MANY = 1000
 """From this many degrees of freedom on, Student's t is taken as for this many."""
@@ -39,8 +39,8 @@ class Sample:
     degrees: float
 
     @classmethod
-    def of(cls, mean: float, ci95: Interval, trials: int, *, shared: float = 0.0) -> Sample:
-        """From the 95 % interval, Student's t over ``trials`` trials, of a measurement.
+    def of(cls, found: Estimate, trials: int, *, shared: float = 0.0) -> Sample:
+        """From a figure with its 95 % interval, Student's t over ``trials`` trials.
 
         ``shared`` is the deviation, as a fraction and known beforehand, that the interval holds
         beside that of the trials, see `estimate`. It is left out.
@@ -49,13 +49,13 @@ class Sample:
             ValueError: there are fewer than two trials, the mean is not above zero, or the error
                 is negative or out of all proportion to it.
         """
-        if trials < 2 or not mean > 0:
+        if trials < 2 or not found.value > 0:
             raise ValueError("a sample needs two trials and a mean above zero")
-        half = (ci95.high - ci95.low) / 2 / mean
+        half = found.half_width / found.value
         if not 0 <= half < _LARGEST_ERROR:  # its fourth power must be a number
             raise ValueError("the interval is as good as infinite, or upside down")
         own = math.sqrt(max(0.0, half**2 - (NORMAL * shared) ** 2))
-        return cls(mean, own / student_t(trials - 1), trials - 1)
+        return cls(found.value, own / student_t(trials - 1), trials - 1)
 
 
 def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> Estimate:

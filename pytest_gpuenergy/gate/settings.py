@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.support.errors import InputError
@@ -13,7 +12,11 @@ from pytest_gpuenergy.support.errors import InputError
 DEFAULT_LIMIT = 0.05
 """Of each metric, when no limit is given; nothing fails by it unless the gate is strict."""
 
-SAME_BOARD_SD: Mapping[Metric, float] = {"time": 0.0017, "energy": 0.0044, "edp": 0.0054}
+SAME_BOARD_SD: Mapping[Metric, float] = {
+    Metric.TIME: 0.0017,
+    Metric.ENERGY: 0.0044,
+    Metric.EDP: 0.0054,
+}
 """Standard deviation of a figure between sessions on one board, as a fraction.
 
 The root mean square of 16 differences on one H200: of ten items from 12 s of running around them,
@@ -21,7 +24,11 @@ and, over the square root of two, of six items from those of another run some mi
 (docs/gate.md, "The deviation between sessions").
 """
 
-OTHER_BOARD_SD: Mapping[Metric, float] = {"time": 0.0016, "energy": 0.029, "edp": 0.029}
+OTHER_BOARD_SD: Mapping[Metric, float] = {
+    Metric.TIME: 0.0016,
+    Metric.ENERGY: 0.029,
+    Metric.EDP: 0.029,
+}
 """The same between boards of one model.
 
 Time: the upper end of what four H200 in four runs showed. They differed by 1.9 % in energy and
@@ -127,7 +134,7 @@ def _by_metric(text: str, option: str) -> dict[Metric, float]:
                 f"{option} {word!r} is not understood: give a metric and a percentage such as "
                 f"edp:5%, below 10000%; metrics are {', '.join(METRICS)}."
             )
-        metric = cast(Metric, match[1])
+        metric = Metric(match[1])
         if metric in found:
             raise InputError(f"{option} names {metric} twice: give each metric once.")
         found[metric] = float(match[2]) / 100

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pytest_gpuenergy.energy.statistics import WANDER, Estimate
 from pytest_gpuenergy.gate.ratio import Sample, log_excess, log_ratio
 from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.record.measurement import Interval, Measurement
+from pytest_gpuenergy.record.estimate import WANDER, Estimate
+from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 
 FALSE_ALARM = 0.01
@@ -32,7 +32,7 @@ class Judgement:
 
     Attributes:
         identity: workload, kernel label, cap, cache state.
-        metric: ``time``, ``energy`` or ``edp``.
+        metric: that was judged.
         verdict: of it.
         limit: as a fraction.
         change: ln(new / base) with its simultaneous interval; None when it cannot be computed.
@@ -93,7 +93,7 @@ def judge_budget(
     it is, AMBIGUOUS otherwise or when the measurement is flagged.
     """
     reasons = _flags(measurement, "now")
-    found = sample(measurement, "edp")
+    found = sample(measurement, Metric.EDP)
     change, verdict = None, Verdict.AMBIGUOUS
     if found is None:
         reasons = (*reasons, "no interval")
@@ -101,7 +101,7 @@ def judge_budget(
         change = log_excess(
             found,
             max_mj_ms,
-            session_sd=max(settings.sd("edp"), WANDER["edp"]),
+            session_sd=max(settings.sd(Metric.EDP), WANDER[Metric.EDP]),
             tail=tail_of(comparisons),
         )
         bound = math.log1p(limit)
@@ -113,7 +113,7 @@ def judge_budget(
         verdict = Verdict.AMBIGUOUS
     return Judgement(
         measurement.identity,
-        "edp",
+        Metric.EDP,
         verdict,
         limit,
         change,
@@ -154,7 +154,7 @@ def judge(
         change = log_ratio(before, now, session_sd=deviation, tail=tail_of(comparisons))
     if change is not None and not reasons:
         verdict = decide(change, limit)
-    values = (figure(base, metric), figure(new, metric))
+    values = (base.figure(metric), new.figure(metric))
     return Judgement(new.identity, metric, verdict, limit, change, *values, reasons)
 
 
@@ -166,33 +166,13 @@ def tail_of(comparisons: int) -> float:
     return FALSE_ALARM / comparisons
 
 
-def figure(measurement: Measurement, metric: Metric) -> float | None:
-    """The metric's value, in ms, mJ or mJ ms."""
-    figures: Mapping[Metric, float | None] = {
-        "time": measurement.time_ms,
-        "energy": measurement.energy_mj,
-        "edp": measurement.edp_mj_ms,
-    }
-    return figures[metric]
-
-
-def interval(measurement: Measurement, metric: Metric) -> Interval | None:
-    """Its 95 % interval."""
-    intervals: Mapping[Metric, Interval | None] = {
-        "time": measurement.time_ms_ci95,
-        "energy": measurement.energy_mj_ci95,
-        "edp": measurement.edp_mj_ms_ci95,
-    }
-    return intervals[metric]
-
-
 def sample(measurement: Measurement, metric: Metric) -> Sample | None:
     """The metric with its trials' error; None for a measurement without an interval."""
-    mean, ci95 = figure(measurement, metric), interval(measurement, metric)
-    if mean is None or ci95 is None:
+    found = measurement.estimate(metric)
+    if found is None:
         return None
     try:
-        return Sample.of(mean, ci95, measurement.scatter_count, shared=WANDER[metric])
+        return Sample.of(found, measurement.scatter_count, shared=WANDER[metric])
     except ValueError:
         return None
 
@@ -209,7 +189,7 @@ def _reasons(base: Measurement, new: Measurement, metric: Metric) -> tuple[str, 
     ):
         reasons.append("the workload has changed under its name")
     sources = _energy_source(base), _energy_source(new)
-    if metric != "time" and sources[0] != sources[1]:
+    if metric is not Metric.TIME and sources[0] != sources[1]:
         reasons.append(f"the energy came from the {sources[0]} and comes from the {sources[1]}")
     return tuple(reasons)
 

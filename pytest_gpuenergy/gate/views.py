@@ -10,13 +10,11 @@ from typing import Any
 
 from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
 from pytest_gpuenergy.gate.verdict import Judgement, Verdict, fails
-from pytest_gpuenergy.record.measurement import RunInfo
-from pytest_gpuenergy.report.store import dump
+from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.text import markdown_text
+from pytest_gpuenergy.support.json_output import dump
 
 ROWS_SHOWN = 40
-UNITS = {"time": "ms", "energy": "mJ", "edp": "mJ·ms"}
-METRIC_NAMES = {"time": "time", "energy": "energy", "edp": "EDP"}
 
 
 def label(identity: tuple[str, str, str, str]) -> str:
@@ -32,7 +30,7 @@ def signed_percent(log_ratio: float) -> str:
 
 def describe(judgement: Judgement) -> str:
     """``EDP +5.2 % (+3.1 % to +7.4 %), limit 1 %: WORSE``, with the reasons if there are any."""
-    words = METRIC_NAMES[judgement.metric]
+    words = judgement.metric.label
     if judgement.change is not None:
         words += f" {_change(judgement)}"
     words += f", limit {100 * judgement.limit:.4g} %: {judgement.verdict}"
@@ -157,19 +155,19 @@ def as_json(judgement: Judgement) -> dict[str, Any]:
     return {
         **dict(zip(("workload", "kernel", "cap", "cache"), judgement.identity, strict=True)),
         "metric": judgement.metric,
-        "unit": UNITS[judgement.metric],
+        "unit": judgement.metric.unit,
         "verdict": str(judgement.verdict),
         "limit": judgement.limit,
         "base": judgement.base,
         "new": judgement.new,
-        "change": change and math.expm1(change.mean),
+        "change": change and math.expm1(change.value),
         "interval": change and [math.expm1(change.low), math.expm1(change.high)],
         "reasons": list(judgement.reasons),
     }
 
 
 def _row(judgement: Judgement) -> tuple[str, ...]:
-    change, unit = judgement.change, UNITS[judgement.metric]
+    change, unit = judgement.change, judgement.metric.unit
     values = [
         "" if value is None else f"{value:.4g} {unit}" for value in (judgement.base, judgement.new)
     ]
@@ -179,9 +177,9 @@ def _row(judgement: Judgement) -> tuple[str, ...]:
     reasons = f" ({'; '.join(judgement.reasons)})" if judgement.reasons else ""
     return (
         label(judgement.identity),
-        METRIC_NAMES[judgement.metric],
+        judgement.metric.label,
         *values,
-        "" if change is None else signed_percent(change.mean),
+        "" if change is None else signed_percent(change.value),
         interval,
         f"{judgement.verdict}{reasons}",
     )
@@ -197,7 +195,7 @@ def _notable(judgements: Sequence[Judgement]) -> list[Judgement]:
 def _change(judgement: Judgement) -> str:
     assert judgement.change is not None
     ends = (signed_percent(end) for end in (judgement.change.low, judgement.change.high))
-    return f"{signed_percent(judgement.change.mean)} ({' to '.join(ends)})"
+    return f"{signed_percent(judgement.change.value)} ({' to '.join(ends)})"
 
 
 def _aligned(table: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from pytest_gpuenergy.record.amounts import AboveZero
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads.workload import Tensor
 
@@ -86,10 +87,10 @@ class RecordedFigures:
     """What one launch took on a real GPU at that card's own power limit."""
 
     gpu: str
-    power_limit_w: float
-    time_ms: float
-    power_w: float
-    energy_mj: float
+    power_limit_w: AboveZero
+    time_ms: AboveZero
+    power_w: AboveZero
+    energy_mj: AboveZero
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from pytest_gpuenergy.kernels.kernel import (
     Dim3,
@@ -18,15 +20,7 @@ from pytest_gpuenergy.kernels.kernel import (
     RecordedFigures,
 )
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import (
-    FormError,
-    member,
-    parse,
-    positive,
-    read_bytes,
-    shown,
-    typed,
-)
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
 from pytest_gpuenergy.workloads.workload import Tensor
 
 PLAN_VERSION = 1
@@ -36,6 +30,22 @@ _LARGEST_BYTES = 16 << 20
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _DTYPES = frozenset(["bool", "float16", "float32", "float64", *_INTEGERS])
 _TEXT_SIGN = re.compile(r"[\n{};]|__global__")
+
+
+class _Workspace(Struct, frozen=True):
+    name: str
+    shape: tuple[Annotated[int, Meta(ge=1)], ...]
+    dtype: str
+
+
+class _Plan(Struct, frozen=True):
+    source: str
+    sha256: str
+    language: Language
+    launches: tuple[Launch, ...]
+    workspaces: tuple[_Workspace, ...]
+    origin: Origin
+    recorded: tuple[RecordedFigures, ...]
 
 
 def load_kernel(
@@ -116,29 +126,29 @@ def read_plan(path: Path) -> Kernel:
     Raises:
         InputError: the plan or its source is missing, damaged, or outside the plan's folder.
     """
+    text = _read_text(path, "launch plan")
     try:
-        plan = typed(parse(_read_text(path, "launch plan")), dict, "the document")
-        version = plan.get("schema_version")
+        version = schema_version(text)
         if version != PLAN_VERSION:
             raise FormError(
                 f"its schema_version is {shown(version)}, and this gpuenergy reads {PLAN_VERSION}"
             )
+        plan = _decoded(path, text)
         kernel = Kernel(
-            source=_read_text(_beside(path, member(plan, "source", str)), "kernel source"),
-            launches=_launches(path, member(plan, "launches", list)),
-            language=_language(plan),
-            workspaces=tuple(map(_workspace, member(plan, "workspaces", list))),
-            origin=_origin(member(plan, "origin", dict)),
-            recorded=tuple(map(_recorded, member(plan, "recorded", list))),
+            source=_read_text(_beside(path, plan.source), "kernel source"),
+            launches=plan.launches,
+            language=plan.language,
+            workspaces=tuple(map(_workspace, plan.workspaces)),
+            origin=plan.origin,
+            recorded=plan.recorded,
         )
-        claimed = member(plan, "sha256", str)
     except FormError as error:
         raise InputError(
             f"The launch plan {path} cannot be used, because {error}: export it again."
         ) from None
-    if claimed != kernel.digest:
+    if plan.sha256 != kernel.digest:
         raise InputError(
-            f"The launch plan {path} was written for another text of {plan['source']}: export it "
+            f"The launch plan {path} was written for another text of {plan.source}: export it "
             "again, or give load_kernel the source file with its entry, grid, block and arguments."
         )
     for launch in kernel.launches:
@@ -189,56 +199,14 @@ def _dim3(what: str, value: int | Sequence[int]) -> Dim3:
     return x, y, z
 
 
-def _launches(path: Path, values: Sequence[object]) -> tuple[Launch, ...]:
+def _decoded(path: Path, text: str) -> _Plan:
     try:
-        return tuple(map(_launch, values))
-    except InputError as error:
+        return decode(text, _Plan)
+    except InputError as error:  # what a `Launch` refuses
         raise InputError(f"In the launch plan {path}: {error}") from None
 
 
-def _launch(value: object) -> Launch:
-    entry = typed(value, dict, "a launch")
-    names = [typed(name, str, "an argument") for name in member(entry, "arguments", list)]
-    return Launch(
-        entry=member(entry, "entry", str),
-        grid=_dim3("grid", member(entry, "grid", list)),
-        block=_dim3("block", member(entry, "block", list)),
-        arguments=tuple(names),
-        shared_bytes=member(entry, "shared_bytes", int),
-    )
-
-
-def _language(plan: dict[str, Any]) -> Language:
-    found = member(plan, "language", str)
-    for language in get_args(Language):
-        if language == found:
-            return cast(Language, language)
-    raise FormError(f"its language is {shown(found)} instead of {' or '.join(get_args(Language))}")
-
-
-def _workspace(value: object) -> Tensor:
-    entry = typed(value, dict, "a workspace")
-    sizes = [typed(size, int, "a workspace's size") for size in member(entry, "shape", list)]
-    if any(size < 1 for size in sizes):
-        raise FormError(f"a workspace has the shape {shown(sizes)}")
-    dtype = member(entry, "dtype", str)
-    if dtype not in _DTYPES:
-        raise FormError(f"a workspace is of type {shown(dtype)}")
-    return Tensor(member(entry, "name", str), tuple(sizes), dtype, "workspace")
-
-
-def _origin(entry: dict[str, Any]) -> Origin:
-    rank, details = entry.get("rank"), member(entry, "details", dict)
-    for value in details.values():
-        if not isinstance(value, str | int | float):
-            raise FormError(f"a detail of its origin is {shown(value)}")
-    return Origin(
-        member(entry, "kind", str), None if rank is None else typed(rank, int, "'rank'"), details
-    )
-
-
-def _recorded(value: object) -> RecordedFigures:
-    entry = typed(value, dict, "a recorded figure")
-    names = ("power_limit_w", "time_ms", "power_w", "energy_mj")
-    figures = {name: positive(entry.get(name), repr(name)) for name in names}
-    return RecordedFigures(gpu=member(entry, "gpu", str), **figures)
+def _workspace(found: _Workspace) -> Tensor:
+    if found.dtype not in _DTYPES:
+        raise FormError(f"a workspace is of type {shown(found.dtype)}")
+    return Tensor(found.name, found.shape, found.dtype, "workspace")

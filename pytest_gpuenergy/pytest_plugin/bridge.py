@@ -19,8 +19,10 @@ from pytest_gpuenergy.pytest_plugin._compat import (
     label_units,
     unit_of,
 )
-from pytest_gpuenergy.record.measurement import Measurement, to_json
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.support.json_output import plain
 
 UNITS = {"mJ": "µJ", "mJ·ms": "µJ·ms"}
 """The records' units, and thousandths of them."""
@@ -57,7 +59,7 @@ class BenchmarkBridge:
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         """Put the identity of our run beside the records."""
         if self._report is not None:
-            output_json["gpuenergy"] = to_json(self._report.run)
+            output_json["gpuenergy"] = plain(self._report.run)
 
     def pytest_unconfigure(self) -> None:
         """Leave pytest-benchmark as it was."""
@@ -86,25 +88,24 @@ def records(report: Report) -> Iterator[Record]:
         }
         params = {"workload": m.workload.name, "kernel": m.kernel.label, "cap": m.cap}
         name, path = m.node_id.rpartition("::")[2] + label, m.node_id + label
-        times_ms, energies_mj = _trials(m)
-        products = [t * e for t, e in zip(times_ms, energies_mj, strict=True)]
-        yield Record(name, path, f"time{label}", [t / 1e3 for t in times_ms], info, params)
-        for metric, unit, values in (("energy", "mJ", energies_mj), ("EDP", "mJ·ms", products)):
-            suffix = f" {metric} ({unit})"
+        times_s = [time_ms / 1e3 for time_ms in _values(m, Metric.TIME)]
+        yield Record(name, path, f"time{label}", times_s, info, params)
+        for metric in (Metric.ENERGY, Metric.EDP):
+            words = f"{metric.label} ({metric.unit})"
             yield Record(
-                f"{name}{suffix}",
-                f"{path}{suffix}",
-                f"{metric} ({unit}){label}",
-                values,
-                {**info, UNIT: unit},
+                f"{name} {words}",
+                f"{path} {words}",
+                f"{words}{label}",
+                _values(m, metric),
+                {**info, UNIT: metric.unit},
                 params,
             )
 
 
-def _trials(m: Measurement) -> tuple[list[float], list[float]]:
-    """Times in ms and energies in mJ of each trial; the figures themselves without trials."""
+def _values(m: Measurement, metric: Metric) -> list[float]:
+    """The metric of each trial; the figure itself without trials."""
     if m.trials:
-        return [trial.time_ms for trial in m.trials], [trial.energy_mj for trial in m.trials]
-    assert m.time_ms is not None
-    assert m.energy_mj is not None
-    return [m.time_ms], [m.energy_mj]
+        return [getattr(trial, metric.field) for trial in m.trials]
+    figure = m.figure(metric)
+    assert figure is not None
+    return [figure]

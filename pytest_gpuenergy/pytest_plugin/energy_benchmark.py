@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_gpuenergy.control.lease import enforced_limit_w
 from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
@@ -20,7 +20,8 @@ from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.labels import item_label, kernel_label
 from pytest_gpuenergy.pytest_plugin.session import Session
-from pytest_gpuenergy.record.measurement import Measurement, WorkloadInfo
+from pytest_gpuenergy.record.infos import WorkloadInfo
+from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.tables import words
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError
 from pytest_gpuenergy.workloads.workload import ErrorBound, Workload, whole_flops

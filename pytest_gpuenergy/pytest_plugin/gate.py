@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.gate.comparison import Baseline, Unmatched
     from pytest_gpuenergy.gate.verdict import Judgement
     from pytest_gpuenergy.pytest_plugin.options import Options
-    from pytest_gpuenergy.record.measurement import Measurement, RunInfo
+    from pytest_gpuenergy.record.measurement import Measurement
+    from pytest_gpuenergy.record.run import RunInfo
     from pytest_gpuenergy.report.store import Report
 
 VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
@@ -126,7 +127,7 @@ class GatePlugin:
         Returns:
             What fails the run.
         """
-        from pytest_gpuenergy.report.anchor import DRIFT
+        from pytest_gpuenergy.record.anchor import DRIFT
 
         judged = any(verdict for _, verdict, _ in self._told)
         if self._baseline is not None and self._settings.enforced and self._told and not judged:

@@ -9,7 +9,7 @@ from pytest_gpuenergy.gate.identity import shared_identities
 from pytest_gpuenergy.pytest_plugin.header import emulated_line
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.session import Session
-from pytest_gpuenergy.record.measurement import RunInfo
+from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.durations import duration_lines
 from pytest_gpuenergy.report.html import write_html
@@ -56,7 +56,7 @@ def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | N
         baseline_for: gives the report that the HTML page sets beside a run's, or None.
     """
     try:
-        report = session.report()
+        report = session.outcome
     except GpuEnergyError as error:
         return [str(error)]
     if report is None:
@@ -87,7 +87,7 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
     nothing to say.
     """
     try:
-        report = session.report()
+        report = session.outcome
     except GpuEnergyError:
         return  # which `write_outputs` has told
     if report is None or not report.measurements:

@@ -198,7 +198,7 @@ class RunPlugin:
         """Hand the measurements to the gate and to pytest-benchmark; returns what went wrong."""
         bridge = self._config.pluginmanager.get_plugin(BRIDGE)
         try:
-            report = self.session.report()
+            report = self.session.outcome
         except GpuEnergyError as error:
             return [str(error)]
         if bridge is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from functools import cached_property
+
+from msgspec.structs import replace
 
 from pytest_gpuenergy.control.leftovers import restore_leftovers
 from pytest_gpuenergy.control.powercap import NamedCaps, PowerCap
@@ -18,7 +20,9 @@ from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.gate.identity import Identities
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.pytest_plugin.options import Options
-from pytest_gpuenergy.record.measurement import Measurement, RunInfo, WorkloadInfo
+from pytest_gpuenergy.record.infos import WorkloadInfo
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.signals import termination_as_interrupt
@@ -223,6 +227,15 @@ class Session:
         """What this run has measured so far, in all its processes."""
         folder = RunFolder(self.options.root / HOME / "runs" / self.run_id)
         return folder.load() if (folder.path / "run.json").exists() else None
+
+    @cached_property
+    def outcome(self) -> Report | None:
+        """What this run has measured, read once: for when nothing is measured any more.
+
+        Raises:
+            ReportError: it cannot be read.
+        """
+        return self.report()
 
     def restore_leftovers(self) -> None:
         """Put back what workers that died have left behind.

@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from enum import StrEnum
 
-Metric = Literal["time", "energy", "edp"]
-METRICS: tuple[Metric, ...] = get_args(Metric)
+
+class Metric(StrEnum):
+    """A figure of one launch; less is better."""
+
+    TIME = "time"
+    ENERGY = "energy"
+    EDP = "edp"
+
+    @property
+    def label(self) -> str:
+        """The metric in words."""
+        return "EDP" if self is Metric.EDP else self.value
+
+    @property
+    def unit(self) -> str:
+        """The figure's unit."""
+        return _UNITS[self]
+
+    @property
+    def field(self) -> str:
+        """The attribute that holds the figure in a `Measurement`, a `Trial` or a `Reading`."""
+        return _FIELDS[self]
+
+
+METRICS = tuple(Metric)
+_UNITS = {Metric.TIME: "ms", Metric.ENERGY: "mJ", Metric.EDP: "mJ·ms"}
+_FIELDS = {Metric.TIME: "time_ms", Metric.ENERGY: "energy_mj", Metric.EDP: "edp_mj_ms"}

@@ -10,10 +10,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuenergy.record.measurement import KernelInfo, Measurement, RunInfo, WorkloadInfo
+from msgspec.structs import replace
+
+from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import UNKNOWN_GPU, Report, is_run
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import read_bytes

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
-from pytest_gpuenergy.record.measurement import (
-    SCHEMA_VERSION,
-    Measurement,
-    RunInfo,
-    from_json,
-    to_json,
-)
-from pytest_gpuenergy.report.anchor import AnchorCheck
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pytest_gpuenergy.record.anchor import AnchorCheck
+from pytest_gpuenergy.record.measurement import Measurement, check
+from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.support.errors import ReportError, ReportInputError
 from pytest_gpuenergy.support.files import lock, open_file, write_atomically
 from pytest_gpuenergy.support.folders import followed
+from pytest_gpuenergy.support.json_input import FormError, NotJsonError, decode, schema_version
+from pytest_gpuenergy.support.json_output import dump, encode
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
+SCHEMA_VERSION = 1
 HOME = ".gpuenergy"
 MAX_BYTES = 1 << 30
 UNKNOWN_GPU = "unknown GPU"
@@ -33,10 +29,10 @@ _RUN, _LINES, _CHECKS, _LATEST = "run.json", "measurements.jsonl", "anchors.json
 _RAW = (_RUN, _LINES, _CHECKS)
 _WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
 _T = TypeVar("_T")
+_Record = TypeVar("_Record", bound=Measurement | AnchorCheck)
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True, tag_field="schema_version", tag=SCHEMA_VERSION):
     """A run's identity with its measurements; of several runs merged, the last one's.
 
     ``anchors`` are the anchor kernels measured again, in the order of time.
@@ -45,6 +41,10 @@ class Report:
     run: RunInfo
     measurements: tuple[Measurement, ...]
     anchors: tuple[AnchorCheck, ...] = ()
+
+
+class _RunFile(Struct, frozen=True):
+    run: RunInfo
 
 
 class RunFolder:
@@ -67,7 +67,7 @@ class RunFolder:
             ignore = home / ".gitignore"
             if not ignore.exists():
                 write_atomically(ignore, _WARNING)
-            write_atomically(folder.path / _RUN, dump({"run": to_json(run)}))
+            write_atomically(folder.path / _RUN, dump(_RunFile(run)))
             write_atomically(home / _LATEST, run.run_id + "\n")
         return folder
 
@@ -89,8 +89,8 @@ class RunFolder:
         Raises:
             ReportInputError: the folder is not a run, or a line is damaged.
         """
-        document = _read(self.path / _RUN)
-        run = from_json(RunInfo, document.get("run") if isinstance(document, dict) else document)
+        path = self.path / _RUN
+        run = _read(path, read_text(path), _RunFile).run
         measurements = latest_only(_lines(self.path / _LINES, Measurement))
         return Report(run, measurements, tuple(_lines(self.path / _CHECKS, AnchorCheck)))
 
@@ -139,21 +139,27 @@ def load_report(path: Path) -> Report:
     """
     if path.is_dir():
         return RunFolder(path).load()
-    document = _read(path)
-    if not isinstance(document, dict) or "schema_version" not in document:
-        raise ReportInputError(f"{path} is not a report of pytest-gpuenergy.")
-    if document["schema_version"] != SCHEMA_VERSION:
-        raise ReportInputError(
-            f"{path} has schema version {document['schema_version']!r}, and this release reads "
-            f"version {SCHEMA_VERSION}: use the release that wrote it."
-        )
+    text = read_text(path)
     try:
-        run = from_json(RunInfo, document.get("run"))
-        measurements = _listed(Measurement, "measurements", document.get("measurements"))
-        checks = _listed(AnchorCheck, "anchors", document.get("anchors", []))
-        return Report(run, measurements, checks)
-    except ReportError as error:
-        raise ReportInputError(f"{path}: {error}") from None
+        version = schema_version(text)
+    except NotJsonError as error:
+        raise ReportInputError(f"{path}: {error}.") from None
+    except FormError:
+        version = None
+    if version is None:
+        raise ReportInputError(f"{path} is not a report of pytest-gpuenergy.")
+    if version != SCHEMA_VERSION:
+        raise ReportInputError(
+            f"{path} has schema version {version!r}, and this release reads version "
+            f"{SCHEMA_VERSION}: use the release that wrote it."
+        )
+    report = _read(path, text, Report)
+    try:
+        for index, measurement in enumerate(report.measurements):
+            check(measurement, f"measurements[{index}].")
+    except FormError as error:
+        raise ReportInputError(f"{path}: {error}.") from None
+    return report
 
 
 def merge(reports: Sequence[Report]) -> Report:
@@ -195,11 +201,6 @@ def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
     return tuple({item.node_id: item for item in measurements}.values())
 
 
-def dump(document: object) -> str:
-    """JSON as we write it: indented, without NaN."""
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
-
-
 def read_text(path: Path) -> str:
     """The text of a file of ours.
 
@@ -221,27 +222,25 @@ def read_text(path: Path) -> str:
         raise ReportInputError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _read(path: Path) -> Any:
-    text = read_text(path)
+def _read(path: Path, text: str, kind: type[_T]) -> _T:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ReportInputError(
-            f"{path} is not valid JSON ({error}): it may be truncated."
-        ) from None
+        return decode(text, kind)
+    except FormError as error:
+        raise ReportInputError(f"{path}: {error}.") from None
 
 
-def _listed(kind: type[_T], name: str, data: object) -> tuple[_T, ...]:
-    if not isinstance(data, list):
-        raise ReportInputError(f"it has no list of {name}.")
-    return tuple(from_json(kind, item) for item in data)
+def _read_line(line: str | bytes, kind: type[_Record]) -> _Record:
+    record = decode(line, kind)
+    if isinstance(record, Measurement):
+        check(record)
+    return record
 
 
-def _append(path: Path, record: DataclassInstance) -> None:
+def _append(path: Path, record: Measurement | AnchorCheck) -> None:
     try:
-        line = json.dumps(to_json(record), allow_nan=False).encode() + b"\n"
-        from_json(type(record), json.loads(line))
-    except (TypeError, ValueError, ReportError) as error:
+        line = encode(record) + b"\n"
+        _read_line(line, type(record))
+    except (TypeError, ValueError, RecursionError) as error:
         raise ReportError(
             f"This cannot be kept, since no report could be read back with it ({error}): give "
             "workloads and kernels plain names, texts and finite numbers."
@@ -260,21 +259,18 @@ def _append(path: Path, record: DataclassInstance) -> None:
             os.close(descriptor)
 
 
-def _lines(path: Path, kind: type[_T]) -> Iterator[_T]:
+def _lines(path: Path, kind: type[_Record]) -> Iterator[_Record]:
     if not path.exists():
         return
-    lines = read_text(path).split("\n")
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line:
             continue
         try:
-            data = json.loads(line)
-        except (ValueError, RecursionError):
+            yield _read_line(line, kind)
+        except NotJsonError:
             continue  # cut short by a crash or a full disk
-        try:
-            yield from_json(kind, data)
-        except ReportError as error:
-            raise ReportInputError(f"{path}, line {number}: {error}") from None
+        except FormError as error:
+            raise ReportInputError(f"{path}, line {number}: {error}.") from None
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

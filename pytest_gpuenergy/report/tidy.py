@@ -8,14 +8,18 @@ import json
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.record.measurement import Measurement, RunInfo, to_json
+from msgspec import Struct
+
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_view
 from pytest_gpuenergy.support.errors import InputError, ReportError
+from pytest_gpuenergy.support.json_output import encode
 
 Cell = str | int | float | bool | None
 _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
@@ -25,7 +29,7 @@ _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
 class Column:
     """A column: its name, the type of its cells (each of which may be empty), and where it is from.
 
-    ``path`` leads through nested dataclasses from a `Measurement`, or from a `RunInfo` when
+    ``path`` leads through nested records from a `Measurement`, or from a `RunInfo` when
     ``of_run``.
     """
 
@@ -107,7 +111,7 @@ def write_parquet(report: Report, path: Path) -> None:
     columns = tidy_columns()
     schema = pyarrow.schema(
         [(column.name, types_of[column.kind]) for column in columns],
-        metadata={"gpuenergy": json.dumps(to_json(report.run))},
+        metadata={"gpuenergy": encode(report.run)},
     )
     rows = [dict(zip(schema.names, row, strict=True)) for row in tidy_rows(report)]
     sink = pyarrow.BufferOutputStream()
@@ -118,11 +122,11 @@ def write_parquet(report: Report, path: Path) -> None:
     write_view(path, sink.getvalue().to_pybytes())
 
 
-def _columns(kind: type, path: tuple[str, ...]) -> Iterator[Column]:
+def _columns(kind: type[Struct], path: tuple[str, ...]) -> Iterator[Column]:
     hints = typing.get_type_hints(kind)
-    for item in fields(kind):
-        name, inner = (*path, item.name), _without_none(hints[item.name])
-        if is_dataclass(inner) and isinstance(inner, type):
+    for field in kind.__struct_fields__:
+        name, inner = (*path, field), _without_none(hints[field])
+        if _is_record(inner):
             yield from _columns(inner, name)
         else:
             yield Column("_".join(name), _cell_type(inner), name)
@@ -137,6 +141,10 @@ def _without_none(hint: Any) -> Any:
 def _cell_type(hint: Any) -> type:
     if hint in (str, int, float, bool):
         return typing.cast(type, hint)
-    if typing.get_origin(hint) is tuple and is_dataclass(typing.get_args(hint)[0]):
+    if typing.get_origin(hint) is tuple and _is_record(typing.get_args(hint)[0]):
         return int
     return str
+
+
+def _is_record(hint: Any) -> typing.TypeGuard[type[Struct]]:
+    return isinstance(hint, type) and issubclass(hint, Struct)

@@ -6,44 +6,19 @@ emulated GPU say so in their names, which keeps them apart from those of a real 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.record.measurement import Interval, Measurement
-from pytest_gpuenergy.report.store import Report, dump
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.support.json_output import dump
 
-
-@dataclass(frozen=True)
-class Metric:
-    """A figure of which less is better, as the field of a `Measurement` and in words."""
-
-    name: str
-    unit: str
-    field: str
-
-    def value(self, measurement: Measurement) -> float:
-        """The figure; the measurement has one."""
-        value: float = getattr(measurement, self.field)
-        return value
-
-    def interval(self, measurement: Measurement) -> Interval | None:
-        """Its 95 % interval."""
-        found: Interval | None = getattr(measurement, f"{self.field}_ci95")
-        return found
-
-
-METRICS = (
-    Metric("time", "ms", "time_ms"),
-    Metric("energy", "mJ", "energy_mj"),
-    Metric("EDP", "mJ·ms", "edp_mj_ms"),
-)
 _BENCHER_MEASURES = {
-    "time_ms": ("latency", 1e6),
-    "energy_mj": ("energy-mj", 1.0),
-    "edp_mj_ms": ("edp-mj-ms", 1.0),
+    Metric.TIME: ("latency", 1e6),
+    Metric.ENERGY: ("energy-mj", 1.0),
+    Metric.EDP: ("edp-mj-ms", 1.0),
 }
 """Name of the measure, and what its unit is of ours."""
 _BENCHER_NAME_LENGTH = 1024
@@ -58,10 +33,10 @@ def bencher_json(report: Report) -> str:
     document: dict[str, dict[str, Mapping[str, float]]] = {}
     for name, measurement in _clean(report):
         measures = document.setdefault(name[:_BENCHER_NAME_LENGTH], {})
-        for metric in METRICS:
-            measure, scale = _BENCHER_MEASURES[metric.field]
-            figures = {"value": metric.value(measurement) * scale}
-            if interval := metric.interval(measurement):
+        for metric, value in _figures(measurement):
+            measure, scale = _BENCHER_MEASURES[metric]
+            figures = {"value": value * scale}
+            if interval := measurement.interval(metric):
                 figures |= {
                     "lower_value": interval.low * scale,
                     "upper_value": interval.high * scale,
@@ -75,17 +50,17 @@ def github_action_json(report: Report) -> str:
     """What github-action-benchmark's tool ``customSmallerIsBetter`` reads: a list of figures."""
     entries: list[dict[str, Any]] = []
     for name, measurement in _clean(report):
-        for metric in METRICS:
+        for metric, value in _figures(measurement):
             entry = {
-                "name": f"{name} {metric.name}",
+                "name": f"{name} {metric.label}",
                 "unit": metric.unit,
-                "value": metric.value(measurement),
+                "value": value,
                 "extra": f"{report.run.gpu_name}\n{measurement.cap}, {measurement.cache} cache",
             }
-            if interval := metric.interval(measurement):
+            if interval := measurement.interval(metric):
                 entry["range"] = f"± {(interval.high - interval.low) / 2:.3g}"
             entries.append(entry)
-    return json.dumps(entries, indent=1, allow_nan=False) + "\n"
+    return dump(entries)
 
 
 def _clean(report: Report) -> Iterator[tuple[str, Measurement]]:
@@ -94,3 +69,9 @@ def _clean(report: Report) -> Iterator[tuple[str, Measurement]]:
     for measurement in report.measurements:
         if measurement.measured and not measurement.validity:
             yield f"{measurement.node_id}{label}", measurement
+
+
+def _figures(measurement: Measurement) -> Iterator[tuple[Metric, float]]:
+    for metric in Metric:
+        if (value := measurement.figure(metric)) is not None:
+            yield metric, value

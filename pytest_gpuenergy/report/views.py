@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_gpuenergy.record.measurement import SCHEMA_VERSION, Measurement, to_json
-from pytest_gpuenergy.report.store import Report, dump, is_raw
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.report.store import Report, is_raw
 from pytest_gpuenergy.support.errors import InputError, ReportError
 from pytest_gpuenergy.support.files import check_folder_writable, lock, write_atomically, written_to
 from pytest_gpuenergy.support.folders import followed
+from pytest_gpuenergy.support.json_output import dump
 
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
 CLASSIC_CAPS = 5
@@ -34,14 +35,7 @@ Table = list[Sequence[str | int | float | None]]
 
 def json_document(report: Report) -> str:
     """The report as JSON, ``schema_version`` 1."""
-    return dump(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "run": to_json(report.run),
-            "measurements": [to_json(measurement) for measurement in report.measurements],
-            "anchors": [to_json(check) for check in report.anchors],
-        }
-    )
+    return dump(report)
 
 
 def write_json(report: Report, path: Path) -> None:

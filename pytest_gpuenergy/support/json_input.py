@@ -7,18 +7,32 @@ import io
 import json
 import lzma
 import math
+import re
 import stat
 import zlib
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import msgspec
+
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_problems import explain
 
 _T = TypeVar("_T")
 
 
+_ESCAPE = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a pair
+    r"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+
+
 class FormError(ValueError):
     """A value is not of the expected form; the message is a clause without a full stop."""
+
+
+class NotJsonError(FormError):
+    """A text is not one complete JSON value."""
 
 
 def read_bytes(path: Path, what: str, largest_bytes: int) -> bytes:
@@ -67,6 +81,75 @@ def read_unpacked(path: Path, what: str, largest_bytes: int) -> bytes:
             "name another file."
         )
     return plain
+
+
+def decode(content: bytes | str, kind: type[_T], what: str = "it") -> _T:
+    """The value of type ``kind`` that a JSON text holds. Fields that it does not know are left out.
+
+    Half of a surrogate pair, which JSON can hold and no text should, is read as a question mark.
+
+    Args:
+        content: the text.
+        kind: any type that msgspec decodes: a structure, a dataclass, a union, a tuple.
+        what: the name of the whole value in messages.
+
+    Raises:
+        NotJsonError: it is not one complete JSON value, or nested too deeply.
+        FormError: it is not of the type; the message names the place:
+            ``measurements[3].trials[0].seconds is a string instead of a number``.
+    """
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8")
+        return _decoded(text, kind, what)
+    except UnicodeDecodeError:
+        raise NotJsonError(f"{what} is not UTF-8 text") from None
+    except RecursionError:
+        raise NotJsonError(f"{what} is nested too deeply") from None
+
+
+def _decoded(text: str, kind: type[_T], what: str) -> _T:
+    try:
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except msgspec.ValidationError as error:
+            msgspec.json.decode(text, type=msgspec.Raw)  # what is cut short has no form to judge
+            raise FormError(explain(str(error), what)) from None
+    except msgspec.DecodeError as error:
+        whole = _ESCAPE.sub(lambda found: "?" if found["half"] else found[0], text)
+        if whole != text:
+            return _decoded(whole, kind, what)
+        raise NotJsonError(f"{what} is not complete JSON ({_reason(error)})") from None
+
+
+def _reason(error: Exception) -> str:
+    reason = str(error).removeprefix("JSON is malformed: ")
+    return reason[:1].lower() + reason[1:]
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: object = None
+
+
+def schema_version(content: bytes | str, what: str = "it") -> object:
+    """The ``schema_version`` of a JSON object, whatever else is in it; None without one.
+
+    Raises:
+        NotJsonError: it is not one complete JSON value, or nested too deeply.
+        FormError: it is no object.
+    """
+    return decode(content, _Versioned, what).schema_version
+
+
+def convert(value: object, kind: type[_T], what: str = "it") -> _T:
+    """The value of type ``kind`` that dictionaries, lists, strings and numbers describe.
+
+    Raises:
+        FormError: as `decode`.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise FormError(explain(str(error), what)) from None
 
 
 def parse(content: str | bytes) -> Any:

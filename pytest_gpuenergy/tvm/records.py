@@ -112,7 +112,7 @@ class RecordFile:
     trials_total: int
     trials_valid: int
     records: tuple[Record, ...]
-    objective: Metric = "time"
+    objective: Metric = Metric.TIME
 
     @property
     def ranks(self) -> tuple[int, ...]:

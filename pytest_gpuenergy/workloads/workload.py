@@ -58,7 +58,7 @@ class Scalar:
 
     name: str
     dtype: str
-    value: int | float
+    value: bool | int | float
 
     def __post_init__(self) -> None:
         try:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import against_cudnn
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from pytest_gpuenergy.record.measurement import KernelInfo, WorkloadInfo, to_json
+from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.report import Measurement, Report, RunInfo
 from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.support.json_output import plain
 
 RUN = RunInfo("r", "2026-11-21T00:00:00+00:00", "h", "Test GPU", "u", "sm_90", False, {}, {}, {})
 Show = Callable[..., str]
@@ -46,7 +47,7 @@ def show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Show:
         write_json(Report(RUN, rows), tmp_path / "r.json")
         arguments = [str(tmp_path / "r.json")]
         if stock:
-            kernels = {"stock": [{"outcome": "compile"}, *map(to_json, stock)]}
+            kernels = {"stock": [{"outcome": "compile"}, *map(plain, stock)]}
             content = {
                 "bench": "tuning/against_stock",
                 "about": {"gpu": "Test GPU"},

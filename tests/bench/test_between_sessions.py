@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import between_sessions
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from pytest_gpuenergy.energy.trials import Trial
 from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.record.measurement import Interval, KernelInfo
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.trial import Trial
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.views import write_json
 from pytest_gpuenergy.support.errors import InputError
@@ -57,10 +59,10 @@ def sessions(kernels: int = 4) -> list[Report]:
 def test_the_deviation_is_that_between_the_reports() -> None:
     kernels = between_sessions.common_kernels(sessions())
     expected = np.std(np.log(FACTORS), ddof=1)
-    energy = between_sessions.deviation(kernels, "energy")
+    energy = between_sessions.deviation(kernels, Metric.ENERGY)
     assert energy.total == pytest.approx(expected)
     assert energy.low == pytest.approx(expected)
-    assert between_sessions.deviation(kernels, "time").total == 0
+    assert between_sessions.deviation(kernels, Metric.TIME).total == 0
 
 
 def test_kernels_that_a_report_lacks_or_flags_are_left_out() -> None:
@@ -96,4 +98,4 @@ def test_the_gate_understands_the_last_line(
     found = re.search(r"--gpuenergy-session-sd (\S+)", capsys.readouterr().out)
     assert found is not None
     settings = GateSettings.parse(session_sd=found[1])
-    assert settings.sd("energy") == pytest.approx(0.01, rel=0.02)
+    assert settings.sd(Metric.ENERGY) == pytest.approx(0.01, rel=0.02)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices.device import Timeline
-from pytest_gpuenergy.energy.sensors import Conditions
 from pytest_gpuenergy.energy.source import Edge
+from pytest_gpuenergy.record.conditions import Conditions
 
 TURN_S, LAUNCHES = 0.008, 500
 STATE = Conditions(50, 1980, 3201, 0, 700_000)

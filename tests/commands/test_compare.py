@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from gate_simulation import Session, drawn_measurement
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import Measurement, Report, RunFolder, RunInfo, load_report
@@ -150,7 +150,7 @@ def test_what_cannot_be_compared_ends_with_2(
     ("content", "words"),
     [
         (None, "base.json does not exist"),
-        ('{"schema_version": 1', "it may be truncated"),
+        ('{"schema_version": 1', "is not complete JSON (input data was truncated)"),
         ("[]", "is not a report"),
         ('{"schema_version": 99}', "use the release that wrote it"),
     ],

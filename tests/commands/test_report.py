@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.record.measurement import KernelInfo
+from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.report import Measurement, RunFolder, RunInfo, WorkloadInfo, load_report
 
 RUN = RunInfo(

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import random
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import RunFolder, RunInfo, load_report

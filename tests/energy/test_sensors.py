@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
@@ -16,10 +16,11 @@ from pytest_gpuenergy.energy.sensors import (
     DRIFT_K,
     INVALIDATING_REASONS,
     SW_POWER_CAP,
-    Conditions,
+    doubts,
     power_by_samples_w,
     read_conditions,
 )
+from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.support.errors import DeviceError
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
@@ -27,7 +28,7 @@ QUIET = Conditions(44, 1980, 3201, 0, 700_000)
 
 
 def raised(begin: Conditions, end: Conditions) -> set[str]:
-    return {name for name, flag in begin.judge(end).items() if flag}
+    return {name for name, flag in doubts(begin, end).items() if flag}
 
 
 def test_nothing_is_doubtful_when_nothing_changed() -> None:

@@ -10,71 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.energy.statistics import Estimate, estimate, student_t, variance_of_mean
+from pytest_gpuenergy.energy.statistics import estimate, variance_of_mean
+from pytest_gpuenergy.record.estimate import Estimate
 
-DEGREES = st.integers(1, 500)
-PROBABILITIES = st.floats(0.5, 0.999)
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30)
-
-# Critical values as every table has them, correctly rounded.
-TABLE = [
-    (1, 0.90, 3.078),
-    (1, 0.975, 12.706),
-    (1, 0.999, 318.309),
-    (2, 0.975, 4.303),
-    (2, 0.999, 22.327),
-    (3, 0.95, 2.353),
-    (3, 0.975, 3.182),
-    (3, 0.999, 10.215),
-    (4, 0.975, 2.776),
-    (5, 0.99, 3.365),
-    (7, 0.975, 2.365),
-    (10, 0.975, 2.228),
-    (10, 0.999, 4.144),
-    (30, 0.975, 2.042),
-    (100, 0.975, 1.984),
-]
-
-
-@pytest.mark.parametrize(("degrees", "probability", "quantile"), TABLE)
-def test_quantiles_of_the_table(degrees: int, probability: float, quantile: float) -> None:
-    assert student_t(degrees, probability) == pytest.approx(quantile, abs=6e-4)
-
-
-# By scipy.stats.t.ppf.
-@pytest.mark.parametrize(
-    ("degrees", "tail", "quantile"),
-    [(3, 1e-6, 103.299468), (3, 1e-7, 222.571591), (4, 1e-7, 73.985758), (1000, 1e-5, 4.285438)],
-)
-def test_quantiles_far_out(degrees: int, tail: float, quantile: float) -> None:
-    assert student_t(degrees, 1 - tail) == pytest.approx(quantile, rel=1e-6)
-
-
-@given(DEGREES, PROBABILITIES)
-def test_more_degrees_give_a_narrower_distribution(degrees: int, probability: float) -> None:
-    assert student_t(degrees + 1, probability) <= student_t(degrees, probability) + 1e-12
-
-
-@given(DEGREES, PROBABILITIES, PROBABILITIES)
-def test_the_quantile_grows_with_the_probability(degrees: int, first: float, second: float) -> None:
-    low, high = sorted((first, second))
-    assert student_t(degrees, low) <= student_t(degrees, high) + 1e-12
-
-
-@given(DEGREES, PROBABILITIES)
-def test_the_distribution_is_symmetric(degrees: int, probability: float) -> None:
-    below, above = student_t(degrees, 1 - probability), student_t(degrees, probability)
-    assert below == pytest.approx(-above, rel=1e-9, abs=1e-9)
-
-
-def test_many_degrees_give_the_normal_distribution() -> None:
-    assert student_t(10**6) == pytest.approx(1.959964, abs=1e-5)
-
-
-@pytest.mark.parametrize("degrees", [0, -1])
-def test_without_degrees_there_is_no_distribution(degrees: int) -> None:
-    with pytest.raises(ValueError, match="at least one degree"):
-        student_t(degrees)
 
 
 @pytest.mark.parametrize("count", [2, 4, 10])
@@ -108,14 +47,14 @@ def test_an_error_known_beforehand_widens_it_by_no_more_than_it_must(
 @given(VALUES)
 def test_the_interval_is_centred_on_the_mean(values: list[float]) -> None:
     found = estimate(values)
-    assert found.low <= found.mean <= found.high
-    assert found.mean - found.low == pytest.approx(found.high - found.mean, rel=1e-6, abs=1e-6)
+    assert found.low <= found.value <= found.high
+    assert found.value - found.low == pytest.approx(found.high - found.value, rel=1e-6, abs=1e-6)
 
 
 @given(st.floats(-1e6, 1e6), st.integers(2, 20))
 def test_equal_values_leave_no_doubt(value: float, count: int) -> None:
     found = estimate([value] * count)
-    assert (found.low, found.mean, found.high) == pytest.approx((value, value, value))
+    assert (found.low, found.value, found.high) == pytest.approx((value, value, value))
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, math.nan], [1.0, math.inf]], ids=repr)
@@ -165,7 +104,7 @@ def test_values_from_before_tell_of_the_scatter_and_are_no_part_of_the_mean() ->
         known, alone = (
             estimate(values[7:], successive=True, before=before) for before in (values[:7], ())
         )
-        assert known.mean == alone.mean
+        assert known.value == alone.value
         widths.append((known.relative_half_width, alone.relative_half_width))
     with_before, without = np.mean(widths, axis=0)
     assert with_before < 0.75 * without

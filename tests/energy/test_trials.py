@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.device import Timeline
-from pytest_gpuenergy.energy.trials import Trial, cut_trials, placement_variance
+from pytest_gpuenergy.energy.trials import cut_trials, placement_variance
+from pytest_gpuenergy.record.trial import Trial
 
 
 def ascending(least: int = 2) -> st.SearchStrategy[list[float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -21,8 +20,10 @@ from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.meter import MeterSettings
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin, RecordedFigures
-from pytest_gpuenergy.record.measurement import FIGURES, from_json, to_json
+from pytest_gpuenergy.record.measurement import FIGURES, check
 from pytest_gpuenergy.report import Measurement, WorkloadInfo
+from pytest_gpuenergy.support.json_input import decode
+from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.workloads import Conv2d
 
 SMALL = Conv2d.of("small", 1, 8, 8, 8, 4, 3, 3, 1, 1)
@@ -70,8 +71,9 @@ def device() -> Iterator[EmulatedDevice]:
 def measure(device: EmulatedDevice, kernel: Kernel, subject: Subject = SUBJECT) -> Measurement:
     measurement = Harness(device).measure_kernel(kernel, SMALL, subject)
     # Whatever comes out can be kept.
-    text = json.dumps(to_json(measurement), allow_nan=False)
-    assert from_json(Measurement, json.loads(text)) == measurement
+    again = decode(encode(measurement), Measurement)
+    check(again)
+    assert again == measurement
     return measurement
 
 

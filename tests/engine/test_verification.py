@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device, Repeater, Work
 from pytest_gpuenergy.engine.verification import (
     SEEDS,
-    Correctness,
     arenas_for,
     cached_reference,
     compare,
     verify,
 )
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads import Contract, Conv2d, ErrorBound, Scalar, Tensor
 from pytest_gpuenergy.workloads.workload import Array

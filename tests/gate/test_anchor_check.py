@@ -5,26 +5,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from pytest_gpuenergy.energy.sensors import Conditions
-from pytest_gpuenergy.energy.trials import Trial
-from pytest_gpuenergy.record.measurement import Interval
+from pytest_gpuenergy.gate.drift import BOUND, judge_check, unchecked
+from pytest_gpuenergy.record.anchor import AnchorCheck
+from pytest_gpuenergy.record.conditions import Conditions
+from pytest_gpuenergy.record.estimate import Estimate, Interval
+from pytest_gpuenergy.record.trial import Trial
 from pytest_gpuenergy.report import Measurement, RunFolder, load_report
-from pytest_gpuenergy.report.anchor import (
-    BOUND,
-    AnchorCheck,
-    Ratio,
-    anchor_lines,
-    judge_check,
-    unchecked,
-)
+from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.html.data import page_data
 from pytest_gpuenergy.report.markdown import markdown
 from pytest_gpuenergy.report.store import merge
@@ -79,9 +74,9 @@ def check(**changes: Any) -> AnchorCheck:
         "verdict": "good",
         "since": "2026-01-02T03:04:05+00:00",
         "started": "2026-01-02T03:09:05+00:00",
-        "time": Ratio(1.001, 0.999, 1.003),
-        "energy": Ratio(0.98, 0.97, 0.99),
-        "edp": Ratio(0.981, 0.97, 0.992),
+        "time": Estimate(1.001, 0.999, 1.003),
+        "energy": Estimate(0.98, 0.97, 0.99),
+        "edp": Estimate(0.981, 0.97, 0.992),
         "temperature_c": 51,
     }
     return AnchorCheck(**{**values, **changes})
@@ -185,7 +180,7 @@ def test_merged_runs_have_the_checks_of_all(runs_with: Make) -> None:
 
 def test_the_summary_names_the_largest_change_and_what_is_flagged(measured: Make) -> None:
     rows = [measured(1), measured(2, validity=("drift",))]
-    checks = [check(), check(verdict="drift", time=Ratio(1.08, 1.07, 1.09))]
+    checks = [check(), check(verdict="drift", time=Estimate(1.08, 1.07, 1.09))]
     checks.append(check(verdict="unsure", time=None, energy=None, edp=None, error="It is lost."))
     assert list(anchor_lines(rows, checks, emulated=True)) == [
         "anchor kernels (emulated) were measured again 3 times, "
@@ -199,7 +194,7 @@ def test_the_summary_names_the_largest_change_and_what_is_flagged(measured: Make
 @PLAIN
 @given(value=st.floats(allow_nan=False, allow_infinity=False))
 def test_ratios_that_cannot_be_are_shown_without_a_fault(report: Make, value: float) -> None:
-    odd = check(energy=Ratio(value, value, value))
+    odd = check(energy=Estimate(value, value, value))
     assert list(anchor_lines([], [odd], emulated=False))
     json.dumps(page_data(replace(report(), anchors=(odd,))), allow_nan=False)
 

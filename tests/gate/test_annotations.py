@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from gate_simulation import Session, drawn_measurement
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_gpuenergy.gate.annotations import SHOWN, annotate, annotation
 from pytest_gpuenergy.gate.comparison import compare
@@ -46,7 +47,9 @@ def test_what_fails_is_an_error(told: Callable[..., list[str]]) -> None:
 
 
 def test_what_is_worse_and_does_not_fail_is_a_warning(told: Callable[..., list[str]]) -> None:
-    (line,) = told([measurement()], [measurement(edp=1.2)], replace(FAIL, enforced=False))
+    (line,) = told(
+        [measurement()], [measurement(edp=1.2)], dataclasses.replace(FAIL, enforced=False)
+    )
     assert line.startswith("::warning title=simulated-k01-current::EDP +")
 
 
@@ -70,7 +73,9 @@ def test_when_strict_what_cannot_be_decided_or_is_new_is_an_error(
     told: Callable[..., list[str]],
 ) -> None:
     flagged = replace(measurement(), validity=("host_gaps",))
-    first, second = told([flagged], [flagged, measurement("k02")], replace(FAIL, strict=True))
+    first, second = told(
+        [flagged], [flagged, measurement("k02")], dataclasses.replace(FAIL, strict=True)
+    )
     assert re.match(r"::error title=simulated-k01-current::.* AMBIGUOUS ", first)
     assert second == "::error title=simulated-k02-current::not in the baseline"
 

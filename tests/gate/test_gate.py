@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from gate_simulation import Session, drawn_measurement
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from pytest_gpuenergy.energy.statistics import Estimate
 from pytest_gpuenergy.gate.comparison import Comparison, compare
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Verdict, decide, judge_budget, sample
 from pytest_gpuenergy.gate.views import json_document, markdown, terminal
-from pytest_gpuenergy.record.measurement import KernelInfo
+from pytest_gpuenergy.record.estimate import Estimate
+from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report import Measurement, Report, RunInfo
 from pytest_gpuenergy.support.errors import InputError
 
@@ -114,7 +115,7 @@ def test_the_intervals_widen_with_the_number_of_kernels(
 
 def test_an_interval_is_of_the_heat_ups_trials_too() -> None:
     one = measurement()
-    known = sample(replace(one, warm_trials=(*one.trials, *one.trials)), "energy")
+    known = sample(replace(one, warm_trials=(*one.trials, *one.trials)), Metric.ENERGY)
     assert known is not None
     assert known.degrees == 3 * len(one.trials) - 1
 
@@ -357,5 +358,5 @@ def test_several_limits_in_any_form() -> None:
     settings = GateSettings.parse(["edp:5%,time: 2.5 %", "energy:0%"], session_sd="edp:0.1%")
     assert settings.limits == {"edp": 0.05, "time": 0.025, "energy": 0.0}
     assert settings.enforced
-    assert settings.sd("edp") == settings.sd("edp", same_board=False) == 0.001
-    assert settings.sd("energy") < settings.sd("energy", same_board=False)
+    assert settings.sd(Metric.EDP) == settings.sd(Metric.EDP, same_board=False) == 0.001
+    assert settings.sd(Metric.ENERGY) < settings.sd(Metric.ENERGY, same_board=False)

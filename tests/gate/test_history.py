@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from gate_simulation import Session, drawn_measurement
+from msgspec.structs import replace
 
 from pytest_gpuenergy.gate.history import history
 from pytest_gpuenergy.gate.history_views import json_document, markdown, terminal
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report import Report, RunInfo
 
 Runs = Callable[..., list[Report]]
@@ -42,7 +43,7 @@ def runs(run_info: Callable[..., RunInfo]) -> Runs:
 
 
 def test_a_change_is_found_with_its_size_and_revisions(runs: Runs) -> None:
-    (series,) = history(reversed(runs([1.0] * 10 + [1.06] * 8)), "edp")
+    (series,) = history(reversed(runs([1.0] * 10 + [1.06] * 8)), Metric.EDP)
     assert [point.run.run_id for point in series.points] == [f"run{n:03d}" for n in range(18)]
     (change,) = series.changes
     assert change.relative == pytest.approx(0.06, abs=0.005)
@@ -51,7 +52,7 @@ def test_a_change_is_found_with_its_size_and_revisions(runs: Runs) -> None:
 
 
 def test_boards_are_kept_apart(runs: Runs) -> None:
-    found = history(runs([1.0] * 8) + runs([1.1] * 8, 8, gpu_uuid="GPU-2"), "edp")
+    found = history(runs([1.0] * 8) + runs([1.1] * 8, 8, gpu_uuid="GPU-2"), Metric.EDP)
     assert [len(series.points) for series in found] == [8, 8]
     assert not any(series.changes for series in found)
 
@@ -67,7 +68,7 @@ def test_flagged_points_are_shown_and_not_used(runs: Runs) -> None:
         )
         for report in reports[6:]
     ]
-    (series,) = history(reports[:6] + flagged, "edp")
+    (series,) = history(reports[:6] + flagged, Metric.EDP)
     assert len(series.points) == 12
     assert len(series.clean) == 6
     assert series.changes == ()
@@ -86,7 +87,7 @@ def test_items_of_one_name_are_kept_apart(runs: Runs) -> None:
         )
         for report in runs([1.0] * 4)
     ]
-    found = history(reports, "edp")
+    found = history(reports, Metric.EDP)
     assert [series.item for series in found] == ["test_a.py::test[1.0]", "test_a.py::test[2.0]"]
     assert [series.spread for series in found] == [0, 0]
     lines = list(terminal(found))
@@ -97,16 +98,16 @@ def test_items_of_one_name_are_kept_apart(runs: Runs) -> None:
     ("words", "count"), [([], 1), (["K01", "simul"], 1), (["k01-current"], 1), (["k02"], 0)]
 )
 def test_kernels_are_chosen_by_words(runs: Runs, words: list[str], count: int) -> None:
-    assert len(history(runs([1.0]), "time", words)) == count
+    assert len(history(runs([1.0]), Metric.TIME, words)) == count
 
 
 def test_a_spread_needs_runs(runs: Runs) -> None:
-    (series,) = history(runs([1.0, 1.0]), "edp")
+    (series,) = history(runs([1.0, 1.0]), Metric.EDP)
     assert series.spread is None
 
 
 def test_the_views_say_the_same(runs: Runs) -> None:
-    found = history(runs([1.0] * 10 + [1.06] * 8), "edp")
+    found = history(runs([1.0] * 10 + [1.06] * 8), Metric.EDP)
     document = json.loads(json_document(found))
     (series,) = document["series"]
     assert (series["kernel"], series["unit"], len(series["points"])) == ("k01", "mJ·ms", 18)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.energy.statistics import estimate
 from pytest_gpuenergy.gate.ratio import Sample, log_excess, log_ratio, paired_log_ratio
-from pytest_gpuenergy.record.measurement import Interval
+from pytest_gpuenergy.record.estimate import Estimate
 
 MEANS = st.floats(1e-6, 1e6)
 ERRORS = st.floats(0, 0.1)
@@ -23,15 +23,14 @@ TAILS = st.floats(1e-6, 0.4)
 
 def of(values: list[float]) -> Sample:
     found = estimate(values)
-    return Sample.of(found.mean, Interval(found.low, found.high), len(values))
+    return Sample.of(found, len(values))
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=2, max_size=20), st.floats(0, 0.1))
 def test_what_all_trials_share_is_left_out(values: list[float], shared: float) -> None:
     mean = math.fsum(values) / len(values)
     found = estimate(values, known_variance=(shared * mean) ** 2)
-    interval = Interval(found.low, found.high)
-    sample = Sample.of(found.mean, interval, len(values), shared=shared)
+    sample = Sample.of(found, len(values), shared=shared)
     assert sample.relative_error == pytest.approx(of(values).relative_error, abs=1e-6)
     assert sample.degrees == of(values).degrees
 
@@ -42,7 +41,7 @@ def test_swapping_the_sides_turns_the_change_round(
 ) -> None:
     there = log_ratio(one, other, session_sd=sd, tail=tail)
     back = log_ratio(other, one, session_sd=sd, tail=tail)
-    assert back.mean == pytest.approx(-there.mean, abs=1e-12)
+    assert back.value == pytest.approx(-there.value, abs=1e-12)
     assert back.low == pytest.approx(-there.high, rel=1e-9, abs=1e-9)
     assert back.high == pytest.approx(-there.low, rel=1e-9, abs=1e-9)
 
@@ -54,7 +53,7 @@ def test_the_unit_does_not_matter(
     scaled = [Sample(s.mean * unit, s.relative_error, s.degrees) for s in (one, other)]
     change = log_ratio(one, other, session_sd=sd, tail=tail)
     again = log_ratio(*scaled, session_sd=sd, tail=tail)
-    for name in ("mean", "low", "high"):
+    for name in ("value", "low", "high"):
         expected = getattr(change, name)
         assert getattr(again, name) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
@@ -109,19 +108,19 @@ def test_paired_rounds_cover_the_truth_whatever_they_share() -> None:
 def test_a_known_number_has_no_noise_of_its_own() -> None:
     sample = Sample(1.05, 0.0, 3)
     exact = log_excess(sample, 1.0, session_sd=0.01, tail=0.025)
-    assert exact.mean == pytest.approx(math.log(1.05))
+    assert exact.value == pytest.approx(math.log(1.05))
     assert exact.high - exact.low == pytest.approx(2 * 1.959964 * 0.01, rel=0.01)
 
 
 @pytest.mark.parametrize(("mean", "trials"), [(1.0, 1), (0.0, 4), (-1.0, 4), (math.nan, 4)])
 def test_a_sample_needs_trials_and_a_positive_mean(mean: float, trials: int) -> None:
     with pytest.raises(ValueError, match="two trials and a mean above zero"):
-        Sample.of(mean, Interval(0.9, 1.1), trials)
+        Sample.of(Estimate(mean, 0.9, 1.1), trials)
 
 
 def test_a_mean_that_is_next_to_nothing_is_no_sample() -> None:
     with pytest.raises(ValueError, match="as good as infinite"):
-        Sample.of(1e-320, Interval(0.9, 1.1), 4)
+        Sample.of(Estimate(1e-320, 0.9, 1.1), 4)
 
 
 def test_one_round_is_no_pair() -> None:
@@ -132,7 +131,7 @@ def test_one_round_is_no_pair() -> None:
 @pytest.mark.parametrize(("low", "high"), [(1e200, 0.0), (1e308, -1e308)])
 def test_an_interval_that_is_upside_down_is_no_sample(low: float, high: float) -> None:
     with pytest.raises(ValueError, match="upside down"):
-        Sample.of(1.0, Interval(low, high), 4)
+        Sample.of(Estimate(1.0, low, high), 4)
 
 
 @given(*[st.floats(5e-324, 1.7e308)] * 2, st.integers(1, 3), st.floats(1e-9, 0.4))

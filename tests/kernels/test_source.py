@@ -215,15 +215,21 @@ def test_a_truncated_plan_is_refused(tmp_path: Path, kernel: Kernel) -> None:
     [
         ({"schema_version": 99}, "schema_version is 99"),
         ({"launches": []}, "at least one launch"),
-        ({"launches": 7}, "'launches' is 7 instead of a list"),
-        ({"launches": [{"entry": "saxpy"}]}, "'arguments' is missing"),
+        ({"launches": 7}, "launches is an integer instead of a list"),
+        ({"launches": [{"entry": "saxpy"}]}, r"launches\[0\].grid is missing"),
         ({"language": "opencl"}, "language is 'opencl'"),
-        ({"workspaces": [{"name": "w", "shape": [0], "dtype": "float32"}]}, "the shape"),
+        (
+            {"workspaces": [{"name": "w", "shape": [0], "dtype": "float32"}]},
+            r"workspaces\[0\].shape\[0\] is less than 1",
+        ),
         ({"workspaces": [{"name": "w", "shape": [1], "dtype": "float31"}]}, "of type 'float31'"),
         ({"workspaces": [{"name": "w", "shape": [1], "dtype": "f4,O"}]}, "of type 'f4,O'"),
-        ({"origin": {"kind": 3, "details": {}}}, "'kind' is 3"),
-        ({"origin": {"kind": "x", "details": {"a": []}}}, "a detail of its origin"),
-        ({"recorded": [{"gpu": "x", "power_limit_w": -1}]}, "'power_limit_w' is -1"),
+        ({"origin": {"kind": 3, "details": {}}}, "origin.kind is an integer"),
+        ({"origin": {"kind": "x", "details": {"a": []}}}, "a value of origin.details is a list"),
+        (
+            {"recorded": [{"gpu": "x", "power_limit_w": -1}]},
+            r"power_limit_w is not greater",
+        ),
         ({"sha256": "0"}, "another text"),
     ],
 )

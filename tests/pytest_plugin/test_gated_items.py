@@ -6,10 +6,10 @@ import importlib.util
 import json
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 from small_project import LINE, PARTS, SLOWER
 
 from pytest_gpuenergy.ab.exhibit import load_exhibits

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.report import Measurement, RunFolder
+from pytest_gpuenergy.report import Measurement, Report, RunFolder
 from pytest_gpuenergy.report.store import latest_run
 
 if TYPE_CHECKING:
@@ -151,6 +151,22 @@ def test_a_view_that_cannot_be_written_at_the_end_fails_the_run(project: Project
     assert len(project.report().measurements) == 1
 
 
+def test_a_run_is_read_once_at_its_end(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, loaded = RunFolder.load, []
+
+    def count(folder: RunFolder) -> Report:
+        report = load(folder)
+        loaded.append(len(report.measurements))
+        return report
+
+    monkeypatch.setattr(RunFolder, "load", count)
+    views = ("--gpuenergy-json", "r.json", "--gpuenergy-csv", "csv", "--benchmark-json", "b.json")
+    result = project.run("--powercap", "1,5", *views)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*best of each workload (emulated)", "report: *r.json*"])
+    assert loaded == [2]
+
+
 def test_a_damaged_run_folder_is_told_and_fails_the_run(project: Project) -> None:
     project.module(
         """
@@ -164,7 +180,7 @@ def test_a_damaged_run_folder_is_told_and_fails_the_run(project: Project) -> Non
     result = project.run("--powercap", "1")
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["gpuenergy: error: */run.json is not valid JSON (*): it may *."])
+    result.stdout.fnmatch_lines(["gpuenergy: error: */run.json: it is not complete JSON (*)."])
 
 
 def test_a_folder_that_vanishes_fails_the_item_in_one_sentence(project: Project) -> None:

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from pytest_gpuenergy.record.measurement import KernelInfo, to_json
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.report import (
     Measurement,
     Report,
@@ -33,8 +34,12 @@ from pytest_gpuenergy.report.store import latest_only, latest_run, merge
 from pytest_gpuenergy.report.views import json_document, write_json
 from pytest_gpuenergy.support.errors import ReportError
 from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.json_output import encode, plain
 
 Make = Callable[..., Any]
+RESULTS = Path(__file__).parent.parent.parent / "bench" / "results"
+BEGINNING = b'{\n "schema_version": 1,\n "run": {'
+SHIPPED = [p for p in sorted(RESULTS.glob("*/*.json")) if p.read_bytes().startswith(BEGINNING)]
 
 
 @pytest.fixture
@@ -71,6 +76,38 @@ def test_what_could_not_be_read_back_is_not_written(
     with pytest.raises(ReportError, match="no report could be read back with it"):
         folder.append(replace(measured(2), workload=WorkloadInfo("w", {}, flops, 0)))
     assert [m.node_id for m in folder.load().measurements] == [measured().node_id]
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"time_ms": np.float64("nan")},
+        {"time_ms": math.inf},
+        {"time_ms": np.float32(0.5)},
+        {"energy_mj": None},
+        {"time_ms_ci95": Interval(2.0, 3.0)},
+    ],
+    ids=str,
+)
+def test_figures_that_could_not_be_read_back_are_not_written(
+    folder: RunFolder, measured: Make, figures: dict[str, Any]
+) -> None:
+    with pytest.raises(ReportError, match="no report could be read back with it"):
+        folder.append(replace(measured(), **figures))
+    assert not lines(folder).exists()
+
+
+def test_numbers_of_numpy_that_are_floats_are_kept_as_floats(
+    folder: RunFolder, measured: Make
+) -> None:
+    folder.append(replace(measured(), wall_s=np.float64(0.5)))
+    (kept,) = folder.load().measurements
+    assert (type(kept.wall_s), kept.wall_s) == (float, 0.5)
+
+
+def test_a_name_that_is_no_text_is_kept_as_far_as_it_is(folder: RunFolder, measured: Make) -> None:
+    folder.append(measured(node_id="b\udcffench.py::test"))
+    assert [m.node_id for m in folder.load().measurements] == ["b?ench.py::test"]
 
 
 def test_git_ignores_the_folder(tmp_path: Path, run_info: Make) -> None:
@@ -146,7 +183,7 @@ def test_a_line_of_another_kind_is_named(folder: RunFolder, measured: Make) -> N
     folder.append(measured(1))
     with lines(folder).open("ab") as file:
         file.write(b'{"node_id": 3}\n')
-    with pytest.raises(ReportError, match=r"jsonl, line 2: Measurement"):
+    with pytest.raises(ReportError, match=r"jsonl, line 2: node_id is an integer instead"):
         folder.load()
 
 
@@ -172,13 +209,13 @@ def test_two_processes_append_side_by_side(folder: RunFolder, measured: Make) ->
         "import sys, json\n"
         "from pathlib import Path\n"
         "from pytest_gpuenergy.report import Measurement, RunFolder\n"
-        "from pytest_gpuenergy.record.measurement import from_json\n"
+        "from pytest_gpuenergy.support.json_input import convert\n"
         "item = json.loads(sys.argv[2])\n"
         "for k in range(30):\n"
         "    item['node_id'] = f'{sys.argv[3]}-{k}'\n"
-        "    RunFolder(Path(sys.argv[1])).append(from_json(Measurement, item))\n"
+        "    RunFolder(Path(sys.argv[1])).append(convert(item, Measurement))\n"
     )
-    item = json.dumps(to_json(measured()))
+    item = encode(measured()).decode()
     writers = [
         subprocess.Popen([sys.executable, "-c", script, str(folder.path), item, name])
         for name in ("a", "b")
@@ -263,17 +300,26 @@ def test_a_report_is_read_from_its_run_folder(folder: RunFolder, measured: Make)
     assert load_report(folder.path) == folder.load()
 
 
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_reports_of_earlier_releases_are_read_as_they_are(path: Path) -> None:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    again = json.loads(json_document(load_report(path)))
+    for before, now in zip(document["measurements"], again["measurements"], strict=True):
+        assert {name: now[name] for name in before} == before
+    assert {name: again["run"][name] for name in document["run"]} == document["run"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "not valid JSON"),
-        ("{", "it may be truncated"),
+        ("", "it is not complete JSON"),
+        ("{", r"JSON \(input data was truncated\)"),
         ("[]", "is not a report of pytest-gpuenergy"),
         ('{"run": {}}', "is not a report of pytest-gpuenergy"),
         ('{"schema_version": 2}', "schema version 2, and this release reads version 1"),
         ('{"schema_version": "1"}', "schema version '1'"),
-        ('{"schema_version": 1}', "RunInfo holds None"),
-        ("[" * 100_000, "not valid JSON"),
+        ('{"schema_version": 1}', "run is missing"),
+        ("[" * 100_000, "is not a report of pytest-gpuenergy|nested too deeply"),
     ],
 )
 def test_a_file_that_is_no_report(tmp_path: Path, text: str, message: str) -> None:
@@ -287,7 +333,7 @@ def test_a_file_that_is_no_report(tmp_path: Path, text: str, message: str) -> No
 def test_a_report_without_good_measurements_is_refused(
     tmp_path: Path, run_info: Make, listed: object
 ) -> None:
-    document = {"schema_version": 1, "run": to_json(run_info()), "measurements": listed}
+    document = {"schema_version": 1, "run": plain(run_info()), "measurements": listed}
     (tmp_path / "report.json").write_text(json.dumps(document))
     with pytest.raises(ReportError, match=r"report\.json: "):
         load_report(tmp_path / "report.json")

@@ -6,16 +6,17 @@ import csv
 import io
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from pytest_gpuenergy.energy.sensors import Conditions
-from pytest_gpuenergy.energy.trials import Trial
-from pytest_gpuenergy.engine.verification import Correctness
-from pytest_gpuenergy.record.measurement import Interval, WorkloadInfo
+from pytest_gpuenergy.record.conditions import Conditions
+from pytest_gpuenergy.record.correctness import Correctness
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.infos import WorkloadInfo
+from pytest_gpuenergy.record.trial import Trial
 from pytest_gpuenergy.report.tidy import tidy_columns, tidy_csv, write_parquet
 from pytest_gpuenergy.support.errors import ReportError
 

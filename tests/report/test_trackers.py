@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pytest_gpuenergy.record.measurement import Interval
+from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.report.trackers import bencher_json, github_action_json
 
 Make = Callable[..., Any]

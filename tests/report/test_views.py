@@ -6,13 +6,13 @@ import csv
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_gpuenergy.report import Report
 from pytest_gpuenergy.report.markdown import write_markdown

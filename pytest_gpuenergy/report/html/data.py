@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_gpuenergy.gate.differences import Difference, differences
-from pytest_gpuenergy.record.measurement import Interval, Measurement, RunInfo
-from pytest_gpuenergy.report.anchor import AnchorCheck, Ratio
+from pytest_gpuenergy.record.anchor import AnchorCheck
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.report.differences import Difference, differences
 from pytest_gpuenergy.report.html.charts import charts
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import Best, best_of_each, energy, subject, time
@@ -81,9 +84,9 @@ def _row(m: Measurement, *, pareto: bool) -> Values:
         "band": str(m.kernel.details.get("band", m.kernel.origin)),
         "cap": m.cap,
         "limit_w": _finite(m.enforced_power_limit_w or m.power_limit_w),
-        **_figure("time_us", m.time_ms, m.time_ms_ci95, 1e3),
-        **_figure("energy_mj", m.energy_mj, m.energy_mj_ci95),
-        **_figure("edp_mj_ms", m.edp_mj_ms, m.edp_mj_ms_ci95),
+        **_figure("time_us", m, Metric.TIME, 1e3),
+        **_figure("energy_mj", m, Metric.ENERGY),
+        **_figure("edp_mj_ms", m, Metric.EDP),
         "power_w": _finite(m.power_w),
         "gflops": _finite(m.gflops),
         "gflops_per_w": _finite(m.gflops_per_w),
@@ -100,9 +103,8 @@ def _row(m: Measurement, *, pareto: bool) -> Values:
     }
 
 
-def _figure(
-    name: str, value: float | None, interval: Interval | None, scale: float = 1.0
-) -> Values:
+def _figure(name: str, m: Measurement, metric: Metric, scale: float = 1.0) -> Values:
+    value, interval = m.figure(metric), m.interval(metric)
     low, high = (interval.low, interval.high) if interval else (value, value)
     ends = {name: value, f"{name}_low": low, f"{name}_high": high}
     return {key: _finite(end, scale) for key, end in ends.items()}
@@ -150,20 +152,19 @@ def _check(check: AnchorCheck) -> Values:
         "cap": check.cap,
         "temperature_c": check.temperature_c,
         "first_temperature_c": check.first_temperature_c,
-        **_changes("time", check.time),
-        **_changes("energy", check.energy),
-        **_changes("edp", check.edp),
+        **{key: end for metric in Metric for key, end in _changes(metric, check).items()},
         "verdict": check.verdict,
         "why": check.error or ", ".join(check.validity),
         "items": len(check.items),
     }
 
 
-def _changes(name: str, ratio: Ratio | None) -> Values:
+def _changes(metric: Metric, check: AnchorCheck) -> Values:
     """A ratio as a change in per cent, with the ends of its interval."""
+    ratio = check.ratios.get(metric)
     ends = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
     percents = (None if end is None else _finite(end - 1, 100.0) for end in ends)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), percents, strict=True))
+    return dict(zip((str(metric), f"{metric}_low", f"{metric}_high"), percents, strict=True))
 
 
 def _identity(run: RunInfo) -> list[tuple[str, str]]:
@@ -189,7 +190,7 @@ def _difference(one: Difference) -> Values:
         "workload": subject(one.now),
         "kernel": one.now.kernel.label,
         "cap": one.now.cap,
-        "metric": f"{one.metric.name} ({one.metric.unit})",
+        "metric": f"{one.metric.label} ({one.metric.unit})",
         "before": before,
         "now": now,
         "before_interval": _ends(intervals[0]),

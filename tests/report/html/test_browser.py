@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from pytest_gpuenergy.record.measurement import Interval
+from pytest_gpuenergy.record.anchor import AnchorCheck
+from pytest_gpuenergy.record.estimate import Estimate, Interval
 from pytest_gpuenergy.report import Measurement
-from pytest_gpuenergy.report.anchor import AnchorCheck, Ratio
 
 pytest.importorskip("vl_convert", reason="the page's charts need vl-convert-python")
 pytestmark = pytest.mark.browser
@@ -237,7 +237,7 @@ def test_checks_for_drift_are_shown_where_there_are_any(
 ) -> None:
     plain = report(*sweep)
     assert not show(plain).find("#drift")[0].is_displayed()
-    ratio = Ratio(1.0512, 1.049, 1.0534)
+    ratio = Estimate(1.0512, 1.049, 1.0534)
     good = AnchorCheck("a", "case1", "k01", "450W", "good", "t0", "t1", temperature_c=51)
     bad = replace(good, verdict="drift", started="t2", time=ratio, items=("b", "c"))
     page = show(replace(plain, anchors=(good, bad)))

@@ -8,7 +8,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report.html import html_page, write_html

@@ -6,30 +6,27 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_gpuenergy.gate.counterparts import Counterparts
-from pytest_gpuenergy.record.measurement import Interval, Measurement
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.report.counterparts import Counterparts
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.trackers import METRICS, Metric
 from pytest_gpuenergy.support.errors import ReportInputError
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One metric of one kernel under one cap, then and now; both have figures."""
+    """One metric of one kernel under one cap, then and now, with both ``values``."""
 
     metric: Metric
     before: Measurement
     now: Measurement
-
-    @property
-    def values(self) -> tuple[float, float]:
-        """Before and now."""
-        return self.metric.value(self.before), self.metric.value(self.now)
+    values: tuple[float, float]
 
     @property
     def intervals(self) -> tuple[Interval | None, Interval | None]:
         """Before and now, 95 %."""
-        return self.metric.interval(self.before), self.metric.interval(self.now)
+        return self.before.interval(self.metric), self.now.interval(self.metric)
 
     @property
     def change(self) -> float | None:
@@ -70,7 +67,9 @@ def differences(report: Report, baseline: Report) -> Iterator[Difference]:
     check_comparable(report, baseline)
     earlier = Counterparts(baseline.measurements)
     for measurement in report.measurements:
-        before = earlier.of(measurement)
-        if before is not None and before.measured and measurement.measured:
-            for metric in METRICS:
-                yield Difference(metric, before, measurement)
+        if (before := earlier.of(measurement)) is None:
+            continue
+        for metric in Metric:
+            then, now = before.figure(metric), measurement.figure(metric)
+            if then is not None and now is not None:
+                yield Difference(metric, before, measurement, (then, now))

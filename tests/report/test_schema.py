@@ -11,9 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pytest_gpuenergy.record.measurement import from_json
-from pytest_gpuenergy.record.schema import report_schema, schema_document
-from pytest_gpuenergy.report import Measurement
+from pytest_gpuenergy.report import load_report
+from pytest_gpuenergy.report.schema import report_schema, schema_document
 from pytest_gpuenergy.report.views import json_document
 from pytest_gpuenergy.support.errors import ReportError
 
@@ -64,14 +63,16 @@ def test_schema_and_reader_refuse_the_same(
     validator: jsonschema.Draft202012Validator,
     report: Make,
     measured: Make,
+    tmp_path: Path,
     change: dict[str, object],
 ) -> None:
     document = json.loads(json_document(report(measured(1))))
     validator.validate(copy.deepcopy(document))
-    item = document["measurements"][0] | change
+    document["measurements"][0] |= change
+    (tmp_path / "report.json").write_text(json.dumps(document))
     with pytest.raises(ReportError):
-        from_json(Measurement, item)
-    assert not validator.is_valid({**document, "measurements": [item]})
+        load_report(tmp_path / "report.json")
+    assert not validator.is_valid(document)
 
 
 def test_fields_of_a_later_release_are_allowed(

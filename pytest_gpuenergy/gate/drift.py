@@ -1,0 +1,99 @@
+"""Whether an anchor kernel measured again has drifted, and which measurements that leaves open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pytest_gpuenergy.gate.ratio import log_ratio
+from pytest_gpuenergy.gate.verdict import sample
+from pytest_gpuenergy.record.anchor import AnchorCheck, CheckVerdict, distance
+from pytest_gpuenergy.record.estimate import WANDER, Estimate
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import METRICS, Metric
+
+BOUND = 0.03
+"""A larger change of a figure, as a fraction, is drift.
+
+An H200 that had been idle took 2.1 % more energy for the same kernel once it was warm: so much is
+the way of every run.
+"""
+
+_TAIL = 0.025
+
+
+def judge_check(first: Measurement, again: Measurement, items: Sequence[str]) -> AnchorCheck:
+    """What has become of an anchor.
+
+    Args:
+        first: its first measurement, with figures and without flags.
+        again: the later one, which may have failed.
+        items: node ids of what was measured since the last check.
+    """
+    ratios = {metric: ratio_of(first, again, metric) for metric in METRICS}
+    verdict: CheckVerdict = "good"
+    if any(ratio is not None and _is_drift(ratio) for ratio in ratios.values()):
+        verdict = "drift"
+    elif again.validity or None in ratios.values():
+        verdict = "unsure"
+    return AnchorCheck(
+        node_id=first.node_id,
+        workload=first.workload.name,
+        kernel=first.kernel.label,
+        cap=first.cap,
+        verdict=verdict,
+        since=first.started,
+        started=again.started,
+        gpu_uuid=first.gpu_uuid,
+        first_temperature_c=_temperature_c(first),
+        temperature_c=_temperature_c(again),
+        validity=again.validity,
+        error=again.error,
+        items=tuple(items),
+        **ratios,
+    )
+
+
+def ratio_of(first: Measurement, again: Measurement, metric: Metric) -> Estimate | None:
+    """The metric of ``again`` over that of ``first``; None where one has no interval."""
+    before, now = sample(first, metric), sample(again, metric)
+    if before is None or now is None:
+        return None
+    change = log_ratio(before, now, session_sd=WANDER[metric], tail=_TAIL)
+    return Estimate(math.exp(change.value), math.exp(change.low), math.exp(change.high))
+
+
+def unchecked(
+    measurements: Sequence[Measurement], checks: Sequence[AnchorCheck], first: Measurement
+) -> list[Measurement]:
+    """The clean measurements beside the anchor's ``first`` that no good check speaks for."""
+    spoken_for = {
+        node_id: check.started
+        for check in checks
+        if check.verdict == "good"
+        for node_id in check.items
+    }
+    place = anchor_place(first)
+    return [
+        m
+        for m in measurements
+        if m.measured
+        and not m.validity
+        and anchor_place(m) == place
+        and m.node_id != first.node_id
+        and spoken_for.get(m.node_id, "") < m.started
+    ]
+
+
+def anchor_place(m: Measurement) -> tuple[str, float | None, str | None]:
+    """What an anchor and the measurements it speaks for have in common: cap, limit and card."""
+    return (m.cap, m.enforced_power_limit_w, m.gpu_uuid)
+
+
+def _is_drift(ratio: Estimate) -> bool:
+    sure = not ratio.low <= 1 <= ratio.high
+    return sure and distance(ratio) > math.log1p(BOUND)
+
+
+def _temperature_c(m: Measurement) -> int | None:
+    return None if m.end is None else m.end.temperature_c

@@ -1,0 +1,37 @@
+"""The identity of a run."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class RunInfo(Struct, frozen=True):
+    """The identity of a run: where, on what, with which software and options.
+
+    ``git_revision`` ends in ``-dirty`` when tracked files differed from the commit. ``legacy``
+    tells that the figures were read from outputs of an older tool. ``cap_table_w`` has the GPU's
+    power caps in W, lowest first, of which `Measurement.cap_index` counts from 1; it is empty when
+    none of them was asked for.
+    """
+
+    run_id: str
+    started: str
+    host: str
+    gpu_name: str
+    gpu_uuid: str
+    architecture: str
+    emulated: bool
+    power_limits_w: dict[str, float]
+    software: dict[str, str]
+    options: dict[str, str]
+    git_revision: str | None = None
+    legacy: bool = False
+    cap_table_w: tuple[float, ...] = ()
+
+    @property
+    def short_revision(self) -> str | None:
+        """The revision with twelve digits, for people."""
+        if self.git_revision is None:
+            return None
+        commit, dash, rest = self.git_revision.partition("-")
+        return f"{commit[:12]}{dash}{rest}"

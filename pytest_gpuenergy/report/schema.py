@@ -1,0 +1,45 @@
+"""The JSON Schema of a report, derived from the records that read and write it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import msgspec
+
+from pytest_gpuenergy.record.measurement import FIGURES
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.support.json_output import dump
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def report_schema() -> dict[str, Any]:
+    """JSON Schema, draft 2020-12, of ``report.json``.
+
+    Unknown properties are allowed, as later releases may add some; readers leave them out.
+    """
+    _, definitions = msgspec.json.schema_components([Report], ref_template="#/$defs/{name}")
+    for definition in definitions.values():
+        description = inspect.cleandoc(definition.get("description", ""))
+        definition["description"] = description.replace("``", "`")
+    # All figures, or none.
+    definitions["Measurement"]["anyOf"] = [
+        {"properties": {name: {"type": "null"} for name in FIGURES}},
+        {
+            "properties": {name: {"type": "number"} for name in FIGURES},
+            "required": list(FIGURES),
+        },
+    ]
+    report = definitions.pop("Report")
+    return {
+        "$schema": DIALECT,
+        **report,
+        "title": "Report of pytest-gpuenergy",
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def schema_document() -> str:
+    """`report_schema` as it is published."""
+    return dump(report_schema())

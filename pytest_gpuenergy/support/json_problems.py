@@ -1,0 +1,77 @@
+"""What is wrong with a JSON document, in the words of people who write one."""
+
+from __future__ import annotations
+
+import re
+
+_KINDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "a boolean",
+    "null": "null",
+    "object": "an object",
+    "array": "a list",
+}
+_BOUNDS = {">=": "less than", ">": "not greater than", "<=": "greater than", "<": "not less than"}
+_PLACE = re.compile(r"(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?", re.DOTALL)
+_TYPE = re.compile(r"Expected `(?P<wanted>[^`]*)`(?:, got `(?P<found>[^`]*)`)?")
+_BOUND = re.compile(r"Expected `(?:int|float)` (?P<sign>[<>]=?) (?P<limit>\S+)")
+_LENGTH = re.compile(r"Expected `array` of length (?P<sign>>= )?(?P<wanted>\d+)(?:, got \d+)?")
+_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
+_VALUE = re.compile(r"Invalid (?:enum )?value (?P<value>.*)", re.DOTALL)
+_LONGEST = 60
+
+
+def explain(message: str, what: str = "it") -> str:
+    """A message of msgspec's about a value that does not fit, as a clause that begins with a place.
+
+    Args:
+        message: such as ``Expected `float`, got `str` - at `$.trials[0].seconds```.
+        what: the name of the whole document.
+
+    Returns:
+        Such as ``trials[0].seconds is a string instead of a number``.
+    """
+    parts = _PLACE.fullmatch(message)
+    assert parts is not None
+    problem, place = parts["problem"], _place(parts["path"] or "$")
+    if missing := _MISSING.fullmatch(problem):
+        name = missing["name"]
+        if " " in place:
+            return f"{name} is missing in {place}"
+        return f"{place}.{name} is missing" if place else f"{name} is missing"
+    place = place or what
+    if bound := _BOUND.fullmatch(problem):
+        return f"{place} is {_BOUNDS[bound['sign']]} {float(bound['limit']):g}"
+    if length := _LENGTH.fullmatch(problem):
+        return (
+            f"{place} does not have {'at least ' * bool(length['sign'])}{length['wanted']} values"
+        )
+    if kinds := _TYPE.fullmatch(problem):
+        wanted = _kinds(kinds["wanted"])
+        found = f"{_kinds(kinds['found'])} instead of" if kinds["found"] else "not"
+        return f"{place} is {found} {wanted}"
+    if value := _VALUE.fullmatch(problem):
+        return f"{place} is {_shortened(value['value'])}, which it cannot be"
+    if problem.endswith("out of range"):
+        return f"{place} is a number that is too large"
+    return f"{place} is wrong: {_shortened(problem)}"
+
+
+def _place(path: str) -> str:
+    """``$.a[0].b`` as ``a[0].b``, and ``$.a[...]``, some value of an object, in words."""
+    place = path.removeprefix("$").removeprefix(".")
+    while "[...]" in place:
+        whole, _, rest = place.rpartition("[...]")
+        place = f"{rest.removeprefix('.')} in a value of {whole}" if rest else f"a value of {whole}"
+    return place
+
+
+def _kinds(names: str) -> str:
+    return " or ".join(_KINDS.get(name, name) for name in names.split(" | "))
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

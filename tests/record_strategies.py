@@ -1,0 +1,122 @@
+"""Any record, for tests that hold for all of them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, get_args
+
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.record.anchor import AnchorCheck, CheckVerdict
+from pytest_gpuenergy.record.conditions import Conditions
+from pytest_gpuenergy.record.correctness import Correctness
+from pytest_gpuenergy.record.estimate import Estimate, Interval
+from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
+from pytest_gpuenergy.record.measurement import FIGURES, PHASES, Measurement
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.record.trial import Trial
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.support.errors import Outcome
+
+MOST = sys.float_info.max
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+NOT_NEGATIVE = st.floats(0, allow_infinity=False)
+ABOVE_ZERO = st.floats(0, allow_infinity=False, exclude_min=True)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+"""Whole characters: half a surrogate pair is read as a question mark."""
+
+COUNTS = st.integers(0, 2**60)
+VALUES = st.one_of(TEXTS, st.integers(-(2**70), 2**70))
+WORKLOADS = st.builds(
+    WorkloadInfo, TEXTS, st.dictionaries(TEXTS, VALUES, max_size=3), COUNTS, COUNTS
+)
+KERNELS = st.builds(
+    KernelInfo,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    st.none() | COUNTS,
+    st.dictionaries(TEXTS, st.one_of(VALUES, FINITE), max_size=3),
+)
+CONDITIONS = st.builds(Conditions, *([st.none() | COUNTS] * 5))
+CORRECTNESS = st.builds(
+    Correctness, FINITE, FINITE, FINITE, FINITE, st.lists(COUNTS, max_size=3).map(tuple)
+)
+TRIALS = st.lists(
+    st.builds(Trial, ABOVE_ZERO, NOT_NEGATIVE, ABOVE_ZERO, NOT_NEGATIVE), max_size=3
+).map(tuple)
+FLAGS = st.lists(TEXTS, max_size=3).map(tuple)
+RUNS = st.builds(
+    RunInfo,
+    *([TEXTS] * 6),
+    st.booleans(),
+    st.dictionaries(TEXTS, FINITE, max_size=2),
+    st.dictionaries(TEXTS, TEXTS, max_size=2),
+    st.dictionaries(TEXTS, TEXTS, max_size=2),
+    st.none() | TEXTS,
+    st.booleans(),
+)
+RATIOS = st.none() | st.builds(Estimate, FINITE, FINITE, FINITE)
+CHECKS = st.builds(
+    AnchorCheck,
+    *([TEXTS] * 4),
+    st.sampled_from(get_args(CheckVerdict)),
+    TEXTS,
+    TEXTS,
+    st.none() | TEXTS,
+    RATIOS,
+    RATIOS,
+    RATIOS,
+    st.none() | COUNTS,
+    st.none() | COUNTS,
+    FLAGS,
+    st.none() | TEXTS,
+    FLAGS,
+)
+
+
+@st.composite
+def measurements(draw: st.DrawFn) -> Measurement:
+    figures: dict[str, Any] = {}
+    if draw(st.booleans()):
+        figures = {name: draw(NOT_NEGATIVE) for name in FIGURES}
+    for metric in Metric:
+        if draw(st.booleans()):
+            value = figures.get(metric.field, 0.0)
+            low, high = draw(st.floats(-MOST, value)), draw(st.floats(value, MOST))
+            figures[f"{metric.field}_ci95"] = Interval(low, high)
+    return Measurement(
+        node_id=draw(TEXTS),
+        workload=draw(WORKLOADS),
+        kernel=draw(KERNELS),
+        outcome=draw(st.sampled_from(get_args(Outcome))),
+        cap=draw(TEXTS),
+        cap_index=draw(st.none() | COUNTS),
+        power_limit_w=draw(st.none() | NOT_NEGATIVE),
+        enforced_power_limit_w=draw(st.none() | NOT_NEGATIVE),
+        cache=draw(TEXTS),
+        gpu_uuid=draw(st.none() | TEXTS),
+        energy_source=draw(st.none() | TEXTS),
+        error=draw(st.none() | TEXTS),
+        trials=draw(TRIALS),
+        warm_trials=draw(TRIALS),
+        correctness=draw(st.none() | CORRECTNESS),
+        start=draw(st.none() | CONDITIONS),
+        begin=draw(st.none() | CONDITIONS),
+        end=draw(st.none() | CONDITIONS),
+        cap_binding=draw(st.none() | st.booleans()),
+        validity=draw(FLAGS),
+        started=draw(TEXTS),
+        wall_s=draw(FINITE),
+        phases_s=draw(st.dictionaries(st.sampled_from(PHASES), FINITE, max_size=2)),
+        **figures,
+    )
+
+
+REPORTS = st.builds(
+    Report,
+    RUNS,
+    st.lists(measurements(), max_size=2).map(tuple),
+    st.lists(CHECKS, max_size=1).map(tuple),
+)
