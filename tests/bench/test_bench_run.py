@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hostile_records import LAMBDA
 
 from pytest_gpuenergy.report import load_report
 
@@ -70,3 +72,20 @@ def test_without_tvm_every_item_says_what_to_install(
         ["To make case7 kernel 1 from its record takes Apache TVM, which is not installed: *"]
     )
     assert "conftest.py:" not in result.stdout.str()
+
+
+def test_a_record_that_is_a_program_is_refused_and_never_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "well-kept")
+    bench.give_case7("mine", good=2)
+    (path,) = (bench.path / "mine").iterdir()
+    text = path.read_text()
+    assert '"threadIdx.x"' in text
+    path.write_text(text.replace('"threadIdx.x"', json.dumps(LAMBDA)))
+    result = bench.run("--records", "mine", "--powercap", "1")
+    assert result.ret != pytest.ExitCode.OK
+    result.stdout.re_match_lines(
+        [r"The record file .*case7.* in entry 1 instruction \d+ of the trace \(Bind\) has the .*"]
+    )
+    assert "well-kept" not in result.stdout.str() + result.stderr.str()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_records import HOSTILE, LAMBDA, WORDS, changed, strings
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,50 +23,12 @@ from pytest_gpuenergy.tvm.records import load_records
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = ROOT / "bench/records/nvidia-h200"
 CASE7 = next(SHIPPED.glob("case7_*.json"))
-LAMBDA = 'threadIdx.x + ([]{ return __builtin_printf("%s", getenv("SECRET")); }())'
-WORDS = ("pragma_import_c", "pragma_import_llvm", "asm", "getenv")
-HOSTILE = (
-    LAMBDA,
-    'x"; system("id"); "',
-    "shared\n#include </etc/passwd>\n",
-    *WORDS,
-    "*/ int main() {} /*",
-    "__attribute__((constructor))",
-    "λ",
-    "\ud800",
-    "\0",
-)
 in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @functools.cache
 def document() -> Any:
     return json.loads(CASE7.read_text())
-
-
-def strings(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The places of all strings, keys of objects among them (as a place that ends in None)."""
-    if isinstance(value, str):
-        yield place
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            yield (*place, key, None)
-            yield from strings(part, (*place, key))
-    elif isinstance(value, list):
-        for number, part in enumerate(value):
-            yield from strings(part, (*place, number))
-
-
-def changed(value: Any, place: tuple[Any, ...], change: Any) -> Any:
-    """``value`` with the string at ``place`` replaced by what ``change`` makes of it."""
-    if not place:
-        return change(value)
-    step, *rest = place
-    if rest == [None]:
-        return {change(k) if k == step else k: part for k, part in value.items()}
-    copy = value.copy()
-    copy[step] = changed(value[step], tuple(rest), change)
-    return copy
 
 
 def rank_1_with(place: tuple[Any, ...], text: str) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hostile_records import module_of, stored_with
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,15 +16,6 @@ from pytest_gpuenergy.tvm.database import Database
 from pytest_gpuenergy.tvm.tvm_graph import check_stored_workload
 
 HOSTILE = ("(", "; int x", "\n#include <x>\n", '"', "::system", "λ", "\ud800", "\0", "[[", " ")
-
-
-def module_of(stored: str) -> Any:
-    return json.loads(base64.b64decode(json.loads(stored)[1])[8:])
-
-
-def stored_with(module: Any) -> list[str]:
-    text = json.dumps(module).encode()
-    return ["1", base64.b64encode(len(text).to_bytes(8, "little") + text).decode()]
 
 
 def texts(module: Any) -> Iterator[Callable[[str], None]]:

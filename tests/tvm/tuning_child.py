@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.tvm.lower import Lowerer, conv2d_module, cuda_target, to_kernel
+from pytest_gpuenergy.tvm.lower import (
+    Lowerer,
+    apply_trace,
+    conv2d_module,
+    cuda_target,
+    to_kernel,
+)
 from pytest_gpuenergy.tvm.requirements import without_tensor_intrinsics
 from pytest_gpuenergy.tvm.settings import Space
 from pytest_gpuenergy.tvm.spaces import GemmForm, as_gemm, space_generator
@@ -34,6 +40,28 @@ class Child:
             raise ValueError("compiled")
 
         return Lowerer().lower(workload, record)
+
+    def lower_unchecked(self, workload: Conv2d, trace: Sequence[Any]) -> Kernel:
+        """The kernel of a trace that nobody has looked at."""
+        module = apply_trace(conv2d_module(workload), trace)
+        return to_kernel(module, cuda_target("sm_90"), [t.name for t in workload.tensors])
+
+    def lower_program(self, name: str, function: str | None) -> Kernel:
+        """The kernel of B = f(A), where A has that name, and B = 2 A without a function."""
+        import tvm
+        from tvm import te, tirx
+
+        a = te.placeholder((64,), "float32", name)
+
+        def element(i: Any) -> Any:
+            return (
+                a[i] * 2.0 if function is None else tirx.call_pure_extern("float32", function, a[i])
+            )
+
+        b = te.compute((64,), element, name="B")
+        schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([a, b])}))
+        schedule.bind(schedule.get_loops(schedule.get_sblock("B"))[0], "threadIdx.x")
+        return _lowered(schedule.mod)
 
     def lower_form(self, workload: Conv2d, form: GemmForm) -> Kernel:
         """The kernel of a convolution as a matrix product, with tiles drawn at random."""
