@@ -76,7 +76,7 @@ _PARAMETER = re.compile(rf"(?:const )?{_TYPE}\*? (?:__restrict__ )?([A-Za-z_]\w*
 
 _REMARK = re.compile(r"/\*-?\d[\d.]*(?:e[-+]\d+)?\*/", re.ASCII)  # a number as a decimal
 _UNROLL = re.compile(r"^ *#pragma unroll(?: \d+)?$", re.MULTILINE | re.ASCII)
-_DYNAMIC = re.compile(rf"\bextern __shared__ (?:alignas\(\d+\) )?({_TYPE} [A-Za-z_]\w*)\[\];")
+_DYNAMIC = re.compile(rf"\bextern __shared__ (?:__align__\(\d+\) )?({_TYPE} [A-Za-z_]\w*)\[\];")
 _NUMBER = re.compile(
     r"(?<![\w.])(?:0x[\da-f.]+(?:p[+-]?\d+)?|\d+(?:\.\d*)?(?:e[+-]?\d+)?)[ful]{0,3}(?![\w.])",
     re.ASCII | re.IGNORECASE,

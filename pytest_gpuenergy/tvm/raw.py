@@ -8,7 +8,7 @@ search that is killed loses at most the trial in flight, and can be continued.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from io import TextIOWrapper
@@ -65,8 +65,10 @@ class RawLog:
                 self._events = stack.enter_context(_opened(folder / TRIALS_FILE))
                 _lock(self._events, folder)
                 self.trials = _read_trials(folder / TRIALS_FILE)
-                self.records = _read_records(folder)
+                records = _read_records(folder)
+                self.records = [record.text for record in records]
                 self._agree()
+                _check(folder / RECORD_FILE, records, self.trials)
                 self._database = stack.enter_context(_opened(folder / RECORD_FILE))
             except OSError as error:
                 path = error.filename or folder
@@ -201,26 +203,26 @@ def _read_trials(path: Path) -> list[Trial]:
     return read_trials(path)
 
 
-def _read_records(folder: Path) -> list[str]:
+def _read_records(folder: Path) -> tuple[DatabaseRecord, ...]:
     path = folder / RECORD_FILE
     if not path.exists():
-        return []
+        return ()
     _drop_torn_line(path)
-    records = load_database(path).records
-    for record in records:
-        if not record.failed:  # TVM is given those that ran
-            _check(record, path)
-    return [record.text for record in records]
+    return load_database(path).records
 
 
-def _check(record: DatabaseRecord, path: Path) -> None:
-    try:
-        check_record(json.loads(record.text))
-    except FormError as error:
-        raise InputError(
-            f"Line {record.line} of {path} cannot be used, because {error}: restore the file, or "
-            "name another folder with --out."
-        ) from None
+def _check(path: Path, records: Sequence[DatabaseRecord], trials: Sequence[Trial]) -> None:
+    """Refuse records that are programs: TVM is given those of the trials that ran."""
+    for record, trial in zip(records, trials, strict=False):
+        if record.failed and trial.time_ms is None:
+            continue
+        try:
+            check_record(json.loads(record.text))
+        except FormError as error:
+            raise InputError(
+                f"Line {record.line} of {path} cannot be used, because {error}: restore the file, "
+                "or name another folder with --out."
+            ) from None
 
 
 def _drop_torn_line(path: Path) -> None:

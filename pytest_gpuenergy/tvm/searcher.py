@@ -17,7 +17,9 @@ from statistics import median
 from typing import Any
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_input import parse
 from pytest_gpuenergy.tvm.lower import conv2d_module, cuda_target, first_line
+from pytest_gpuenergy.tvm.record_form import check_record
 from pytest_gpuenergy.tvm.requirements import import_tvm, without_tensor_intrinsics
 from pytest_gpuenergy.tvm.settings import SearchSettings
 from pytest_gpuenergy.tvm.spaces import space_generator
@@ -152,7 +154,7 @@ class Searcher:
                 if not ours and trial.score_s > typical_s:
                     continue
                 if candidate is None:
-                    record = read(json.loads(trial.record), self._workload)
+                    record = read(check_record(parse(trial.record)), self._workload)
                     candidate = record.as_measure_candidate()
                 if ours or trial.score_s < best_s:
                     best_s = trial.score_s

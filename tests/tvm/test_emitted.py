@@ -29,7 +29,7 @@ SMALL = Conv2d.of("small", 1, 9, 11, 8, 8, 3, 3, 1, 2)
 PROGRAM = """
 extern "C" __global__ void __launch_bounds__(64) main_kernel(float* __restrict__ a_ptr);
 extern "C" __global__ void __launch_bounds__(64) main_kernel(float* __restrict__ a_ptr) {
-  extern __shared__ alignas(64) uchar buf_dyn_shmem_ptr[];
+  extern __shared__ __align__(64) uchar buf_dyn_shmem_ptr[];
   alignas(64) float b_ptr[4];
   #pragma unroll
   for (int i = 0; i < 4; ++i) {

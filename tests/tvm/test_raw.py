@@ -168,6 +168,10 @@ def test_a_trial_that_is_a_program_is_refused_with_its_line(folder: Path) -> Non
     path.write_text(ran + failed.replace('"b"', '"b();"'))  # which TVM is never given
     with open_raw(folder) as raw:
         assert len(raw.records) == 2
+    with (folder / "trials.jsonl").open("a") as stream:
+        stream.write('{"index": 1, "outcome": "timed", "time_ms": 1.0}\n')  # as if it had run
+    with pytest.raises(InputError, match=r"Line 2 of .* instruction 0 of the trace"):
+        open_raw(folder)
 
 
 def test_a_list_of_trials_that_is_huge_is_refused_unread(folder: Path) -> None:
