@@ -19,7 +19,7 @@ Dim3 = tuple[int, int, int]
 
 # A function, or an instance of a template. It is pasted into C++ text.
 _ENTRY = re.compile(
-    r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*(?: ?(?P<arguments><[\w :,<>()*&+-]*>))?", re.ASCII
+    r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*(?: ?(?P<arguments><[\w :,<>()*&+-]*>))?", re.ASCII
 )
 
 

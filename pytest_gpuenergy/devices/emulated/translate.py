@@ -60,7 +60,6 @@ _LINKAGE = re.compile(r'\s*"C(?:\+\+)?"')
 _INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")')
 _NAMESPACE = re.compile(r'(?:\bnamespace(?:\s+[\w:]+)?|\bextern\s*"C(?:\+\+)?")\s*$')
 _LEFT_ALONE = frozenset(("const", "constexpr", "extern", "typedef", "operator", "friend"))
-_ENTRY = re.compile(r"(?:[A-Za-z_]\w*::)*[A-Za-z_]\w*(\s*<[\w\s,:*&<>-]*>)?")
 
 
 @dataclass(frozen=True)
@@ -85,15 +84,11 @@ def translate(source: str, entries: Sequence[str]) -> str:
 
     Args:
         source: the text of a kernel.
-        entries: what its launches call.
+        entries: what its launches call, see `is_entry`.
 
     Raises:
-        KernelFault: ``compile`` when the text is malformed, ``constraints`` when an entry is no
-            name of a function.
+        KernelFault: ``compile`` when the text is malformed.
     """
-    for entry in entries:
-        if not _ENTRY.fullmatch(entry):
-            raise KernelFault("constraints", f"The entry {entry!r} is not the name of a function.")
     outline = _Outline(source)
     outline.walk()
     for entry in entries:
