@@ -29,6 +29,9 @@ class Launch:
 
     ``arguments`` names tensors, workspaces or scalars in the order of the entry's parameters;
     ``shared_bytes`` is the dynamic shared memory of a block.
+
+    Raises:
+        InputError: the entry is no function's name, or a size is out of range.
     """
 
     entry: str
