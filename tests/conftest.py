@@ -43,9 +43,13 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def shared_bytecode(shared_cache: Path) -> Iterator[None]:
-    """Processes that tests start compile our modules once, also where nothing is to be written."""
+def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Iterator[None]:
+    """For all that tests start: no folder of the user's, and our modules compiled only once."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUENERGY_CACHE", str(shared_cache))
+        patch.setenv("GPUENERGY_STATE", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("GPUENERGY_CAP_WRITES", "deny")
+        patch.delenv("GITHUB_ACTIONS", raising=False)  # else there are annotations
         patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
@@ -72,15 +76,10 @@ def give_toolchain(host_cache: Path) -> Callable[[Path], None]:
 
 
 @pytest.fixture(autouse=True)
-def own_folders(
-    tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """A state folder for each test, and the shared cache."""
+def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder for each test."""
     state = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("GPUENERGY_STATE", str(state))
-    monkeypatch.setenv("GPUENERGY_CACHE", str(shared_cache))
-    monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
-    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)  # else there are annotations
     return state
 
 
