@@ -23,10 +23,7 @@ def child() -> Iterator[Worker]:
 
 
 @pytest.fixture(scope="session")
-def lowering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KernelStore]:
+def lowering() -> Iterator[KernelStore]:
     """One process that lowers, for the whole session."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUENERGY_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        store = KernelStore()
-    with store:
+    with KernelStore() as store:
         yield store

@@ -44,16 +44,18 @@ def changed(file: RecordFile, part: int, value: object) -> RecordFile:
     return with_text(file, json.dumps(content))
 
 
-def test_tvm_compiles_nothing_where_it_could(child: Worker, record_file: RecordFile) -> None:
+def test_tvm_compiles_nothing_where_it_could(
+    child: Worker, lowering: KernelStore, record_file: RecordFile
+) -> None:
     record = record_file.records[0].text
     kernel = child.call("lower_beside_a_cuda_runtime", record_file.workload, record, timeout_s=60)
-    with KernelStore() as store:
-        assert kernel.source == store.kernel(record_file, 1).source
+    assert kernel.source == lowering.kernel(record_file, 1).source
 
 
-def test_a_record_becomes_a_kernel_of_the_workloads_tensors(record_file: RecordFile) -> None:
-    with KernelStore() as store:
-        kernel = store.kernel(record_file, 1)
+def test_a_record_becomes_a_kernel_of_the_workloads_tensors(
+    lowering: KernelStore, record_file: RecordFile
+) -> None:
+    kernel = lowering.kernel(record_file, 1)
     (launch,) = kernel.launches
     assert launch.entry == "main_kernel"
     assert sorted(launch.arguments) == ["data", "output", "weight"]
@@ -66,30 +68,28 @@ def test_a_record_becomes_a_kernel_of_the_workloads_tensors(record_file: RecordF
 
 
 def test_the_same_record_gives_the_same_text_in_another_process(
-    record_file: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lowering: KernelStore, record_file: RecordFile
 ) -> None:
-    with KernelStore() as store:
-        first = store.kernels(record_file, [1, 3])
-    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "other"))
+    first = lowering.kernels(record_file, [1, 3])
     with KernelStore() as store:
         second = store.kernels(record_file, [3, 1])
     assert [k.digest for k in first] == [k.digest for k in reversed(second)]
     assert first[0].digest != first[1].digest
 
 
-def test_the_origin_tells_rank_band_and_tuning(record_file: RecordFile) -> None:
-    with KernelStore() as store:
-        origin = store.kernel(record_file, 2).origin
+def test_the_origin_tells_rank_band_and_tuning(
+    lowering: KernelStore, record_file: RecordFile
+) -> None:
+    origin = lowering.kernel(record_file, 2).origin
     assert (origin.kind, origin.rank) == ("tvm-metaschedule", 2)
     assert origin.details["band"] == "p10"
     assert origin.details["gpu"] == "Test GPU"
 
 
-def test_measured_figures_reach_the_kernel(record_file: RecordFile) -> None:
+def test_measured_figures_reach_the_kernel(lowering: KernelStore, record_file: RecordFile) -> None:
     file = record_file.with_measured({1: Measured(0.02, 410.0, 8.2, 700.0)})
-    with KernelStore() as store:
-        (figures,) = store.kernel(file, 1).recorded
-        assert store.kernel(record_file, 1).recorded == ()
+    (figures,) = lowering.kernel(file, 1).recorded
+    assert lowering.kernel(record_file, 1).recorded == ()
     assert (figures.gpu, figures.energy_mj) == ("Test GPU", 8.2)
 
 
@@ -147,10 +147,12 @@ def test_missing_tvm_is_told_with_what_to_install(record_file: RecordFile) -> No
         store.kernel(record_file, 1)
 
 
-def test_a_record_of_other_tensors_is_refused(record_file: RecordFile) -> None:
+def test_a_record_of_other_tensors_is_refused(
+    lowering: KernelStore, record_file: RecordFile
+) -> None:
     file = replace(record_file, workload=CASES["case1"])
-    with KernelStore() as store, pytest.raises(KernelFault, match=r"other than case1's") as fault:
-        store.kernel(file, 1)
+    with pytest.raises(KernelFault, match=r"other than case1's") as fault:
+        lowering.kernel(file, 1)
     assert fault.value.outcome == "compile"
 
 
@@ -170,10 +172,10 @@ def test_a_record_of_other_tensors_is_refused(record_file: RecordFile) -> None:
     ],
 )
 def test_a_record_that_cannot_be_lowered_is_told(
-    record_file: RecordFile, part: int, value: object, message: str
+    lowering: KernelStore, record_file: RecordFile, part: int, value: object, message: str
 ) -> None:
-    with KernelStore() as store, pytest.raises(KernelFault, match=message) as fault:
-        store.kernel(changed(record_file, part, value), 1)
+    with pytest.raises(KernelFault, match=message) as fault:
+        lowering.kernel(changed(record_file, part, value), 1)
     assert fault.value.outcome == "compile"
     assert "case7 kernel 1" in str(fault.value)
     assert "\n" not in str(fault.value)
@@ -193,36 +195,38 @@ def test_a_tvm_that_crashes_is_told_with_its_versions(
     assert "\n" not in str(error.value)
 
 
-def test_a_database_record_takes_the_names_of_the_workload(database: Database) -> None:
+def test_a_database_record_takes_the_names_of_the_workload(
+    lowering: KernelStore, database: Database
+) -> None:
     record = database.valid[0]
-    with KernelStore() as store:
-        named = store.database_kernel(database, record, CASES["case7"])
-        assert store.database_kernel(database, record, CASES["case7"]) == named
+    named = lowering.database_kernel(database, record, CASES["case7"])
+    assert lowering.database_kernel(database, record, CASES["case7"]) == named
     assert set(named.launches[0].arguments) == {"data", "weight", "output"}
     assert named.origin.details["line"] == record.line
 
 
-def test_a_database_record_without_a_workload_keeps_its_names(database: Database) -> None:
-    with KernelStore() as store:
-        kernel = store.database_kernel(database, database.valid[0])
+def test_a_database_record_without_a_workload_keeps_its_names(
+    lowering: KernelStore, database: Database
+) -> None:
+    kernel = lowering.database_kernel(database, database.valid[0])
     assert set(kernel.launches[0].arguments) == {"data", "weight", "conv2d_nchw"}
 
 
 def test_the_stored_workload_gives_the_same_kernel_as_ours(
-    database: Database, record_file: RecordFile
+    lowering: KernelStore, database: Database, record_file: RecordFile
 ) -> None:
     record = next(r for r in database.valid if r.text == record_file.records[0].text)
-    with KernelStore() as store:
-        from_database = store.database_kernel(database, record, CASES["case7"])
-        assert from_database == store.kernel(record_file, 1)
+    from_database = lowering.database_kernel(database, record, CASES["case7"])
+    assert from_database == lowering.kernel(record_file, 1)
 
 
-def test_a_database_record_of_another_workload_is_refused(database: Database) -> None:
+def test_a_database_record_of_another_workload_is_refused(
+    lowering: KernelStore, database: Database
+) -> None:
     record = database.valid[0]
-    with KernelStore() as store:
-        store.database_kernel(database, record, CASES["case7"])
-        with pytest.raises(KernelFault, match="other shapes"):
-            store.database_kernel(database, record, CASES["case6"])
+    lowering.database_kernel(database, record, CASES["case7"])
+    with pytest.raises(KernelFault, match="other shapes"):
+        lowering.database_kernel(database, record, CASES["case6"])
 
 
 def test_a_failed_trial_has_no_kernel(database: Database) -> None:
@@ -237,7 +241,9 @@ def test_a_database_without_workloads_has_no_kernels(database: Database) -> None
         store.database_kernel(bare, bare.valid[0])
 
 
-def test_a_stored_workload_that_cannot_be_read_is_told(database: Database) -> None:
+def test_a_stored_workload_that_cannot_be_read_is_told(
+    lowering: KernelStore, database: Database
+) -> None:
     damaged = replace(database, workloads=('["1","AAAA"]',))
-    with KernelStore() as store, pytest.raises(KernelFault, match="its module is not complete"):
-        store.database_kernel(damaged, damaged.valid[0])
+    with pytest.raises(KernelFault, match="its module is not complete"):
+        lowering.database_kernel(damaged, damaged.valid[0])
