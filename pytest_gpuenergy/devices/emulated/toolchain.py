@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import os
@@ -11,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +131,8 @@ class Toolchain:
     def prepare(cls, cache: Path, compiler: str, jobs: int) -> Toolchain:
         """Build what is missing in ``cache``; a few seconds once per compiler and version.
 
+        Of several processes that need it at the same time one builds, and the others wait.
+
         Raises:
             DeviceError: the compiler cannot build it.
         """
@@ -136,9 +140,11 @@ class Toolchain:
         content = [_LAYOUT, compiler, version, _processor(), build_version()]
         key = hashlib.sha256("\0".join(content).encode()).hexdigest()
         tools = cls(compiler, version, key, cache / f"host-{key[:16]}")
-        if not tools.folder.is_dir():
-            tools._build(cache, jobs)
-        tools._precompile_headers(cache)
+        if not tools._is_built():
+            with _locked(cache):
+                if not tools.folder.is_dir():
+                    tools._build(cache, jobs)
+                tools._precompile_headers(cache)
         return tools
 
     def compile(self, text: str, variants: Sequence[str], program: Path) -> None:
@@ -177,6 +183,14 @@ class Toolchain:
             if done.returncode:
                 raise KernelFault("compile", _first_error(done.stderr))
             (folder / "program").replace(program)
+
+    def _is_built(self) -> bool:
+        return all(path.exists() for path in self._precompiled())
+
+    def _precompiled(self) -> list[Path]:
+        """The precompiled header of each variant, which are made last."""
+        suffix = "pch" if "clang" in self.version else "gch"
+        return [self.folder / variant / f"kernel.h.{suffix}" for variant in _VARIANTS]
 
     def _flags(self, variant: str) -> list[str]:
         # Few blocks of the checked build are run: there it would cost more than it saves.
@@ -240,11 +254,10 @@ class Toolchain:
 
     def _precompile_headers(self, cache: Path) -> None:
         """In place, as clang's hold the path of what they were made from."""
-        suffix = "pch" if "clang" in self.version else "gch"
-        headers = [self.folder / variant / "kernel.h" for variant in _VARIANTS]
-        made = [header.with_name(f"{header.name}.{suffix}") for header in headers]
-        if all(path.exists() for path in made):
+        if self._is_built():
             return
+        made = self._precompiled()
+        headers = [path.with_suffix("") for path in made]
         with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
             drafts = [Path(name) / variant for variant in _VARIANTS]
             commands = [
@@ -264,6 +277,18 @@ class Toolchain:
                     f"{self.compiler} cannot build the emulated GPU "
                     f"({_first_error(done.stderr)}): set $CXX to g++ 11 or later, or clang++."
                 )
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time; several on a file system that cannot lock a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _first_error(stderr: str) -> str:

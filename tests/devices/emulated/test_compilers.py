@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Tensor
@@ -65,3 +67,21 @@ def test_refused_text_is_named_with_its_line(runner: HostRunner) -> None:
     source = '__global__ void k() {\n asm volatile("bar.sync 0;"); asm volatile("trap;"); }'
     with pytest.raises(KernelFault, match=r"^line 2: cannot run on the emulated GPU: inline PTX"):
         runner.compile(kernel(source))
+
+
+COUNTED = """#!/bin/sh
+for output; do :; done
+case "$*" in --version) exec echo g++ 1;; *main.cpp*) echo main >> {log};; esac
+touch "$output"
+"""
+
+
+def test_of_several_that_need_it_at_once_one_builds_what_kernels_share(tmp_path: Path) -> None:
+    compiler, log, cache = (tmp_path / name for name in ("compiler", "log", "cache"))
+    compiler.write_text(COUNTED.format(log=log))
+    compiler.chmod(0o755)
+    cache.mkdir()
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(Toolchain.prepare, cache, str(compiler), 1) for _ in range(4)]
+    assert len({future.result().folder for future in made}) == 1
+    assert log.read_text() == "main\n"
