@@ -56,6 +56,10 @@ class Bench:
         self._log = folder / "runs.txt"
         self._monkeypatch = monkeypatch
         (folder / "bin").mkdir()
+        self._records = folder / "records"
+        self._records.mkdir()
+        (path,) = sanitize.RECORDS.glob("case1_*.json")
+        (self._records / path.name).symlink_to(path)
         script = folder / "bin" / "compute-sanitizer"
         fake = Path(__file__).with_name("fake_sanitizer.py")
         script.write_text(f'#!/bin/sh\nexec {sys.executable} {fake} "$@"\n')
@@ -70,7 +74,8 @@ class Bench:
 
     def run(self, *words: str) -> int:
         self._log.write_text("")
-        options = ["--case", "case1", "--jobs", "1", "--out", str(self.out)]
+        options = ["--records", str(self._records), "--case", "case1"]
+        options += ["--jobs", "1", "--out", str(self.out)]
         return sanitize.main([*options, *words], prepare)
 
     @property
