@@ -21,7 +21,15 @@ _RUN_FILES = re.compile(
 )
 """What a run writes, by its path in the folder of the run."""
 
-CACHE_FOLDERS = ("cubin", "emulated/host", "emulated/traffic", "lowered", "references", "verified")
+CACHE_FOLDERS = (
+    "charts",
+    "cubin",
+    "emulated/host",
+    "emulated/traffic",
+    "lowered",
+    "references",
+    "verified",
+)
 """Folders that this package makes in its cache."""
 
 _CACHE_ENTRY = re.compile(

@@ -180,3 +180,39 @@ def test_the_command_in_the_docs_writes_the_page_of_the_shipped_report(tmp_path:
     page = Outline((tmp_path / "h200.html").read_text(encoding="utf-8"))
     assert page.data == Outline(html_page(load_report(report))).data
     assert len(page.data["rows"]) == 175
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With a plotting library that takes no second to bundle."""
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda **_: "vega = '\u00b5';\r\n")
+    return tmp_path / "cache"
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_the_plotting_library_is_bundled_once(
+    report: Make, measured: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = html_page(report(measured(1)))
+    monkeypatch.setattr(vl_convert, "javascript_bundle", None)
+    assert html_page(report(measured(1))) == page
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff", b"0\nalert(1)", b"\n"])
+def test_a_damaged_copy_of_the_plotting_library_is_made_again(
+    own_cache: Path, report: Make, measured: Make, damage: bytes
+) -> None:
+    page = html_page(report(measured(1)))
+    (kept,) = own_cache.rglob("*.js")
+    whole = kept.read_bytes()
+    kept.write_bytes(damage)
+    assert html_page(report(measured(1))) == page
+    assert kept.read_bytes() == whole
+
+
+def test_without_a_cache_the_page_is_made_too(
+    own_cache: Path, report: Make, measured: Make
+) -> None:
+    own_cache.write_text("no folder")
+    assert "vega = '\u00b5';" in html_page(report(measured(1)))
