@@ -1,7 +1,8 @@
-// Runs the launches of a plan, once, or checks a sample of their blocks.
+// Runs the launches of a plan whenever it is told to, or checks a sample of their blocks once.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <map>
 #include <numeric>
 #include <vector>
@@ -162,6 +163,50 @@ void check(const Launch& launch, bool last) {
   run_all(launch, done);
 }
 
+void begin(const Launch& launch, const Table& from) {
+  take(from, launch);
+  running_kernel = entry->name;
+  fit(launch);
+  map_dynamic_shared(launch.shared_bytes);
+}
+
+void check_all() {
+  for (const Launch& launch : plan.launches) {
+    begin(launch, cuhost_checked_table);
+    check(launch, &launch == &plan.launches.back());
+    check_guards();
+  }
+}
+
+void run_all_launches() {
+  for (const Launch& launch : plan.launches) {
+    begin(launch, cuhost_table);
+    run_all(launch, {});
+    check_guards();
+  }
+}
+
+double cpu_seconds() {
+  timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// Variables of the device and workspaces keep from run to run what the kernel has left in them.
+void run(const Runs& runs) {
+  plan.order_seed = runs.seed;
+  if (runs.fresh) poison_workspaces();
+  double began = cpu_seconds(), spent;
+  uint64_t count = 0;
+  do {
+    run_all_launches();
+    ++count;
+    spent = cpu_seconds() - began;
+  } while (count < runs.most && spent < runs.budget_seconds);
+  printf("ran %llu %.6f\n", (unsigned long long)count, spent);
+  fflush(stdout);
+}
+
 }  // namespace
 }  // namespace cuhost
 
@@ -170,18 +215,11 @@ int main() {
   read_plan();
   map_tensors();
   install_signal_handlers();
-  for (size_t k = 0; k < plan.launches.size(); ++k) {
-    const Launch& launch = plan.launches[k];
-    take(plan.check ? cuhost_checked_table : cuhost_table, launch);
-    running_kernel = entry->name;
-    fit(launch);
-    map_dynamic_shared(launch.shared_bytes);
-    if (plan.check) {
-      check(launch, k + 1 == plan.launches.size());
-    } else {
-      run_all(launch, {});
-    }
-    check_guards();
+  if (plan.check) {
+    poison_workspaces();
+    check_all();
+  } else {
+    for (Runs runs; read_runs(runs);) run(runs);
   }
   printf("done\n");
   return 0;

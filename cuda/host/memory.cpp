@@ -33,10 +33,9 @@ static Index dimensions() {
   return result;
 }
 
-// check seed blocks budget; tensors; launches: see host.py, which writes it.
+// check blocks budget; tensors; launches: see plan.py, which writes it.
 void read_plan() {
   plan.check = number() != 0;
-  plan.order_seed = strtoull(word().c_str(), nullptr, 10);
   plan.sampled_blocks = (int)number();
   plan.access_budget = (uint64_t)number();
   plan.tensors.resize((size_t)number());
@@ -82,6 +81,17 @@ void read_plan() {
   }
 }
 
+// seed fresh most budget
+bool read_runs(Runs& runs) {
+  unsigned long long seed, most;
+  int fresh;
+  if (scanf("%llu %d %llu %lf", &seed, &fresh, &most, &runs.budget_seconds) != 4) return false;
+  runs.seed = seed;
+  runs.fresh = fresh != 0;
+  runs.most = most;
+  return true;
+}
+
 // What memory holds that nobody has written: NaN with the first seed. A maximum drops that: with the
 // second, words are +inf and -inf in turn, and as integers very large and very small. What is the one
 // in a block is the other in the next.
@@ -123,7 +133,6 @@ void map_tensors() {
     if (tensor.workspace) {
       must_map(file, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
       memset(file, 0xff, length);
-      poison(tensor.payload, tensor.bytes);
     } else {
       // A private mapping is a copy made page by page, on writing.
       must_map(file, length, tensor.writable ? PROT_READ | PROT_WRITE : PROT_READ,
@@ -136,6 +145,13 @@ void map_tensors() {
       if (argument.kind == Argument::pointer)
         argument.address = plan.tensors.at((size_t)argument.whole).payload;
     }
+  }
+}
+
+void poison_workspaces() {
+  cuhost_where = {};
+  for (const Tensor& tensor : plan.tensors) {
+    if (tensor.workspace) poison(tensor.payload, tensor.bytes);
   }
 }
 

@@ -56,6 +56,14 @@ struct Plan {
   std::vector<Launch> launches;
 };
 
+// To run all launches once more, or again and again.
+struct Runs {
+  uint64_t seed = 0;             // orders threads and blocks, and chooses the poison
+  bool fresh = true;             // with workspaces as nobody has written them
+  uint64_t most = 1;             // runs
+  double budget_seconds = 0;     // of processor time, after which no other run begins
+};
+
 extern Plan plan;
 extern const char* running_kernel;         // name of the entry, for messages
 
@@ -68,7 +76,9 @@ void install_signal_handlers();
 
 // memory.cpp
 void read_plan();
+bool read_runs(Runs& runs);  // false when no other comes
 void map_tensors();
+void poison_workspaces();
 void poison(void* memory, size_t bytes);
 void check_guards();
 void map_dynamic_shared(size_t bytes);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,10 +42,8 @@ class Arena:
         if value is None:
             whole, rest = divmod(tensor.nbytes, GUARD_BYTES)
             payload = [guard] * whole + [guard[:rest]]
-        elif value.shape != tensor.shape or value.dtype != np.dtype(tensor.dtype):
-            raise ValueError(f"{tensor.name}: {value.shape} {value.dtype} is not {tensor}")
         else:
-            payload = [np.ascontiguousarray(value).reshape(-1).view(np.uint8).data]
+            payload = [_bytes_of(tensor, value).data]
         with path.open("wb") as file:
             for piece in (guard, *payload, guard[: -tensor.nbytes % 256], guard):
                 file.write(piece)
@@ -57,8 +55,24 @@ class Arena:
 
     def value(self) -> Array:
         """A copy of the tensor."""
-        image = self.image()[GUARD_BYTES : GUARD_BYTES + self.tensor.nbytes]
-        return np.array(image).view(self.tensor.dtype).reshape(self.tensor.shape)
+        return (
+            np.array(self.payload(self.image())).view(self.tensor.dtype).reshape(self.tensor.shape)
+        )
+
+    def fill(self, value: Array | None = None) -> None:
+        """Make ``value``, or 0xFF (NaN) everywhere, the tensor."""
+        payload = self.payload(self.image("r+"))
+        payload[:] = 0xFF if value is None else _bytes_of(self.tensor, value)
+
+    def payload(self, image: Bytes) -> Bytes:
+        """The tensor's bytes in an image of the file."""
+        return image[GUARD_BYTES : GUARD_BYTES + self.tensor.nbytes]
+
+
+def _bytes_of(tensor: Tensor, value: Array) -> Bytes:
+    if value.shape != tensor.shape or value.dtype != np.dtype(tensor.dtype):
+        raise ValueError(f"{tensor.name}: {value.shape} {value.dtype} is not {tensor}")
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -138,6 +152,49 @@ class Repeater(Protocol):
         """
 
 
+class Relaunching(Protocol):
+    """A kernel that can be launched once more after many launches."""
+
+    def relaunch(self, *, once: bool) -> Iterator[int]:
+        """Launch again as before, in the same process and on the same buffers.
+
+        All outputs are first overwritten with those that the arenas have at the call; inputs,
+        workspaces and variables of the device stay as the launches so far have left them. Every set
+        of buffers that was used takes part. When the GPU has finished, the arenas are given what is
+        in the buffers: of the first set, and then of each other set in which anything differs.
+
+        Args:
+            once: launch as before at first, then overwrite the outputs, and launch a single time
+                directly after that: what is left of a launch's work when it is one of many shows,
+                and no later launch can make good what one has left out.
+
+        Yields:
+            How many launches there have been, each time that the arenas have been written. Nothing
+            where there have been no launches.
+
+        Raises:
+            KernelFault: a launch failed or hung, or wrote beside a workspace.
+        """
+
+
+class Loaded(Relaunching, Protocol):
+    """A kernel in a process that keeps what launches leave behind, with arenas as its buffers."""
+
+    def run(self, order_seed: int = 0) -> None:
+        """Run all launches once, in place on the arenas, with workspaces that nobody has written.
+
+        ``order_seed`` varies the order in which an emulated GPU runs threads and blocks; a real
+        one ignores it.
+
+        Raises:
+            KernelFault: the kernel did not compile, crashed, hung, or raced.
+        """
+
+
+class KernelRepeater(Repeater, Relaunching, Protocol):
+    """A kernel that can be run back to back."""
+
+
 class Device(ABC):
     """One GPU, real or emulated. A context manager: leaving it ends its processes.
 
@@ -172,6 +229,28 @@ class Device(ABC):
         """
 
     @abstractmethod
+    def load(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+    ) -> AbstractContextManager[Loaded]:
+        """Make ``kernel`` ready to run on the arenas, which it names by tensor.
+
+        What the arenas hold may change between runs. Workspaces are the device's own affair.
+
+        Args:
+            kernel: what to run.
+            arenas: its tensors, by name.
+            scalars: its scalars, by name.
+            timeout_s: for each run.
+
+        Raises:
+            KernelFault: the kernel did not compile, or cannot be launched.
+        """
+
     def run_once(
         self,
         kernel: Kernel,
@@ -181,14 +260,13 @@ class Device(ABC):
         timeout_s: float,
         order_seed: int = 0,
     ) -> None:
-        """Run all launches of ``kernel`` once, in place on the arenas, which it names by tensor.
-
-        Workspaces are the device's own affair. ``order_seed`` varies the order in which an
-        emulated GPU runs threads and blocks; a real one ignores it.
+        """Run all launches of ``kernel`` once, in place on the arenas; see `load`.
 
         Raises:
             KernelFault: the kernel did not compile, crashed, hung, or raced.
         """
+        with self.load(kernel, arenas, scalars, timeout_s=timeout_s) as loaded:
+            loaded.run(order_seed)
 
     @abstractmethod
     def repeat(
@@ -201,7 +279,7 @@ class Device(ABC):
         timeout_s: float,
         cache: CacheState = "hot",
         apart: bool = False,
-    ) -> AbstractContextManager[Repeater]:
+    ) -> AbstractContextManager[KernelRepeater]:
         """Load ``kernel`` with the arenas' contents as its buffers, ready to run back to back.
 
         With ``apart``, as a measurement that is to be kept takes it: in a process that has run no

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from time import perf_counter
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -16,12 +18,15 @@ from pytest_gpuenergy.devices.device import Device, Repeater, Work
 from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.energy.processes import ProcessWatch
 from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
-from pytest_gpuenergy.engine.verification import arenas_for, verify
+from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
+from pytest_gpuenergy.engine.verification import arenas_for, bounds_of, cached_reference, verify
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import Workload
+
+R = TypeVar("R", bound=Repeater)
 
 BINDING_FRACTION = 0.97
 """Drawing at least this much of the enforced limit means that the limit holds the kernel back."""
@@ -62,7 +67,7 @@ class Harness:
         self._watch = ProcessWatch(device)
 
     def measure_kernel(self, kernel: Kernel, workload: Workload, subject: Subject) -> Measurement:
-        """Prove ``kernel`` right on ``workload``, then measure it.
+        """Verify ``kernel`` on ``workload``, measure it, and verify it once more.
 
         A kernel that fails gives a measurement with its outcome and error and no figures.
 
@@ -91,6 +96,9 @@ class Harness:
     ) -> Measurement:
         try:
             with arenas_for(workload, seed=0) as arenas:
+                check = ArenaCheck(
+                    arenas, partial(cached_reference, workload, 0), bounds_of(workload), seed=0
+                )
                 repeat = self._device.repeat(
                     kernel,
                     arenas,
@@ -100,7 +108,9 @@ class Harness:
                     cache=self._cache,
                     apart=True,
                 )
-                return self._measured(draft, repeat, phases)
+                return self._measured(
+                    draft, repeat, phases, lambda repeater: check_again(repeater, check)
+                )
         except KernelFault as fault:
             return replace(draft, outcome=fault.outcome, error=str(fault))
 
@@ -131,17 +141,26 @@ class Harness:
 
     def measure_callable(
         self,
-        make_repeater: Callable[[], AbstractContextManager[Repeater]],
+        make_repeater: Callable[[], AbstractContextManager[R]],
         workload: WorkloadInfo,
         subject: Subject,
         kind: str,
+        check: Callable[[R], object] = lambda _: None,
     ) -> Measurement:
-        """Measure what a callable launches; the caller has compared its result, if it wants to."""
+        """Measure what a callable launches.
+
+        Args:
+            make_repeater: of the callable, whose result the caller has compared, if it wants to.
+            workload: what to call it in the record.
+            subject: of the item.
+            kind: of the callable, for the record.
+            check: called after the measurement; raises KernelFault if the result is wrong by now.
+        """
         began = perf_counter()
         phases = _Phases()
         draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
         try:
-            draft = self._measured(draft, make_repeater(), phases)
+            draft = self._measured(draft, make_repeater(), phases, check)
         except KernelFault as fault:
             draft = replace(draft, outcome=fault.outcome, error=str(fault))
         return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
@@ -164,8 +183,9 @@ class Harness:
     def _measured(
         self,
         draft: Measurement,
-        repeat: AbstractContextManager[Repeater],
+        repeat: AbstractContextManager[R],
         phases: _Phases,
+        check: Callable[[R], object],
     ) -> Measurement:
         with ExitStack() as stack:
             with phases.timed("load"):
@@ -178,6 +198,8 @@ class Harness:
             except CounterError as error:
                 return replace(draft, error=str(error), validity=(error.flag,))
             strangers |= self._watch.strangers()
+            with phases.timed("verify"):
+                check(repeater)
         flags = list(reading.flags)
         if strangers:
             flags.append("foreign_process")
@@ -185,7 +207,7 @@ class Harness:
 
 
 class _Phases:
-    """Wall time of the phases of one item."""
+    """Wall time of the phases of one item; a phase may come twice."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -196,7 +218,7 @@ class _Phases:
         try:
             yield
         finally:
-            self.seconds[name] = perf_counter() - began
+            self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - began
 
     def split(self, name: str, first: str, first_s: float) -> None:
         """Count the first part of a phase as a phase of its own, before it."""

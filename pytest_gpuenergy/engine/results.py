@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.engine.verification import compare
+from pytest_gpuenergy.engine.comparison import compare
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.errors import ResultError
 from pytest_gpuenergy.workloads.workload import Array, ErrorBound

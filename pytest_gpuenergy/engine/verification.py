@@ -7,19 +7,19 @@ import functools
 import hashlib
 import io
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device
+from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
+from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
+from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.json_input import FormError, decode
 from pytest_gpuenergy.support.json_output import encode
@@ -29,8 +29,6 @@ from pytest_gpuenergy.workloads.workload import Array, ErrorBound, Tensor, Workl
 
 SEEDS = (0, 1)
 _FORMAT = 3
-_PIECE = 8192  # elements
-Reference = Mapping[str, npt.NDArray[np.float64]]
 
 
 def verify(
@@ -55,23 +53,8 @@ def verify(
     memory = _memory_path(device, kernel, workload, seeds) if remembered else None
     if memory is not None and (known := _recall(memory)) is not None:
         return known
+    errors = _errors(device, kernel, workload, seeds, timeout_s)
     bound = workload.error_bound
-    bounds = {tensor.name: workload.bound_of(tensor) for tensor in workload.outputs}
-
-    def errors_of(turn: int, seed: int) -> ErrorBound:
-        outputs = _run(device, kernel, workload, seed, timeout_s, turn)
-        return compare(outputs, cached_reference(workload, seed), bounds, seed)
-
-    if device.emulated:  # on the host each seed can have a core of its own
-        pool = ThreadPoolExecutor(len(seeds), thread_name_prefix="verify")
-        try:
-            runs = [pool.submit(errors_of, *order) for order in enumerate(seeds)]
-            wait(runs)  # all of them, so that nothing runs on after a fault
-            errors = [run.result() for run in runs]
-        finally:  # an interrupt does not wait for kernels: the device ends them when it closes
-            pool.shutdown(wait=False, cancel_futures=True)
-    else:
-        errors = [errors_of(*order) for order in enumerate(seeds)]
     result = Correctness(
         max(error.max_relative for error in errors),
         max(error.normwise for error in errors),
@@ -84,6 +67,43 @@ def verify(
     return result
 
 
+def _errors(
+    device: Device, kernel: Kernel, workload: Workload, seeds: Sequence[int], timeout_s: float
+) -> list[ErrorBound]:
+    scalars = {scalar.name: scalar for scalar in workload.scalars}
+    errors = []
+    with (
+        _references(workload, seeds) as references,
+        arenas_for(workload, seeds[0]) as arenas,
+        device.load(kernel, arenas, scalars, timeout_s=timeout_s) as loaded,
+    ):
+        for turn, (seed, reference) in enumerate(zip(seeds, references, strict=True)):
+            if turn:
+                contents = _contents(workload, seed, turn)
+                for name, arena in arenas.items():
+                    arena.fill(contents.get(name))
+            check = ArenaCheck(arenas, reference.result, bounds_of(workload), seed)
+            loaded.run(order_seed=turn)
+            errors.append(check())
+        check_again(loaded, check)
+    return errors
+
+
+@contextlib.contextmanager
+def _references(workload: Workload, seeds: Sequence[int]) -> Iterator[list[Future[Reference]]]:
+    """`cached_reference` of each seed, computed one after the other while kernels run."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
+    try:
+        yield [pool.submit(cached_reference, workload, seed) for seed in seeds]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def bounds_of(workload: Workload) -> dict[str, ErrorBound]:
+    """How far each output may be off, by its name."""
+    return {tensor.name: workload.bound_of(tensor) for tensor in workload.outputs}
+
+
 @contextlib.contextmanager
 def arenas_for(workload: Workload, seed: int, turn: int = 0) -> Iterator[dict[str, Arena]]:
     """A temporary folder of arenas, by tensor name: seeded inputs, and outputs full of poison.
@@ -92,9 +112,7 @@ def arenas_for(workload: Workload, seed: int, turn: int = 0) -> Iterator[dict[st
     smallest value of the type alternate, infinities included. So no value is right in all turns
     where nothing was written, whatever a kernel combines it with.
     """
-    values = dict(_seeded_inputs(workload, seed))
-    if turn:
-        values |= {tensor.name: _extremes(tensor) for tensor in workload.outputs}
+    values = _contents(workload, seed, turn)
     size = sum(tensor.nbytes + 3 * GUARD_BYTES for tensor in workload.tensors)
     with contextlib.ExitStack() as stack:
         try:
@@ -109,6 +127,14 @@ def arenas_for(workload: Workload, seed: int, turn: int = 0) -> Iterator[dict[st
                 f"({error.strerror}): make room in /dev/shm or $TMPDIR."
             ) from None
         yield arenas
+
+
+def _contents(workload: Workload, seed: int, turn: int) -> dict[str, Array]:
+    """What arenas hold before a run; 0xFF where nothing is told."""
+    values = dict(_seeded_inputs(workload, seed))
+    if turn:
+        values |= {tensor.name: _extremes(tensor) for tensor in workload.outputs}
+    return values
 
 
 def _extremes(tensor: Tensor) -> Array:
@@ -144,90 +170,6 @@ def _seeded_inputs(workload: Workload, seed: int) -> dict[str, Array]:
     return _drawn(_Draw(workload.digest, seed, workload))
 
 
-def compare(
-    outputs: Mapping[str, Array], reference: Reference, bounds: Mapping[str, ErrorBound], seed: int
-) -> ErrorBound:
-    """The errors of ``outputs``, as fractions of the reference's largest value and norm.
-
-    Raises:
-        InputError: the reference is not finite.
-        KernelFault: an element was not written, is not finite or is too far off; or all together
-            are too far off. The message gives the number of wrong elements and the place and
-            size of the worst.
-    """
-    worst = ErrorBound(0.0, 0.0)
-    for name, expected in reference.items():
-        bound = bounds[name]
-        largest, norm, scale, expected_norm = _distance(outputs[name], expected)
-        if not math.isfinite(scale):
-            first = np.argwhere(~np.isfinite(expected))[0].tolist()
-            raise InputError(
-                f"The reference is NaN or infinite, first in {name}{first} of seed {seed}, and "
-                "nothing can be compared with that: give inputs for which it is finite, such as "
-                "init={'x': (0.1, 1.0)} of a Contract."
-            )
-        largest, norm = largest / scale, norm / expected_norm
-        if not largest <= bound.max_relative:
-            raise KernelFault(
-                "correctness", _tell_wrong(name, outputs[name], expected, scale, bound, seed)
-            )
-        if not norm <= bound.normwise:
-            raise KernelFault(
-                "correctness",
-                f"{name} is off by {norm:.2e} of its norm (bound {bound.normwise:.1e}, "
-                f"seed {seed}).",
-            )
-        worst = ErrorBound(max(worst.max_relative, largest), max(worst.normwise, norm))
-    return worst
-
-
-def _distance(
-    output: Array, expected: npt.NDArray[np.float64]
-) -> tuple[float, float, float, float]:
-    """The error's largest absolute value and norm (NaN where it is), and those of ``expected``.
-
-    Those of ``expected`` are 1 instead of 0. Piece by piece, as these arrays are the largest there
-    are: a piece stays in the processor's cache and is too short for BLAS to start threads.
-    """
-    values, references = output.reshape(-1), expected.reshape(-1)
-    starts = range(0, values.size, _PIECE)
-    extremes, squares = np.zeros((len(starts), 4)), np.zeros((len(starts), 2))
-    with np.errstate(invalid="ignore", over="ignore"):
-        for row, start in enumerate(starts):
-            error = values[start : start + _PIECE].astype(np.float64)
-            right = references[start : start + _PIECE]
-            error -= right
-            extremes[row] = error.max(), -error.min(), right.max(), -right.min()
-            squares[row] = error @ error, right @ right
-        peaks = extremes.max(axis=0, initial=0.0).reshape(2, 2).max(axis=1)
-        norms = np.sqrt(squares.sum(axis=0))
-    return float(peaks[0]), float(norms[0]), float(peaks[1]) or 1.0, float(norms[1]) or 1.0
-
-
-def _tell_wrong(
-    name: str,
-    output: Array,
-    expected: npt.NDArray[np.float64],
-    scale: float,
-    bound: ErrorBound,
-    seed: int,
-) -> str:
-    values = output.astype(np.float64)
-    unset = np.isnan(values)
-    if unset.any():
-        return f"{_places(name, unset)} never written or NaN."
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(values - expected) / scale
-    place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
-    found, right = float(output[place]), float(expected[place])
-    digits = 6 if f"{found:.6g}" != f"{right:.6g}" else 17
-    return (
-        f"{_places(name, error > bound.max_relative)} wrong (seed {seed}); the worst is "
-        f"{name}{list(place)} = {found:.{digits}g} instead of {right:.{digits}g}, off "
-        f"by {float(error[place]):.2e} of the largest value (bound {bound.max_relative:.1e})."
-    )
-
-
 def cached_reference(workload: Workload, seed: int) -> Reference:
     """`Workload.reference` of the inputs of ``seed``, kept on disk by the workload's content."""
     if workload.digest is None:
@@ -258,50 +200,6 @@ def _read_archive(path: Path, _mtime_ns: int, _size: int) -> Reference:
     """The arrays of an archive, whose checksums are verified; the kernels of a case share them."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         return dict(stored.items())
-
-
-def _run(
-    device: Device, kernel: Kernel, workload: Workload, seed: int, timeout_s: float, turn: int
-) -> dict[str, Array]:
-    scalars = {scalar.name: scalar for scalar in workload.scalars}
-    with arenas_for(workload, seed, turn) as arenas:
-        inputs = {t.name: np.array(arenas[t.name].image()) for t in workload.inputs}
-        device.run_once(kernel, arenas, scalars, timeout_s=timeout_s, order_seed=turn)
-        for arena in arenas.values():
-            _check_guards(arena)
-        for tensor in workload.inputs:
-            image = arenas[tensor.name].image()
-            if (inputs[tensor.name].view(np.uint64) != image.view(np.uint64)).any():
-                changed = inputs[tensor.name] != image
-                payload = changed[GUARD_BYTES : GUARD_BYTES + tensor.nbytes]
-                mask = payload.reshape(*tensor.shape, -1).any(axis=-1)
-                raise KernelFault(
-                    "correctness", f"{_places(tensor.name, mask)} changed, and it is an input."
-                )
-        return {tensor.name: arenas[tensor.name].value() for tensor in workload.outputs}
-
-
-def _check_guards(arena: Arena) -> None:
-    image, tensor = arena.image(), arena.tensor
-    size = np.dtype(tensor.dtype).itemsize
-    end = GUARD_BYTES + tensor.nbytes
-    for start, stop, where in ((0, GUARD_BYTES, "before the start"), (end, None, "past the end")):
-        written = np.flatnonzero(image[start:stop] != 0xFF) + start
-        if written.size:
-            first, last = ((int(i) - GUARD_BYTES) // size for i in written[[0, -1]])
-            raise KernelFault(
-                "correctness",
-                f"The kernel writes {where} of {tensor.name}, which has {tensor.size} elements: "
-                f"between elements {first} and {last}.",
-            )
-
-
-def _places(name: str, mask: npt.NDArray[np.bool_]) -> str:
-    """``3 of 100 elements of output (first output[0, 1]) are``."""
-    first = [int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape)]
-    count = int(mask.sum())
-    verb = "is" if count == 1 else "are"
-    return f"{count} of {mask.size} elements of {name} (first {name}{first}) {verb}"
 
 
 def _memory_path(device: Device, kernel: Kernel, workload: Workload, seeds: Sequence[int]) -> Path:

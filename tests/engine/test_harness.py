@@ -22,6 +22,7 @@ from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin, RecordedFigures
 from pytest_gpuenergy.record.measurement import FIGURES, check
 from pytest_gpuenergy.report import Measurement, WorkloadInfo
+from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.support.json_input import decode
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.workloads import Conv2d
@@ -253,6 +254,23 @@ def test_settings_of_the_meter_are_used(device: EmulatedDevice) -> None:
     assert len(harness.measure_kernel(conv(), SMALL, SUBJECT).trials) == 6
 
 
+def test_a_kernel_that_is_wrong_after_its_measurement_has_no_figures(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a card, where the launches are real: here they leave the poison where it is."""
+
+    def relaunch(_: _VirtualRepeater, *, once: bool) -> Iterator[int]:
+        assert not once
+        yield 2001
+
+    monkeypatch.setattr(_VirtualRepeater, "relaunch", relaunch)
+    found = Harness(device).measure_kernel(conv(), SMALL, SUBJECT)
+    assert (found.outcome, found.measured) == ("correctness", False)
+    assert found.error is not None
+    assert found.error.startswith("Right at first and wrong after 2001 launches: 512 of 512 ")
+    assert [getattr(found, name) for name in FIGURES] == [None] * len(FIGURES)
+
+
 def repeater(device: EmulatedDevice, timeout_s: float = 60.0) -> Any:
     return device.repeat(
         recorded(device, 400.0), {}, {}, work=Work(10**6, 10**3), timeout_s=timeout_s
@@ -266,6 +284,23 @@ def test_a_callable_is_measured(device: EmulatedDevice) -> None:
     assert found.time_ms == pytest.approx(0.02, rel=0.01)
     assert found.power_w == pytest.approx(400.0, rel=0.01)
     assert found.correctness is None
+
+
+def test_a_callable_that_is_wrong_after_its_measurement_has_no_figures(
+    device: EmulatedDevice,
+) -> None:
+    measured_s = []
+
+    def check(_: Repeater) -> None:
+        measured_s.append(device.clock.now_s())
+        raise KernelFault("correctness", "wrong by now")
+
+    began_s, workload = device.clock.now_s(), WorkloadInfo("mine", {}, 10**6, 10**3)
+    found = Harness(device).measure_callable(
+        lambda: repeater(device), workload, SUBJECT, "call", check
+    )
+    assert (found.outcome, found.error, found.measured) == ("correctness", "wrong by now", False)
+    assert measured_s[0] > began_s + 1
 
 
 def test_a_callable_that_fails_leaves_no_figure(device: EmulatedDevice) -> None:

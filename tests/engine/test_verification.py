@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +16,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device, Repeater, Work
+from pytest_gpuenergy.devices.device import (
+    GUARD_BYTES,
+    Arena,
+    Device,
+    KernelRepeater,
+    Loaded,
+    Work,
+)
+from pytest_gpuenergy.engine.comparison import compare
 from pytest_gpuenergy.engine.verification import (
     SEEDS,
     arenas_for,
     cached_reference,
-    compare,
     verify,
 )
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
@@ -41,9 +48,13 @@ class FakeDevice(Device):
 
     name, uuid, architecture = "Fake", "GPU-fake", "sm_90"
 
-    def __init__(self, run: Run, *, emulated: bool = False, compiler: str = "1.0") -> None:
+    def __init__(
+        self, run: Run, *, emulated: bool = False, compiler: str = "1.0", relaunches: bool = False
+    ) -> None:
         self.run, self.emulated, self.compiler = run, emulated, compiler
         self.runs: list[tuple[int, float]] = []
+        self.relaunches = relaunches
+        self.relaunched: list[bool] = []
         self.scalars: Mapping[str, Scalar] = {}
 
     def prepare(self, kernels: Sequence[Kernel]) -> None:
@@ -52,19 +63,18 @@ class FakeDevice(Device):
     def compile(self, kernel: Kernel) -> None:
         raise NotImplementedError
 
-    def run_once(
+    @contextmanager
+    def load(
         self,
         kernel: Kernel,
         arenas: Mapping[str, Arena],
         scalars: Mapping[str, Scalar],
         *,
         timeout_s: float,
-        order_seed: int = 0,
-    ) -> None:
+    ) -> Iterator[Loaded]:
         assert kernel.launches
-        self.runs.append((order_seed, timeout_s))
         self.scalars = scalars
-        self.run(arenas)
+        yield FakeLoaded(self, arenas, timeout_s)
 
     def repeat(
         self,
@@ -74,7 +84,7 @@ class FakeDevice(Device):
         *,
         work: Work | None,
         timeout_s: float,
-    ) -> AbstractContextManager[Repeater]:
+    ) -> AbstractContextManager[KernelRepeater]:
         raise NotImplementedError
 
     def describe(self) -> dict[str, str]:
@@ -82,6 +92,24 @@ class FakeDevice(Device):
 
     def close(self) -> None:
         pass
+
+
+@dataclass(frozen=True)
+class FakeLoaded:
+    device: FakeDevice
+    arenas: Mapping[str, Arena]
+    timeout_s: float
+
+    def run(self, order_seed: int = 0) -> None:
+        self.device.runs.append((order_seed, self.timeout_s))
+        self.device.run(self.arenas)
+
+    def relaunch(self, *, once: bool) -> Iterator[int]:
+        """Once without a change of the buffers; tells all runs."""
+        if self.device.relaunches:
+            self.device.relaunched.append(once)
+            self.device.run(self.arenas)
+            yield len(self.device.runs) + len(self.device.relaunched)
 
 
 def kernel(source: str = "__global__ void f() {}") -> Kernel:
@@ -375,6 +403,25 @@ def test_a_changed_input_is_told(name: str, place: tuple[int, ...]) -> None:
     assert f"of {name} (first {name}{list(place)}) is changed, and it is an input" in fault(run)
 
 
+def test_a_kernel_is_launched_again_where_that_is_possible() -> None:
+    device = FakeDevice(right, relaunches=True)
+    verify(device, kernel(), SMALL)
+    assert device.relaunched == [False, True]
+
+
+@pytest.mark.parametrize("good", range(len(SEEDS), len(SEEDS) + 2))
+def test_a_kernel_that_is_wrong_later_is_told_with_the_number_of_launches(good: int) -> None:
+    def run(arenas: Mapping[str, Arena]) -> None:
+        if len(device.runs) + len(device.relaunched) <= good:
+            right(arenas)
+
+    device = FakeDevice(run, relaunches=True)
+    words = f"Right at first and wrong after {good + 1} launches: .* elements of output"
+    with pytest.raises(KernelFault, match=words) as raised:
+        verify(device, kernel(), SMALL)
+    assert raised.value.outcome == "correctness"
+
+
 def test_what_the_device_finds_is_passed_on() -> None:
     def run(_: Mapping[str, Arena]) -> None:
         raise KernelFault("timeout", "It hangs.")
@@ -472,7 +519,7 @@ def test_a_wrong_kernel_is_never_known(own_cache: Path) -> None:
         with pytest.raises(KernelFault):
             verify(device, kernel(), SMALL)
     assert not list((own_cache / "verified").iterdir())
-    assert len(device.runs) == 2 * len(SEEDS)
+    assert len(device.runs) == 2
 
 
 def test_a_workload_without_a_digest_is_verified_every_time(own_cache: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Timeline, Work
+from pytest_gpuenergy.devices.device import Arena, Device, KernelRepeater, Loaded, Timeline, Work
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.workloads.workload import Scalar
 
@@ -63,15 +63,14 @@ class FakeDevice(Device):
     def compile(self, kernel: Kernel) -> None:
         raise AssertionError("the search compiles ahead")
 
-    def run_once(
+    def load(
         self,
         kernel: Kernel,
         arenas: Mapping[str, Arena],
         scalars: Mapping[str, Scalar],
         *,
         timeout_s: float,
-        order_seed: int = 0,
-    ) -> None:
+    ) -> AbstractContextManager[Loaded]:
         raise AssertionError("the search must not verify")
 
     @contextmanager
@@ -83,7 +82,7 @@ class FakeDevice(Device):
         *,
         work: Work | None,
         timeout_s: float,
-    ) -> Iterator[Repeater]:
+    ) -> Iterator[KernelRepeater]:
         self.timed.append(kernel.digest)
         assert {n for launch in kernel.launches for n in launch.arguments} <= set(arenas)
         yield FakeRepeater(self.clock, self.time_ms(kernel) / 1e3)

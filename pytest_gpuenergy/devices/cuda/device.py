@@ -11,7 +11,15 @@ from typing import Any
 
 from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool
-from pytest_gpuenergy.devices.device import Arena, Device, Launches, Repeater, Timeline, Work
+from pytest_gpuenergy.devices.device import (
+    Arena,
+    Device,
+    KernelRepeater,
+    Launches,
+    Loaded,
+    Timeline,
+    Work,
+)
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -71,17 +79,17 @@ class CudaDevice(Device):
     def compile(self, kernel: Kernel) -> None:
         self._binary(kernel)
 
-    def run_once(
+    @contextmanager
+    def load(
         self,
         kernel: Kernel,
         arenas: Mapping[str, Arena],
         scalars: Mapping[str, Scalar],
         *,
         timeout_s: float,
-        order_seed: int = 0,  # noqa: ARG002 -- the hardware orders threads itself
-    ) -> None:
+    ) -> Iterator[Loaded]:
         binary = self._compiled(kernel, arenas, scalars)
-        self._use(timeout_s, "run_once", kernel, binary, dict(arenas), dict(scalars))
+        yield _WorkerKernel(self, timeout_s, kernel, binary, dict(arenas), dict(scalars))
 
     @contextmanager
     def repeat(
@@ -94,7 +102,7 @@ class CudaDevice(Device):
         timeout_s: float,
         cache: CacheState = "hot",
         apart: bool = False,
-    ) -> Iterator[Repeater]:
+    ) -> Iterator[KernelRepeater]:
         binary = self._compiled(kernel, arenas, scalars)
         buffers = dict(arenas), dict(scalars)
         if apart and self._worker_has_repeated:
@@ -180,18 +188,44 @@ class CudaDevice(Device):
             raise KernelFault("runtime", str(error)) from None
 
 
+class _WorkerKernel:
+    def __init__(self, device: CudaDevice, timeout_s: float, *subject: object) -> None:
+        self._device = device
+        self._timeout_s = timeout_s
+        self._subject = subject
+
+    def run(self, order_seed: int = 0) -> None:  # noqa: ARG002 -- the hardware orders threads
+        self._device._use(self._timeout_s, "run_once", *self._subject)
+
+    def relaunch(self, *, once: bool) -> Iterator[int]:  # noqa: ARG002 -- see `_WorkerRepeater`
+        """Nothing: it is `repeat` that launches many times, in the same process."""
+        yield from ()
+
+
 class _WorkerRepeater:
     def __init__(self, device: CudaDevice, timeout_s: float) -> None:
         self._device = device
         self._timeout_s = timeout_s
 
     def start(self) -> None:
-        self._device._call(self._timeout_s, "start")
+        self._call("start")
 
     def stop(self) -> Timeline:
-        timeline: Timeline = self._device._call(self._timeout_s, "stop")
+        timeline: Timeline = self._call("stop")
         return timeline
 
     def launch(self, count: int) -> Launches:
-        launches: Launches = self._device._call(self._timeout_s, "launch", count)
+        launches: Launches = self._call("launch", count)
         return launches
+
+    def relaunch(self, *, once: bool) -> Iterator[int]:
+        turns: int = self._call("begin_relaunch")
+        for turn in range(turns):
+            # A call for each, as the time that a call may take is that of a launch.
+            launches, results = self._call("relaunch", turn, once)
+            for number in range(results):
+                self._call("fetch", number)
+                yield launches
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        return self._device._call(self._timeout_s, method, *arguments)

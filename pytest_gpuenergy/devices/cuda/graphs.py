@@ -28,6 +28,7 @@ MAX_CALLS = 4096
 MAX_CALLS_OF_ALL = 3 * MAX_CALLS
 """To the graphs of all turns together, which take time to make."""
 _IN_FLIGHT = 3
+_MOST_MORE = 8
 
 
 class GraphRepeater:
@@ -43,6 +44,8 @@ class GraphRepeater:
 
     Attributes:
         captured: whether a graph is replayed; if not, the host may delay launches.
+        launches: calls so far.
+        used: how many of the turns `start` has come to, the first ones.
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class GraphRepeater:
         self._multiple = multiple
         self._device = cupy.cuda.Device()
         self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._returned: list[object] = [None] * len(turns)
+        self.launches, self.used = 0, 0
         self.launch(1)  # may have to load the kernel first
         self._batch, self._replays = 1, 1
         self._graphs: list[Any] = []
@@ -105,7 +110,42 @@ class GraphRepeater:
             self._stream.synchronize()
             begin_s = monotonic()
             gpu_s = self._elapsed_s(enqueue_all)
+            self.launches += count
             return Launches(count, begin_s, monotonic(), gpu_s)
+
+    def relaunch(self, turn: int, prepare: Callable[[object], object], *, once: bool) -> object:
+        """Do the work of a turn again, and wait for it.
+
+        Args:
+            turn: its number.
+            prepare: enqueues on the current stream what the work's buffers are to hold; it is given
+                what the work returned, whose memory a graph writes each time.
+            once: replay the turn, prepare, and do the work a single time (``multiple`` calls)
+                directly after that; otherwise prepare, and replay the turn. A few calls more come
+                before the single one, so that no work can tell it by their number.
+
+        Returns:
+            What the last call returned; of a graph, when it was captured.
+        """
+        with self._current_stream():
+            if not once:
+                prepare(self._returned[turn])
+                self._submit(turn)
+            elif self._graphs:
+                graph, self._returned[turn] = self._graph_of(self._turns[turn], self._multiple)
+                self._submit(turn)
+                more = int(np.random.default_rng().integers(_MOST_MORE))
+                for _ in range(more):
+                    graph.launch(self._stream)
+                prepare(self._returned[turn])
+                graph.launch(self._stream)
+                self.launches += (more + 1) * self._multiple
+            else:
+                self._submit(turn)
+                prepare(self._returned[turn])
+                self._call(turn)
+            self._stream.synchronize()
+        return self._returned[turn]
 
     def _batch_for(self, launch_s: float) -> int:
         """Calls to a graph."""
@@ -149,33 +189,48 @@ class GraphRepeater:
         with self._current_stream():
             self._batch = self._multiple
             while True:
-                first = self._capture(self._turns[0])
+                first, self._returned[0] = self._capture(self._turns[0])
                 first.launch(self._stream)  # uploads it
                 graph_s = self._elapsed_s(partial(first.launch, self._stream))
+                self.launches += 2 * self._batch
                 better = self._batch_for(graph_s / self._batch)
                 if better <= self._batch:
                     break
                 # A short graph makes the launches seem longer than they are.
                 self._batch = min(better, 16 * self._batch)
             self._replays = _power_of_two(GRAPH_S / max(graph_s, 1e-7))
-            self._graphs = [first, *(self._capture(turn) for turn in self._turns[1:])]
+            others = [self._capture(turn) for turn in self._turns[1:]]
+            self._graphs = [first, *(graph for graph, _ in others)]
+            self._returned[1:] = [returned for _, returned in others]
 
-    def _capture(self, enqueue: Callable[[], object]) -> Any:
+    def _capture(self, enqueue: Callable[[], object]) -> tuple[Any, object]:
+        return self._graph_of(enqueue, self._batch)
+
+    def _graph_of(self, enqueue: Callable[[], object], calls: int) -> tuple[Any, object]:
+        """A graph, and what the last call returned, which keeps its memory from other uses."""
+        returned = None
         self._stream.begin_capture()
         try:
-            for _ in range(self._batch):
-                enqueue()
+            for _ in range(calls):
+                returned = None  # or the next call could not have the same memory
+                returned = enqueue()
         finally:
             graph = self._stream.end_capture()
-        return graph
+        return graph, returned
 
     def _submit(self, turn: int) -> None:
         if self._graphs:
             for _ in range(self._replays):
                 self._graphs[turn].launch(self._stream)
+            self.launches += self._replays * self._batch
         else:
             for _ in range(self._batch):
-                self._turns[turn]()
+                self._call(turn)
+
+    def _call(self, turn: int) -> None:
+        self._returned[turn] = None
+        self._returned[turn] = self._turns[turn]()
+        self.launches += 1
 
     def _run(self) -> None:
         try:
@@ -200,7 +255,9 @@ class GraphRepeater:
                 # block: waiting sleeps, so that no processor spins beside the measurement
                 begin, end = (self._cupy.cuda.Event(block=True) for _ in range(2))
                 begin.record(self._stream)
-                self._submit(next(turns))
+                turn = next(turns)
+                self.used = max(self.used, turn + 1)
+                self._submit(turn)
                 end.record(self._stream)
                 pending.append((begin, end))
                 first = first or begin

@@ -9,13 +9,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pytest_gpuenergy.devices.cache import CacheState, sets_needed
+from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary
+from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Launches, Timeline
-from pytest_gpuenergy.devices.places import pieces, placements, pool_bytes, scattered
+from pytest_gpuenergy.devices.places import placements
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import KernelFault, Outcome
-from pytest_gpuenergy.workloads.workload import Scalar, Tensor
+from pytest_gpuenergy.workloads.workload import Scalar
 
 _T = TypeVar("_T")
 
@@ -41,7 +43,7 @@ class CudaRunner:
         # Blocks are returned at once: a kernel must not read what an earlier one left behind.
         cupy.cuda.set_allocator(None)
         self._repeater: GraphRepeater | None = None
-        self._kept: list[Any] = []
+        self._relaunch: CudaRelaunch | None = None
 
     def run_once(
         self,
@@ -53,20 +55,12 @@ class CudaRunner:
         """Run the kernel once, in place on the arenas; workspaces are checked for overruns."""
 
         def run() -> None:
-            images = {name: self._upload(arena.image()) for name, arena in arenas.items()}
-            spaces = {space.name: self._workspace(space) for space in kernel.workspaces}
-            self._bind(kernel, binary, {**images, **spaces}, arenas, scalars)()
+            buffers = CudaBuffers(self._cupy, kernel, arenas)
+            one = buffers.upload()
+            self._bind(kernel, binary, one, arenas, scalars)()
             self._cupy.cuda.Device().synchronize()
-            for name, arena in arenas.items():
-                target = arena.image("r+")
-                target[:] = images[name].get()
-            for space in kernel.workspaces:
-                image = spaces[space.name].get()
-                after = image[GUARD_BYTES + space.nbytes :]
-                if (image[:GUARD_BYTES] != 0xFF).any() or (after != 0xFF).any():
-                    raise KernelFault(
-                        "correctness", f"The kernel writes outside its workspace {space.name!r}."
-                    )
+            buffers.store(buffers.read(one))
+            buffers.check_workspaces(one)
 
         self._guarded(run)
 
@@ -83,22 +77,22 @@ class CudaRunner:
 
         def load() -> None:
             self.unload()
-            images = {name: self._upload(arena.image()) for name, arena in arenas.items()}
-            size = sum(tensor.nbytes for tensor in _buffers(kernel, arenas))
+            buffers = CudaBuffers(self._cupy, kernel, arenas)
             if cache == "cold":
                 l2_bytes = int(self._cupy.cuda.Device().attributes["L2CacheSize"])
-                sets = self._sets(sets_needed(size, l2_bytes), kernel, images)
+                sets = buffers.side_by_side(sets_needed(buffers.set_bytes, l2_bytes))
             elif spread:
-                sets = self._scattered_sets(placements(size), kernel, images)
+                sets = buffers.scattered(placements(buffers.set_bytes))
             else:
-                sets = self._sets(1, kernel, images)
-            self._kept += sets
-            turns = [self._bind(kernel, binary, buffers, arenas, scalars) for buffers in sets]
+                sets = buffers.side_by_side(1)
+            turns = [self._bind(kernel, binary, one, arenas, scalars) for one in sets]
             self._repeater = (
                 GraphRepeater([_in_turn(turns)], multiple=len(sets))
                 if cache == "cold"
                 else GraphRepeater(turns)
             )
+            sets_of_turn = [sets] if cache == "cold" else [[one] for one in sets]
+            self._relaunch = CudaRelaunch(self._repeater, buffers, sets_of_turn)
 
         self._guarded(load)
 
@@ -114,9 +108,21 @@ class CudaRunner:
         """Launch from the host, and wait."""
         return self._guarded(lambda: self._loaded().launch(count))
 
+    def begin_relaunch(self) -> int:
+        """See `CudaRelaunch.begin`."""
+        return self._guarded(self._relaunching().begin)
+
+    def relaunch(self, turn: int, once: bool) -> tuple[int, int]:
+        """See `CudaRelaunch.relaunch`."""
+        return self._guarded(lambda: self._relaunching().relaunch(turn, once=once))
+
+    def fetch(self, number: int) -> None:
+        """See `CudaRelaunch.fetch`."""
+        self._relaunching().fetch(number)
+
     def unload(self) -> None:
         """Free what `load` made."""
-        self._repeater, self._kept = None, []
+        self._repeater = self._relaunch = None
 
     def describe(self) -> dict[str, str]:
         """Versions of CuPy and the CUDA runtime."""
@@ -131,54 +137,16 @@ class CudaRunner:
             raise RuntimeError("no kernel is loaded")
         return self._repeater
 
-    def _upload(self, image: Any) -> Any:
-        return self._cupy.asarray(np.asarray(image))
-
-    def _workspace(self, space: Tensor) -> Any:
-        image = self._cupy.empty(_workspace_bytes(space), dtype=np.uint8)
-        # Not with `full`, which is a kernel that each process of CuPy's has to prepare first.
-        image.data.memset(0xFF, image.nbytes)
-        return image
-
-    def _sets(self, count: int, kernel: Kernel, images: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Sets of buffers, each where the driver puts it."""
-        return [
-            {name: image.copy() for name, image in images.items()}
-            | {space.name: self._workspace(space) for space in kernel.workspaces}
-            for _ in range(count)
-        ]
-
-    def _scattered_sets(
-        self, count: int, kernel: Kernel, images: Mapping[str, Any]
-    ) -> list[dict[str, Any]]:
-        """Sets of buffers at random places in a large piece of memory."""
-        sizes = {name: image.nbytes for name, image in images.items()}
-        sizes |= {space.name: _workspace_bytes(space) for space in kernel.workspaces}
-        of_set = pieces(sizes)
-        lengths = count * [max(at + sizes[name] for name, at in one.items()) for one in of_set]
-        free_bytes, _ = self._cupy.cuda.runtime.memGetInfo()
-        pool = self._cupy.empty(pool_bytes(lengths, free_bytes), dtype=np.uint8)
-        places = iter(scattered(lengths, pool.nbytes, np.random.default_rng()))
-        sets = []
-        for _ in range(count):
-            buffers = {}
-            for piece in of_set:
-                place = next(places)
-                for name, at in piece.items():
-                    buffers[name] = pool[place + at : place + at + sizes[name]]
-            for name, buffer in buffers.items():
-                if name in images:
-                    buffer.data.copy_from_device(images[name].data, buffer.nbytes)
-                else:
-                    buffer.data.memset(0xFF, buffer.nbytes)
-            sets.append(buffers)
-        return sets
+    def _relaunching(self) -> CudaRelaunch:
+        if self._relaunch is None:
+            raise RuntimeError("no kernel is loaded")
+        return self._relaunch
 
     def _bind(
         self,
         kernel: Kernel,
         binary: Binary,
-        images: Mapping[str, Any],
+        buffers: BufferSet,
         arenas: Mapping[str, Arena],
         scalars: Mapping[str, Scalar],
     ) -> Callable[[], None]:
@@ -187,7 +155,7 @@ class CudaRunner:
         sizes = {name: arena.tensor.nbytes for name, arena in arenas.items()}
         sizes |= {space.name: space.nbytes for space in kernel.workspaces}
         values: dict[str, Any] = {
-            name: image[GUARD_BYTES : GUARD_BYTES + sizes[name]] for name, image in images.items()
+            name: image[GUARD_BYTES : GUARD_BYTES + sizes[name]] for name, image in buffers.items()
         }
         values |= {
             name: np.dtype(scalar.dtype).type(scalar.value) for name, scalar in scalars.items()
@@ -223,14 +191,6 @@ class CudaRunner:
             ):
                 outcome = "constraints"
             raise KernelFault(outcome, f"CUDA: {said}.") from None
-
-
-def _buffers(kernel: Kernel, arenas: Mapping[str, Arena]) -> list[Tensor]:
-    return [*(arena.tensor for arena in arenas.values()), *kernel.workspaces]
-
-
-def _workspace_bytes(space: Tensor) -> int:
-    return 2 * GUARD_BYTES + -(-space.nbytes // 256) * 256
 
 
 def _in_turn(actions: Sequence[Callable[[], None]]) -> Callable[[], None]:

@@ -5,18 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from pytest_gpuenergy.devices.cache import CacheState, sets_needed
-from pytest_gpuenergy.devices.device import Arena, Device, Launches, Repeater, Timeline, Work
+from pytest_gpuenergy.devices.device import (
+    Arena,
+    Device,
+    KernelRepeater,
+    Launches,
+    Loaded,
+    Timeline,
+    Work,
+)
 from pytest_gpuenergy.devices.emulated.card import Card
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, LAUNCH, Fault, parse_faults
 from pytest_gpuenergy.devices.emulated.governor import Demand
+from pytest_gpuenergy.devices.emulated.host_kernel import HostKernel, HostProgram
 from pytest_gpuenergy.devices.emulated.load import Load
 from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml
 from pytest_gpuenergy.devices.emulated.owner import Owner
@@ -45,15 +54,14 @@ class Runner(Protocol):
 
     def prepare(self, kernels: Sequence[Kernel]) -> None: ...
     def compile(self, kernel: Kernel) -> Path: ...
-    def run(
+    def open(
         self,
         kernel: Kernel,
         arenas: Mapping[str, Arena],
         scalars: Mapping[str, Scalar],
         *,
         timeout_s: float,
-        order_seed: int = 0,
-    ) -> None: ...
+    ) -> AbstractContextManager[HostProgram]: ...
     def check_races(
         self,
         kernel: Kernel,
@@ -96,7 +104,6 @@ class EmulatedDevice(Device):
         self.state = self._states[index]
         self.uuid = self.state.uuid
         self.clock = VirtualClock(self.state)
-        self._lock = threading.Lock()
         self._runner = runner or _host_runner()
         self._traffic = TrafficCache()
         faults = parse_faults(os.environ.get(FAULTS_VARIABLE) or "{}")
@@ -130,22 +137,28 @@ class EmulatedDevice(Device):
     def compile(self, kernel: Kernel) -> None:
         self._runner.compile(kernel)
 
-    def run_once(
+    @contextlib.contextmanager
+    def load(
         self,
         kernel: Kernel,
         arenas: Mapping[str, Arena],
         scalars: Mapping[str, Scalar],
         *,
         timeout_s: float,
-        order_seed: int = 0,
-    ) -> None:
-        """Run ``kernel`` on the host; before its first run ever, look for races."""
+    ) -> Iterator[Loaded]:
+        """Make ``kernel`` ready to run on the host; before its first run ever, look for races."""
         check_geometry(kernel, self.profile)
         check_memory(kernel, arenas, self.profile)
-        with self._lock:  # runs are concurrent, the card's state and the look for races are not
+
+        def before() -> None:
             strike(self.state)
             self._profiled(kernel, arenas, scalars, timeout_s)
-        self._runner.run(kernel, arenas, scalars, timeout_s=timeout_s, order_seed=order_seed)
+
+        def program() -> AbstractContextManager[HostProgram]:
+            return self._runner.open(kernel, arenas, scalars, timeout_s=timeout_s)
+
+        with contextlib.ExitStack() as stack:
+            yield HostKernel(before, program, stack)
 
     @contextlib.contextmanager
     def repeat(
@@ -158,7 +171,7 @@ class EmulatedDevice(Device):
         timeout_s: float,
         cache: CacheState = "hot",
         apart: bool = False,
-    ) -> Iterator[Repeater]:
+    ) -> Iterator[KernelRepeater]:
         check_geometry(kernel, self.profile)
         check_memory(kernel, arenas, self.profile)
         strike(self.state)
@@ -264,6 +277,10 @@ class _VirtualRepeater:
         strike(self._state)
         gpu_s = (end_ns - begin_ns) / 1e9 + _TIMED_SINGLY_S
         return Launches(count, begin_ns / 1e9, end_ns / 1e9, gpu_s)
+
+    def relaunch(self, *, once: bool) -> Iterator[int]:  # noqa: ARG002 -- nothing was launched
+        """Nothing: the launches measured are virtual; `HostKernel` stands in for them."""
+        yield from ()
 
     def _begin(self, card: Card, demand: Demand) -> Load:
         if card.load is not None:

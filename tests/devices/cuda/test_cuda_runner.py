@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from host_cupy import Memory, host_gpu
 
 from pytest_gpuenergy.devices.cuda import runner as cuda_runner
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary
@@ -36,27 +34,6 @@ WORKLOAD = Contract(
     ),
     lambda inputs: {"out": inputs["small"]},
 )
-FREE_BYTES = 256 << 20
-
-
-class Memory(np.ndarray[tuple[int, ...], np.dtype[np.uint8]]):
-    """An array of the GPU's, as far as the runner uses one."""
-
-    @property
-    def data(self) -> Any:
-        return SimpleNamespace(memset=self._set, copy_from_device=self._copy, of=self)
-
-    def _set(self, value: int, size: int) -> None:
-        assert size == self.nbytes
-        self[:] = value
-
-    def _copy(self, source: Any, size: int) -> None:
-        assert size == self.nbytes == source.of.nbytes
-        self[:] = source.of
-
-
-def memory(image: npt.NDArray[np.uint8]) -> Memory:
-    return np.array(image).view(Memory)
 
 
 class Loaded:
@@ -70,24 +47,10 @@ class Loaded:
 def runner() -> Iterator[tuple[CudaRunner, list[tuple[Memory, ...]]]]:
     bound: list[tuple[Memory, ...]] = []
 
-    def launch(_grid: Any, _block: Any, arguments: tuple[Memory, ...], **_: Any) -> None:
+    def launch(*arguments: Memory) -> None:
         bound.append(arguments)
 
-    cuda = SimpleNamespace(
-        set_allocator=lambda _: None,
-        Device=lambda: SimpleNamespace(attributes={"L2CacheSize": 4 << 20}),
-        runtime=SimpleNamespace(CUDARuntimeError=OSError, memGetInfo=lambda: (FREE_BYTES, 1 << 40)),
-        driver=SimpleNamespace(CUDADriverError=OSError),
-        memory=SimpleNamespace(OutOfMemoryError=MemoryError),
-    )
-    module = SimpleNamespace(
-        cuda=cuda,
-        asarray=memory,
-        empty=lambda size, dtype: memory(np.zeros(size, dtype)),
-        RawModule=lambda **_: SimpleNamespace(get_function=lambda _: launch),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "cupy", module)
+    with host_gpu(launch), pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_runner, "GraphRepeater", Loaded)
         yield CudaRunner(), bound
 

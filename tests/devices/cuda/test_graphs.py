@@ -241,3 +241,84 @@ def test_single_launches_are_those_of_the_first_set() -> None:
         launches = repeater.launch(5)
     assert gpu.singles == ["a"] * 5
     assert launches.gpu_s == pytest.approx(5 * 20e-6)
+
+
+def relaunched(repeater: GraphRepeater, gpu: Gpu, turn: int, *, once: bool) -> list[list[str]]:
+    """What the GPU does, with `prepare` among it."""
+    gpu.replays.clear()
+    repeater.relaunch(turn, lambda _: gpu.replays.append(["prepare"]), once=once)
+    return list(gpu.replays)
+
+
+def test_a_relaunch_is_of_the_graphs_that_were_measured() -> None:
+    with gpu_of(1e-5) as gpu:
+        repeater = GraphRepeater([gpu.kernel("a"), gpu.kernel("b")])
+        _, measured = replayed(repeater, gpu)
+        graph = ["b"] * len(measured[0])
+        assert relaunched(repeater, gpu, 1, once=False) == [["prepare"], graph]
+
+
+def test_a_single_launch_comes_directly_after_those_that_were_measured() -> None:
+    with gpu_of(1e-5) as gpu:
+        repeater = GraphRepeater([gpu.kernel("a"), gpu.kernel("b")])
+        _, measured = replayed(repeater, gpu)
+        found = [relaunched(repeater, gpu, 1, once=True) for _ in range(50)]
+        for first, *more, prepared, last in found:
+            assert (first, prepared, last) == (["b"] * len(measured[0]), ["prepare"], ["b"])
+            assert more == [["b"]] * len(more)
+        assert len({len(one) for one in found}) > 4
+
+
+def test_all_calls_are_counted() -> None:
+    with gpu_of(1e-5) as gpu:
+        repeater = GraphRepeater([gpu.kernel("a"), gpu.kernel("b")])
+        replayed(repeater, gpu)
+        before = repeater.launches
+        assert before >= sum(map(len, gpu.replays))
+        made = 0
+        for once in (False, True):
+            made += sum(map(len, relaunched(repeater, gpu, 0, once=once))) - len(["prepare"])
+        assert repeater.launches - before == made
+
+
+def test_turns_are_used_from_the_first_one_on() -> None:
+    with gpu_of(1e-3) as gpu:
+        repeater = GraphRepeater([gpu.kernel(name) for name in "abcdefgh"])
+        assert repeater.used == 0
+        _, replays = replayed(repeater, gpu)
+        assert repeater.used == len({names[0] for names in replays})
+
+
+class Result:
+    """What a call returns; there may be few at a time."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        Result.alive += 1
+
+    def __del__(self) -> None:
+        Result.alive -= 1
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_what_the_last_call_returned_is_kept_and_no_more(refuses: bool) -> None:
+    most = 0
+
+    def call() -> Result:
+        nonlocal most
+        kernel()
+        most = max(most, Result.alive + 1)
+        return Result()
+
+    with gpu_of(1e-3) as gpu:
+        gpu.refuses_capture = refuses
+        kernel = gpu.kernel("a")
+        repeater = GraphRepeater([call], must_capture=False)
+        replayed(repeater, gpu)
+        given: list[object] = []
+        for once in (False, True):
+            returned = repeater.relaunch(0, given.append, once=once)
+            assert isinstance(returned, Result)
+    assert all(isinstance(one, Result) for one in given)
+    assert most <= 5

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from pytest_gpuenergy.devices.device import Arena, Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, emulated_devices
+from pytest_gpuenergy.devices.emulated.host_kernel import AFFORDABLE_S, MOST
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, find_profile
 from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile, LaunchProfile
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
@@ -48,6 +50,7 @@ class FakeRunner:
     def __init__(self, fault: KernelFault | None = None) -> None:
         self.calls: list[str] = []
         self.fault = fault
+        self.launch_s = 0.001
 
     def prepare(self, kernels: Any) -> None:
         self.calls.append(f"prepare {len(kernels)}")
@@ -56,8 +59,9 @@ class FakeRunner:
         self.calls.append("compile")
         return Path(kernel.short_digest)
 
-    def run(self, *_: Any, timeout_s: float, order_seed: int = 0) -> None:
-        self.calls.append(f"run {order_seed} {timeout_s:g}")
+    @contextmanager
+    def open(self, *_: Any, timeout_s: float) -> Iterator[FakeProgram]:
+        yield FakeProgram(self, timeout_s)
 
     def check_races(self, kernel: Kernel, *_: Any, timeout_s: float) -> AccessProfile:
         self.calls.append(f"check {timeout_s:g}")
@@ -68,6 +72,19 @@ class FakeRunner:
 
     def close(self) -> None:
         self.calls.append("close")
+
+
+@dataclass(frozen=True)
+class FakeProgram:
+    runner: FakeRunner
+    timeout_s: float
+
+    def run(
+        self, *, order_seed: int = 0, fresh: bool = True, most: int = 1, budget_s: float = 0.0
+    ) -> tuple[int, float]:
+        more = "" if fresh else f" again {most} {budget_s:g}"
+        self.runner.calls.append(f"run {order_seed} {self.timeout_s:g}{more}")
+        return most, self.runner.launch_s
 
 
 @pytest.fixture
@@ -221,6 +238,26 @@ def test_the_first_run_looks_for_races_and_later_ones_do_not(
     for seed in (0, 1):
         gpu.run_once(BARE, {}, {}, timeout_s=3, order_seed=seed)
     assert runner.calls == ["check 3", "run 0 3", "run 1 3"]
+
+
+def test_a_kernel_that_was_run_is_launched_again_and_again_in_its_process(
+    gpu: EmulatedDevice, runner: FakeRunner
+) -> None:
+    with gpu.load(BARE, {}, {}, timeout_s=3) as loaded:
+        loaded.run(1)
+        launches = [list(loaded.relaunch(once=once)) for once in (False, True)]
+    assert launches == [[1 + MOST], [2 + MOST]]
+    assert runner.calls == ["check 3", "run 1 3", f"run 0 3 again {MOST} 0.05", "run 0 3 again 1 0"]
+
+
+def test_a_kernel_that_takes_long_on_the_host_is_not_launched_again(
+    gpu: EmulatedDevice, runner: FakeRunner
+) -> None:
+    runner.launch_s = 1.01 * AFFORDABLE_S
+    with gpu.load(BARE, {}, {}, timeout_s=3) as loaded:
+        loaded.run()
+        assert not list(loaded.relaunch(once=False))
+    assert runner.calls == ["check 3", "run 0 3"]
 
 
 def test_what_was_counted_is_remembered_by_the_next_device(

@@ -11,8 +11,10 @@ import pytest
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads import Contract
 from pytest_gpuenergy.workloads.workload import Scalar, Tensor
 
 SIZE = 16_384
@@ -68,6 +70,39 @@ def test_a_race_is_found_before_the_first_run(
     with pytest.raises(KernelFault) as fault:
         gpu.run_once(kernel(RACING), arenas, SCALE, timeout_s=60)
     assert fault.value.outcome == "correctness"
+
+
+WORKLOAD = Contract(
+    "scaled",
+    (Tensor("x", (SIZE,), "float32", "input"), Tensor("y", (SIZE,), "float32", "output")),
+    lambda inputs: {"y": 2 * inputs["x"]},
+    values=tuple(SCALE.values()),
+)
+COUNTS = "if (!i) atomicAdd(&calls, 1); "
+
+
+def counting(condition: str) -> Kernel:
+    """A kernel that leaves its output alone where the condition holds."""
+    body = f"{COUNTS} if ({condition}) return; y[i] ="
+    return kernel(f"__device__ int calls; __device__ float* seen;{SCALED.replace('y[i] =', body)}")
+
+
+@pytest.mark.parametrize(
+    "condition", ["calls > 2", "calls > 20", "calls > 2 && i == 99", "isfinite(y[i])"]
+)
+def test_a_kernel_that_is_right_only_at_first_is_wrong(gpu: EmulatedDevice, condition: str) -> None:
+    with pytest.raises(KernelFault, match=r"^Right at first and wrong after \d+ launches") as fault:
+        verify(gpu, counting(condition), WORKLOAD)
+    assert fault.value.outcome == "correctness"
+
+
+def test_seeds_share_a_process_and_what_a_kernel_leaves_in_it(gpu: EmulatedDevice) -> None:
+    with pytest.raises(KernelFault, match=r"never written|wrong \(seed 1\)"):
+        verify(gpu, counting("calls > 1"), WORKLOAD)
+
+
+def test_a_kernel_that_counts_and_stays_right_passes(gpu: EmulatedDevice) -> None:
+    verify(gpu, counting("calls < 0"), WORKLOAD)
 
 
 def test_text_that_does_not_compile_cannot_be_repeated(

@@ -113,7 +113,6 @@ def write_plan(
     files: Mapping[str, int],
     scalars: Mapping[str, Scalar],
     *,
-    order_seed: int,
     sampling: Sampling | None,
 ) -> str:
     """The plan's text; with ``sampling`` it asks for a check. ``files`` are open descriptors.
@@ -130,7 +129,7 @@ def write_plan(
     numbers = {name: k for k, name in enumerate(files)}
     numbers |= {t.name: len(files) + k for k, t in enumerate(kernel.workspaces)}
     lines = [
-        f"{int(sampling is not None)} {order_seed % 2**64} "
+        f"{int(sampling is not None)} "
         f"{sampling.blocks if sampling else 0} {sampling.accesses if sampling else 0}",
         str(len(tensors)),
     ]
@@ -147,6 +146,20 @@ def write_plan(
         lines.append(f"{entries.index(launch.entry)} {sizes} {len(arguments)}")
         lines += arguments
     return "\n".join(lines) + "\n"
+
+
+def write_runs(
+    *, order_seed: int = 0, fresh: bool = True, most: int = 1, budget_s: float = 0.0
+) -> str:
+    """The line that asks a program with a plan to run it.
+
+    Args:
+        order_seed: orders threads and blocks: 0 ascending, 1 descending, others shuffled.
+        fresh: whether workspaces hold poison again, rather than what the last run has left there.
+        most: how often at most.
+        budget_s: processor time after which no other run begins.
+    """
+    return f"{order_seed % 2**64} {int(fresh)} {most} {budget_s!r}\n"
 
 
 def _word(name: str) -> str:

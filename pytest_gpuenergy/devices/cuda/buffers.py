@@ -1,0 +1,122 @@
+"""Sets of a kernel's buffers in a GPU's memory, each between the guard bands of its arena."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Bytes
+from pytest_gpuenergy.devices.places import pieces, pool_bytes, scattered
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads.workload import Tensor
+
+BufferSet = Mapping[str, Any]
+"""The images of all tensors and workspaces by name, as CuPy arrays of bytes."""
+
+
+class CudaBuffers:
+    """Makes sets of buffers, and moves their contents between them and the arenas.
+
+    Args:
+        cupy: the module.
+        kernel: whose workspaces are among the buffers.
+        arenas: of its tensors, by name.
+    """
+
+    def __init__(self, cupy: Any, kernel: Kernel, arenas: Mapping[str, Arena]) -> None:
+        self._cupy = cupy
+        self._kernel = kernel
+        self._arenas = arenas
+
+    @property
+    def set_bytes(self) -> int:
+        """Size of the tensors and workspaces of a set."""
+        tensors = [*(arena.tensor for arena in self._arenas.values()), *self._kernel.workspaces]
+        return sum(tensor.nbytes for tensor in tensors)
+
+    def upload(self) -> BufferSet:
+        """A set with the arenas' contents, and workspaces that nobody has written."""
+        return {
+            name: self._cupy.asarray(np.asarray(arena.image()))
+            for name, arena in self._arenas.items()
+        } | self._workspaces()
+
+    def side_by_side(self, count: int) -> list[BufferSet]:
+        """Sets as `upload` gives one, each where the driver puts it."""
+        first = self.upload()
+        return [
+            {name: first[name].copy() for name in self._arenas} | self._workspaces()
+            for _ in range(count)
+        ]
+
+    def scattered(self, count: int) -> list[BufferSet]:
+        """Sets as `upload` gives one, at random places in a large piece of memory."""
+        first = self.upload()
+        sizes = {name: image.nbytes for name, image in first.items()}
+        of_set = pieces(sizes)
+        lengths = count * [max(at + sizes[name] for name, at in one.items()) for one in of_set]
+        free_bytes, _ = self._cupy.cuda.runtime.memGetInfo()
+        pool = self._cupy.empty(pool_bytes(lengths, free_bytes), dtype=np.uint8)
+        places = iter(scattered(lengths, pool.nbytes, np.random.default_rng()))
+        sets: list[BufferSet] = []
+        for _ in range(count):
+            buffers = {}
+            for piece in of_set:
+                place = next(places)
+                for name, at in piece.items():
+                    buffers[name] = pool[place + at : place + at + sizes[name]]
+                    buffers[name].data.copy_from_device(first[name].data, sizes[name])
+            sets.append(buffers)
+        return sets
+
+    def staged_outputs(self) -> BufferSet:
+        """Copies in the GPU's memory of what the arenas of the outputs hold."""
+        staged = {
+            name: self._cupy.asarray(np.array(arena.payload(arena.image())))
+            for name, arena in self._arenas.items()
+            if arena.tensor.role == "output"
+        }
+        self._cupy.cuda.Device().synchronize()  # copies of a host's memory may be under way
+        return staged
+
+    def overwrite(self, one: BufferSet, staged: BufferSet) -> None:
+        """Enqueue copying `staged_outputs` to a set, on the current stream."""
+        for name, content in staged.items():
+            payload: Any = self._arenas[name].payload(one[name])
+            payload.data.copy_from_device_async(content.data, content.nbytes)
+
+    def read(self, one: BufferSet) -> dict[str, Bytes]:
+        """Copies of the images of a set's tensors."""
+        return {name: one[name].get() for name in self._arenas}
+
+    def store(self, images: Mapping[str, Bytes]) -> None:
+        """Write images to the arenas."""
+        for name, image in images.items():
+            self._arenas[name].image("r+")[:] = image
+
+    def check_workspaces(self, one: BufferSet) -> None:
+        """Look at the guard bands of a set's workspaces.
+
+        Raises:
+            KernelFault: something has been written there.
+        """
+        for space in self._kernel.workspaces:
+            image = one[space.name]
+            for guard in (image[:GUARD_BYTES], image[GUARD_BYTES + space.nbytes :]):
+                if (guard.get() != 0xFF).any():
+                    raise KernelFault(
+                        "correctness", f"The kernel writes outside its workspace {space.name!r}."
+                    )
+
+    def _workspaces(self) -> dict[str, Any]:
+        return {space.name: self._workspace(space) for space in self._kernel.workspaces}
+
+    def _workspace(self, space: Tensor) -> Any:
+        size = 2 * GUARD_BYTES + -(-space.nbytes // 256) * 256
+        image = self._cupy.empty(size, dtype=np.uint8)
+        # Not with `full`, which is a kernel that each process of CuPy's has to prepare first.
+        image.data.memset(0xFF, image.nbytes)
+        return image

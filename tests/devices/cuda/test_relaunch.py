@@ -1,0 +1,187 @@
+"""A kernel that is right at first and wrong later, on a GPU that is this process."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from host_cupy import host_gpu
+
+from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda.device import CudaDevice
+from pytest_gpuenergy.devices.cuda.nvrtc import Binary
+from pytest_gpuenergy.devices.cuda.runner import CudaRunner
+from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
+from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
+from pytest_gpuenergy.engine.verification import arenas_for, bounds_of, cached_reference, verify
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads import Contract, Tensor
+
+SIZE = 16_384
+WORKLOAD = Contract(
+    "double",
+    (Tensor("x", (SIZE,), "float32", "input"), Tensor("y", (SIZE,), "float32", "output")),
+    lambda inputs: {"y": 2 * inputs["x"]},
+)
+KERNEL = Kernel(
+    "__global__ void f(const float* x, float* y, float* w) {}",
+    (Launch("f", (1, 1, 1), (32, 1, 1), ("x", "y", "w")),),
+    workspaces=(Tensor("w", (4,), "float32", "workspace"),),
+)
+Change = Callable[["Double", Any, Any, Any], None]
+
+
+class Double:
+    """Doubles x, and changes the outcome of late launches, or of those on the set it has chosen.
+
+    Attributes:
+        launches: so far.
+        late: whether there have been more than are made to verify it.
+        sets: addresses of the outputs of all sets.
+    """
+
+    def __init__(self, change: Change, sets: int) -> None:
+        self.launches = 0
+        self.late = False
+        self.sets: list[int] = []
+        self.all_sets = threading.Event()
+        self._change = change
+        self._count = sets
+
+    def __call__(self, x: Any, y: Any, w: Any) -> None:
+        self.launches += 1
+        if self.late and y.ctypes.data not in self.sets:
+            self.sets.append(y.ctypes.data)
+            if len(self.sets) == self._count:
+                self.all_sets.set()
+        self._change(self, x.view(np.float32), y.view(np.float32), w)
+
+
+class Worker:
+    """A child that is this process."""
+
+    pid = 1
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._runner: CudaRunner | None = None
+
+    def start(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        self._runner = None
+
+    def call(self, method: str, *arguments: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002
+        self._runner = self._runner or CudaRunner()
+        return getattr(self._runner, method)(*arguments)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
+    monkeypatch.setattr(cuda, "Worker", Worker)
+    monkeypatch.setattr(cuda, "find_spec", lambda _: object())
+    binary = Binary(Path("f.cubin"), {"f": "f"})
+    monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
+    nvml: Any = SimpleNamespace(nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0))
+    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
+    return CudaDevice(nvml, gpu)
+
+
+def measured(device: CudaDevice, change: Change, cache: Any = "hot") -> int:
+    """Verify, launch on all sets, check again; how many launches there were."""
+    sets = MAX_PLACEMENTS if cache == "hot" else 2 * 4 * 2**20 // (2 * 4 * SIZE + 16) + 1
+    double = Double(change, sets)
+    with host_gpu(double), arenas_for(WORKLOAD, seed=0) as arenas:
+        verify(device, KERNEL, WORKLOAD)
+        double.late = True
+        check = ArenaCheck(
+            arenas, lambda: cached_reference(WORKLOAD, 0), bounds_of(WORKLOAD), seed=0
+        )
+        repeat = device.repeat(
+            KERNEL, arenas, {}, work=None, timeout_s=9.0, cache=cache, apart=True
+        )
+        with repeat as repeater:
+            repeater.start()
+            assert double.all_sets.wait(60.0)
+            repeater.stop()
+            check_again(repeater, check)
+    return double.launches
+
+
+def right(_: Double, x: Any, y: Any, __: Any) -> None:
+    y[:] = 2 * x
+
+
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+def test_a_kernel_that_stays_right_passes(device: CudaDevice, cache: str) -> None:
+    assert measured(device, right, cache) > 3 * MAX_PLACEMENTS
+
+
+def stops(double: Double, x: Any, y: Any, _: Any) -> None:
+    if double.launches <= 40:
+        y[:] = 2 * x
+
+
+def stops_on_one_set(double: Double, x: Any, y: Any, _: Any) -> None:
+    if double.launches <= 40 or y.ctypes.data != double.sets[0]:
+        y[:] = 2 * x
+
+
+def leaves_what_is_there(_: Double, x: Any, y: Any, __: Any) -> None:
+    if not np.isfinite(y).all():
+        y[:] = 2 * x
+
+
+def pauses(double: Double, x: Any, y: Any, _: Any) -> None:
+    if double.launches < 40 or double.launches % 3 == 0:
+        y[:] = 2 * x
+
+
+def changes_its_input(double: Double, x: Any, y: Any, _: Any) -> None:
+    y[:] = 2 * x
+    if double.launches == 40:
+        x[5] += 1
+
+
+def beside_its_output(double: Double, x: Any, y: Any, _: Any) -> None:
+    y[:] = 2 * x
+    if double.launches == 40:
+        ctypes.memset(y.ctypes.data + y.nbytes, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (stops, "16384 of 16384 elements of y .* never written"),
+        (stops_on_one_set, "16384 of 16384 elements of y .* never written"),
+        (leaves_what_is_there, "elements? of y .* wrong"),
+        (pauses, "elements? of y "),
+        (changes_its_input, r"1 of 16384 elements of x \(first x\[5\]\) is changed"),
+        (beside_its_output, "past the end of y"),
+    ],
+)
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+def test_a_kernel_that_is_right_only_at_first_is_found(
+    device: CudaDevice, change: Change, words: str, cache: str
+) -> None:
+    sentence = rf"^Right at first and wrong after \d+ launches: .*{words}"
+    with pytest.raises(KernelFault, match=sentence) as fault:
+        measured(device, change, cache)
+    assert fault.value.outcome == "correctness"
+
+
+def test_a_late_write_beside_a_workspace_is_found(device: CudaDevice) -> None:
+    def change(double: Double, x: Any, y: Any, w: Any) -> None:
+        y[:] = 2 * x
+        if double.launches == 40:
+            ctypes.memset(w.ctypes.data - 1, 0, 1)
+
+    with pytest.raises(KernelFault, match="outside its workspace 'w'"):
+        measured(device, change)

@@ -1,0 +1,131 @@
+"""As much of CuPy as the worker uses, with the host's memory and Python functions for kernels."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+FREE_BYTES = 256 << 20
+L2_BYTES = 4 << 20
+LAUNCH_S = 1e-3
+
+
+class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
+    """An array of the GPU's, as far as the worker uses one."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(
+            memset=self._set,
+            copy_from_device=self._copy,
+            copy_from_device_async=self._copy,
+            of=self,
+        )
+
+    def get(self) -> Any:
+        return np.array(self)
+
+    def _set(self, value: int, size: int) -> None:
+        assert size == self.nbytes
+        self[:] = value
+
+    def _copy(self, source: Any, size: int) -> None:
+        assert size == self.nbytes == source.of.nbytes
+        self[:] = source.of
+
+
+def memory(image: Any) -> Any:
+    return np.array(image).view(Memory)
+
+
+class HostGpu:
+    """Runs ``kernel`` with its arguments' bytes; a launch takes `LAUNCH_S` of its time."""
+
+    def __init__(self, kernel: Callable[..., object]) -> None:
+        self.now_s = 0.0
+        self._kernel = kernel
+        self._captured: list[Callable[[], None]] | None = None
+        cuda = SimpleNamespace(
+            set_allocator=lambda _: None,
+            Device=lambda: SimpleNamespace(
+                attributes={"L2CacheSize": L2_BYTES}, use=lambda: None, synchronize=lambda: None
+            ),
+            Event=self._event,
+            Stream=self._stream,
+            get_elapsed_time=lambda begin, end: 1e3 * (end.at_s - begin.at_s),
+            runtime=SimpleNamespace(
+                CUDARuntimeError=OSError, memGetInfo=lambda: (FREE_BYTES, 1 << 40)
+            ),
+            driver=SimpleNamespace(CUDADriverError=OSError),
+            memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+        )
+        self.module = SimpleNamespace(
+            cuda=cuda,
+            asarray=memory,
+            empty=lambda size, dtype: memory(np.zeros(size, dtype)),
+            RawModule=lambda **_: SimpleNamespace(get_function=lambda _: self._launch),
+        )
+
+    def _launch(self, _grid: Any, _block: Any, arguments: Any, **_: Any) -> None:
+        def launch() -> None:
+            self.now_s += LAUNCH_S
+            self._kernel(*arguments)
+
+        if self._captured is None:
+            launch()
+        else:
+            self._captured.append(launch)
+
+    def _event(self, *, block: bool = False) -> Any:  # noqa: ARG002
+        event = SimpleNamespace(at_s=0.0, synchronize=lambda: None)
+        event.record = lambda _: setattr(event, "at_s", self.now_s)
+        return event
+
+    def _stream(self, *, non_blocking: bool) -> Any:
+        assert non_blocking
+        return _Stream(self)
+
+
+class _Stream:
+    ptr = 0
+
+    def __init__(self, gpu: HostGpu) -> None:
+        self._gpu = gpu
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def begin_capture(self) -> None:
+        self._gpu._captured = []
+
+    def end_capture(self) -> Any:
+        launches, self._gpu._captured = self._gpu._captured, None
+        assert launches is not None
+
+        def launch(_: _Stream) -> None:
+            for one in launches:
+                one()
+
+        return SimpleNamespace(launch=launch)
+
+
+@contextmanager
+def host_gpu(kernel: Callable[..., object]) -> Iterator[HostGpu]:
+    """A process whose CuPy has one."""
+    gpu = HostGpu(kernel)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", gpu.module)
+        patch.delitem(sys.modules, "torch", raising=False)
+        yield gpu
