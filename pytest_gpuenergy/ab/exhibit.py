@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
+from pytest_gpuenergy.engine.comparison import Reference
+from pytest_gpuenergy.engine.verification import bounds_of, cached_reference
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.source import plan_of, read_plan
 from pytest_gpuenergy.record.measurement import Measurement
@@ -18,12 +20,13 @@ from pytest_gpuenergy.support.errors import InputError, ReportError
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.workloads.workload import Array, Scalar, Tensor, Workload
+from pytest_gpuenergy.workloads.workload import Array, ErrorBound, Scalar, Tensor, Workload
 
 _LINES, _PLAN, _SOURCE, _INPUTS = "items.jsonl", "kernel.json", "kernel.cu", "inputs.npz"
-_PROBLEMS = "problems.json"
-_SEED = 0
+_PROBLEMS, _REFERENCES = "problems.json", "references"
 _LARGEST_BYTES = 1 << 30
+SEED = 0
+"""Of the inputs."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,16 @@ class Exhibit:
         folder: where kernel and inputs are; None when the kernel failed.
         tensors: inputs and outputs.
         scalars: arguments passed by value.
+        reference_path: where the right outputs are; None when the kernel failed.
+        bounds: how far each output may be off, by its name.
     """
 
     draft: Measurement
     folder: Path | None
     tensors: tuple[Tensor, ...] = ()
     scalars: tuple[Scalar, ...] = ()
+    reference_path: Path | None = None
+    bounds: Mapping[str, ErrorBound] = field(default_factory=dict)
 
     def kernel(self) -> Kernel:
         """Read the kernel.
@@ -55,8 +62,12 @@ class Exhibit:
     def inputs(self) -> dict[str, Array]:
         """Read the inputs, by tensor name."""
         assert self.folder is not None
-        with np.load(self.folder / _INPUTS, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+        return _load(self.folder / _INPUTS)
+
+    def reference(self) -> Reference:
+        """Read the right outputs, by tensor name."""
+        assert self.reference_path is not None
+        return _load(self.reference_path)
 
 
 def begin_export(folder: Path) -> None:
@@ -81,12 +92,14 @@ def export_problems(folder: Path, problems: Sequence[str]) -> None:
 
 
 class _Line(Struct, frozen=True):
-    """An `Exhibit` as one line of JSON; ``folder`` is its name."""
+    """An `Exhibit` as one line of JSON; ``folder`` and ``reference`` are names."""
 
     draft: Measurement
     folder: str | None
-    tensors: tuple[Tensor, ...]
-    scalars: tuple[Scalar, ...]
+    tensors: tuple[Tensor, ...] = ()
+    scalars: tuple[Scalar, ...] = ()
+    reference: str | None = None
+    bounds: dict[str, ErrorBound] = {}
 
 
 def export(folder: Path, draft: Measurement, kernel: Kernel, workload: Workload) -> None:
@@ -95,20 +108,27 @@ def export(folder: Path, draft: Measurement, kernel: Kernel, workload: Workload)
     Raises:
         ReportError: it cannot be written.
     """
-    inputs = workload.make_inputs(_SEED)
-    content = hashlib.sha256(kernel.digest.encode())
-    for name, value in sorted(inputs.items()):
-        content.update(f"{name} {value.dtype} {value.shape}".encode())
-        content.update(np.ascontiguousarray(value).tobytes())
-    name = content.hexdigest()[:32]
-    line = _Line(draft, name, tuple(workload.tensors), tuple(workload.scalars))
+    inputs = workload.make_inputs(SEED)
+    reference = cached_reference(workload, SEED)
+    name = _content_name(inputs, kernel.digest)
+    right = folder / _REFERENCES / f"{_content_name(reference)}.npz"
+    line = _Line(
+        draft,
+        name,
+        tuple(workload.tensors),
+        tuple(workload.scalars),
+        right.name,
+        dict(bounds_of(workload)),
+    )
     with _explained(folder):
+        if not right.exists():
+            right.parent.mkdir(parents=True, exist_ok=True)
+            _save(right, reference)
         own = folder / name
         if not (own / _PLAN).exists():
             own.mkdir(parents=True, exist_ok=True)
             (own / _SOURCE).write_text(kernel.source, encoding="utf-8", newline="")
-            with (own / _INPUTS).open("wb") as file:
-                np.savez(file, allow_pickle=False, **inputs)
+            _save(own / _INPUTS, inputs)
             # The plan goes last: where it is, the others are whole.
             write_atomically(own / _PLAN, encode(plan_of(kernel, _SOURCE)))
         _append(folder, line)
@@ -121,7 +141,7 @@ def export_failure(folder: Path, draft: Measurement) -> None:
         ReportError: it cannot be written.
     """
     with _explained(folder):
-        _append(folder, _Line(draft, None, (), ()))
+        _append(folder, _Line(draft, None))
 
 
 def load_exhibits(folder: Path) -> tuple[Exhibit, ...]:
@@ -158,8 +178,34 @@ def load_problems(folder: Path) -> tuple[str, ...]:
 
 
 def _exhibit(folder: Path, line: _Line) -> Exhibit:
-    own = None if line.folder is None else folder / Path(line.folder).name
-    return Exhibit(line.draft, own, line.tensors, line.scalars)
+    if line.folder is None or line.reference is None:
+        return Exhibit(line.draft, None)
+    return Exhibit(
+        line.draft,
+        folder / Path(line.folder).name,
+        line.tensors,
+        line.scalars,
+        folder / _REFERENCES / Path(line.reference).name,
+        line.bounds,
+    )
+
+
+def _content_name(arrays: Mapping[str, Array], more: str = "") -> str:
+    content = hashlib.sha256(more.encode())
+    for name, value in sorted(arrays.items()):
+        content.update(f"{name} {value.dtype} {value.shape}".encode())
+        content.update(np.ascontiguousarray(value).tobytes())
+    return content.hexdigest()[:32]
+
+
+def _save(path: Path, arrays: Mapping[str, Array]) -> None:
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
 
 
 @contextlib.contextmanager

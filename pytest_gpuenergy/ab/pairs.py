@@ -70,7 +70,10 @@ def compare_pairs(
         with station.under(PowerCap(later.draft.power_limit_w, later.draft.cap_index)):
             turns = take_turns(station.device, older, later, rounds=rounds, timeout_s=timeout_s)
             flags = station.judge_cap()
-        if turns.problem:
+        if turns.base_fault:
+            wrong = f"wrong in the baseline: {turns.base_fault}"
+            unknown.append(Unmatched(later.draft, wrong))
+        elif turns.problem:
             failed.append(Unmatched(later.draft, turns.problem))
         else:
             judgements += turns.judge(later, settings, comparisons, flags)

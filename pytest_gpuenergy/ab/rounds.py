@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_gpuenergy.ab.exhibit import Exhibit
+from pytest_gpuenergy.ab.exhibit import SEED, Exhibit
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device, Work
 from pytest_gpuenergy.energy.meter import EnergyMeter, MeterSettings, Reading
+from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.gate.ratio import paired_log_ratio
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, Verdict, decide, tail_of
@@ -25,10 +27,11 @@ SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf)
 
 @dataclass(frozen=True)
 class Turns:
-    """The readings of both versions, one of each a round, or what went wrong."""
+    """The readings of both versions, one of each a round, or what went wrong with either."""
 
     base: tuple[Reading, ...] = ()
     head: tuple[Reading, ...] = ()
+    base_fault: str = ""
     problem: str = ""
 
     def judge(
@@ -80,6 +83,7 @@ class _Side:
     exhibit: Exhibit
     kernel: Kernel
     arenas: dict[str, Arena]
+    check: ArenaCheck
 
 
 def take_turns(
@@ -93,7 +97,7 @@ def take_turns(
 ) -> Turns:
     """Measure both ``rounds`` times; every other round the other one goes first.
 
-    The caller has set the power cap.
+    After each measurement the kernel is checked again. The caller has set the power cap.
     """
     readings: tuple[list[Reading], list[Reading]] = ([], [])
     with contextlib.ExitStack() as stack:
@@ -104,7 +108,9 @@ def take_turns(
                 # A drift that is linear in time cancels between a round and the next.
                 for index in (0, 1) if number % 2 == 0 else (1, 0):
                     readings[index].append(_measure(device, sides[index], meter, timeout_s))
-        except (KernelFault, DeviceError) as error:
+        except KernelFault as fault:
+            return Turns(problem=str(fault)) if index else Turns(base_fault=str(fault))
+        except DeviceError as error:
             return Turns(problem=str(error))
     return Turns(tuple(readings[0]), tuple(readings[1]))
 
@@ -118,11 +124,13 @@ def _loaded(exhibit: Exhibit) -> Iterator[_Side]:
             tensor.name: Arena.create(folder / str(number), tensor, inputs.get(tensor.name))
             for number, tensor in enumerate(exhibit.tensors)
         }
-        yield _Side(exhibit, exhibit.kernel(), arenas)
+        check = ArenaCheck(arenas, functools.cache(exhibit.reference), exhibit.bounds, SEED)
+        yield _Side(exhibit, exhibit.kernel(), arenas, check)
 
 
 def _measure(device: Device, side: _Side, meter: EnergyMeter, timeout_s: float) -> Reading:
     info = side.exhibit.draft.workload
+    side.check.poison()
     with device.repeat(
         side.kernel,
         side.arenas,
@@ -131,4 +139,6 @@ def _measure(device: Device, side: _Side, meter: EnergyMeter, timeout_s: float) 
         timeout_s=timeout_s,
         apart=True,
     ) as repeater:
-        return meter.measure(repeater)
+        reading = meter.measure(repeater)
+        check_again(repeater, side.check)
+        return reading

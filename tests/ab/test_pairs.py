@@ -1,0 +1,99 @@
+"""Pairs of kernels of which one is right only at first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.ab.exhibit import Exhibit, export, load_exhibits
+from pytest_gpuenergy.ab.pairs import compare_pairs, run_info
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, _VirtualRepeater
+from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.gate.comparison import Comparison
+from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.workloads import Contract, Tensor
+
+SOURCE = """
+extern "C" __global__ void copy(const float* x, float* y) {
+  y[threadIdx.x] = x[threadIdx.x];
+}
+"""
+KERNEL = Kernel(SOURCE, (Launch("copy", (1, 1, 1), (64, 1, 1), ("x", "y")),))
+COPY = Contract(
+    "copy",
+    (Tensor("x", (64,), "float32", "input"), Tensor("y", (64,), "float32", "output")),
+    lambda inputs: {"y": inputs["x"]},
+)
+
+
+def exhibit(device: EmulatedDevice, folder: Path, kernel: Kernel) -> Exhibit:
+    draft, fault = Harness(device).verify_kernel(kernel, COPY, Subject("test", "copy"))
+    assert fault is None
+    export(folder, draft, kernel, COPY)
+    (found,) = load_exhibits(folder)
+    return found
+
+
+def compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: tuple[int, ...]
+) -> tuple[Comparison, int]:
+    """The base's measurement is number 1, 4, 5, ..., the head's 2, 3, 6, ...
+
+    Those that are ``wrong`` write nothing when they are launched again. Gives how many there were.
+    """
+    number = 0
+
+    def relaunch(_: _VirtualRepeater, *, once: bool) -> Iterator[int]:
+        nonlocal number
+        number += 1
+        if number in wrong:
+            assert not once
+            yield 3000
+
+    monkeypatch.setattr(_VirtualRepeater, "relaunch", relaunch)
+    with EmulatedDevice() as device:
+        base = exhibit(device, tmp_path / "base", KERNEL)
+        head = exhibit(device, tmp_path / "head", replace(KERNEL, source=SOURCE + "// later"))
+        settings = GateSettings.parse(["edp:5%"], strict=False)
+        comparison = compare_pairs(
+            device,
+            (run_info(device, "base", "1"), [base]),
+            (run_info(device, "head", "2"), [head]),
+            settings,
+            rounds=2,
+            timeout_s=60.0,
+            tell=lambda _: None,
+        )
+    return comparison, number
+
+
+def test_both_are_checked_after_each_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison, checks = compared(tmp_path, monkeypatch, ())
+    assert checks == 4
+    assert len(comparison.judgements) == 1
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_new_kernel_that_is_right_only_at_first_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    comparison, _ = compared(tmp_path, monkeypatch, (number,))
+    assert not comparison.passed
+    (failed,) = comparison.failed
+    assert failed.why.startswith("Right at first and wrong after 3000 launches: 64 of 64 ")
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_with_a_baseline_that_is_right_only_at_first_nothing_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    comparison, _ = compared(tmp_path, monkeypatch, (number,))
+    assert not comparison.judgements
+    (unknown,) = comparison.missing_in_base
+    assert unknown.why.startswith("wrong in the baseline: Right at first and wrong after 3000 ")
