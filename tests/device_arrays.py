@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+try:
+    from numpy.lib.array_utils import byte_bounds
+except ImportError:  # NumPy 1
+    from numpy import byte_bounds
+
+
+def _interface(data: Any) -> dict[str, Any]:
+    return {**data.__array_interface__, "version": 3}
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,19 @@ class Tensor:
 
     def cpu(self) -> Tensor:
         return Tensor(self.data, False, self.bfloat16)
+
+    def is_inference(self) -> bool:
+        return False
+
+    def new_tensor(self, data: Any) -> Tensor:
+        return Tensor(data.astype(self.data.dtype), self.on_gpu, self.bfloat16)
+
+    def copy_(self, other: Tensor) -> None:
+        self.data[...] = other.data
+
+    def untyped_storage(self) -> Any:
+        begin, end = byte_bounds(self.data)
+        return SimpleNamespace(data_ptr=lambda: begin, nbytes=lambda: end - begin)
 
     def float(self) -> Tensor:
         return Tensor(self.data, self.on_gpu)
@@ -51,9 +75,12 @@ class CupyArray:
     def copy(self) -> CupyArray:
         return CupyArray(self.data.copy())
 
+    def __setitem__(self, key: Any, value: CupyArray) -> None:
+        self.data[key] = value.data
+
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": self.data.shape, "version": 3}
+        return _interface(self.data)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
@@ -67,7 +94,7 @@ class CudaInterface:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": self.data.shape, "version": 3}
+        return _interface(self.data)
 
 
 @dataclass(frozen=True)
@@ -88,8 +115,8 @@ class Cupy:
     """As much of the module ``cupy`` as reads foreign arrays."""
 
     @staticmethod
-    def asarray(value: CudaInterface) -> CupyArray:
-        return CupyArray(value.data)
+    def asarray(value: CupyArray | CudaInterface | npt.NDArray[Any]) -> CupyArray:
+        return CupyArray(value if isinstance(value, np.ndarray) else value.data)
 
     @staticmethod
     def from_dlpack(value: DlpackArray) -> CupyArray:

@@ -18,7 +18,8 @@ def unmarked_gpu(
 ) -> Iterator[None]:
     """Runs in this process meet an emulated GPU that does not say so.
 
-    Every callable is called once, and is measured as a launch of ``launch_ms`` at ``power_w``.
+    Every callable is called a few times, as from a host, and is measured as a launch of
+    ``launch_ms`` at ``power_w``.
     """
     source = 'extern "C" __global__ void f() {}'
     figures = RecordedFigures("NVIDIA H200", 700.0, launch_ms, power_w, launch_ms * power_w)
@@ -40,8 +41,9 @@ def unmarked_gpu(
                 self, turns: Sequence[Callable[[], object]], *, must_capture: bool
             ) -> None:
                 assert not must_capture
-                (enqueue,) = turns
-                enqueue()
+                (self._call,) = turns
+                self._returned = self._call()
+                self.launches = 1
                 work = Work(10**6, 10**3)
                 context = opened[-1].repeat(kernel, {}, {}, work=work, timeout_s=60)
                 self._repeater: Repeater = stack.enter_context(context)
@@ -51,6 +53,17 @@ def unmarked_gpu(
 
             def stop(self) -> Timeline:
                 return self._repeater.stop()
+
+            def relaunch(
+                self, turn: int, prepare: Callable[[object], object], *, once: bool
+            ) -> object:
+                assert turn == 0
+                for number in range(1 if once else 3):
+                    if number == 0:
+                        prepare(self._returned)
+                    self._returned = self._call()
+                    self.launches += 1
+                return self._returned
 
         monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.session.open_device", unmarked)
         monkeypatch.setattr("pytest_gpuenergy.devices.cuda.graphs.GraphRepeater", Graph)

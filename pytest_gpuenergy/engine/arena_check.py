@@ -131,7 +131,7 @@ def _far_off(right: Array) -> Array:
         return np.logical_not(right)
     values = right.astype(np.float64)
     largest = float(np.abs(values).max()) or 1.0
-    if right.dtype.kind == "f":
+    if right.dtype.kind not in "iu":
         wrong = largest * _moved(values / largest, 1.0, 0.0)
         return wrong.astype(right.dtype)
     with np.errstate(invalid="ignore"):  # 64-bit integers that a double does not hold

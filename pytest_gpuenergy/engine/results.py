@@ -39,14 +39,14 @@ class Expected:
             ResultError: it is not an array of numbers, or has other parts or shapes.
             KernelFault: it is too far off, see `compare`.
         """
-        parts = dict(_parts(returned, "result"))
+        parts = dict(parts_of(returned, "result"))
         if parts.keys() != self.arrays.keys():
             raise ResultError(
                 f"The callable returned {', '.join(parts) or 'nothing'}, and reference= has "
                 f"{', '.join(self.arrays)}: both must be arrays, or tuples, lists or dictionaries "
                 "with the same places."
             )
-        found = {name: _numbers(part, f"The callable's {name}") for name, part in parts.items()}
+        found = {name: numbers_of(part, f"The callable's {name}") for name, part in parts.items()}
         for name, expected in self.arrays.items():
             if found[name].shape != expected.shape:
                 raise ResultError(
@@ -75,10 +75,10 @@ def expect(reference: object, args: tuple[object, ...], bound: ErrorBound) -> Ex
     if callable(reference):
         reference = _called(reference, args)
     arrays = {}
-    for name, part in _parts(reference, "result"):
+    for name, part in parts_of(reference, "result"):
         what = f"The reference of {name}"
         # A copy, as the callable may write into the same memory.
-        arrays[name] = array = np.array(_numbers(part, what), dtype=np.float64)
+        arrays[name] = array = np.array(numbers_of(part, what), dtype=np.float64)
         if not array.size:
             raise ResultError(f"{what} is empty: nothing can be compared with that.")
         if not (finite := np.isfinite(array)).all():
@@ -109,19 +109,19 @@ def _copied(value: Any) -> Any:
         return type(value)(map(_copied, value))
     if type(value) is dict:
         return {key: _copied(part) for key, part in value.items()}
-    if _is_tensor(value):
+    if is_tensor(value):
         return value.detach().clone()
-    return value.copy() if _is_array(value) and hasattr(value, "copy") else value
+    return value.copy() if is_array(value) and hasattr(value, "copy") else value
 
 
-def _parts(value: Any, name: str) -> Iterator[tuple[str, object]]:
+def parts_of(value: Any, name: str) -> Iterator[tuple[str, object]]:
     """The arrays of a tuple, list or dictionary with their places; otherwise ``value`` itself."""
     if isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _parts(part, f"{name}[{key!r}]")
+            yield from parts_of(part, f"{name}[{key!r}]")
     elif isinstance(value, tuple | list) and _has_arrays(value):
         for index, part in enumerate(value):
-            yield from _parts(part, f"{name}[{index}]")
+            yield from parts_of(part, f"{name}[{index}]")
     else:
         yield name, value
 
@@ -130,35 +130,50 @@ def _has_arrays(value: object) -> bool:
     """Whether there are arrays in nested lists, rather than numbers, which make one array."""
     if isinstance(value, tuple | list):
         return any(map(_has_arrays, value))
-    return isinstance(value, Mapping) or _is_array(value)
+    return isinstance(value, Mapping) or is_array(value)
 
 
-def _is_array(value: object) -> bool:
+def is_array(value: object) -> bool:
+    """Whether it is an array of some library."""
     if isinstance(value, np.generic):  # a number with the interface of an array
         return False
     names = ("__array__", "__cuda_array_interface__", "__dlpack__")
-    return _is_tensor(value) or any(hasattr(value, name) for name in names)
+    return is_tensor(value) or any(hasattr(value, name) for name in names)
 
 
-def _is_tensor(value: object) -> bool:
+def is_tensor(value: object) -> bool:
     """Whether it has the methods of PyTorch's tensors, which need not be installed."""
     return hasattr(value, "detach") and hasattr(value, "cpu")
 
 
-def _numbers(value: Any, what: str) -> Array:
-    try:
-        array = np.asarray(_on_host(value))
-    except Exception as error:
-        raise ResultError(
-            f"{what} is of the type {type(value).__name__}, which cannot be read as a NumPy array "
-            f"({_first_line(error)}): an array of PyTorch, CuPy or NumPy can."
-        ) from None
+def numbers_of(value: Any, what: str) -> Array:
+    """An array of real numbers in host memory, which it may share.
+
+    Raises:
+        ResultError: it is none.
+    """
+    array = host_array(value, what)
     if not _is_real(array.dtype):
         raise ResultError(
             f"{what} is of the type {type(value).__name__} and the dtype {array.dtype}: only real "
             "numbers can be compared."
         )
     return array
+
+
+def host_array(value: Any, what: str) -> Array:
+    """An array in host memory, which it may share.
+
+    Raises:
+        ResultError: NumPy cannot read it.
+    """
+    try:
+        return np.asarray(_on_host(value))
+    except Exception as error:
+        raise ResultError(
+            f"{what} is of the type {type(value).__name__}, which cannot be read as a NumPy array "
+            f"({_first_line(error)}): an array of PyTorch, CuPy or NumPy can."
+        ) from None
 
 
 def _is_real(dtype: np.dtype[Any]) -> bool:
@@ -175,7 +190,7 @@ def _is_real(dtype: np.dtype[Any]) -> bool:
 
 def _on_host(value: Any) -> Any:
     """``value`` as NumPy can read it."""
-    if _is_tensor(value):
+    if is_tensor(value):
         tensor = value.detach().cpu()
         try:
             return tensor.numpy()

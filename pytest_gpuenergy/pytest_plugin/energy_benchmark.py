@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.control.lease import enforced_limit_w
 from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
-from pytest_gpuenergy.devices.device import Repeater
+from pytest_gpuenergy.engine.callable_check import CallableCheck
 from pytest_gpuenergy.engine.harness import Subject, describe_workload
 from pytest_gpuenergy.engine.results import expect
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -182,22 +182,24 @@ class EnergyBenchmark:
         self._claim(named, info.name)
         from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 
-        correctness = None
+        correctness, check = None, lambda _: None
         if reference is not None:
-            expected = expect(
-                reference, args, bound
-            )  # first: the callable may change its arguments
+            # At first, as the callable may change its arguments.
+            expected = expect(reference, args, bound)
             correctness = expected.check(function(*args))
+            check = CallableCheck(expected, args)
         captured = []
 
         @contextmanager
-        def repeater() -> Iterator[Repeater]:
+        def repeater() -> Iterator[GraphRepeater]:
             replayed = GraphRepeater([lambda: function(*args)], must_capture=False)
             captured.append(replayed.captured)
             yield replayed
 
         self._session.anchors.check(named)
-        measurement = self._session.harness.measure_callable(repeater, info, named, "callable")
+        measurement = self._session.harness.measure_callable(
+            repeater, info, named, "callable", check
+        )
         measurement = replace(measurement, correctness=correctness)
         return measurement if all(captured) else measurement.flagged("host_gaps")
 

@@ -31,6 +31,15 @@ class Tensor:
     def detach(self) -> Tensor:
         return self
 
+    def is_inference(self) -> bool:
+        return False
+
+    def new_tensor(self, value: Any) -> Tensor:
+        return Tensor(value.astype(self.value.dtype), self.memory_format, self.on_gpu)
+
+    def copy_(self, other: Tensor) -> None:
+        self.value[...] = other.value
+
     def cpu(self) -> Tensor:
         return Tensor(self.value, self.memory_format)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from device_arrays import Cupy
 from unmarked_gpu import unmarked_gpu
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ def test_double(energy_benchmark):
 
 @pytest.fixture(autouse=True)
 def real_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "cupy", Cupy())
     with unmarked_gpu(monkeypatch, 0.02, 400.0):
         yield
 
@@ -50,14 +53,14 @@ def test_the_reference_is_made_before_the_callable_runs(project: Project) -> Non
         """
         import numpy as np
 
-        x = np.ones(4)
+        x = np.full(4, 3.0)
 
-        def add_one(x):
-            x += 1
-            return x
+        def clear(x):
+            x[:] = 0
+            return np.full(4, 6.0)
 
-        def test_in_place(energy_benchmark):
-            energy_benchmark(add_one, x, reference=add_one)
+        def test_clear(energy_benchmark):
+            energy_benchmark(clear, x, reference=lambda x: 2 * x)
         """
     )
     project.run("--powercap", "current").assert_outcomes(passed=1)
@@ -122,3 +125,62 @@ def test_a_workload_named_after_its_item_leaves_the_label_as_it_is(project: Proj
     project.run("--powercap", "current").assert_outcomes(passed=2)
     found = [(m.workload.name, m.kernel.label) for m in project.report().measurements]
     assert found == [("test_double[1]", "double"), ("test_double[2]", "double")]
+
+
+CHANGING = """
+import numpy as np
+from device_arrays import CupyArray, Tensor
+
+X = np.arange(1.0, 101.0)
+Y = 2 * X
+calls = 0
+kept = {{}}
+
+def double(x, y):
+    global calls
+    calls += 1
+    {body}
+
+def test_double(energy_benchmark):
+    energy_benchmark(double, Tensor(X), CupyArray(np.full(100, np.nan)), reference=Y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("return Tensor((2 if calls < 4 else 3) * x.data)", "100 of 100 elements of result *"),
+        ("return kept.setdefault(0, Tensor(2 * x.data))", "* never written or NaN."),
+        ("if calls < 3: y.data[:] = 2 * x.data\n    return y", "* never written or NaN. The *"),
+        ("if np.isnan(y.data).any(): y.data[:] = 2 * x.data\n    return y", "*wrong*"),
+        ("x.data[5] += calls > 3; return Tensor(Y.copy())", "args[[]0] has changed, and it is *"),
+        (
+            "x.data[:] = Y if calls == 1 else x.data; return x",
+            "* The result is in the memory of args[[]0]: if that is an input too, it was gone *",
+        ),
+    ],
+)
+def test_a_callable_that_is_right_only_at_first_fails(
+    project: Project, body: str, why: str
+) -> None:
+    project.module(CHANGING.format(body=body))
+    result = project.run("--powercap", "current")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"correctness: Right at first and wrong after * calls: {why}"])
+    (measurement,) = project.report().measurements
+    assert (measurement.outcome, measurement.measured) == ("correctness", False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return Tensor(2 * x.data)",
+        "return CupyArray(2 * x.data)",
+        "y.data[:] = 2 * x.data; return y",
+        "return (2 * x.data).tolist()",
+        "return 2 * x.data",
+    ],
+)
+def test_a_callable_that_stays_right_is_measured(project: Project, body: str) -> None:
+    project.module(CHANGING.format(body=body))
+    project.run("--powercap", "current").assert_outcomes(passed=1)
