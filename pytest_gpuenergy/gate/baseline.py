@@ -56,6 +56,6 @@ def update(old: Report | None, new: Report) -> Update:
     left_out = tuple(
         Unmatched(m, f"flagged: {', '.join(m.validity)}" if m.measured else f"{m.outcome}")
         for m in new.measurements
-        if m not in taken
+        if not m.measured or m.validity
     )
     return Update(Report(new.run, kept + taken), taken, kept, left_out)

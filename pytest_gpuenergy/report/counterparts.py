@@ -7,21 +7,26 @@ from collections.abc import Iterable, Iterator
 
 from pytest_gpuenergy.record.measurement import Measurement
 
+_Identity = tuple[str, str, str, str]
+
 
 class Counterparts:
     """Measurements of an earlier run, found by their identity."""
 
     def __init__(self, measurements: Iterable[Measurement]) -> None:
-        self._known: dict[tuple[str, str, str, str], list[Measurement]] = defaultdict(list)
+        self._known: dict[_Identity, list[Measurement]] = defaultdict(list)
+        self._items: dict[tuple[_Identity, str], Measurement] = {}
         for measurement in measurements:
             self._known[measurement.identity].append(measurement)
+            self._items[measurement.identity, measurement.node_id] = measurement
 
     def of(self, measurement: Measurement) -> Measurement | None:
         """The one of the same identity; of several, that of the same item."""
-        known = self._known.get(measurement.identity, [])
-        same_item = [one for one in known if one.node_id == measurement.node_id]
-        if same_item:
-            return same_item[-1]
+        identity = measurement.identity
+        same_item = self._items.get((identity, measurement.node_id))
+        if same_item is not None:
+            return same_item
+        known = self._known.get(identity, [])
         return known[0] if len(known) == 1 else None
 
     def several(self, measurement: Measurement) -> bool:

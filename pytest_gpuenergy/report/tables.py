@@ -122,6 +122,7 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
     label = " (emulated)" if emulated else ""
     for (workload, cap), rows in group(measurements).items():
         front = pareto(rows)
+        marked = set(map(id, front))  # equal measurements are still two
         shown = rows if len(measurements) <= ROWS_SHOWN else front
         width = max((10, *(len(m.kernel.label) for m in shown)))
         yield f"{workload} at {cap}{label}"
@@ -133,7 +134,7 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
             if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
                 yield f"  {m.kernel.label:<{width}} {m.outcome}: {m.error}"
                 continue
-            mark = "*" if m in front else " "
+            mark = "*" if id(m) in marked else " "
             flags = f"  {', '.join(m.validity)}" if m.validity else ""
             yield (
                 f"{mark} {m.kernel.label:<{width}} {time(m.time_ms):>9} {energy(m.energy_mj):>9} "

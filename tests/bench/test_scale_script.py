@@ -1,0 +1,65 @@
+"""What size costs: the script counts and measures what it says, however long that takes here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import scale
+
+from pytest_gpuenergy.report import load_report
+
+
+def rows(text: str) -> dict[str, int]:
+    """Measurements by part."""
+    header, rule, *lines = text.splitlines()
+    assert header == "| part | measurements | wall (s) | processor (s) | at most (s) |"
+    assert rule == "|---|---:|---:|---:|---:|"
+    found = {}
+    for line in lines:
+        part, count, wall, processor, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        assert float(wall) >= 0
+        assert float(processor) >= 0
+        found[part] = int(count)
+    return found
+
+
+def test_reports_are_loaded_compared_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("vl_convert", reason="the page's charts need vl-convert-python")
+    folder = tmp_path / "kept"
+    sizes = ["--items", "30", "--load", "200", "--folder", str(folder)]
+    assert scale.main(["--parts", "load,compare,page", *sizes]) == 0
+    assert rows(capsys.readouterr().out) == {"load": 200, "compare": 30, "page": 30}
+    base, new = (load_report(folder / f"{name}.json") for name in ("base", "new"))
+    assert [m.identity for m in base.measurements] == [m.identity for m in new.measurements]
+    assert base.measurements != new.measurements
+    assert (folder / "page.html").stat().st_size > 0
+
+
+def test_an_enlarged_report_has_no_item_twice() -> None:
+    made = scale.enlarged(load_report(scale.PUBLISHED), 400, "run", 0).measurements
+    assert len({m.node_id for m in made}) == len({m.identity for m in made}) == 400
+
+
+def test_a_session_is_run_and_its_end_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scale.main(["--parts", "session", "--items", "10"]) == 0
+    assert rows(capsys.readouterr().out) == {"session": 10}
+
+
+def test_what_fails_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale, "GPUENERGY", (*scale.GPUENERGY, "nonsense"))
+    assert scale.main(["--parts", "compare", "--items", "2"]) == 2
+    assert capsys.readouterr().err.startswith("scale.py: error: compare failed: ")
+    assert scale.main(["--parts", "compare", "--items", "2", "--folder", str(tmp_path)]) == 2
+    assert "File exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--parts", "nonsense"], ["--items", "0"], ["--load", "0"]])
+def test_an_option_that_makes_no_sense_is_refused(option: list[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        scale.main(option)
+    assert raised.value.code == 2
