@@ -163,6 +163,7 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.tvm.outcome import is_kept, keep_outcome
     from pytest_gpuenergy.tvm.progress import live_stream
     from pytest_gpuenergy.tvm.requirements import check_tvm
+    from pytest_gpuenergy.tvm.timing import verify_timed
     from pytest_gpuenergy.tvm.tuner import Tuner
 
     workloads = _workloads(arguments)
@@ -190,7 +191,7 @@ def run(arguments: Namespace) -> int:
             keep=_given(arguments.keep, _QUICK_KEPT if quick else _MOST_KEPT),
             objective=Metric(arguments.objective),
             resume=arguments.resume,
-            verify=verify,
+            verify=verify_timed if arguments.no_energy else verify,
             measure=None if arguments.no_energy else _measure_with(station),
             tell=tell,
             live=live_stream(),

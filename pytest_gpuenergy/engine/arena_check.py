@@ -121,6 +121,8 @@ def falsified(right: Array, draw: np.random.Generator) -> Array:
         draw: chooses the places.
     """
     false = right.copy()
+    if not right.size:
+        return false
     places = draw.integers(right.size, size=math.ceil(math.sqrt(right.size)))
     false.reshape(-1)[places] = _far_off(right).reshape(-1)[places]
     return false

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
@@ -18,8 +17,8 @@ from pytest_gpuenergy.devices.device import Device, Repeater, Work
 from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.energy.processes import ProcessWatch
 from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
-from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
-from pytest_gpuenergy.engine.verification import arenas_for, bounds_of, cached_reference, verify
+from pytest_gpuenergy.engine.arena_check import check_again
+from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
@@ -96,9 +95,7 @@ class Harness:
     ) -> Measurement:
         try:
             with arenas_for(workload, seed=0) as arenas:
-                check = ArenaCheck(
-                    arenas, partial(cached_reference, workload, 0), bounds_of(workload), seed=0
-                )
+                check = check_of(workload, arenas, seed=0)
                 repeat = self._device.repeat(
                     kernel,
                     arenas,

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +97,12 @@ def _references(workload: Workload, seeds: Sequence[int]) -> Iterator[list[Futur
         yield [pool.submit(cached_reference, workload, seed) for seed in seeds]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def check_of(workload: Workload, arenas: Mapping[str, Arena], seed: int) -> ArenaCheck:
+    """What ``arenas`` with the inputs of ``seed`` must hold after a run."""
+    reference = functools.partial(cached_reference, workload, seed)
+    return ArenaCheck(arenas, reference, bounds_of(workload), seed)
 
 
 def bounds_of(workload: Workload) -> dict[str, ErrorBound]:

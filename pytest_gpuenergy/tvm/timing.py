@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Timeline, Work
+from pytest_gpuenergy.devices.device import Arena, Device, KernelRepeater, Timeline, Work
 from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings
+from pytest_gpuenergy.engine.arena_check import check_again
+from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import Workload
@@ -47,6 +49,22 @@ def measure_time_ms(
     return median_time_ms(timeline)
 
 
+def verify_timed(device: Device, kernel: Kernel, workload: Workload) -> None:
+    """Verify a kernel before and after it runs back to back, as `measure_time_ms` has it.
+
+    Raises:
+        KernelFault: it is wrong at first or later, or failed.
+    """
+    verify(device, kernel, workload)
+    with arenas_for(workload, seed=0) as arenas:
+        check = check_of(workload, arenas, seed=0)
+        with _repeat(device, kernel, workload, arenas, TIMEOUT_S) as repeater:
+            repeater.start()
+            device.clock.sleep_s(DURATION_S)
+            repeater.stop()
+            check_again(repeater, check)
+
+
 def measure_power_w(
     device: Device,
     kernel: Kernel,
@@ -75,7 +93,7 @@ def _repeat(
     workload: Workload,
     arenas: Mapping[str, Arena],
     timeout_s: float,
-) -> AbstractContextManager[Repeater]:
+) -> AbstractContextManager[KernelRepeater]:
     return device.repeat(
         kernel,
         arenas,

@@ -101,8 +101,9 @@ class Tuner:
         keep: how many kernels a record file gets.
         objective: what the search makes small.
         resume: whether a folder that holds a search is continued, rather than refused.
-        verify: proves a chosen kernel right.
-        measure: measures power and energy of a chosen kernel; None leaves the figures out.
+        verify: verifies a chosen kernel; also after many launches, where nothing is measured.
+        measure: measures power and energy of a chosen kernel, and verifies it again after that;
+            None leaves the figures out.
         tell: called with lines of progress.
         live: a terminal to draw the progress on; None for lines only.
         stop: set by someone else to end early.

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpuenergy.control.lease import PowerCapLease
 from pytest_gpuenergy.control.powercap import PowerCap, read_limits
-from pytest_gpuenergy.devices.cache import STATES
+from pytest_gpuenergy.devices.cache import STATES, CacheState
 from pytest_gpuenergy.devices.device import Device, Work
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
 from pytest_gpuenergy.devices.select import open_device
@@ -24,6 +24,7 @@ from pytest_gpuenergy.energy.samples import (
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.verification import arenas_for, verify
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.report import Measurement
 from pytest_gpuenergy.support.errors import CapWritesDeniedError, KernelFault
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 from pytest_gpuenergy.workloads.workload import Array
@@ -243,3 +244,63 @@ def test_numpy_inputs_reach_the_gpu_unchanged(device: Device) -> None:
         scalars = {"factor": Scalar("factor", "float32", 1.0)}
         device.run_once(copy, arenas, scalars, timeout_s=20)
         assert np.array_equal(arenas["x"].value(), arenas["y"].value())
+
+
+COUNTING = """
+__device__ int calls;
+__device__ float* chosen;
+extern "C" __global__ void scale(const float* x, float* y, float factor) {
+  int call = *(volatile int*)&calls;
+  float* own = *(float* volatile*)&chosen;
+  bool leave = %s;
+  __syncthreads();
+  for (int i = threadIdx.x; i < 65536 && !leave; i += 1024) y[i] = factor * x[i];
+  __syncthreads();
+  if (threadIdx.x) return;
+  calls = call + 1;
+  if (call <= 2000) chosen = y;
+}
+"""
+"""One block, whose threads all see the calls before theirs, and the buffer of call 2000."""
+
+
+def counting(device: Device, leave: str, cache: CacheState) -> Measurement:
+    """Measured with a kernel that leaves its output alone where the condition holds."""
+    launch = Launch("scale", (1, 1, 1), (1024, 1, 1), ("x", "y", "factor"))
+    short = Contract(
+        "short",
+        (Tensor("x", (65536,), "float32", "input"), Tensor("y", (65536,), "float32", "output")),
+        double,
+        flops=65536,
+        values=(Scalar("factor", "float32", 2.0),),
+    )
+    kernel = Kernel(COUNTING % leave, (launch,))
+    return Harness(device, cache=cache).measure_kernel(kernel, short, Subject("t", "s"))
+
+
+@pytest.mark.parametrize("cache", STATES)
+def test_a_kernel_that_counts_and_stays_right_is_measured(
+    device: Device, cache: CacheState
+) -> None:
+    measured = counting(device, "call < 0", cache)
+    assert (measured.outcome, measured.measured) == ("correct", True), measured.error
+
+
+@pytest.mark.parametrize("cache", STATES)
+@pytest.mark.parametrize(
+    "leave",
+    [
+        "call > 2000",
+        "call > 2000 && y == own",
+        "call > 2000 && call % 16",
+        "call > 10 && isfinite(y[threadIdx.x])",
+        "call > 10 && y[0] == factor * x[0] && y[65535] == factor * x[65535]",
+    ],
+    ids=["stops", "stops for one set", "pauses", "looks for NaN", "looks at a sample"],
+)
+def test_a_kernel_that_is_right_only_at_first_has_no_figures(
+    device: Device, leave: str, cache: CacheState
+) -> None:
+    measured = counting(device, leave, cache)
+    assert (measured.outcome, measured.measured) == ("correctness", False)
+    assert str(measured.error).startswith("Right at first and wrong after ")

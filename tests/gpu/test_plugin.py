@@ -101,3 +101,64 @@ def test_kernels_and_callables_in_one_run_are_no_strangers_to_each_other(
         """
     )
     pytester.runpytest_subprocess("--gpuenergy-order", "file").assert_outcomes(passed=4)
+
+
+CALLABLES = """
+import cupy
+import numpy as np
+import pytest
+
+A = cupy.arange(1 << 20, dtype=cupy.float32)
+RIGHT = 2 * A.get()
+COUNTING = r'''
+__device__ int calls;
+extern "C" __global__ void twice(const float* a, float* out, int most) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (*(volatile int*)&calls > most) return;
+  out[i] = 2 * a[i];
+  if (i == 0) atomicAdd(&calls, 1);
+}
+'''
+TWICE = cupy.RawKernel(COUNTING, "twice")
+kept = {}
+
+def counting(a, out, most):
+    TWICE((4096,), (256,), (a, out, np.int32(most)))
+    return out
+
+def keeping(a):
+    if "result" not in kept:
+        kept["result"] = a + a
+    return kept["result"]
+
+def in_place(a):
+    a *= 2
+    return a
+
+@pytest.mark.parametrize("run", [
+    lambda a, out: a + a,
+    lambda a, out: cupy.add(a, a, out),
+    lambda a, out: (a + a).get(),
+    lambda a, out: counting(a, out, 1 << 30),
+], ids=["returns", "writes", "to the host", "counts"])
+def test_right(run, energy_benchmark):
+    assert energy_benchmark(run, A, cupy.empty_like(A), reference=RIGHT).measured
+
+def test_stops(energy_benchmark):
+    energy_benchmark(counting, A, cupy.empty_like(A), 2000, reference=RIGHT)
+
+def test_keeps(energy_benchmark):
+    energy_benchmark(keeping, A, reference=RIGHT)
+
+def test_in_place(energy_benchmark):
+    energy_benchmark(in_place, cupy.ones(1 << 20), reference=np.full(1 << 20, 2.0))
+"""
+
+
+def test_a_callable_is_checked_again_after_its_measurement(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(CALLABLES)
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=4, failed=3)
+    result.stdout.fnmatch_lines(
+        ["correctness: Right at first and wrong after * calls: *"] * 3, consecutive=False
+    )

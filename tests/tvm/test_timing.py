@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from tuning_fakes import FakeDevice
 
 from pytest_gpuenergy.devices.device import Timeline
+from pytest_gpuenergy.devices.emulated.device import _VirtualRepeater
+from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.tvm.timing import measure_time_ms, median_time_ms
-from pytest_gpuenergy.workloads import Conv2d
+from pytest_gpuenergy.tvm.timing import measure_time_ms, median_time_ms, verify_timed
+from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
 WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)
 KERNEL = Kernel("text", (Launch("k", (1, 1, 1), (1, 1, 1), ("data", "weight", "output")),))
@@ -62,3 +67,24 @@ def test_a_fault_of_the_kernel_passes_through() -> None:
     with arenas_for(WORKLOAD, seed=0) as arenas, pytest.raises(KernelFault) as fault:
         measure_time_ms(FakeDevice(hang), KERNEL, WORKLOAD, arenas)
     assert fault.value.outcome == "timeout"
+
+
+def test_a_kernel_that_is_right_only_at_first_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device that runs it back to back, and leaves the poison where it is then."""
+
+    def relaunch(_: _VirtualRepeater, *, once: bool) -> Iterator[int]:
+        assert not once
+        yield 2001
+
+    source = 'extern "C" __global__ void k(float* y) { y[threadIdx.x] = 1; }'
+    kernel = Kernel(source, (Launch("k", (1, 1, 1), (8, 1, 1), ("y",)),))
+    workload = Contract("one", (Tensor("y", (8,), "float32", "output"),), ones)
+    with open_device("emulated") as device:
+        verify_timed(device, kernel, workload)
+        monkeypatch.setattr(_VirtualRepeater, "relaunch", relaunch)
+        with pytest.raises(KernelFault, match=r"^Right at first and wrong after 2001 launches: 8 "):
+            verify_timed(device, kernel, workload)
+
+
+def ones(_: object) -> dict[str, npt.NDArray[np.float64]]:
+    return {"y": np.ones(8)}
