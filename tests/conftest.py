@@ -26,9 +26,10 @@ with contextlib.suppress(ImportError):
     import vl_convert  # noqa: F401
 
 pytest_plugins = ["pytester", "energy_fixtures", "report_fixtures"]
-# No deadlines: several tests at once share the processor.
-hypothesis.settings.register_profile("shared", deadline=None)
-hypothesis.settings.load_profile("shared")
+# No deadlines: several tests at once share the processor. CI looks at twice as many examples.
+hypothesis.settings.register_profile("shared", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=100)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "shared")
 # Who runs the tests in the background, or with nohup, has these ignored, and so would children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -121,8 +122,21 @@ def record_file(database: Database) -> RecordFile:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU or TVM where there is none, with the reason."""
+@pytest.hookimpl(tryfirst=True)  # before xdist takes its own default
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Workers that have nothing left take tests from others, who keep whole modules otherwise."""
+    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "worksteal"
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is slow, which workers begin with; skip what cannot run here, with the reason."""
+    for item in items:
+        if any(map(item.get_closest_marker, ("tvm", "browser"))):
+            item.add_marker("slow")
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for marker, why_not in (("gpu", _why_no_gpu), ("tvm", _why_no_tvm)):
         marked = [item for item in items if item.get_closest_marker(marker)]
         if marked and (reason := why_not()):

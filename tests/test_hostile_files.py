@@ -112,6 +112,7 @@ def poisoned(document: Any) -> Iterator[Any]:
                 yield [*document[:place], bad, *document[place + 1 :]]
 
 
+@pytest.mark.slow
 def test_no_file_runs_code_writes_or_leads_elsewhere(
     documents: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -191,6 +192,7 @@ def nested(depth: int) -> Any:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loader", ["records", "plan", "report"])
 def test_impossible_numbers_are_read_or_refused(
     tmp_path: Path, documents: dict[str, Any], loader: str
@@ -202,6 +204,7 @@ def test_impossible_numbers_are_read_or_refused(
             LOADERS[loader](path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loader", LOADERS)
 def test_a_huge_file_is_refused_unread(tmp_path: Path, loader: str) -> None:
     path = tmp_path / "file.json"

@@ -138,6 +138,7 @@ def test_a_search_ends_at_its_limit_and_counts(
     assert row(capsys.readouterr().out, "stock")[-1].startswith("ended after 2 s")
 
 
+@pytest.mark.slow
 def test_a_search_that_the_budget_cuts_short_is_repeated(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,8 @@ from gate_simulation import (
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def device() -> Iterator[EmulatedDevice]:

@@ -26,6 +26,8 @@ pytest.importorskip("scipy")
 import model_ranking
 import ranking
 
+pytestmark = pytest.mark.slow
+
 FIGURE = st.floats(1e-3, 1e3)
 PAIRS = st.lists(st.tuples(FIGURE, FIGURE), min_size=2, max_size=40)
 DISTINCT = st.lists(st.integers(1, 10**6).map(float), min_size=2, max_size=40, unique=True)

@@ -14,6 +14,8 @@ from record import OURS, Attempt, Part, Reference, Span, Validated, Validation, 
 
 from pytest_gpuenergy.support.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 RUN = {
     "gpu_name": "NVIDIA H200",
     "gpu_uuid": "GPU-1",

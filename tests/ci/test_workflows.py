@@ -128,6 +128,7 @@ def codes(done: dict[str, subprocess.CompletedProcess[str]]) -> dict[str, int]:
     return {name: one.returncode for name, one in done.items()}
 
 
+@pytest.mark.slow
 @needs_charts
 def test_a_regression_fails_gate_and_comparison_and_is_annotated(checkout: Checkout) -> None:
     checkout.keep_baseline()
@@ -147,6 +148,7 @@ def test_a_regression_fails_gate_and_comparison_and_is_annotated(checkout: Check
     assert kept == {"report.json", "report.html", "junit.xml", "csv", *tables}
 
 
+@pytest.mark.slow
 @needs_charts
 def test_a_change_of_nothing_passes(checkout: Checkout) -> None:
     checkout.keep_baseline()
@@ -167,6 +169,7 @@ def test_a_push_of_documentation_only_passes(checkout: Checkout) -> None:
     assert "1 unchanged: passed" in (checkout.path / JOB["env"]["OUT"] / "ab.md").read_text()
 
 
+@pytest.mark.slow
 @needs_charts
 def test_without_a_baseline_the_gate_says_so_and_passes(checkout: Checkout) -> None:
     checkout.run("measure")
@@ -176,6 +179,7 @@ def test_without_a_baseline_the_gate_says_so_and_passes(checkout: Checkout) -> N
     assert checkout.run("summary").returncode == 0
 
 
+@pytest.mark.slow
 @needs_charts
 def test_a_wrong_kernel_fails_and_is_in_the_summary(checkout: Checkout) -> None:
     checkout.keep_baseline()

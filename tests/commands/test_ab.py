@@ -11,6 +11,8 @@ from small_project import INI, LINE, SLOWER
 
 from pytest_gpuenergy.cli import main
 
+pytestmark = pytest.mark.slow
+
 BENCH = '''
 import pytest
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor

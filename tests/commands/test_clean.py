@@ -42,6 +42,7 @@ def test_all_runs_are_removed(project: Path) -> None:
     assert list(project.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("machine_apart")
 def test_what_a_run_writes_at_its_end_goes_too(
     pytester: pytest.Pytester, give_toolchain: Callable[[Path], None]

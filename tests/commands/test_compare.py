@@ -195,6 +195,7 @@ def odd_changes(draw: st.DrawFn) -> dict[str, object]:
     return changes
 
 
+@pytest.mark.slow
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -310,6 +311,7 @@ def test_an_update_replaces_what_was_measured_and_keeps_the_rest(
     assert figures == {"k01": measurement(edp=1.5).edp_mj_ms, "k02": measurement("k02").edp_mj_ms}
 
 
+@pytest.mark.slow
 def test_updates_of_one_baseline_at_once_are_all_in_it(make_run: MakeRun, project: Path) -> None:
     names = [f"k{number:02d}" for number in range(1, 7)]
     for name in names:

@@ -252,6 +252,7 @@ def test_a_metaschedule_database_is_sampled_by_the_same_rule() -> None:
     assert sample(RAW / "database_tuning_record.json.xz", "--json").document == document
 
 
+@pytest.mark.slow
 def test_the_sample_that_the_documentation_shows_is_what_is_printed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -368,6 +369,7 @@ def test_every_trial_that_ran_is_found_again(
     assert failed == len(trials) - len(ran)
 
 
+@pytest.mark.slow
 @each_example
 @given(st.data())
 def test_a_truncated_log_is_read_to_its_last_whole_line_or_refused(
@@ -404,6 +406,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @each_example
 @given(json_values, st.sampled_from(["i", "r", "task", "state", "costs", "error_no"]))
 def test_any_value_anywhere_is_read_or_refused(tmp_path: Path, value: object, place: str) -> None:

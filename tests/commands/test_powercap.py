@@ -173,6 +173,7 @@ def test_a_limit_that_somebody_set_since_is_left_alone(capsys: pytest.CaptureFix
     assert state(capsys)["power_limit_w"] == 600.0
 
 
+@pytest.mark.slow
 def test_restore_puts_back_what_was_before(capsys: pytest.CaptureFixture[str]) -> None:
     in_a_process("set", "300")
     in_a_process("set", "250.5")

@@ -175,6 +175,7 @@ def test_the_schema_needs_no_run(project: Path, capsys: pytest.CaptureFixture[st
     assert list(project.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_can_be_looked_at(project: Path) -> None:
     pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
     folder = make_run(project, "a", K01)

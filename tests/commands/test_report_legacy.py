@@ -169,6 +169,7 @@ def test_the_json_report_is_read_again(tree: Path, tmp_path: Path) -> None:
     assert report(path, "--json", "-").document == report(tree, "--json", "-").document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "missing"),
     [
@@ -286,6 +287,7 @@ noise = st.lists(
 )
 
 
+@pytest.mark.slow
 @each_example
 @given(gflops=figures, energy_mj=figures, time_ms=figures, around=noise, data=st.data())
 def test_figures_are_found_in_any_order_and_company(

@@ -96,6 +96,7 @@ def found(gpu: NvmlGpu) -> SudoWriter:
     return writer
 
 
+@pytest.mark.slow
 def test_the_documented_rule_is_enough_to_set_and_restore(real: NvmlGpu, machine: Machine) -> None:
     lease = PowerCapLease(real, found(real))
     assert lease.set(PowerCap(300.0)) == 300.0

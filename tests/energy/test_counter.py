@@ -64,6 +64,7 @@ PHASES = st.floats(0.0, 0.2)
 READS = st.floats(1e-5, 0.004)
 
 
+@pytest.mark.slow
 @given(PERIODS, PHASES, READS)
 def test_an_edge_brackets_the_moment_of_the_step(
     period_s: float, phase_s: float, read_s: float
@@ -74,6 +75,7 @@ def test_an_edge_brackets_the_moment_of_the_step(
     assert np.floor(steps[1] + 1e-9) == np.floor(steps[0] - 1e-9) + 1
 
 
+@pytest.mark.slow
 @given(PERIODS, PHASES, READS)
 def test_probing_finds_the_period(period_s: float, phase_s: float, read_s: float) -> None:
     counter = EnergyCounter(Card(stepping(period_s, phase_s), read_s).device)

@@ -203,6 +203,7 @@ class RealEdges(EnergyCounter):
         return replace(edge, energy_mj=edge.energy_mj + round(self._power_mw * off_s))
 
 
+@pytest.mark.slow
 def test_power_that_still_rises_is_measured_for_longer(
     device: EmulatedDevice, repeat: Repeat
 ) -> None:

@@ -90,6 +90,7 @@ def refused(device: EmulatedDevice, kernel: Kernel) -> Measurement:
     return measurement
 
 
+@pytest.mark.slow
 def test_a_correct_kernel_has_all_figures(device: EmulatedDevice) -> None:
     found = measure(device, conv())
     assert (found.outcome, found.error, found.validity) == ("correct", None, ())
@@ -127,6 +128,7 @@ def test_figures_agree_with_each_other(device: EmulatedDevice) -> None:
         assert interval.low <= getattr(m, name) <= interval.high
 
 
+@pytest.mark.slow
 def test_a_dropped_channel_is_found(device: EmulatedDevice) -> None:
     found = refused(device, conv("ci < 4", "ci < 3"))
     assert found.outcome == "correctness"
@@ -141,6 +143,7 @@ def test_a_missing_barrier_is_found(device: EmulatedDevice) -> None:
     assert "access tile[" in found.error
 
 
+@pytest.mark.slow
 def test_an_error_at_one_border_is_found(device: EmulatedDevice) -> None:
     found = refused(device, conv("column < 8", "column < 7"))
     assert found.outcome == "correctness"
@@ -148,12 +151,14 @@ def test_an_error_at_one_border_is_found(device: EmulatedDevice) -> None:
     assert "128 of 512 elements of output (first output[0, 0, 0, 6]) are wrong" in found.error
 
 
+@pytest.mark.slow
 def test_an_element_never_written_is_found(device: EmulatedDevice) -> None:
     found = refused(device, conv("  output[", "  if (co != 3 || thread != 13) output["))
     assert found.outcome == "correctness"
     assert "1 of 512 elements of output (first output[0, 3, 1, 5]) is never written" in found.error
 
 
+@pytest.mark.slow
 def test_a_write_past_the_end_is_found(device: EmulatedDevice) -> None:
     past = "= sum;\n  if (co == 7 && thread == 63) output[514] = sum;\n"
     found = refused(device, conv("= sum;\n", past))
@@ -172,6 +177,7 @@ def test_a_block_too_large_breaks_the_constraints(device: EmulatedDevice) -> Non
     assert found.outcome == "constraints"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_hangs_is_stopped(device: EmulatedDevice) -> None:
     loop = "while (*(volatile const float*)data != 123.0f) {}\n  float sum = 0"
     harness = Harness(device, timeout_s=0.5)

@@ -87,6 +87,7 @@ def test_a_wider_limit_never_makes_a_pass_fail(
     assert order.index(found[0]) <= order.index(found[1])
 
 
+@pytest.mark.slow
 @given(st.floats(0.5, 2), st.integers(0, 1000))
 def test_swapped_reports_turn_worse_to_better(edp: float, seed: int) -> None:
     run = RunInfo("a", "", "", "g", "u", "", False, {}, {}, {})

@@ -150,6 +150,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
         export_kernels([ITEM], tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 def test_an_export_compiles_with_nvcc(tmp_path: Path) -> None:
     space = Tensor("pack", (8, 4), "float32", "workspace")

@@ -10,7 +10,10 @@ import pytest
 
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH"),
+]
 
 RUNTIME = """
 #include <cstdlib>

@@ -12,6 +12,8 @@ from pytest_gpuenergy.devices.select import open_device
 if TYPE_CHECKING:
     from conftest import Project
 
+pytestmark = pytest.mark.slow
+
 # On the card's own clock an item takes 2 to 3 seconds: a check is due every second item.
 EVERY = ("--gpuenergy-anchor", "4")
 ALWAYS = ("--gpuenergy-anchor", "0.01")

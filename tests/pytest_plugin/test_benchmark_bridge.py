@@ -13,6 +13,8 @@ from pytest_benchmark.utils import TIME_UNITS
 if TYPE_CHECKING:
     from conftest import Project
 
+pytestmark = pytest.mark.slow
+
 ONE = ("--powercap", "450W")
 NAME = "test_scale.py::test_scale[450W] (emulated)"
 

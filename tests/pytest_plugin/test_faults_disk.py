@@ -21,6 +21,8 @@ from pytest_gpuenergy.report.views import write_classic_csv, write_json
 if TYPE_CHECKING:
     from conftest import Project
 
+pytestmark = pytest.mark.slow
+
 FILLS_UP = """
 import resource
 from pathlib import Path

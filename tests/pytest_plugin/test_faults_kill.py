@@ -21,6 +21,8 @@ from pytest_gpuenergy.devices.select import open_device
 if TYPE_CHECKING:
     from conftest import Project
 
+pytestmark = pytest.mark.slow
+
 HANGS_AT_THE_THIRD = """
 import pytest
 from parts import LAUNCH, SCALE, SOURCE

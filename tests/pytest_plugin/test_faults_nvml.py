@@ -13,6 +13,8 @@ from pytest_gpuenergy.devices.select import open_device
 if TYPE_CHECKING:
     from conftest import Project
 
+pytestmark = pytest.mark.slow
+
 THREE = """
 import pytest
 from parts import LAUNCH, SCALE, SOURCE

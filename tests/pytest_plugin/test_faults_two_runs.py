@@ -16,6 +16,8 @@ from pytest_gpuenergy.devices.select import open_device
 if TYPE_CHECKING:
     from conftest import Project
 
+pytestmark = pytest.mark.slow
+
 ONE = ("--powercap", "450W")
 
 

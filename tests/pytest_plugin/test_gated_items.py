@@ -19,6 +19,8 @@ from pytest_gpuenergy.report.views import write_json
 if TYPE_CHECKING:
     from conftest import Project
 
+pytestmark = pytest.mark.slow
+
 COMPARE = ("--powercap", "1", "--gpuenergy-compare", "base.json")
 FAIL = (*COMPARE, "--gpuenergy-fail", "edp:5%")
 NEEDS_CHARTS = pytest.mark.skipif(

@@ -66,6 +66,7 @@ def test_a_foreign_project_sees_no_line_of_ours(
     assert not (foreign.path / ".gpuenergy").exists()
 
 
+@pytest.mark.slow
 def test_collecting_imports_nothing_heavy(project: Project) -> None:
     found = _python(
         f"import sys, pytest; code = pytest.main(['--collect-only', {str(project.path)!r}]);"
@@ -74,6 +75,7 @@ def test_collecting_imports_nothing_heavy(project: Project) -> None:
     assert found == "0 []"
 
 
+@pytest.mark.slow
 def test_a_run_without_our_items_opens_no_device(project: Project) -> None:
     project.module(PLAIN)
     found = _python(

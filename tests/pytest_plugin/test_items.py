@@ -211,6 +211,7 @@ def test_a_card_that_tells_no_limits_can_be_measured_as_it_is(
     assert project.stored().run.power_limits_w == {}
 
 
+@pytest.mark.slow
 def test_a_gpu_in_use_by_another_process_ends_the_run(
     project: Project,
 ) -> None:
@@ -252,6 +253,7 @@ def test_the_order_of_the_file_can_be_kept(project: Project) -> None:
     assert found[:4] == [f"test_mixed[{k}-{cap}]" for k in "ab" for cap in ("200W", "325W")]
 
 
+@pytest.mark.slow
 def test_a_cold_cache_costs_energy_and_is_recorded(project: Project) -> None:
     parts = (project.path / "parts.py").read_text()
     larger = parts.replace("1024", "1048576").replace('"grid": 8', '"grid": 8192')
@@ -273,6 +275,7 @@ def test_buffers_too_small_to_be_cold_are_refused(project: Project) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_run_is_not_resumed_under_another_cache(project: Project) -> None:
     caps = ("--powercap", "700W")
     project.run(*caps).assert_outcomes(passed=1)

@@ -225,6 +225,7 @@ def test_a_cap_that_there_is_not_is_refused_at_collection(
     _assert_nothing_was_done(project, result)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu")
 def test_an_index_without_a_gpu_is_refused(project: Project) -> None:
     result = project.run_apart("--gpu-device", "7")
@@ -249,12 +250,14 @@ def test_a_bad_value_in_the_ini_file_is_refused_too(project: Project) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu")
 def test_a_bad_device_harms_no_project_that_asks_for_none(project: Project) -> None:
     project.module("def test_plain():\n    pass\n")
     project.run_apart("--gpu-device", "7").assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_run_ends_with_one_sentence(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +271,7 @@ def test_without_a_compiler_the_run_ends_with_one_sentence(
     assert not project.runs
 
 
+@pytest.mark.slow
 def test_a_kernel_that_hangs_fails_after_the_timeout(project: Project) -> None:
     project.module(
         """

@@ -50,6 +50,7 @@ def test_a_limit_set_by_the_command_is_the_runs_own(project: Project) -> None:
     assert limit_w() == 700
 
 
+@pytest.mark.slow
 def test_caps_refused_half_way_are_skipped_and_the_next_start_restores(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +76,7 @@ def test_caps_refused_half_way_are_skipped_and_the_next_start_restores(
     assert limit_w() == 700
 
 
+@pytest.mark.slow
 def test_a_limit_that_cannot_be_read_back_skips_the_item(project: Project) -> None:
     project.module(
         """

@@ -10,6 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Project
 
+pytestmark = pytest.mark.slow
+
 HOT = json.dumps({"thermal_throttle": True})
 
 

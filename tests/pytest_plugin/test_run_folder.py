@@ -18,6 +18,8 @@ from pytest_gpuenergy.report.store import latest_run
 if TYPE_CHECKING:
     from conftest import Project
 
+pytestmark = pytest.mark.slow
+
 THREE = """
 import os
 import signal

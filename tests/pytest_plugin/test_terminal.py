@@ -32,6 +32,7 @@ def test_the_header_says_emulated_and_names_the_caps(project: Project) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu")
 def test_the_header_says_that_no_gpu_was_found(project: Project) -> None:
     project.run_apart("--gpu-device", "auto", "--collect-only").stdout.fnmatch_lines(
@@ -48,6 +49,7 @@ def test_a_run_without_our_items_says_and_leaves_nothing(project: Project) -> No
     assert not (project.path / ".gpuenergy").exists()
 
 
+@pytest.mark.slow
 def test_verbose_words_hold_the_figures(project: Project) -> None:
     result = project.run("-v")
     result.assert_outcomes(passed=5)
@@ -74,6 +76,7 @@ def test_a_flagged_item_shows_as_an_exclamation_mark(project: Project) -> None:
     project.run(*ONE).stdout.re_match_lines([r"test_scale\.py ! +\[100%\]"])
 
 
+@pytest.mark.slow
 def test_the_summary_marks_the_pareto_front(project: Project) -> None:
     project.module(
         """

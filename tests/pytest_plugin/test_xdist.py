@@ -13,6 +13,8 @@ from pytest_gpuenergy.devices.select import open_device
 if TYPE_CHECKING:
     from conftest import Project
 
+pytestmark = pytest.mark.slow
+
 TWO = ("-p", "no:benchmark", "-n", "2")
 AUTO = ("-p", "no:benchmark", "-n", "auto")
 # Called where ours leaves the number open, as pytest-xdist's own hook is.

@@ -18,6 +18,7 @@ from pytest_gpuenergy.support.json_output import encode
 Make = Callable[..., Any]
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(measurements())
 def test_a_measurement_survives_json(measurement: Measurement) -> None:

@@ -204,6 +204,7 @@ def test_nobody_else_may_write_while_a_line_is_written(
     assert refused
 
 
+@pytest.mark.slow
 def test_two_processes_append_side_by_side(folder: RunFolder, measured: Make) -> None:
     script = (
         "import sys, json\n"
@@ -339,6 +340,7 @@ def test_a_report_without_good_measurements_is_refused(
         load_report(tmp_path / "report.json")
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
 def test_a_damaged_report_is_read_or_a_report_error(

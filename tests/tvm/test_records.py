@@ -75,6 +75,7 @@ def test_the_records_of_a_workload_are_found(path: Path, record_file: RecordFile
     assert find_records(path.parent, record_file.workload) == path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.name[:5])
 def test_shipped_files_are_written_as_they_are(path: Path, tmp_path: Path) -> None:
     dump_records(load_records(path), tmp_path / path.name)
@@ -288,6 +289,7 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, record_file: Reco
         dump_records(record_file, tmp_path / "file" / "x.json")
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(document=JSON)
 def test_any_document_is_refused_in_one_sentence(tmp_path: Path, document: object) -> None:
@@ -298,6 +300,7 @@ def test_any_document_is_refused_in_one_sentence(tmp_path: Path, document: objec
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data(), value=JSON)
 def test_any_changed_member_is_read_or_refused(path: Path, data: st.DataObject, value: Any) -> None:

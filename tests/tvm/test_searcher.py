@@ -155,6 +155,7 @@ def test_a_search_survives_the_death_of_its_process(start: Start) -> None:
     assert len(take(proposals)) == 4
 
 
+@pytest.mark.slow
 def test_a_search_whose_process_keeps_dying_is_told(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,6 +236,7 @@ def test_parameters_hold_the_sizes() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_references_of_a_network_take_seconds(name: str) -> None:
     begin_s = time.process_time()

@@ -121,6 +121,7 @@ def replayed(repeater: GraphRepeater, gpu: Gpu) -> tuple[Any, list[list[str]]]:
     return repeater.stop(), gpu.replays
 
 
+@pytest.mark.slow
 @given(kernel_s=st.floats(1e-7, 0.5))
 def test_a_graph_takes_some_milliseconds(kernel_s: float) -> None:
     with gpu_of(kernel_s) as gpu:
@@ -133,6 +134,7 @@ def test_a_graph_takes_some_milliseconds(kernel_s: float) -> None:
     assert per_launch_s == pytest.approx(kernel_s + GRAPH_START_S / count)
 
 
+@pytest.mark.slow
 @given(late_s=st.lists(st.floats(0, 0.02), max_size=20))
 def test_a_host_that_wakes_up_late_does_not_move_the_batches(late_s: list[float]) -> None:
     with gpu_of(20e-6) as gpu:
@@ -147,6 +149,7 @@ def test_a_host_that_wakes_up_late_does_not_move_the_batches(late_s: list[float]
     assert ends_s == pytest.approx(timeline.busy_s, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(kernel_s=st.floats(1e-7, 0.5), turns=st.integers(1, 12))
 def test_its_length_is_a_power_of_two_so_that_it_is_the_same_every_time(
     kernel_s: float, turns: int
@@ -157,6 +160,7 @@ def test_its_length_is_a_power_of_two_so_that_it_is_the_same_every_time(
     assert len(replays[0]).bit_count() == 1
 
 
+@pytest.mark.slow
 @given(kernel_s=st.floats(1e-7, 0.5))
 def test_only_the_first_launch_is_made_from_the_host(kernel_s: float) -> None:
     with gpu_of(kernel_s) as gpu:
@@ -170,6 +174,7 @@ def test_graphs_of_many_turns_are_shorter() -> None:
     assert len(replays[0]) * 12 == MAX_CALLS_OF_ALL
 
 
+@pytest.mark.slow
 @given(kernel_s=st.floats(1e-7, 1e-3), turns=st.integers(1, 12))
 def test_a_turn_takes_some_milliseconds_however_short_its_graph(
     kernel_s: float, turns: int

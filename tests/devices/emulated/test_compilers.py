@@ -17,6 +17,8 @@ from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
+pytestmark = pytest.mark.slow
+
 REVERSE = """
 __global__ void k(const float* x, float* y) {
   __shared__ float tile[64];

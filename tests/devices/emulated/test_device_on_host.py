@@ -17,6 +17,8 @@ from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract
 from pytest_gpuenergy.workloads.workload import Scalar, Tensor
 
+pytestmark = pytest.mark.slow
+
 SIZE = 16_384
 SCALE = {"a": Scalar("a", "float32", 2.0)}
 

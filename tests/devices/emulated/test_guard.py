@@ -17,6 +17,8 @@ from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
+pytestmark = pytest.mark.slow
+
 KERNEL = Kernel(
     'extern "C" __global__ void f(float* y) { y[0] = 1; }',
     (Launch("f", (1, 1, 1), (1, 1, 1), ("y",)),),

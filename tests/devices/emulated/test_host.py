@@ -12,6 +12,8 @@ from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.workloads import Scalar, Tensor
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 20.0
 
 

@@ -9,6 +9,8 @@ from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def runner(host_cache):

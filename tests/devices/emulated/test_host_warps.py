@@ -16,6 +16,8 @@ from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.workloads import Tensor
 
+pytestmark = pytest.mark.slow
+
 Count = Callable[..., Traffic]
 ELEMENTS = 1 << 15
 

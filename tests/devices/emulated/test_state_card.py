@@ -194,6 +194,7 @@ def test_a_number_used_again_is_another_owner() -> None:
     assert not Owner(me.pid, me.started + 1).alive()
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_writes_leaves_a_whole_state() -> None:
     limits = {200_000, 450_000}
     body = (
