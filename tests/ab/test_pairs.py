@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.ab.exhibit import Exhibit, export, load_exhibits
-from pytest_gpuenergy.ab.pairs import compare_pairs, run_info
+from pytest_gpuenergy.ab.pairs import compare_pairs
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, _VirtualRepeater
 from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.engine.identity import run_info
+from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.gate.comparison import Comparison
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
@@ -55,14 +57,14 @@ def compared(
             yield 3000
 
     monkeypatch.setattr(_VirtualRepeater, "relaunch", relaunch)
-    with EmulatedDevice() as device:
+    with EmulatedDevice() as device, Station(device) as station:
         base = exhibit(device, tmp_path / "base", KERNEL)
         head = exhibit(device, tmp_path / "head", replace(KERNEL, source=SOURCE + "// later"))
         settings = GateSettings.parse(["edp:5%"], strict=False)
         comparison = compare_pairs(
-            device,
-            (run_info(device, "base", "1"), [base]),
-            (run_info(device, "head", "2"), [head]),
+            station,
+            (run_info(device, "base", {}, git_revision="1"), [base]),
+            (run_info(device, "head", {}, git_revision="2"), [head]),
             settings,
             rounds=2,
             timeout_s=60.0,
