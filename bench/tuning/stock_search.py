@@ -22,7 +22,8 @@ from typing import Any
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.tvm.lower import conv2d_module, cuda_target
+from pytest_gpuenergy.tvm.lower import cuda_target
+from pytest_gpuenergy.tvm.operators import operator_of
 from pytest_gpuenergy.tvm.requirements import import_tvm
 from pytest_gpuenergy.tvm.trials import TRIALS_FILE, Trial
 from pytest_gpuenergy.workloads import find_workload
@@ -154,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             with gpu_lock(device, wait_s=LOCK_WAIT_S):
                 arguments.out.mkdir(parents=True, exist_ok=True)
                 search(
-                    conv2d_module(workload),
+                    operator_of(workload).module(workload),
                     cuda_target(device.architecture),
                     arguments.trials,
                     arguments.threads,

@@ -156,7 +156,7 @@ def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
     workload = known.get(name)
     by_gpu: dict[str, RecordFile] = {}
     for file in files:
-        if workload is not None and file.workload.shape == workload.shape:
+        if workload is not None and file.workload.signature == workload.signature:
             by_gpu.setdefault(file.gpu, replace(file, workload=workload))
     return list(by_gpu.values())
 

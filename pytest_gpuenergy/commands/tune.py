@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.kernels.kernel import Kernel
     from pytest_gpuenergy.tvm.tuner import Measure, TuneResult
-    from pytest_gpuenergy.workloads.conv2d import Conv2d
     from pytest_gpuenergy.workloads.workload import Workload
 
 _LOCK_WAIT_S = 2.0
@@ -68,7 +67,7 @@ gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
         action="append",
         default=[],
         metavar="[NAME=]N,H,W,CO,CI,KH,KW,STRIDE,PADDING[,DILATION[,GROUPS]]",
-        help="A convolution by its sizes; may be repeated",
+        help="A convolution by its sizes, or KIND:SIZES of another kind; may be repeated",
     )
     which.add_argument(
         "--quick",
@@ -208,7 +207,7 @@ def _given(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
 
-def _workloads(arguments: Namespace) -> list[Conv2d]:
+def _workloads(arguments: Namespace) -> list[Workload]:
     from pytest_gpuenergy.workloads.table import choose_workloads, distinct_shapes
 
     named = arguments.case or arguments.network or arguments.shape

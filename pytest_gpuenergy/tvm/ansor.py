@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import io
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import (
@@ -25,22 +25,9 @@ from pytest_gpuenergy.support.json_input import (
     typed,
 )
 from pytest_gpuenergy.tvm.record_form import is_failed
-from pytest_gpuenergy.workloads.conv2d import Conv2d
-
-LARGEST_SIZE = 10**9
-"""No size of a convolution is larger; FLOPs of such sizes fit a float."""
 
 _WHAT = "log"
 _LARGEST_BYTES = 256 << 20
-_SIZE = r"[0-9]{1,9}"
-_STRIDE = rf"({_SIZE}|\({_SIZE}, ?{_SIZE}\))"
-# In file names: N_1_H_272_..._strides_1_padding_1, or ..._strides_(1, 1)_padding_(1, 1).
-_LABEL = re.compile(
-    "_".join(f"{name}_({_SIZE})" for name in ("N", "H", "W", "CO", "CI", "KH", "KW"))
-    + f"_strides_{_STRIDE}_padding_{_STRIDE}(?:_dilation_({_SIZE}))?(?:_groups_({_SIZE}))?(?![0-9])"
-)
-# Functions of nine arguments, in the order of Conv2d's; those of others mean other things.
-_CONV2D_FUNCTIONS = ("conv2d", "conv2d_layer")
 
 
 @dataclass(frozen=True)
@@ -117,46 +104,12 @@ def refuse_ansor(path: Path, content: bytes) -> None:
         )
 
 
-def conv2d_of_name(path: Path) -> Conv2d | None:
-    """The convolution whose sizes the file's name tells; None when it does not."""
-    match = _LABEL.search(path.name)
-    if match is None:
-        return None
-    *sizes, dilation, groups = match.groups()
-    if dilation or groups:  # only written where they are not 1
-        sizes += [dilation or "1", groups or "1"]
-    return _conv2d([_sizes(size) for size in sizes])
-
-
-def conv2d_of_key(workload_key: str) -> Conv2d | None:
-    """The convolution whose sizes the workload key tells; None when it does not."""
+def key_parts(workload_key: str) -> list[Any]:
+    """The function's name and its arguments; empty when the key is a hash."""
     try:
-        function, *arguments = typed(parse(workload_key), list, "the key")
-    except (FormError, ValueError):
-        return None
-    if function not in _CONV2D_FUNCTIONS or len(arguments) != 9:
-        return None
-    return _conv2d([part if type(part) is list else [part] for part in arguments])
-
-
-def _sizes(text: str) -> list[int]:
-    return [int(number) for number in text.strip("()").split(",")]
-
-
-def _conv2d(arguments: Sequence[Sequence[object]]) -> Conv2d | None:
-    """From numbers, of which each may also be a pair of equal ones, as strides often are."""
-    numbers = []
-    for values in arguments:
-        if len(values) not in (1, 2) or values[0] != values[-1]:
-            return None
-        number = values[0]
-        if type(number) is not int or number > LARGEST_SIZE:
-            return None
-        numbers.append(number)
-    try:
-        return Conv2d.of("conv2d", *numbers)
-    except InputError:
-        return None
+        return typed(parse(workload_key), list, "the key")
+    except FormError:
+        return []
 
 
 def _trial(line: int, value: object) -> AnsorTrial:

@@ -16,11 +16,11 @@ from pytest_gpuenergy.kernels.kernel import Dim3, Kernel, Launch
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.support.json_input import FormError, parse
 from pytest_gpuenergy.tvm.emitted import check_emitted, cuda_headers
+from pytest_gpuenergy.tvm.operators import operator_of
 from pytest_gpuenergy.tvm.record_form import check_record
 from pytest_gpuenergy.tvm.requirements import import_tvm
 from pytest_gpuenergy.tvm.tvm_graph import check_stored_workload
-from pytest_gpuenergy.workloads.conv2d import Conv2d
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.workloads.workload import Tensor, Workload
 
 SHARED_BYTES = 49152
 """Static shared memory that a block has on every CUDA GPU (CUDA C++ Programming Guide)."""
@@ -47,22 +47,6 @@ def cuda_target(architecture: str) -> Any:
         return _with_host(tvm.target.Target({"kind": "cuda", "arch": architecture, **limits}))
     except Exception as error:
         raise InputError(f"TVM has no target {architecture!r}: {first_line(error)}") from None
-
-
-def conv2d_module(workload: Conv2d) -> Any:
-    """The computation as an IRModule with the function ``main(data, weight, output)``.
-
-    It is TOPI's convolution, so that records from other MetaSchedule searches of it apply.
-    """
-    tvm = import_tvm()
-    te, topi = tvm.te, tvm.topi
-    shape = workload.shape
-    data, weight = (te.placeholder(t.shape, t.dtype, t.name) for t in workload.inputs)
-    # With one group this is `topi.nn.conv2d_nchw`, to the name of its block.
-    output = topi.nn.group_conv2d_nchw(
-        data, weight, shape.strides, shape.padding, shape.dilation, shape.groups, "float32"
-    )
-    return tvm.IRModule({"main": te.create_prim_func([data, weight, output])})
 
 
 def apply_trace(module: Any, trace: Sequence[Any]) -> Any:
@@ -101,7 +85,7 @@ def to_kernel(module: Any, target: Any, names: Sequence[str] | None = None) -> K
         raise KernelFault("compile", f"TVM cannot lower it: {first_line(error)}") from None
 
 
-def lower_record(module: Any, record: str, workload: Conv2d) -> Kernel:
+def lower_record(module: Any, record: str, workload: Workload) -> Kernel:
     """The kernel of a MetaSchedule record (JSON text) of ``workload``, whose module is ``module``.
 
     Raises:
@@ -128,21 +112,22 @@ class Lowerer:
 
         if tvm_ffi.get_global_func(_CUDA_RUNTIME, allow_missing=True) is not None:
             tvm_ffi.registry.remove_global_func(_CUDA_RUNTIME)
-        self._workload: Conv2d | None = None
+        self._workload: Workload | None = None
         self._module: Any = None
 
     def version(self) -> str:
         """TVM's version."""
         return str(import_tvm().__version__)
 
-    def lower(self, workload: Conv2d, record: str) -> Kernel:
+    def lower(self, workload: Workload, record: str) -> Kernel:
         """The kernel of a MetaSchedule record (JSON text) of ``workload``.
 
         Raises:
             KernelFault: the record does not apply, or cannot be lowered.
         """
         if workload != self._workload:
-            self._module, self._workload = conv2d_module(workload), workload
+            self._module = operator_of(workload).module(workload)
+            self._workload = workload
         return lower_record(self._module, record, workload)
 
     def lower_stored(

@@ -61,7 +61,7 @@ class KernelStore:
         """
         record = file.record(rank)
         name = f"{file.workload.name} kernel {rank}"
-        parts = ("conv2d", file.workload.shape.label, record.text)
+        parts = (file.workload.signature, record.text)
         kernel = self._cache.get(*parts)
         if kernel is None:
             kernel = self._lower(name, "lower", file.workload, record.text)

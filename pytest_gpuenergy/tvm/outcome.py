@@ -11,13 +11,13 @@ from pytest_gpuenergy.support.files import open_file
 from pytest_gpuenergy.tvm.records import PERFORMANCE_FOLDER, file_name
 from pytest_gpuenergy.tvm.sampling import write_performance
 from pytest_gpuenergy.tvm.tuner import TuneResult
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.workloads.workload import Workload
 
 TABLE_FILE = "tuning.csv"
 _LISTS = ("gflops", "rejected")
 
 
-def is_kept(folder: Path, workload: Conv2d) -> bool:
+def is_kept(folder: Path, workload: Workload) -> bool:
     """Whether `keep_outcome` has come to its end for this workload."""
     return (folder / PERFORMANCE_FOLDER / file_name(workload)).exists()
 

@@ -20,7 +20,7 @@ from pytest_gpuenergy.tvm.lowering import KernelStore
 from pytest_gpuenergy.tvm.requirements import crash_hint
 from pytest_gpuenergy.tvm.searcher import Scored
 from pytest_gpuenergy.tvm.settings import SearchSettings
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.workloads.workload import Workload
 
 _TIMEOUT_S = 600.0
 _LEARNING_S = 0.5
@@ -51,7 +51,7 @@ class Proposals:
 
     def __init__(
         self,
-        workload: Conv2d,
+        workload: Workload,
         architecture: str,
         settings: SearchSettings,
         store: KernelStore,
@@ -141,7 +141,7 @@ class _Search:
 
     def __init__(
         self,
-        workload: Conv2d,
+        workload: Workload,
         architecture: str,
         settings: SearchSettings,
         number: int,

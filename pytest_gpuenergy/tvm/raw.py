@@ -29,7 +29,8 @@ from pytest_gpuenergy.tvm.database import (
 )
 from pytest_gpuenergy.tvm.record_form import check_record
 from pytest_gpuenergy.tvm.trials import IDENTITY_FILE, TRIALS_FILE, Trial, read_trials
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.workloads.registry import from_parameters, to_parameters
+from pytest_gpuenergy.workloads.workload import Workload
 
 _LARGEST_BYTES = 1 << 20
 _LARGEST_LIST_BYTES = 1 << 30
@@ -49,10 +50,10 @@ class RawLog:
             power limit, is damaged, cannot be written, or another process writes to it.
     """
 
-    def __init__(self, folder: Path, workload: Conv2d, device: Device) -> None:
+    def __init__(self, folder: Path, workload: Workload, device: Device) -> None:
         self.folder = folder
         identity = {
-            "workload": {"name": workload.name, **workload.shape.sizes},
+            "workload": to_parameters(workload),
             "gpu": gpu_name(device),
             "architecture": device.architecture,
             "power_limit_w": enforced_limit_w(device),
@@ -187,13 +188,21 @@ def _identify(path: Path, identity: dict[str, Any]) -> None:
         raise InputError(
             f"{path} cannot be used, because {error}: name another folder with --out."
         ) from None
-    if found != identity:
+    if _with_kind(found) != identity:
         limit_w = identity["power_limit_w"]
         under = "" if limit_w is None else f" under {limit_w:g} W"
         raise InputError(
             f"{path.parent} holds another search than one of {identity['workload']['name']} on "
             f"{identity['gpu']}{under}: name another folder with --out."
         )
+
+
+def _with_kind(found: Any) -> Any:
+    """What a search said of itself; those from before there were kinds named none."""
+    try:
+        return {**found, "workload": to_parameters(from_parameters(found["workload"]))}
+    except (InputError, TypeError, KeyError, ValueError):
+        return None
 
 
 def _read_trials(path: Path) -> list[Trial]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -30,7 +30,7 @@ from pytest_gpuenergy.support.json_input import (
 from pytest_gpuenergy.tvm.ansor import refuse_ansor
 from pytest_gpuenergy.tvm.record_form import check_record, is_failed, tensor_of
 from pytest_gpuenergy.tvm.target_form import check_target
-from pytest_gpuenergy.workloads.conv2d import Conv2d, Conv2dShape
+from pytest_gpuenergy.workloads.registry import KINDS, from_parameters, to_parameters
 from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
 
 FORMAT = "gpuenergy-records"
@@ -103,7 +103,7 @@ class RecordFile:
         objective: what the search made small: ``time``, ``energy`` or ``edp``.
     """
 
-    workload: Conv2d
+    workload: Workload
     gpu: str
     driver: str
     tvm: str
@@ -167,13 +167,8 @@ def file_name(workload: Workload) -> str:
     """The name of a workload's record file.
 
     Raises:
-        InputError: the workload is not a convolution, or its name cannot be part of a file name.
+        InputError: the workload's name cannot be part of a file name.
     """
-    if not isinstance(workload, Conv2d):
-        raise InputError(
-            f"{workload.name} is a {type(workload).__name__}, and only convolutions have record "
-            "files: choose a convolution."
-        )
     if not is_plain_name(workload.name):
         raise InputError(
             f"A workload called {workload.name!r} cannot have a record file: use letters, digits, "
@@ -182,20 +177,21 @@ def file_name(workload: Workload) -> str:
     return workload.name + _ending(workload)
 
 
-def _ending(workload: Conv2d) -> str:
-    return f"_conv2d_{workload.shape.label}.json"
+def _ending(workload: Workload) -> str:
+    return f"_{workload.signature}.json"
 
 
 def record_paths(folder: Path) -> list[Path]:
     """The record files in ``folder``, or else those in the folders in it, one for each GPU."""
     own, below = (
-        sorted(path for path in folder.glob(pattern) if path.is_file())
-        for pattern in ("*_conv2d_*.json", "*/*_conv2d_*.json")
+        sorted({path for kind in KINDS for path in folder.glob(pattern.format(kind))})
+        for pattern in ("*_{}_*.json", "*/*_{}_*.json")
     )
+    own, below = ([path for path in paths if path.is_file()] for paths in (own, below))
     return own or [path for path in below if path.parent.name != PERFORMANCE_FOLDER]
 
 
-def find_records(folder: Path, workload: Conv2d) -> Path:
+def find_records(folder: Path, workload: Workload) -> Path:
     """The record file of ``workload`` in ``folder``, or of another workload of the same shape.
 
     The workload's own comes first, then the first one by name. See `record_paths`.
@@ -219,7 +215,7 @@ def find_records(folder: Path, workload: Conv2d) -> Path:
     return found[0]
 
 
-def records_of(folder: Path, workload: Conv2d) -> RecordFile:
+def records_of(folder: Path, workload: Workload) -> RecordFile:
     """The records in ``folder`` that serve ``workload``, under its name; see `find_records`.
 
     Raises:
@@ -227,7 +223,7 @@ def records_of(folder: Path, workload: Conv2d) -> RecordFile:
     """
     path = find_records(folder, workload)
     file = load_records(path)
-    if file.workload.shape != workload.shape:
+    if file.workload.signature != workload.signature:
         raise InputError(
             f"The {_WHAT} {path} holds kernels of {file.workload.name} instead of "
             f"{workload.name}: restore it from where it came."
@@ -266,7 +262,7 @@ def dump_records(file: RecordFile, path: Path) -> None:
         "tvm": file.tvm,
         "date": file.date,
         "trials": {"total": file.trials_total, "valid": file.trials_valid},
-        "workload": {"name": file.workload.name, **file.workload.shape.sizes},
+        "workload": to_parameters(file.workload),
         "target": json.loads(file.target),
     }
     if file.objective != "time":
@@ -309,7 +305,7 @@ def _record_file(value: object) -> RecordFile:
         raise FormError(f"it has {len(entries)} records of {valid} valid trials of {total}")
     if not 1 <= len(entries) <= MOST_RECORDS:
         raise FormError(f"it has {len(entries)} records instead of 1 to {MOST_RECORDS}")
-    workload = _workload(member(top, "workload", dict))
+    workload = from_parameters(member(top, "workload", dict))
     records = []
     for number, entry in enumerate(entries, start=1):
         try:
@@ -350,19 +346,7 @@ def _objective(value: object) -> Metric:
     raise FormError(f"the objective is {shown(value)} instead of one of {', '.join(METRICS)}")
 
 
-def _workload(value: dict[str, Any]) -> Conv2d:
-    name = member(value, "name", str)
-    if not is_plain_name(name):
-        raise FormError(f"the workload's name is {shown(name)}")
-    sizes = {
-        size.name: member(value, size.name, int)
-        for size in fields(Conv2dShape)
-        if size.default is MISSING or size.name in value
-    }
-    return Conv2d(name, Conv2dShape(**sizes))
-
-
-def _record(value: object, rank: int, workload: Conv2d) -> Record:
+def _record(value: object, rank: int, workload: Workload) -> Record:
     entry = typed(value, dict, "the entry")
     if member(entry, "rank", int) != rank:
         raise FormError(f"the rank is {shown(entry['rank'])} instead of {rank}")

@@ -12,18 +12,13 @@ from typing import Any
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_input import read_unpacked
-from pytest_gpuenergy.tvm.ansor import (
-    AnsorTrial,
-    conv2d_of_key,
-    conv2d_of_name,
-    data_lines,
-    load_ansor,
-)
+from pytest_gpuenergy.tvm.ansor import AnsorTrial, data_lines, key_parts, load_ansor
 from pytest_gpuenergy.tvm.database import Database, load_database
+from pytest_gpuenergy.tvm.operators import OPERATORS
 from pytest_gpuenergy.tvm.record_form import tensor_of
 from pytest_gpuenergy.tvm.records import Band
 from pytest_gpuenergy.tvm.representatives import Trial, representatives
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.workloads.workload import Workload
 
 _LARGEST_BYTES = 1 << 30
 
@@ -59,7 +54,7 @@ class Sampled:
     gflops: float | None
 
 
-def load_search(path: Path, shape: Conv2d | None = None) -> Search:
+def load_search(path: Path, shape: Workload | None = None) -> Search:
     """Read a log of Ansor or a database of MetaSchedule, plain or compressed.
 
     Args:
@@ -126,15 +121,14 @@ def _is_ansor(path: Path) -> bool:
     return next(data_lines(content), (0, b""))[1].startswith(b"{")
 
 
-def _from_ansor(path: Path, trials: Iterable[AnsorTrial], shape: Conv2d | None) -> Search:
+def _from_ansor(path: Path, trials: Iterable[AnsorTrial], shape: Workload | None) -> Search:
     trials = tuple(trials)
     keys = {trial.workload_key for trial in trials}
     _require_one(path, len(keys))
     if shape is None:
-        told = [conv2d_of_name(path), *map(conv2d_of_key, keys)]
-        found = {conv2d.shape: conv2d for conv2d in told if conv2d is not None}
+        found = {workload.signature: workload for workload in _of_log(path, keys)}
         if len(found) > 1:
-            labels = " and ".join(sorted(size.label for size in found))
+            labels = " and ".join(sorted(found))
             raise InputError(
                 f"The name of {path} and its workload key tell different sizes ({labels}): give "
                 "the right ones with --shape."
@@ -151,11 +145,11 @@ def _from_ansor(path: Path, trials: Iterable[AnsorTrial], shape: Conv2d | None) 
     )
 
 
-def _from_database(database: Database, shape: Conv2d | None) -> Search:
+def _from_database(database: Database, shape: Workload | None) -> Search:
     path = database.path
     _require_one(path, len({record.workload_index for record in database.records}))
     ran = database.valid
-    flops = _conv2d_flops(json.loads(ran[0].text)[3]) if ran else None
+    flops = _flops_of(json.loads(ran[0].text)[3]) if ran else None
     if shape is not None:
         if flops not in (None, shape.flops):
             raise InputError(
@@ -181,16 +175,19 @@ def _require_one(path: Path, workloads: int) -> None:
         )
 
 
-def _conv2d_flops(args_info: list[Any]) -> int | None:
-    """Of a convolution in NCHW by its tensors, without need of its stride and padding."""
+def _of_log(path: Path, keys: Iterable[str]) -> list[Workload]:
+    """The workloads that a log's file name and its workload keys tell, by every operator."""
+    found = []
+    for operator in OPERATORS.values():
+        found.append(operator.from_log_name(path.name))
+        found += [operator.from_log_key(parts) for key in keys if (parts := key_parts(key))]
+    return [workload for workload in found if workload is not None]
+
+
+def _flops_of(args_info: list[Any]) -> int | None:
     shapes = [tensor_of(argument)[1] for argument in args_info]
-    if [len(shape) for shape in shapes] != [4, 4, 4]:
-        return None
-    (n, ci, _, _), (co, group_ci, kh, kw), (out_n, out_co, oh, ow) = shapes
-    sizes = (n, co, oh, ow, group_ci, kh, kw)
-    if min(sizes) < 1 or (n, co) != (out_n, out_co) or ci % group_ci:
-        return None
-    return 2 * math.prod(sizes)
+    known = (operator.flops_of(shapes) for operator in OPERATORS.values())
+    return next((flops for flops in known if flops is not None), None)
 
 
 def _gflops(search: Search, time_ms: float) -> float | None:

@@ -25,7 +25,7 @@ from pytest_gpuenergy.tvm.raw import RawLog, trace_of
 from pytest_gpuenergy.tvm.searcher import Scored
 from pytest_gpuenergy.tvm.timing import measure_power_w, measure_time_ms
 from pytest_gpuenergy.tvm.trials import Trial
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.workloads.workload import Workload
 
 _MOST_BARREN = 5  # batches in a row, of each search process, that hold nothing new
 
@@ -45,7 +45,7 @@ class Bench:
     """
 
     device: Device
-    workload: Conv2d
+    workload: Workload
     arenas: Mapping[str, Arena]
     objective: Metric
     raw: RawLog

@@ -18,12 +18,13 @@ from typing import Any
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import parse
-from pytest_gpuenergy.tvm.lower import conv2d_module, cuda_target, first_line
+from pytest_gpuenergy.tvm.lower import cuda_target, first_line
+from pytest_gpuenergy.tvm.operators import operator_of
 from pytest_gpuenergy.tvm.record_form import check_record
 from pytest_gpuenergy.tvm.requirements import import_tvm, without_tensor_intrinsics
 from pytest_gpuenergy.tvm.settings import SearchSettings
 from pytest_gpuenergy.tvm.spaces import space_generator
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.workloads.workload import Workload
 
 _NO_END = 1 << 30
 _LARGEST_SEED = 2**31 - 3  # of TVM's linear congruential generator
@@ -55,7 +56,7 @@ class Searcher:
 
     def __init__(
         self,
-        workload: Conv2d,
+        workload: Workload,
         architecture: str,
         settings: SearchSettings,
         number: int = 0,
@@ -66,14 +67,14 @@ class Searcher:
 
         logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
         self._ms = ms
-        self._shape = workload.shape
+        self._workload = workload
         self._settings = settings
         self._number, self._processes = number, processes
         self._scores_s: list[float] = []
         self._target = cuda_target(architecture)
-        self._module = conv2d_module(workload)
+        self._module = operator_of(workload).module(workload)
         self._database = ms.database.MemoryDatabase()
-        self._workload = self._database.commit_workload(self._module)
+        self._stored = self._database.commit_workload(self._module)
         kind: Any = "xgb" if find_spec("xgboost") else "random"
         self._model = ms.cost_model.CostModel.create(kind, num_tuning_cores=settings.threads)
         self._proposed: dict[str, Any] = {}
@@ -91,7 +92,7 @@ class Searcher:
                 self._module,
                 target=self._target,
                 space_generator=space_generator(
-                    self._shape, self._settings.space, self._number, self._processes
+                    self._workload, self._settings.space, self._number, self._processes
                 ),
                 search_strategy=self._strategy(),
                 rand_state=self._seed(len(known)),
@@ -113,7 +114,7 @@ class Searcher:
 
     def stored_workload(self) -> str:
         """The line of the computation in ``database_workload.json``."""
-        return _json(self._ms._ffi_api.WorkloadAsJSON(self._workload))
+        return _json(self._ms._ffi_api.WorkloadAsJSON(self._stored))
 
     def propose(self) -> list[str]:
         """The next schedules as MetaSchedule records without a time, as JSON text.
@@ -154,7 +155,7 @@ class Searcher:
                 if not ours and trial.score_s > typical_s:
                     continue
                 if candidate is None:
-                    record = read(check_record(parse(trial.record)), self._workload)
+                    record = read(check_record(parse(trial.record)), self._stored)
                     candidate = record.as_measure_candidate()
                 if ours or trial.score_s < best_s:
                     best_s = trial.score_s
@@ -170,7 +171,7 @@ class Searcher:
 
     def _record(self, candidate: Any, score_s: float) -> Any:
         return self._ms.database.TuningRecord(
-            candidate.sch.trace, self._workload, [score_s], self._target, candidate.args_info
+            candidate.sch.trace, self._stored, [score_s], self._target, candidate.args_info
         )
 
     def _strategy(self) -> Any:

@@ -1,275 +1,36 @@
-"""Where a search looks: TVM's own schedules of a convolution, and those of it as a matrix product.
+"""Where a search looks: TVM's own schedules of a workload, and those of our forms of it.
 
-A convolution is the product of its weights (CO x K, K = CI KH KW) with the matrix of its windows
-(K x M, M = N OH OW), which is never stored: its elements are computed as they are loaded. Unlike
-the convolution's own loops, M can be padded to a multiple of any tile, which matters where OH and
-OW are 17 or 34, and K can be split among blocks, which matters where CO x M is small against the
-GPU; the parts are then added up by a second kernel.
-
-Every step is an instruction of the trace, so that a record of it applies to the plain convolution.
 TVM is imported inside the functions.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tvm.operators import operator_of
 from pytest_gpuenergy.tvm.requirements import import_tvm
 from pytest_gpuenergy.tvm.settings import Space
-from pytest_gpuenergy.workloads.conv2d import Conv2d, Conv2dShape
-
-_MAIN = "conv2d_nchw"
-_GRIDS = ((2, 32), (4, 16), (8, 8), (4, 32), (8, 16), (8, 32), (16, 16))
-_OUTPUTS = ((4, 2), (8, 2), (4, 4), (8, 4), (8, 8))
-_MOST_ADDED = 0.35
-_THREADS = (512 * 132, 1024 * 132)  # in all, that a split should come near to
-_MOST_PARTS = 32
-_LEAST_PART = 64  # elements of K in a part
-_SUM_THREADS = 256
-_LARGEST_INNER = 8
-_LARGEST_DEPTH = 64  # elements of K in shared memory at a time
-_SHARED_FLOATS = 48 * 1024 // 4
-_PITCH_FACTOR, _PITCH_OFFSET = 8, 4  # floats from one row of weights to the next: 8 n + 4
-_LANES = [1, 2, 4]
-_UNROLLED = [16, 64, 256, 1024]
-
-_AXES = ("v_nn", "v_ff", "v_yy", "v_xx", "v_rc", "v_ry", "v_rx")
-
-Axes = Mapping[str, Any]
+from pytest_gpuenergy.workloads.workload import Workload
 
 
-@dataclass(frozen=True)
-class GemmForm:
-    """One way to compute a convolution as a matrix product.
-
-    A block computes a tile of the output, of ``threads`` x ``outputs`` elements in each direction;
-    M, and CO where need be, are rounded up to a multiple of the tile.
-
-    Attributes:
-        threads: of a block, along CO and M.
-        outputs: of a thread, along CO and M.
-        parts: into how many parts K is split, each with blocks of its own; 1 is no split.
-        pipelined: whether a tile is loaded while the one before it is multiplied.
-    """
-
-    threads: tuple[int, int]
-    outputs: tuple[int, int]
-    parts: int
-    pipelined: bool
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """Outputs of a block, along CO and M."""
-        rows, columns = (t * o for t, o in zip(self.threads, self.outputs, strict=True))
-        return rows, columns
-
-    @property
-    def most_depth(self) -> int:
-        """Elements of K that fit into shared memory at a time."""
-        floats = _SHARED_FLOATS // (2 if self.pipelined else 1)
-        gaps = self.tile[0] * (_PITCH_FACTOR - 1)
-        return min(_LARGEST_DEPTH, (floats - gaps) // sum(self.tile))
-
-
-def gemm_forms(shape: Conv2dShape) -> tuple[GemmForm, ...]:
-    """The forms that may be of use for ``shape``.
-
-    There are none for a grouped convolution, and none where there is one output position: that is
-    a matrix times a vector, and TVM drops the axis M, which then can be neither padded nor tiled.
-    Of the tiles those that add no more than 35 % of outputs, or else the least. K is split where
-    there are fewer blocks than a large GPU runs at once.
-    """
-    outputs = shape.CO, shape.N * shape.OH * shape.OW
-    if shape.groups != 1 or outputs[1] == 1:
-        return ()
-    depth = shape.CI * shape.KH * shape.KW
-    tiles = {(grid, each): _blocks(outputs, grid, each) for grid in _GRIDS for each in _OUTPUTS}
-    added = {
-        key: blocks * math.prod((*key[0], *key[1])) / math.prod(outputs)
-        for key, blocks in tiles.items()
-    }
-    most = max(1 + _MOST_ADDED, min(added.values()))
-    return tuple(
-        GemmForm(grid, each, parts, pipelined)
-        for (grid, each), blocks in tiles.items()
-        if added[grid, each] <= most
-        for parts in _parts(blocks * math.prod(grid), depth)
-        for pipelined in (False, True)
-    )
-
-
-def require_space(workload: Conv2d, space: Space) -> None:
+def require_space(workload: Workload, space: Space) -> None:
     """Refuse a search that has nowhere to look.
 
     Raises:
-        InputError: only forms are wanted, and there are none.
+        InputError: TVM does not know the workload's kind; or only forms are wanted, and there are
+            none.
     """
-    if space == "gemm" and not gemm_forms(workload.shape):
+    operator = operator_of(workload)
+    if space == "gemm" and not operator.forms(workload):
         raise InputError(
-            f"{workload.name} has no schedules as a matrix product, since it is grouped or has one "
-            "output position: leave --space gemm out."
+            f"{workload.name} has no schedules as a matrix product, since {operator.formless}: "
+            "leave --space gemm out."
         )
 
 
-def _blocks(outputs: tuple[int, int], grid: tuple[int, int], each: tuple[int, int]) -> int:
-    sizes = zip(outputs, grid, each, strict=True)
-    return math.prod(-(-size // (threads * own)) for size, threads, own in sizes)
-
-
-def _parts(threads: int, depth: int) -> list[int]:
-    """Divisors of ``depth``, the nearest (by ratio) to what makes each of the wanted threads."""
-    divisors = [
-        parts
-        for parts in range(1, _MOST_PARTS + 1)
-        if depth % parts == 0 and (parts == 1 or depth // parts >= _LEAST_PART)
-    ]
-
-    def nearest(wanted: float) -> int:
-        return min(divisors, key=lambda parts: max(parts / wanted, wanted / parts))
-
-    return sorted({nearest(max(1.0, wanted / threads)) for wanted in _THREADS})
-
-
-def as_gemm(schedule: Any, shape: Conv2dShape, form: GemmForm) -> None:
-    """Rewrite the convolution of ``schedule`` as ``form`` says, and tile it."""
-    block = schedule.get_sblock(_MAIN)
-    _reindex(schedule, block, shape)
-    outputs = shape.CO, shape.N * shape.OH * shape.OW
-    if any(size % tile for size, tile in zip(outputs, form.tile, strict=True)):
-        schedule.pad_einsum(block, [*form.tile, 1])
-        (crop,) = schedule.get_consumers(block)
-        schedule.compute_inline(crop)
-    (output,) = schedule.get_consumers(block)
-    if form.parts == 1:
-        schedule.set_scope(block, 0, "local")
-        _tile(schedule, block, output, form)
-        return
-    *_, depth = schedule.get_loops(block)
-    part, _ = schedule.split(depth, [form.parts, None])
-    product = schedule.rfactor(part, 0)
-    rows, columns, part, depth = schedule.get_loops(product)
-    schedule.reorder(part, rows, columns, depth)
-    _add_up_at_output(schedule, block, output)
-    _tile(schedule, product, schedule.cache_write(product, 0, "local"), form)
-
-
-def _reindex(schedule: Any, block: Any, shape: Conv2dShape) -> None:
-    """Give the computation three loops, CO, M and K, and its buffers two dimensions.
-
-    A tile of weights keeps K as its fastest dimension, as they are stored: so did 82 of the 100
-    fastest schedules in searches of five cases on an H200 that had the choice
-    (bench/results/nvidia-h200-2026-11-21/searches.tar.xz, 20 of each case).
-    """
-
-    def row(at: Axes) -> Any:
-        return at["v_ff"]
-
-    def column(at: Axes) -> Any:
-        return (at["v_nn"] * shape.OH + at["v_yy"]) * shape.OW + at["v_xx"]
-
-    def depth(at: Axes) -> Any:
-        return (at["v_rc"] * shape.KH + at["v_ry"]) * shape.KW + at["v_rx"]
-
-    for kind, number, indices in (
-        ("read", 0, (depth, column)),
-        ("read", 1, (row, depth)),
-        ("write", 0, (row, column)),
-    ):
-        copy = schedule.reindex(block, (kind, number))
-        region = getattr(schedule.get(block), f"{kind}s")[number].region
-        names = [str(axis.min.name) for axis in region]
-        schedule.transform_layout(block, (kind, number), _index_map(names, indices))
-        schedule.transform_block_layout(copy, _index_map(names, indices))
-    schedule.transform_block_layout(block, _index_map(_AXES, (row, column, depth)))
-
-
-def _index_map(names: Sequence[str], indices: Sequence[Callable[[Axes], Any]]) -> Any:
-    """The map from axes of those names; TVM drops some of extent 1, which are then 0."""
-    import tvm
-
-    def to_indices(*axes: Any) -> list[Any]:
-        at = dict.fromkeys(_AXES, 0) | dict(zip(names, axes, strict=True))
-        return [index(at) for index in indices]
-
-    return tvm.tirx.IndexMap.from_func(to_indices, ndim=len(names), index_dtype="int32")
-
-
-def _add_up_at_output(schedule: Any, total: Any, output: Any) -> None:
-    """Give each thread one output, for which it adds up the parts' sums."""
-    fused = schedule.fuse(*schedule.get_loops(output))
-    blocks, threads = schedule.split(fused, [None, _SUM_THREADS])
-    schedule.bind(blocks, "blockIdx.x")
-    schedule.bind(threads, "threadIdx.x")
-    schedule.compute_at(total, threads)
-    schedule.set_scope(total, 0, "local")
-
-
-def _tile(schedule: Any, block: Any, output: Any, form: GemmForm) -> None:
-    """Tile the product over the grid, virtual threads, threads, and the outputs of a thread."""
-    *part, rows, columns, depth = schedule.get_loops(block)
-    (row_block, row_v, row_thread, row), (column_block, column_v, column_thread, column) = (
-        _cut(schedule, loop, threads, outputs)
-        for loop, threads, outputs in zip((rows, columns), form.threads, form.outputs, strict=True)
-    )
-    outer, inner = schedule.split(depth, schedule.sample_perfect_tile(depth, 2, form.most_depth))
-    schedule.reorder(
-        *part, row_block, column_block, row_v, column_v, row_thread, column_thread,
-        outer, inner, row, column,
-    )  # fmt: skip
-    schedule.bind(schedule.fuse(*part, row_block, column_block), "blockIdx.x")
-    schedule.bind(schedule.fuse(row_v, column_v), "vthread.x")
-    thread = schedule.fuse(row_thread, column_thread)
-    schedule.bind(thread, "threadIdx.x")
-    for bound in ("low", "high"):
-        extent = math.prod(form.threads)
-        schedule.annotate(block, f"meta_schedule.thread_extent_{bound}_inclusive", extent)
-    schedule.reverse_compute_at(output, thread, preserve_unit_loops=True)
-    _windows, weights = (_load_together(schedule, block, number, outer) for number in range(2))
-    # A warp reads the same k of several rows of weights at a time: from different banks.
-    schedule.storage_align(weights, 0, 0, _PITCH_FACTOR, _PITCH_OFFSET)
-    unrolled = schedule.sample_categorical(_UNROLLED, [1 / len(_UNROLLED)] * len(_UNROLLED))
-    schedule.annotate(schedule.get_sblock("root"), "meta_schedule.unroll_explicit", unrolled)
-    if form.pipelined:
-        schedule.annotate(outer, "software_pipeline_stage", [0, 0, 1])
-        schedule.annotate(outer, "software_pipeline_order", [0, 1, 2])
-
-
-def _cut(schedule: Any, loop: Any, threads: int, outputs: int) -> Sequence[Any]:
-    """Loops over blocks, virtual threads, threads, and outputs that are side by side.
-
-    How a thread's outputs are divided between virtual threads and neighbours is drawn: for that
-    there has to be a loop over them, which is there for a moment.
-    """
-    block, tile = schedule.split(loop, [None, threads * outputs])
-    own, other = schedule.split(tile, [outputs, threads])
-    virtual, inner = schedule.sample_perfect_tile(own, 2, _LARGEST_INNER)
-    tile = schedule.fuse(own, other)
-    return [block, *schedule.split(tile, [virtual, threads, inner])]
-
-
-def _load_together(schedule: Any, block: Any, number: int, loop: Any) -> Any:
-    """Load what ``block`` reads into shared memory, at ``loop``, computing it on the way.
-
-    Returns:
-        The block that does it.
-    """
-    copy = schedule.cache_read(block, number, "shared")
-    schedule.compute_at(copy, loop, preserve_unit_loops=True)
-    schedule.fuse(*schedule.get_loops(copy)[-2:])
-    lanes = schedule.sample_categorical(_LANES, [1 / len(_LANES)] * len(_LANES))
-    schedule.annotate(copy, "meta_schedule.cooperative_fetch", lanes)
-    while producers := list(schedule.get_producers(copy)):
-        (producer,) = producers
-        schedule.compute_inline(producer)
-    return copy
-
-
-def space_generator(shape: Conv2dShape, space: Space, number: int = 0, processes: int = 1) -> Any:
-    """A MetaSchedule space generator for the convolution of ``shape``.
+def space_generator(workload: Workload, space: Space, number: int = 0, processes: int = 1) -> Any:
+    """A MetaSchedule space generator for ``workload``.
 
     Of the forms it has every ``processes``-th, from ``number`` on: together they have all.
     """
@@ -281,14 +42,14 @@ def space_generator(shape: Conv2dShape, space: Space, number: int = 0, processes
     direct = ms.space_generator.PostOrderApply(
         sch_rules="cuda", postprocs="cuda", mutator_probs="cuda"
     )
-    all_forms = () if space == "direct" else gemm_forms(shape)
+    all_forms = () if space == "direct" else operator_of(workload).forms(workload)
     forms = all_forms[number::processes] or all_forms
     if space == "direct" or not forms:
         return direct
 
     @derived_object
     class Verify(ms.postproc.PyPostproc):  # type: ignore[misc]
-        """TVM's check of a schedule's limits, for which it lowers it; a `GemmForm` keeps them."""
+        """TVM's check of a schedule's limits, for which it lowers it; a form keeps them."""
 
         def __init__(self, check: Any) -> None:
             super().__init__()
@@ -324,7 +85,7 @@ def space_generator(shape: Conv2dShape, space: Space, number: int = 0, processes
             found = list(direct.generate_design_space(module)) if space == "all" else []
             for form in forms:
                 schedule = Schedule(module)
-                as_gemm(schedule, shape, form)
+                form(schedule)
                 found.append(schedule)
             return found
 

@@ -39,7 +39,6 @@ from pytest_gpuenergy.tvm.search import Bench, known, search
 from pytest_gpuenergy.tvm.settings import SearchSettings
 from pytest_gpuenergy.tvm.spaces import require_space
 from pytest_gpuenergy.tvm.trials import TRIALS_FILE, Trial
-from pytest_gpuenergy.workloads.conv2d import Conv2d
 from pytest_gpuenergy.workloads.workload import Workload
 
 Verify = Callable[[Device, Kernel, Workload], object]
@@ -121,9 +120,9 @@ class Tuner:
     tell: Callable[[str], None]
     live: TextIO | None
     stop: Event
-    is_kept: Callable[[Conv2d], bool] = lambda _: True
+    is_kept: Callable[[Workload], bool] = lambda _: True
 
-    def tune(self, workloads: Sequence[Conv2d], settings: SearchSettings) -> Iterator[TuneResult]:
+    def tune(self, workloads: Sequence[Workload], settings: SearchSettings) -> Iterator[TuneResult]:
         """Search workload by workload, and write the record file of each.
 
         One whose record file is there already, as this search would leave it, is passed over. The
@@ -236,7 +235,7 @@ class Tuner:
             energy_j=_since(tuning.before_j, _energy_j(self.device)),
         )
 
-    def _choose(self, workload: Conv2d, raw: RawLog) -> tuple[list[_Chosen], tuple[str, ...]]:
+    def _choose(self, workload: Workload, raw: RawLog) -> tuple[list[_Chosen], tuple[str, ...]]:
         """Representatives that are right; a wrong one is replaced by the next nearest.
 
         Twice as many as are wanted contend for the best; one that is measured is judged by that.
@@ -292,12 +291,12 @@ class Tuner:
         ]
         return chosen, tuple(wrong.values())
 
-    def _prove(self, workload: Conv2d, kernel: Kernel) -> Measured | None:
+    def _prove(self, workload: Workload, kernel: Kernel) -> Measured | None:
         named = replace(kernel, origin=Origin("tvm-metaschedule"))
         self.verify(self.device, named, workload)
         return None if self.measure is None else self.measure(self.device, named, workload)
 
-    def _write(self, workload: Conv2d, raw: RawLog, chosen: Sequence[_Chosen]) -> Path:
+    def _write(self, workload: Workload, raw: RawLog, chosen: Sequence[_Chosen]) -> Path:
         best: Band = "fastest" if self.objective == "time" else "best"
         records = [
             Record(
@@ -332,7 +331,7 @@ class _Tuning:
         proposals: None when there are trials enough.
     """
 
-    def __init__(self, tuner: Tuner, workload: Conv2d, settings: SearchSettings) -> None:
+    def __init__(self, tuner: Tuner, workload: Workload, settings: SearchSettings) -> None:
         require_space(workload, settings.space)
         folder = tuner.folder / workload.name / "raw"
         self.workload = workload

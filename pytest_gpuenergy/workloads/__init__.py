@@ -2,9 +2,9 @@
 
 from pytest_gpuenergy.workloads.contract import Contract
 from pytest_gpuenergy.workloads.conv2d import Conv2d
-from pytest_gpuenergy.workloads.shipped import NETWORKS
 from pytest_gpuenergy.workloads.table import (
     CASES,
+    NETWORKS,
     all_networks,
     choose_workloads,
     distinct_shapes,

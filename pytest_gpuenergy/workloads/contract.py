@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,8 @@ class Contract(Workload):
             elements or a type that is not understood, a range or bound is none, or ``flops`` is
             no whole number.
     """
+
+    kind: ClassVar[str] = "contract"
 
     name: str
     contract: tuple[Tensor, ...]
@@ -91,7 +94,7 @@ class Contract(Workload):
         shapes = {t.name: f"{t.dtype}[{','.join(map(str, t.shape))}]" for t in self.contract}
         for name, (low, high) in self.init.items():
             shapes[name] += f" in [{low:g}, {high:g})"
-        return {"kind": "contract", **shapes, **{s.name: str(s.value) for s in self.values}}
+        return {"kind": self.kind, **shapes, **{s.name: str(s.value) for s in self.values}}
 
     @property
     def error_bound(self) -> ErrorBound:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -127,6 +128,8 @@ class Conv2d(Workload):
     OH = (H + 2 padding - dilation (KH - 1) - 1) // stride + 1, and OW alike.
     """
 
+    kind: ClassVar[str] = "conv2d"
+
     name: str
     shape: Conv2dShape
 
@@ -154,7 +157,12 @@ class Conv2d(Workload):
 
     @property
     def parameters(self) -> Mapping[str, int | str]:
-        return {"kind": "conv2d", **self.shape.sizes, "layout": "NCHW", "dtype": "float32"}
+        return {"kind": self.kind, **self.shape.sizes, "layout": "NCHW", "dtype": "float32"}
+
+    @property
+    def signature(self) -> str:
+        """``conv2d_N_1_H_272_..._strides_1_padding_1``: layout and type are the same for all."""
+        return f"{self.kind}_{self.shape.label}"
 
     @property
     def flops(self) -> int:

@@ -8,25 +8,28 @@ from pathlib import Path
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.project import project_table
-from pytest_gpuenergy.workloads.conv2d import Conv2d
-from pytest_gpuenergy.workloads.shipped import NETWORKS
-from pytest_gpuenergy.workloads.workload import is_plain_name
+from pytest_gpuenergy.workloads.registry import CONV2D, KINDS, from_parameters, kind_named
+from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
 
-CASES: dict[str, Conv2d] = {workload.name: workload for workload in NETWORKS["cases"]}
+NETWORKS: dict[str, tuple[Workload, ...]] = {
+    name: workloads for kind in KINDS.values() for name, workloads in kind.networks.items()
+}
+"""The workloads we ship, by network."""
+
+CASES: dict[str, Workload] = {workload.name: workload for workload in NETWORKS["cases"]}
 """The seven workloads of the benches, by name."""
 
 PROJECT = "project"
 """The network that a project's own workloads form."""
 
-_FORM = "N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]"
-_SHAPE = re.compile(r"(?:([^=]*)=)?([0-9]{1,9}(?:,[0-9]{1,9}){8,10})", re.ASCII)
+_SHAPE = re.compile(r"(?:([^=:]*)=)?(?:([a-z0-9_]+):)?(.*)", re.ASCII | re.DOTALL)
 _TAKEN = frozenset({"all", "and", "or", "not"})
 """Words of ``--case`` and of pytest's ``-k``, by which a workload could not be chosen."""
 _WRITTEN = frozenset({"performance", "tuning.csv"})
 """What ``gpuenergy tune`` writes where a workload's folder would be."""
 
 
-def find_workload(name: str, root: Path | None = None) -> Conv2d:
+def find_workload(name: str, root: Path | None = None) -> Workload:
     """The workload called ``name``.
 
     Args:
@@ -39,7 +42,7 @@ def find_workload(name: str, root: Path | None = None) -> Conv2d:
     return _named(name, _by_name(all_networks(root)))
 
 
-def all_networks(root: Path | None = None) -> dict[str, tuple[Conv2d, ...]]:
+def all_networks(root: Path | None = None) -> dict[str, tuple[Workload, ...]]:
     """All networks by name; ``project``, which may be empty, is there when ``root`` is given.
 
     Raises:
@@ -48,7 +51,7 @@ def all_networks(root: Path | None = None) -> dict[str, tuple[Conv2d, ...]]:
     return NETWORKS if root is None else {**NETWORKS, PROJECT: project_workloads(root)}
 
 
-def network(name: str, root: Path | None = None) -> tuple[Conv2d, ...]:
+def network(name: str, root: Path | None = None) -> tuple[Workload, ...]:
     """The workloads of ``cases``, ``resnet``, ``yolo``, or ``project``: those of its own.
 
     Raises:
@@ -62,7 +65,7 @@ def choose_workloads(
     networks: Sequence[str] = (),
     shapes: Sequence[str] = (),
     root: Path | None = None,
-) -> tuple[Conv2d, ...]:
+) -> tuple[Workload, ...]:
     """The workloads that a command line names, each once, in that order.
 
     Args:
@@ -77,7 +80,7 @@ def choose_workloads(
     """
     known = all_networks(root)
     by_name = _by_name(known)
-    chosen: dict[str, Conv2d] = {}
+    chosen: dict[str, Workload] = {}
     for word in _words(cases):
         found = tuple(CASES.values()) if word == "all" else (_named(word, by_name),)
         chosen.update((workload.name, workload) for workload in found)
@@ -95,39 +98,47 @@ def choose_workloads(
     if not chosen:
         raise InputError(
             "No workload is named: give names such as case1, a network "
-            f"({', '.join(NETWORKS)}), or a shape ({_FORM})."
+            f"({', '.join(NETWORKS)}), or a shape ({CONV2D.grammar})."
         )
     return tuple(chosen.values())
 
 
-def parse_shape(text: str) -> Conv2d:
-    """The workload that ``[NAME=]N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]`` says.
+def parse_shape(text: str) -> Workload:
+    """The workload that ``[NAME=][KIND:]SIZES`` says.
 
-    Without a name it is called after its sizes: ``conv_1x56x56_64x64_3x3_s1_p1``.
+    Without a kind it is a convolution, whose sizes are
+    ``N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]``. Without a name it is called after its
+    sizes: ``conv_1x56x56_64x64_3x3_s1_p1``.
 
     Raises:
         InputError: the text has another form, a size is out of range, or the name cannot be used.
     """
-    match = _SHAPE.fullmatch(re.sub(r"\s*([,=])\s*", r"\1", text.strip()))
-    if match is None:
+    match = _SHAPE.fullmatch(re.sub(r"\s*([,=:])\s*", r"\1", text.strip()))
+    assert match is not None  # it takes anything
+    name, named_kind, sizes = match.groups()
+    try:
+        kind = CONV2D if named_kind is None else kind_named(named_kind)
+    except InputError as error:
+        raise InputError(f"--shape {text!r}: {error}") from None
+    workload = kind.parse(sizes)
+    if workload is None:
+        form = kind.grammar if named_kind is None else f"{kind.name}:{kind.grammar}"
         raise InputError(
-            f"--shape {text!r} is not understood: give [NAME=]{_FORM}, "
-            "such as 1,56,56,64,64,3,3,1,1."
+            f"--shape {text!r} is not understood: give [NAME=]{form}, such as {kind.example}."
         )
-    name, numbers = match[1], [int(number) for number in match[2].split(",")]
-    workload = Conv2d.of(name or "", *numbers)
     if name is None:
-        return Conv2d(_name_of(workload), workload.shape)
+        return workload
     if problem := _name_problem(name):
         raise InputError(f"--shape {text!r}: {problem}.")
-    return workload
+    return workload.called(name)
 
 
-def project_workloads(root: Path) -> tuple[Conv2d, ...]:
+def project_workloads(root: Path) -> tuple[Workload, ...]:
     """The workloads in ``[tool.gpuenergy.workloads]`` of the pyproject.toml around ``root``.
 
     For example ``stem = [1, 224, 224, 64, 3, 7, 7, 2, 3]``: N, H, W, CO, CI, KH, KW, stride,
-    padding and, where they are not 1, dilation and groups.
+    padding and, where they are not 1, dilation and groups. A table names its kind:
+    ``stem = {kind = "conv2d", N = 1, ...}``.
 
     Raises:
         InputError: the file or an entry is malformed, or a name is taken or cannot be used.
@@ -136,46 +147,58 @@ def project_workloads(root: Path) -> tuple[Conv2d, ...]:
     # pytest's -k and some file systems do not tell upper from lower case.
     names = {name.casefold(): name for name in _by_name(NETWORKS)}
     workloads = []
-    for name, sizes in table.items():
+    for name, entry in table.items():
         problem = _name_problem(name)
         if not problem and (other := names.get(name.casefold())):
             problem = f"the name {name!r} is taken by {other}: choose another one"
-        if not problem and not (
-            isinstance(sizes, list) and all(type(size) is int for size in sizes)
-        ):
-            problem = f"the workload {name!r} must be a list of integers, {_FORM}"
         if problem:
             raise InputError(f"{path}: {problem}.")
         try:
-            workloads.append(Conv2d.of(name, *sizes))
+            workloads.append(_of_entry(name, entry))
         except InputError as error:
-            raise InputError(f"{path}: the workload {name!r} cannot be used: {error}") from None
+            raise InputError(f"{path}: the workload {name!r} {error}") from None
         names[name.casefold()] = name
     return tuple(workloads)
 
 
-def distinct_shapes(workloads: Iterable[Conv2d]) -> dict[Conv2d, tuple[Conv2d, ...]]:
-    """The first workload of each shape, in order, with the others that have its shape.
+def distinct_shapes(workloads: Iterable[Workload]) -> dict[Workload, tuple[Workload, ...]]:
+    """The first workload of each kind and shape, in order, with the others that compute the same.
 
     What is tuned or recorded for the first one serves the others.
     """
-    groups: dict[object, dict[Conv2d, None]] = {}
+    groups: dict[str, dict[Workload, None]] = {}
     for workload in workloads:
-        groups.setdefault(workload.shape, {})[workload] = None
+        groups.setdefault(workload.signature, {})[workload] = None
     return {first: tuple(others) for first, *others in groups.values()}
 
 
-def _by_name(known: dict[str, tuple[Conv2d, ...]]) -> dict[str, Conv2d]:
+def _of_entry(name: str, entry: object) -> Workload:
+    if isinstance(entry, dict) and "kind" in entry:
+        try:
+            return from_parameters({**entry, "name": name})
+        except InputError as error:
+            raise InputError(f"cannot be used: {error}") from None
+    if not isinstance(entry, list) or any(type(size) is not int for size in entry):
+        raise InputError(
+            f"must be a list of integers, {CONV2D.grammar}, or a table that names its kind."
+        )
+    try:
+        return CONV2D.from_sizes(name, entry)
+    except InputError as error:
+        raise InputError(f"cannot be used: {error}") from None
+
+
+def _by_name(known: dict[str, tuple[Workload, ...]]) -> dict[str, Workload]:
     return {workload.name: workload for group in known.values() for workload in group}
 
 
-def _named(name: str, known: dict[str, Conv2d]) -> Conv2d:
+def _named(name: str, known: dict[str, Workload]) -> Workload:
     if name not in known:
         raise InputError(f"There is no workload {name!r}: choose one of {', '.join(known)}.")
     return known[name]
 
 
-def _network(name: str, known: dict[str, tuple[Conv2d, ...]]) -> tuple[Conv2d, ...]:
+def _network(name: str, known: dict[str, tuple[Workload, ...]]) -> tuple[Workload, ...]:
     if name not in known:
         raise InputError(f"There is no network {name!r}: choose one of {', '.join(known)}.")
     if not known[name]:
@@ -199,11 +222,3 @@ def _name_problem(name: str) -> str:
     if name.casefold() in _WRITTEN:
         return f"{name!r} is what gpuenergy tune writes beside the workloads: use another name"
     return ""
-
-
-def _name_of(workload: Conv2d) -> str:
-    s = workload.shape
-    name = f"conv_{s.N}x{s.H}x{s.W}_{s.CO}x{s.CI}_{s.KH}x{s.KW}_s{s.strides}_p{s.padding}"
-    if s.dilation > 1:
-        name += f"_d{s.dilation}"
-    return name + (f"_g{s.groups}" if s.groups > 1 else "")

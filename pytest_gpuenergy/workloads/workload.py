@@ -8,9 +8,9 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -113,9 +113,15 @@ class ErrorBound:
 
 
 class Workload(ABC):
-    """What is computed. Knows nothing of kernels, devices or pytest."""
+    """What is computed. Knows nothing of kernels, devices or pytest.
+
+    Attributes:
+        name: what it is called; workloads that differ in nothing else compute the same.
+        kind: the name of its kind, such as ``conv2d``; see `workloads.registry`.
+    """
 
     name: str
+    kind: ClassVar[str]
 
     @property
     @abstractmethod
@@ -130,7 +136,19 @@ class Workload(ABC):
     @property
     @abstractmethod
     def parameters(self) -> Mapping[str, int | str]:
-        """What distinguishes this workload from others of its kind, for reports."""
+        """Its ``kind``, and what distinguishes it from others of that kind."""
+
+    @property
+    def signature(self) -> str:
+        """Kind and parameters as part of a file name: equal for workloads that compute the same."""
+        rest = (f"{name}_{value}" for name, value in self.parameters.items() if name != "kind")
+        return "_".join([self.kind, *rest])
+
+    def called(self, name: str) -> Self:
+        """The same under another name."""
+        me: Any = self
+        renamed: Self = replace(me, name=name)
+        return renamed
 
     @property
     @abstractmethod

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import stock_search
@@ -74,11 +75,11 @@ def test_it_searches_on_the_gpu_that_was_named(
 ) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(stock_search, "NEEDED", ())
-    monkeypatch.setattr(stock_search, "conv2d_module", lambda workload: workload.name)
+    monkeypatch.setattr(stock_search, "operator_of", lambda _: Mock(**{"module.return_value": 7}))
     monkeypatch.setattr(stock_search, "cuda_target", lambda architecture: architecture)
     monkeypatch.setattr(stock_search, "search", lambda *arguments: seen.extend(arguments))
     assert search(tmp_path / "out") == 0
-    assert seen == ["case7", "sm_90", 5, 3, 0, tmp_path / "out"]
+    assert seen == [7, "sm_90", 5, 3, 0, tmp_path / "out"]
     assert os.environ["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
     assert (tmp_path / "out").is_dir()
 

@@ -153,6 +153,16 @@ def test_a_search_of_another_shape_is_refused(folder: Path) -> None:
         open_raw(folder, workload=other)
 
 
+def test_a_search_from_before_there_were_kinds_goes_on(folder: Path) -> None:
+    path = folder / "search.json"
+    description = json.loads(path.read_text())
+    for key in ("kind", "layout", "dtype"):
+        del description["workload"][key]
+    path.write_text(json.dumps(description))
+    with open_raw(folder) as raw:
+        assert len(raw.trials) == 2
+
+
 def test_a_damaged_description_is_refused(folder: Path) -> None:
     (folder / "search.json").write_text("{")
     with pytest.raises(InputError, match="name another folder"):

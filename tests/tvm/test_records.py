@@ -60,6 +60,14 @@ def test_what_is_written_is_read_back(path: Path, record_file: RecordFile) -> No
     assert load_records(path) == record_file
 
 
+def test_a_file_from_before_there_were_kinds_is_read(path: Path, record_file: RecordFile) -> None:
+    document = json.loads(path.read_text())
+    for key in ("kind", "layout", "dtype"):
+        del document["workload"][key]
+    path.write_text(json.dumps(document))
+    assert load_records(path) == record_file
+
+
 def test_the_file_is_named_after_workload_and_shape() -> None:
     assert file_name(CASES["case1"]) == (
         "case1_conv2d_N_1_H_272_W_272_CO_64_CI_32_KH_3_KW_3_strides_1_padding_1.json"
@@ -242,11 +250,16 @@ def test_a_number_that_is_none_is_refused(path: Path, number: str) -> None:
         (lambda d: d["trials"].update(valid=2), "5 records of 2 valid trials"),
         (lambda d: d["trials"].update(valid=True), "'valid' is True"),
         (lambda d: d["workload"].update(name="../x"), "name is '../x'"),
+        (lambda d: d["workload"].update(kind="fft"), "no kind of workload 'fft'"),
+        (lambda d: d["workload"].update(depth=3), "has no 'depth'"),
         (lambda d: d["workload"].update(H=-1), "H to be an integer of at least 1"),
         (lambda d: d["workload"].update(H=15), "tensors other than those of case7"),
         (lambda d: d["workload"].update(groups=3), "groups to divide CO and CI"),
         (lambda d: d["workload"].update(groups=2), "tensors other than those of case7"),
-        (lambda d: d["workload"].update(dilation="2"), "'dilation' is '2' instead of an integer"),
+        (
+            lambda d: d["workload"].update(dilation="2"),
+            "dilation to be an integer of at least 1, not '2'",
+        ),
         (lambda d: d["records"][1].update(rank=1), "in entry 2 the rank is 1 instead of 2"),
         (lambda d: d["records"][0].update(band="p33"), "in entry 1 the band is 'p33'"),
         (lambda d: d["records"][4].update(record=[]), "in entry 5 the record has 0 parts"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.support.worker import Worker
-from pytest_gpuenergy.tvm.spaces import GemmForm, gemm_forms
+from pytest_gpuenergy.tvm.conv2d_forms import GemmForm, gemm_forms
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
 SMALL = Conv2d.of("small", 1, 7, 9, 8, 6, 3, 3, 1, 1)

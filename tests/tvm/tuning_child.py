@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.tvm.lower import (
-    Lowerer,
-    apply_trace,
-    conv2d_module,
-    cuda_target,
-    to_kernel,
-)
+from pytest_gpuenergy.tvm.conv2d import Conv2dOperator
+from pytest_gpuenergy.tvm.conv2d_forms import GemmForm, as_gemm
+from pytest_gpuenergy.tvm.lower import Lowerer, apply_trace, cuda_target, to_kernel
 from pytest_gpuenergy.tvm.requirements import without_tensor_intrinsics
 from pytest_gpuenergy.tvm.settings import Space
-from pytest_gpuenergy.tvm.spaces import GemmForm, as_gemm, space_generator
+from pytest_gpuenergy.tvm.spaces import space_generator
 from pytest_gpuenergy.workloads import Conv2d
 
 
@@ -43,7 +39,7 @@ class Child:
 
     def lower_unchecked(self, workload: Conv2d, trace: Sequence[Any]) -> Kernel:
         """The kernel of a trace that nobody has looked at."""
-        module = apply_trace(conv2d_module(workload), trace)
+        module = apply_trace(Conv2dOperator().module(workload), trace)
         return to_kernel(module, cuda_target("sm_90"), [t.name for t in workload.tensors])
 
     def lower_program(self, name: str, function: str | None) -> Kernel:
@@ -69,7 +65,7 @@ class Child:
         from tvm.s_tir import meta_schedule as ms
 
         target = cuda_target("sm_90")
-        schedule = tvm.s_tir.Schedule(conv2d_module(workload), seed=1)
+        schedule = tvm.s_tir.Schedule(Conv2dOperator().module(workload), seed=1)
         as_gemm(schedule, workload.shape, form)
         with without_tensor_intrinsics():
             context = ms.TuneContext(
@@ -89,9 +85,9 @@ class Child:
 
         with without_tensor_intrinsics():
             context = ms.TuneContext(
-                conv2d_module(workload),
+                Conv2dOperator().module(workload),
                 target=cuda_target("sm_90"),
-                space_generator=space_generator(workload.shape, space, number, processes),
+                space_generator=space_generator(workload, space, number, processes),
                 num_threads=1,
             )
         return [str(schedule.trace) for schedule in context.generate_design_space()]

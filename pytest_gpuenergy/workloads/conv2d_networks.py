@@ -1,4 +1,4 @@
-"""The workloads this project ships. One line here adds one."""
+"""The convolutions this project ships. One line here adds one."""
 
 from __future__ import annotations
 
