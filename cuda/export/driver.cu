@@ -1,8 +1,8 @@
-// Runs one exported convolution kernel: checks it against a double-precision reference computed on
-// the host, then times it by CUDA events over CUDA-graph replays.
+// Runs one exported kernel: checks it against a double-precision reference computed on the host,
+// then times it by CUDA events over CUDA-graph replays.
 //
-//   nvcc -O3 -std=c++17 -arch=native -DLAUNCH_HEADER='"kernels/case1/kernel01.launch.cuh"' \
-//     driver.cu -o case1_kernel01
+//   nvcc -O3 -std=c++17 -arch=native driver.cu -o case1_kernel01
+//     -DLAUNCH_HEADER='"kernels/case1/kernel01.launch.cuh"'
 //   ./case1_kernel01 [SEED]
 //
 // Exit code: 0 correct, 1 wrong, 2 CUDA or usage error.
@@ -13,25 +13,28 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include <cuda_runtime.h>
 
-struct Conv2dShape {
-  int n, h, w, co, ci, kh, kw, stride, padding, dilation, groups;
-  constexpr int oh() const { return (h + 2 * padding - dilation * (kh - 1) - 1) / stride + 1; }
-  constexpr int ow() const { return (w + 2 * padding - dilation * (kw - 1) - 1) / stride + 1; }
-  // Input and output channels of a group.
-  constexpr int group_ci() const { return ci / groups; }
-  constexpr int group_co() const { return co / groups; }
-  constexpr size_t data_size() const { return size_t(n) * ci * h * w; }
-  constexpr size_t weight_size() const { return size_t(co) * group_ci() * kh * kw; }
-  constexpr size_t output_size() const { return size_t(n) * co * oh() * ow(); }
-  // A multiplication and an addition for each tap.
-  constexpr double flops() const { return 2.0 * output_size() * group_ci() * kh * kw; }
+enum class Type { FLOAT32, FLOAT64, INT32, INT64 };
+
+// A tensor of the workload. The bounds are of outputs: the largest errors of a correct kernel, of
+// the worst element against the largest one, and of the norm.
+struct Tensor {
+  const char* name;
+  Type type;
+  size_t size;  // elements
+  bool is_output;
+  double max_relative_bound, normwise_bound;
 };
+
+// The elements of all tensors, in their order, as double: what a reference reads and fills.
+using Values = std::vector<std::vector<double>>;
 
 #define CHECK(call) check((call), #call)
 
@@ -41,85 +44,91 @@ static void check(cudaError_t status, const char* call) {
   std::exit(2);
 }
 
-// Gives LABEL, SHAPE, MAX_RELATIVE_BOUND, NORMWISE_BOUND, WORKSPACES, WORKSPACE_BYTES, prepare()
-// and launch().
+// Gives LABEL, FLOPS, TENSORS, WORKSPACES, WORKSPACE_BYTES, prepare() and launch(), and includes
+// the reference of the workload's kind: void reference(Values&, int worker, int workers), which is
+// called by several threads at once, each of which computes its part of the zeroed outputs.
 #include LAUNCH_HEADER
 
+constexpr int COUNT = sizeof(TENSORS) / sizeof(Tensor);
 constexpr int TRIALS = 11;
 constexpr double TRIAL_MS = 50;
 constexpr int MOST_LAUNCHES = 4096;
 
-// Fills output rows of channel planes first, first + step, ...; sums in double.
-static void reference_planes(const std::vector<float>& data, const std::vector<float>& weight,
-                             std::vector<double>& output, int first, int step) {
-  constexpr Conv2dShape s = SHAPE;
-  for (int plane = first; plane < s.n * s.co; plane += step) {
-    const int n = plane / s.co, co = plane % s.co;
-    double* out = output.data() + size_t(plane) * s.oh() * s.ow();
-    const int first_ci = co / s.group_co() * s.group_ci();
-    for (int ci = 0; ci < s.group_ci(); ++ci) {
-      const float* image = data.data() + (size_t(n) * s.ci + first_ci + ci) * s.h * s.w;
-      for (int kh = 0; kh < s.kh; ++kh) {
-        for (int kw = 0; kw < s.kw; ++kw) {
-          const double tap = weight[((size_t(co) * s.group_ci() + ci) * s.kh + kh) * s.kw + kw];
-          for (int oh = 0; oh < s.oh(); ++oh) {
-            const int y = oh * s.stride + kh * s.dilation - s.padding;
-            if (y < 0 || y >= s.h) continue;
-            for (int ow = 0; ow < s.ow(); ++ow) {
-              const int x = ow * s.stride + kw * s.dilation - s.padding;
-              if (x >= 0 && x < s.w) out[size_t(oh) * s.ow() + ow] += tap * image[size_t(y) * s.w + x];
-            }
-          }
-        }
-      }
-    }
+// Calls f with a null pointer to the C++ type of a tensor.
+template <typename F>
+static auto with_type(Type type, F f) {
+  switch (type) {
+    case Type::FLOAT64: return f(static_cast<double*>(nullptr));
+    case Type::INT32: return f(static_cast<int32_t*>(nullptr));
+    case Type::INT64: return f(static_cast<int64_t*>(nullptr));
+    default: return f(static_cast<float*>(nullptr));
   }
 }
 
-static std::vector<double> reference(const std::vector<float>& data,
-                                     const std::vector<float>& weight) {
-  std::vector<double> output(SHAPE.output_size(), 0.0);
+static size_t bytes_of(const Tensor& tensor) {
+  return with_type(tensor.type, [&](auto* p) { return tensor.size * sizeof(*p); });
+}
+
+// Draws an input: standard normal, or integers from 0 to 127. Returns its bytes.
+static std::vector<unsigned char> draw(const Tensor& tensor, std::vector<double>& values,
+                                       std::mt19937_64& generator) {
+  std::vector<unsigned char> bytes(bytes_of(tensor));
+  with_type(tensor.type, [&](auto* p) {
+    using T = std::remove_pointer_t<decltype(p)>;
+    for (size_t i = 0; i < tensor.size; ++i) {
+      T value;
+      if constexpr (std::is_floating_point_v<T>) {
+        value = std::normal_distribution<T>()(generator);
+      } else {
+        value = std::uniform_int_distribution<T>(0, 127)(generator);
+      }
+      std::memcpy(&bytes[i * sizeof(T)], &value, sizeof(T));
+      values[i] = double(value);
+    }
+  });
+  return bytes;
+}
+
+static void compute_reference(Values& values) {
   const int workers = std::max(1u, std::thread::hardware_concurrency());
   std::vector<std::thread> threads;
   for (int worker = 0; worker < workers; ++worker) {
-    threads.emplace_back([&, worker] { reference_planes(data, weight, output, worker, workers); });
+    threads.emplace_back([&, worker] { reference(values, worker, workers); });
   }
   for (std::thread& thread : threads) thread.join();
-  return output;
 }
 
-struct Errors {
-  double max_relative, normwise;
-  // A comparison with NaN is false, so an output that was never written counts as wrong.
-  bool within_bounds() const {
-    return max_relative <= MAX_RELATIVE_BOUND && normwise <= NORMWISE_BOUND;
-  }
-};
-
-static Errors compare(const std::vector<float>& output, const std::vector<double>& expected) {
+// Compares an output with its reference, and says how far off it is.
+static bool is_correct(const Tensor& tensor, const std::vector<unsigned char>& bytes,
+                       const std::vector<double>& expected) {
   double largest = 0, worst = 0, square = 0, error_square = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const double error = std::fabs(output[i] - expected[i]);
-    largest = std::max(largest, std::fabs(expected[i]));
-    if (error > worst || std::isnan(error)) worst = error;  // once NaN, it stays
-    square += expected[i] * expected[i];
-    error_square += error * error;
-  }
-  return {worst / largest, std::sqrt(error_square / square)};
-}
-
-template <typename T>
-static T* to_device(const std::vector<T>& values) {
-  T* pointer = nullptr;
-  CHECK(cudaMalloc(&pointer, values.size() * sizeof(T)));
-  CHECK(cudaMemcpy(pointer, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return pointer;
+  with_type(tensor.type, [&](auto* p) {
+    using T = std::remove_pointer_t<decltype(p)>;
+    for (size_t i = 0; i < tensor.size; ++i) {
+      T value;
+      std::memcpy(&value, &bytes[i * sizeof(T)], sizeof(T));
+      const double error = std::fabs(double(value) - expected[i]);
+      largest = std::max(largest, std::fabs(expected[i]));
+      if (error > worst || std::isnan(error)) worst = error;  // once NaN, it stays
+      square += expected[i] * expected[i];
+      error_square += error * error;
+    }
+  });
+  const double max_relative = worst / (largest ? largest : 1);
+  const double normwise = std::sqrt(error_square / (square ? square : 1));
+  // A comparison with NaN is false, so an output that was never written counts as wrong.
+  const bool good =
+      max_relative <= tensor.max_relative_bound && normwise <= tensor.normwise_bound;
+  std::printf("%s: max error %.2e (bound %.2e), normwise %.2e (bound %.2e): %s\n", tensor.name,
+              max_relative, tensor.max_relative_bound, normwise, tensor.normwise_bound,
+              good ? "correct" : "WRONG");
+  return good;
 }
 
 class Timer {
  public:
-  Timer(float* data, float* weight, float* output, void* const* workspaces)
-      : data_(data), weight_(weight), output_(output), workspaces_(workspaces) {
+  Timer(void* const* tensors, void* const* workspaces)
+      : tensors_(tensors), workspaces_(workspaces) {
     CHECK(cudaStreamCreate(&stream_));
     CHECK(cudaEventCreate(&begin_));
     CHECK(cudaEventCreate(&end_));
@@ -146,7 +155,7 @@ class Timer {
   void record(int launches) {
     cudaGraph_t graph;
     CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
-    for (int i = 0; i < launches; ++i) launch(data_, weight_, output_, workspaces_, stream_);
+    for (int i = 0; i < launches; ++i) launch(tensors_, workspaces_, stream_);
     CHECK(cudaStreamEndCapture(stream_, &graph));
     if (graph_ != nullptr) CHECK(cudaGraphExecDestroy(graph_));
     CHECK(cudaGraphInstantiateWithFlags(&graph_, graph, 0));
@@ -163,19 +172,12 @@ class Timer {
     return elapsed;
   }
 
-  float *data_, *weight_, *output_;
+  void* const* tensors_;
   void* const* workspaces_;
   cudaStream_t stream_;
   cudaEvent_t begin_, end_;
   cudaGraphExec_t graph_ = nullptr;
 };
-
-static std::vector<float> standard_normal(size_t size, std::mt19937_64& generator) {
-  std::normal_distribution<float> distribution;
-  std::vector<float> values(size);
-  for (float& value : values) value = distribution(generator);
-  return values;
-}
 
 int main(int argc, char** argv) {
   unsigned long long seed = 0;
@@ -189,36 +191,43 @@ int main(int argc, char** argv) {
     }
   }
   std::mt19937_64 generator(seed);
-  const std::vector<float> data = standard_normal(SHAPE.data_size(), generator);
-  const std::vector<float> weight = standard_normal(SHAPE.weight_size(), generator);
-  std::vector<float> output(SHAPE.output_size());
-
   cudaDeviceProp gpu;
   CHECK(cudaGetDeviceProperties(&gpu, 0));
-  float* gpu_data = to_device(data);
-  float* gpu_weight = to_device(weight);
-  float* gpu_output = to_device(output);
-  const size_t output_bytes = output.size() * sizeof(float);
-  CHECK(cudaMemset(gpu_output, 0xFF, output_bytes));  // NaN wherever the kernel writes nothing
+  Values values(COUNT);
+  void* tensors[COUNT] = {};
+  for (int i = 0; i < COUNT; ++i) {
+    const Tensor& tensor = TENSORS[i];
+    values[i].assign(tensor.size, 0.0);
+    CHECK(cudaMalloc(&tensors[i], bytes_of(tensor)));
+    if (tensor.is_output) {  // NaN, or -1, wherever the kernel writes nothing
+      CHECK(cudaMemset(tensors[i], 0xFF, bytes_of(tensor)));
+    } else {
+      const std::vector<unsigned char> bytes = draw(tensor, values[i], generator);
+      CHECK(cudaMemcpy(tensors[i], bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+    }
+  }
   void* workspaces[WORKSPACES + 1] = {};
   for (int i = 0; i < WORKSPACES; ++i) CHECK(cudaMalloc(&workspaces[i], WORKSPACE_BYTES[i]));
 
   CHECK(prepare());
-  launch(gpu_data, gpu_weight, gpu_output, workspaces, nullptr);
+  launch(tensors, workspaces, nullptr);
   CHECK(cudaGetLastError());
   CHECK(cudaDeviceSynchronize());
-  CHECK(cudaMemcpy(output.data(), gpu_output, output_bytes, cudaMemcpyDeviceToHost));
-  const Errors errors = compare(output, reference(data, weight));
+  compute_reference(values);
 
   std::printf("%s on %s\n", LABEL, gpu.name);
-  std::printf("max error %.2e (bound %.2e), normwise %.2e (bound %.2e): %s\n", errors.max_relative,
-              MAX_RELATIVE_BOUND, errors.normwise, NORMWISE_BOUND,
-              errors.within_bounds() ? "correct" : "WRONG");
-  if (!errors.within_bounds()) return 1;
+  bool good = true;
+  for (int i = 0; i < COUNT; ++i) {
+    if (!TENSORS[i].is_output) continue;
+    std::vector<unsigned char> bytes(bytes_of(TENSORS[i]));
+    CHECK(cudaMemcpy(bytes.data(), tensors[i], bytes.size(), cudaMemcpyDeviceToHost));
+    good = is_correct(TENSORS[i], bytes, values[i]) && good;
+  }
+  if (!good) return 1;
 
   int launches = 0;
-  const double time_ms = Timer(gpu_data, gpu_weight, gpu_output, workspaces).median_ms(&launches);
+  const double time_ms = Timer(tensors, workspaces).median_ms(&launches);
   std::printf("time %.6f ms, %.1f GFLOP/s (median of %d replays of %d launches)\n", time_ms,
-              SHAPE.flops() / time_ms * 1e-6, TRIALS, launches);
+              FLOPS / time_ms * 1e-6, TRIALS, launches);
   return 0;
 }

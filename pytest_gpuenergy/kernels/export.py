@@ -1,7 +1,8 @@
 """Writes kernels as plain CUDA sources that build and run without this package.
 
 The folder holds, per kernel, its source, its launch plan (JSON, which `load_kernel` reads) and the
-same plan as a C++ header; and once a host driver, a CMakeLists.txt and a table of all kernels.
+same plan as a C++ header; and once a host driver, a reference of each kind of workload, a
+CMakeLists.txt and a table of all kernels.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
@@ -18,10 +19,10 @@ from pytest_gpuenergy.kernels.source import plan_of
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.workloads.conv2d import Conv2d
-from pytest_gpuenergy.workloads.workload import is_plain_name
+from pytest_gpuenergy.workloads.workload import Tensor, Workload, is_plain_name
 
-_C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
+_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
+"""Those of the driver's ``Type``, in C++."""
 _DEFAULT_SHARED_BYTES = 48 << 10
 """Dynamic shared memory a launch gets without asking (CUDA C++ Programming Guide)."""
 
@@ -37,7 +38,7 @@ _COLUMNS = (
 class RankedKernel:
     """One kernel of a workload and its place in the selection (1 = fastest)."""
 
-    workload: Conv2d
+    workload: Workload
     rank: int
     kernel: Kernel
 
@@ -69,7 +70,8 @@ def export_kernels(kernels: Iterable[RankedKernel], folder: Path) -> list[Path]:
         content[f"{base}.cu"] = item.kernel.source
         content[f"{base}.json"] = json.dumps(_plan(item), indent=2) + "\n"
         content[f"{base}.launch.cuh"] = launch_header(item)
-    for name in ("driver.cu", "CMakeLists.txt"):
+    shared = {_reference(item.workload) for item in ranked} | {"driver.cu", "CMakeLists.txt"}
+    for name in sorted(shared):
         content[name] = (cuda_dir() / "export" / name).read_text(encoding="utf-8")
     return _write(content, folder)
 
@@ -94,29 +96,36 @@ def launch_header(item: RankedKernel) -> str:
     """The C++ header through which ``driver.cu`` includes and launches this kernel.
 
     Raises:
-        InputError: the kernel is not CUDA text or takes something the driver cannot give.
+        InputError: the kernel is not CUDA text, takes something the driver cannot give, or is of a
+            workload of which the driver has no reference.
     """
-    kernel, shape = item.kernel, item.workload.shape
+    kernel, workload = item.kernel, item.workload
     if kernel.language != "cuda":
         raise InputError(
-            f"{item.workload.name} {item.stem} is {kernel.language} text: only CUDA can be "
-            "exported."
+            f"{workload.name} {item.stem} is {kernel.language} text: only CUDA can be exported."
         )
-    sizes = ", ".join(str(getattr(shape, field.name)) for field in fields(shape))
-    bound = item.workload.error_bound
+    reference = _reference(workload)
+    parameters = "\n".join(
+        f"#define PARAMETER_{name} {value}"
+        for name, value in workload.parameters.items()
+        if isinstance(value, int)
+    )
+    tensors = "\n".join(f"    {_tensor(item, tensor)}," for tensor in workload.tensors)
     spaces = [str(space.nbytes) for space in kernel.workspaces] or ["0"]
     calls = "\n".join(_call(item, launch) for launch in kernel.launches)
     return f"""\
-// {item.workload.name} {item.stem}, for driver.cu; {item.stem}.json says the same.
+// {workload.name} {item.stem}, for driver.cu; {item.stem}.json says the same.
 #pragma once
 #include "{item.stem}.cu"
 
-constexpr char LABEL[] = "{item.workload.name} {item.stem}";
-// N, H, W, CO, CI, KH, KW, stride, padding, dilation, groups
-constexpr Conv2dShape SHAPE = {{{sizes}}};
-// Largest errors of a correct kernel: of the worst element against the largest output, of the norm.
-constexpr double MAX_RELATIVE_BOUND = {bound.max_relative!r};
-constexpr double NORMWISE_BOUND = {bound.normwise!r};
+{parameters}
+#include "../../{reference}"
+
+constexpr char LABEL[] = "{workload.name} {item.stem}";
+constexpr double FLOPS = {float(workload.flops)!r};
+constexpr Tensor TENSORS[] = {{
+{tensors}
+}};
 constexpr int WORKSPACES = {len(kernel.workspaces)};
 constexpr size_t WORKSPACE_BYTES[] = {{{", ".join(spaces)}}};
 
@@ -124,12 +133,39 @@ inline cudaError_t prepare() {{
 {_attributes(kernel)}  return cudaSuccess;
 }}
 
-inline void launch(float* data, float* weight, float* output, void* const* workspaces,
-                   cudaStream_t stream) {{
+inline void launch(void* const* tensors, void* const* workspaces, cudaStream_t stream) {{
   (void)workspaces;
 {calls}
 }}
 """
+
+
+def _reference(workload: Workload) -> str:
+    name = f"references/{workload.kind}.cuh"
+    if not (cuda_dir() / "export" / name).is_file():
+        raise InputError(
+            f"{workload.name} is of the kind {workload.kind}, of which the exported driver has no "
+            "reference: choose kernels of other workloads."
+        )
+    return name
+
+
+def _tensor(item: RankedKernel, tensor: Tensor) -> str:
+    is_output = tensor.role == "output"
+    bound = item.workload.bound_of(tensor)
+    bounds = f"{bound.max_relative!r}, {bound.normwise!r}" if is_output else "0, 0"
+    _c_type(item, tensor)
+    kind = tensor.dtype.upper()
+    return f'{{"{tensor.name}", Type::{kind}, {tensor.size}, {str(is_output).lower()}, {bounds}}}'
+
+
+def _c_type(item: RankedKernel, tensor: Tensor) -> str:
+    if tensor.dtype not in _TYPES:
+        raise InputError(
+            f"{item.workload.name} {item.stem} needs the {tensor.role} {tensor.name} of "
+            f"{tensor.dtype}, which the exported driver does not have: it has {', '.join(_TYPES)}."
+        )
+    return _TYPES[tensor.dtype]
 
 
 def _attributes(kernel: Kernel) -> str:
@@ -143,14 +179,12 @@ def _attributes(kernel: Kernel) -> str:
 
 
 def _call(item: RankedKernel, launch: Launch) -> str:
-    known = {tensor.name: tensor.name for tensor in item.workload.tensors}
-    for index, space in enumerate(item.kernel.workspaces):
-        if space.dtype not in _C_TYPES:
-            raise InputError(
-                f"{item.workload.name} {item.stem} needs a workspace of {space.dtype}, which the "
-                f"exported driver does not have: it has {', '.join(_C_TYPES)}."
-            )
-        known[space.name] = f"static_cast<{_C_TYPES[space.dtype]}*>(workspaces[{index}])"
+    given = {"tensors": item.workload.tensors, "workspaces": item.kernel.workspaces}
+    known = {
+        tensor.name: f"static_cast<{_c_type(item, tensor)}*>({array}[{index}])"
+        for array, buffers in given.items()
+        for index, tensor in enumerate(buffers)
+    }
     if unknown := [name for name in launch.arguments if name not in known]:
         raise InputError(
             f"{item.workload.name} {item.stem} takes {unknown[0]!r}, which is no tensor of "

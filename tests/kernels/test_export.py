@@ -8,13 +8,14 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels, launch_header
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads import Conv2d, Tensor
+from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
 TINY = Conv2d.of("tiny", 1, 6, 6, 4, 3, 3, 3, 1, 1)
 DIRECT = """
@@ -52,6 +53,7 @@ def test_an_export_holds_everything_needed_to_build_it(tmp_path: Path) -> None:
         "kernel_metadata.csv",
         "driver.cu",
         "CMakeLists.txt",
+        "references/conv2d.cuh",
         *(
             f"kernels/tiny/kernel{rank}.{suffix}"
             for rank in ("01", "12")
@@ -87,16 +89,21 @@ def test_the_table_has_a_row_for_every_launch(tmp_path: Path) -> None:
 def test_the_launch_keeps_the_kernels_own_argument_order() -> None:
     header = launch_header(ITEM)
     assert (
-        "direct<<<dim3(4, 1, 1), dim3(36, 1, 1), 0, stream>>>(\n      data, output, weight);"
-        in (header)
-    )
+        "direct<<<dim3(4, 1, 1), dim3(36, 1, 1), 0, stream>>>(\n"
+        "      static_cast<float*>(tensors[0]), static_cast<float*>(tensors[2]), "
+        "static_cast<float*>(tensors[1]));"
+    ) in header
 
 
-def test_the_header_has_every_size() -> None:
+def test_the_header_has_every_parameter_and_tensor() -> None:
     grouped = Conv2d.of("tiny", 1, 6, 6, 4, 4, 3, 3, 1, 2, 2, 4)
-    assert "SHAPE = {1, 6, 6, 4, 3, 3, 3, 1, 1, 1, 1};" in launch_header(ITEM)
     header = launch_header(replace(ITEM, workload=grouped))
-    assert "SHAPE = {1, 6, 6, 4, 4, 3, 3, 1, 2, 2, 4};" in header
+    for name, value in grouped.shape.sizes.items():
+        assert f"#define PARAMETER_{name} {value}\n" in header
+    assert f'{{"data", Type::FLOAT32, {4 * 36}, false, 0, 0}}' in header
+    bound = grouped.error_bound
+    bounds = f"{bound.max_relative!r}, {bound.normwise!r}"
+    assert f'{{"output", Type::FLOAT32, {4 * 36}, true, {bounds}}}' in header
 
 
 def test_large_dynamic_shared_memory_is_asked_for() -> None:
@@ -109,7 +116,8 @@ def test_a_workspace_is_allocated_and_passed() -> None:
     item = with_launch(arguments=("data", "pack"))
     header = launch_header(replace(item, kernel=replace(item.kernel, workspaces=(space,))))
     assert "WORKSPACE_BYTES[] = {128}" in header
-    assert "data, static_cast<float*>(workspaces[0]));" in header
+    arguments = "static_cast<float*>(tensors[0]), static_cast<float*>(workspaces[0]));"
+    assert arguments in header
 
 
 def test_an_unknown_argument_is_refused() -> None:
@@ -117,10 +125,19 @@ def test_an_unknown_argument_is_refused() -> None:
         launch_header(with_launch(arguments=("data", "bias")))
 
 
+def test_a_workload_without_a_reference_is_refused(tmp_path: Path) -> None:
+    output = Tensor("output", (4,), "float32", "output")
+    contract = Contract("mine", (output,), lambda _: {"output": np.zeros(4)})
+    item = replace(with_launch(arguments=("output",)), workload=contract)
+    with pytest.raises(InputError, match="mine is of the kind contract, of which the exported"):
+        export_kernels([item], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_workspace_of_an_unknown_type_is_refused() -> None:
     space = Tensor("pack", (8,), "float16", "workspace")
     item = replace(ITEM, kernel=replace(ITEM.kernel, workspaces=(space,)))
-    with pytest.raises(InputError, match="workspace of float16"):
+    with pytest.raises(InputError, match="the workspace pack of float16"):
         launch_header(item)
 
 

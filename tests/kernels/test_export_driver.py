@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.support.cuda_sources import cuda_dir
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels
+from pytest_gpuenergy.workloads import Conv2d
 
 pytestmark = [
     pytest.mark.slow,
@@ -43,7 +47,7 @@ inline cudaError_t cudaEventElapsedTime(float* ms, void*, void*) { *ms = 64; ret
 
 # A convolution of stride 2 with a window that is not square, gathered tap by tap: another loop
 # order and another padding logic than the driver's own reference.
-SIZES = "2, 7, 9, 3, 2, 3, 2, 2, 1, 1, 1"
+SIZES = (2, 7, 9, 3, 2, 3, 2, 2, 1)
 GATHER = """
   for (int i = 0; i < 2 * 3 * 4 * 5; ++i) {
     const int x = i % 5, y = i / 5 % 4, co = i / 20 % 3, n = i / 60;
@@ -57,7 +61,7 @@ GATHER = """
   }
 """
 # Dilated by 2, in two groups of two input and three output channels.
-DILATED_SIZES = "1, 7, 9, 6, 4, 3, 2, 1, 2, 2, 2"
+DILATED_SIZES = (1, 7, 9, 6, 4, 3, 2, 1, 2, 2, 2)
 DILATED = """
   for (int i = 0; i < 6 * 7 * 11; ++i) {
     const int x = i % 11, y = i / 11 % 7, co = i / 77;
@@ -71,31 +75,24 @@ DILATED = """
     BODY
   }
 """
-HEADER = """
-constexpr char LABEL[] = "tiny kernel01";
-constexpr Conv2dShape SHAPE = {SIZES};
-constexpr double MAX_RELATIVE_BOUND = 1e-5, NORMWISE_BOUND = 1e-5;
-constexpr int WORKSPACES = 0;
-constexpr size_t WORKSPACE_BYTES[] = {0};
-inline cudaError_t prepare() { return cudaSuccess; }
-inline void launch(float* data, float* weight, float* output, void* const*, cudaStream_t) {GATHER}
-"""
+LAUNCH = Launch("gather", (1, 1, 1), (1, 1, 1), ("data", "weight", "output"))
+FUNCTION = "inline void gather(float* data, float* weight, float* output) {%s}"
 
 
 def run_driver(
-    folder: Path, body: str, sizes: str = SIZES, gather: str = GATHER
+    folder: Path, body: str, sizes: Sequence[int] = SIZES, gather: str = GATHER
 ) -> subprocess.CompletedProcess[str]:
+    """The driver with a kernel that is a function of the host, called instead of launched."""
+    source = FUNCTION % gather.replace("BODY", body)
+    workload = Conv2d.of("tiny", *sizes)
+    export_kernels([RankedKernel(workload, 1, Kernel(source, (LAUNCH,)))], folder)
+    header = folder / "kernels" / "tiny" / "kernel01.launch.cuh"
+    header.write_text(re.sub(r"<<<.*>>>", "", header.read_text()))
     (folder / "cuda_runtime.h").write_text(RUNTIME)
-    header = HEADER.replace("SIZES", sizes).replace("GATHER", gather.replace("BODY", body))
-    (folder / "launch.h").write_text(header)
-    driver = (cuda_dir() / "export" / "driver.cu").read_text(encoding="utf-8")
-    (folder / "driver.cpp").write_text(driver)
-    subprocess.run(
-        ["g++", "-std=c++17", "-pthread", "-I.", '-DLAUNCH_HEADER="launch.h"', "driver.cpp"],
-        cwd=folder,
-        check=True,
-        timeout=120,
-    )
+    (folder / "driver.cu").rename(folder / "driver.cpp")
+    define = '-DLAUNCH_HEADER="kernels/tiny/kernel01.launch.cuh"'
+    flags = ["-std=c++17", "-Wall", "-Werror", "-pthread", "-I.", define, "driver.cpp"]
+    subprocess.run(["g++", *flags], cwd=folder, check=True, timeout=120)
     return subprocess.run(
         [folder / "a.out", "7"], capture_output=True, text=True, check=False, timeout=60
     )
