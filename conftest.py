@@ -13,8 +13,10 @@ import pytest
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.tvm.lowering import KernelStore
-from pytest_gpuenergy.tvm.records import RecordFile, find_records, records_of
+from pytest_gpuenergy.tuning.library import find_records
+from pytest_gpuenergy.tuning.records import RecordFile
+from pytest_gpuenergy.tvm.records import records_of
+from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import CASES, Conv2d, all_networks, find_workload, network
 
 BENCH = Path(__file__).parent / "bench"

@@ -40,8 +40,9 @@ from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.tvm.lowering import KernelStore
-from pytest_gpuenergy.tvm.records import Record, load_records
+from pytest_gpuenergy.tuning.records import Record, RecordFile
+from pytest_gpuenergy.tvm.records import load_records
+from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads.workload import Workload
 
 RECORDS = Path(__file__).parent / "records" / "nvidia-h200"
@@ -223,7 +224,7 @@ def load_samples(folders: Sequence[Path], cases: Sequence[str] | None, jobs: int
                     Work(file.workload.flops, file.workload.bytes_moved),
                     traffic.result(),
                     profiles[file.gpu],
-                    *_measured(record),
+                    *_measured(file, record),
                 )
                 for folder, file, record, kernel, traffic in pending
             ]
@@ -232,11 +233,11 @@ def load_samples(folders: Sequence[Path], cases: Sequence[str] | None, jobs: int
             counter.runner.close()
 
 
-def _measured(record: Record) -> tuple[float, float | None]:
+def _measured(file: RecordFile, record: Record) -> tuple[float, float | None]:
     """Milliseconds and watts; without figures the milliseconds of its search."""
     if record.measured is not None:
         return record.measured.time_ms, record.measured.power_w
-    return 1e3 * float(np.mean(record.run_secs)), None
+    return file.search_ms(record.rank), None
 
 
 class Counter:

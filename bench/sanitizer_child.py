@@ -13,8 +13,8 @@ from pytest_gpuenergy.devices.cuda.nvrtc import Binary
 from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels.kernel import Dim3, Kernel
-from pytest_gpuenergy.tvm.lowering import KernelStore
 from pytest_gpuenergy.tvm.records import load_records
+from pytest_gpuenergy.tvm.store import KernelStore
 
 MARK = "kernel under test: "
 

@@ -16,8 +16,9 @@ import pytest
 
 from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.devices.emulated.toolchain import Toolchain, find_compiler
+from pytest_gpuenergy.tuning.records import BANDS, Record, RecordFile
 from pytest_gpuenergy.tvm.database import Database, load_database
-from pytest_gpuenergy.tvm.records import BANDS, Record, RecordFile
+from pytest_gpuenergy.tvm.recipe import METASCHEDULE
 from pytest_gpuenergy.tvm.requirements import installed_tvm
 from pytest_gpuenergy.workloads import CASES
 
@@ -108,10 +109,10 @@ def record_file(database: Database) -> RecordFile:
     ranked = sorted(database.valid, key=lambda record: record.time_ms)[: len(BANDS)]
     return RecordFile(
         workload=CASES["case7"],
+        form=METASCHEDULE,
         gpu="Test GPU",
         driver="580.0",
-        tvm="0.27.0.post1",
-        target=json.dumps(json.loads(ranked[0].text)[2], separators=(",", ":")),
+        toolchain={"tvm": "0.27.0.post1", "target": json.loads(ranked[0].text)[2]},
         date="2026-11-21",
         trials_total=len(database.records),
         trials_valid=len(database.valid),

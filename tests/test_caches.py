@@ -14,7 +14,7 @@ from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support import files
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.files import keep_for_later
-from pytest_gpuenergy.tvm.lowered_cache import LoweredCache
+from pytest_gpuenergy.tvm.kernel_cache import KernelCache
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
 KERNEL = Kernel(
@@ -46,7 +46,7 @@ def test_what_can_be_made_again_is_kept_where_it_can(tmp_path: Path) -> None:
 
 
 def test_a_lowered_kernel_is_not_kept(full_disk: Path) -> None:
-    cache = LoweredCache(full_disk, "0.27.0")
+    cache = KernelCache(full_disk, "0.27.0")
     cache.put(KERNEL, "record")
     assert cache.get("record") is None
 

@@ -40,7 +40,8 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tvm.records import find_records, load_records
+from pytest_gpuenergy.tuning.library import find_records
+from pytest_gpuenergy.tvm.records import load_records
 from pytest_gpuenergy.tvm.settings import SPACES
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
@@ -153,7 +154,7 @@ def _search(
     except ValueError:
         raise InputError(f"gpuenergy tune printed no outcome: see {folder}.") from None
     best = load_records(find_records(folder, workload)).record(1)
-    return {**summary, "outcome": outcome, "contenders": [{"record": best.text}]}
+    return {**summary, "outcome": outcome, "contenders": [{"record": best.recipe}]}
 
 
 def _measure(

@@ -13,7 +13,7 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.support.json_input import convert
 from pytest_gpuenergy.support.json_output import plain
-from pytest_gpuenergy.tvm.lowering import KernelStore
+from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
 LOCK_WAIT_S = 10.0

@@ -10,11 +10,9 @@ to, is a trial. Those that do not build are noted when their batch ends, the oth
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,11 @@ from typing import Any
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.tuning.trial import TRIALS_FILE, Trial
 from pytest_gpuenergy.tvm.lower import cuda_target
 from pytest_gpuenergy.tvm.operators import operator_of
 from pytest_gpuenergy.tvm.requirements import import_tvm
-from pytest_gpuenergy.tvm.trials import TRIALS_FILE, Trial
 from pytest_gpuenergy.workloads import find_workload
 
 LOCK_WAIT_S = 10.0
@@ -48,16 +47,17 @@ class Journal:
         """Note a trial that ended in ``stage``: ``compile`` or ``runtime``."""
         if error is None:
             seconds = [float(value) for value in run_secs]
-            trial = Trial(self._count, "timed", 1e3 * sum(seconds) / len(seconds))
+            time_ms = 1e3 * sum(seconds) / len(seconds)
+            trial = Trial(index=self._count, outcome="timed", time_ms=time_ms)
         else:
             text = " ".join(str(error).split())
             outcome: Any = "timeout" if "Timeout, killed" in text else stage
             # The end of a backtrace says what was wrong.
-            trial = Trial(self._count, outcome, message=text[-MESSAGE_CHARACTERS:])
+            message = text[-MESSAGE_CHARACTERS:]
+            trial = Trial(index=self._count, outcome=outcome, message=message)
         self._count += 1
-        known = {name: value for name, value in asdict(trial).items() if value is not None}
-        with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(known) + "\n")
+        with self._path.open("ab") as stream:
+            stream.write(encode(trial) + b"\n")
 
 
 def search(module: Any, target: Any, trials: int, threads: int, seed: int, folder: Path) -> None:

@@ -21,8 +21,8 @@ from typing import Any
 
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.trial import TRIALS_FILE, Trial
 from pytest_gpuenergy.tvm.database import RECORD_FILE, DatabaseRecord, load_database
-from pytest_gpuenergy.tvm.trials import TRIALS_FILE, Trial
 
 LOOK_EVERY_S = 0.02
 GRACE_S = 30.0

@@ -37,7 +37,7 @@ from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.tvm.lowering import KernelStore
+from pytest_gpuenergy.tvm.store import KernelStore
 
 MOST_NOTES = 1 << 20
 SOURCE = """

@@ -19,7 +19,7 @@ from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.source import EnergySource
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.tvm.lowering import KernelStore
+from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads.workload import Workload
 
 SUBJECTS = (

@@ -19,9 +19,7 @@ from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.kernel import Kernel
-    from pytest_gpuenergy.tvm.records import Record, RecordFile
-
-_LONGEST_RANKS = 4000  # characters; of a number as long Python would make none
+    from pytest_gpuenergy.tuning.records import Record, RecordFile
 
 RECORDS = Path("bench", "records")
 """Where records lie by default, under the current folder or one above it."""
@@ -106,7 +104,8 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
     Raises:
         InputError: there are none, or one is damaged.
     """
-    from pytest_gpuenergy.tvm.records import load_records, record_paths
+    from pytest_gpuenergy.tuning.library import record_paths
+    from pytest_gpuenergy.tvm.records import load_records
 
     if records is None:
         here = Path.cwd()
@@ -161,34 +160,6 @@ def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
     return list(by_gpu.values())
 
 
-def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:
-    """The ranks that ``--kernels`` names, of those there are.
-
-    Raises:
-        InputError: it is not understood, or names one that does not exist.
-    """
-    if words == "all":
-        return list(ranks)
-    if len(words) > _LONGEST_RANKS:
-        raise InputError(f"--kernels has {len(words)} characters: name fewer ranks, or all.")
-    best = words.removeprefix("top")
-    if best != words and best.isdecimal() and int(best):
-        return list(ranks[: int(best)])
-    parts = [word.strip() for word in words.split(",")]
-    if not all(part.isascii() and part.isdecimal() for part in parts):
-        raise InputError(
-            f"--kernels {words!r} is not understood: give all, top1, top2, ..., or ranks such as "
-            "1,5,25."
-        )
-    wanted = {int(part) for part in parts}
-    if unknown := wanted.difference(ranks):
-        raise InputError(
-            f"--kernels {words}: there is no kernel {min(unknown)}; "
-            f"there are {min(ranks)} to {max(ranks)}."
-        )
-    return [rank for rank in ranks if rank in wanted]
-
-
 def _list(arguments: Namespace) -> int:
     files = choose_cases(load_record_files(arguments.records), arguments.case)
     if arguments.json:
@@ -200,7 +171,7 @@ def _list(arguments: Namespace) -> int:
             str(record.rank),
             record.band,
             file.gpu,
-            *_figures(record),
+            *_figures(file, record),
         )
         for file in files
         for record in file.records
@@ -219,24 +190,19 @@ def _entry(file: RecordFile, record: Record) -> dict[str, Any]:
         "band": record.band,
         "tuned_for": file.gpu,
         "measured": None if record.measured is None else asdict(record.measured),
-        "search_time_ms": _search_time_ms(record),
+        "search_time_ms": file.search_ms(record.rank),
     }
 
 
-def _figures(record: Record) -> tuple[str, str, str, str]:
+def _figures(file: RecordFile, record: Record) -> tuple[str, str, str, str]:
     from pytest_gpuenergy.report.tables import energy, time
 
-    search = time(_search_time_ms(record))
+    search = time(file.search_ms(record.rank))
     if record.measured is None:
         return ("-", "-", "-", search)
     measured = record.measured
     power = f"{measured.power_w:.0f} W"
     return (time(measured.time_ms), power, energy(measured.energy_mj), search)
-
-
-def _search_time_ms(record: Record) -> float:
-    """Mean of the tuner's own trial, which timed short launches and never power."""
-    return sum(record.run_secs) / len(record.run_secs) * 1e3
 
 
 def _show(arguments: Namespace) -> int:
@@ -271,6 +237,7 @@ def _only(files: Sequence[RecordFile], case: str) -> RecordFile:
 
 def _export(arguments: Namespace) -> int:
     from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels, require_empty
+    from pytest_gpuenergy.tuning.library import choose_ranks
 
     files = choose_cases(load_record_files(arguments.records), arguments.case)
     for file in files:
@@ -298,7 +265,7 @@ def _export(arguments: Namespace) -> int:
 
 
 def _lowered(file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:
-    from pytest_gpuenergy.tvm.lowering import KernelStore
+    from pytest_gpuenergy.tvm.store import KernelStore
 
     with KernelStore() as store:
         return list(store.kernels(file, ranks))

@@ -51,7 +51,8 @@ gpuenergy kernels sample cuda_resnet_testCase_3_conv2d.json --shape 1,56,56,64,6
 
 def run(arguments: Namespace) -> int:
     """Choose, write, print."""
-    from pytest_gpuenergy.tvm.sampling import load_search, sample, write_performance
+    from pytest_gpuenergy.tuning.outcome import write_performance
+    from pytest_gpuenergy.tvm.sampling import load_search, sample
     from pytest_gpuenergy.workloads.table import parse_shape
 
     shape = None if arguments.shape is None else parse_shape(arguments.shape)

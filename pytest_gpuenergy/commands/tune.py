@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
 from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tvm.settings import SPACES, STRATEGIES, SearchSettings
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.control.powercap import PowerCap
     from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.engine.station import Station
-    from pytest_gpuenergy.kernels.kernel import Kernel
-    from pytest_gpuenergy.tvm.tuner import Measure, TuneResult
+    from pytest_gpuenergy.tuning.outcome import TuneResult
     from pytest_gpuenergy.workloads.workload import Workload
 
 _LOCK_WAIT_S = 2.0
@@ -83,7 +81,7 @@ gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
     )
     how.add_argument(
         "--objective",
-        choices=[*map(str, METRICS)],
+        choices=METRICS,
         default="time",
         help="What to make small; of energy and edp, the power of promising trials is measured too "
         "(default: time)",
@@ -156,23 +154,30 @@ def run(arguments: Namespace) -> int:
 
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.engine.station import Station
-    from pytest_gpuenergy.engine.verification import verify
     from pytest_gpuenergy.support.signals import interrupt_once
-    from pytest_gpuenergy.tvm.lowering import KernelStore
-    from pytest_gpuenergy.tvm.outcome import is_kept, keep_outcome
-    from pytest_gpuenergy.tvm.progress import live_stream
+    from pytest_gpuenergy.tuning.confirm import confirm_with
+    from pytest_gpuenergy.tuning.outcome import is_kept, keep_outcome
+    from pytest_gpuenergy.tuning.progress import live_stream
+    from pytest_gpuenergy.tuning.tuner import Tuner, TuneSettings
     from pytest_gpuenergy.tvm.requirements import check_tvm
-    from pytest_gpuenergy.tvm.timing import verify_timed
-    from pytest_gpuenergy.tvm.tuner import Tuner
+    from pytest_gpuenergy.tvm.space import TvmSpace
+    from pytest_gpuenergy.tvm.store import KernelStore
 
     workloads = _workloads(arguments)
     check_tvm()
     quick = arguments.quick
     trials = _given(arguments.trials, _QUICK_TRIALS if quick else _TRIALS)
     threads = _given(arguments.threads, len(os.sched_getaffinity(0)))
-    settings = SearchSettings(
-        trials, arguments.seed, threads, arguments.strategy, arguments.space
-    ).for_trials()
+    settings = TuneSettings(
+        trials=trials,
+        keep=_given(arguments.keep, _QUICK_KEPT if quick else _MOST_KEPT),
+        objective=Metric(arguments.objective),
+        energy=not arguments.no_energy,
+        resume=arguments.resume,
+    )
+    search = SearchSettings(
+        arguments.seed, threads, arguments.strategy, arguments.space
+    ).for_trials(trials)
     results: list[TuneResult] = []
     with ExitStack() as stack:
         stack.callback(_report, results, as_json=arguments.json)  # whatever ends the tuning
@@ -185,19 +190,16 @@ def run(arguments: Namespace) -> int:
         store = stack.enter_context(KernelStore(threads))
         tuner = Tuner(
             device=device,
-            store=store,
+            make_space=lambda workload: TvmSpace(workload, device, store, search),
             folder=arguments.out,
-            keep=_given(arguments.keep, _QUICK_KEPT if quick else _MOST_KEPT),
-            objective=Metric(arguments.objective),
-            resume=arguments.resume,
-            verify=verify_timed if arguments.no_energy else verify,
-            measure=None if arguments.no_energy else _measure_with(station),
+            settings=settings,
+            confirm=confirm_with(station, energy=settings.energy, tell=tell),
             tell=tell,
             live=live_stream(),
             stop=stop,
             is_kept=partial(is_kept, arguments.out),
         )
-        for result in tuner.tune(workloads, settings):
+        for result in tuner.tune(workloads):
             results.append(result)
             keep_outcome(arguments.out, result)
     return 0
@@ -233,30 +235,6 @@ def _one_cap(device: Device, text: str) -> PowerCap:
             f"--powercap {text}: a search takes one power limit: give one, or current."
         )
     return caps[0]
-
-
-def _measure_with(station: Station) -> Measure:
-    """A function that measures a kernel at the power limit that the card has."""
-    from pytest_gpuenergy.control.lease import enforced_limit_w
-    from pytest_gpuenergy.engine.harness import Subject
-    from pytest_gpuenergy.tvm.records import Measured
-
-    harness = station.harness()
-
-    def measure(device: Device, kernel: Kernel, workload: Workload) -> Measured | None:
-        limit_w = enforced_limit_w(device)
-        subject = Subject("tune", kernel.short_digest, enforced_power_limit_w=limit_w)
-        found = harness.measure_kernel(kernel, workload, subject)
-        if found.outcome != "correct":
-            raise KernelFault(found.outcome, found.error or "it failed.")
-        if found.time_ms is None or found.power_w is None or found.energy_mj is None:
-            tell(f"{workload.name}: no energy of {kernel.short_digest}: {found.error}")
-            return None
-        if limit_w is None:
-            return None
-        return Measured(found.time_ms, found.power_w, found.energy_mj, limit_w)
-
-    return measure
 
 
 def _report(results: list[TuneResult], *, as_json: bool) -> None:

@@ -9,25 +9,34 @@ TVM has dropped the auto-scheduler, so what trials took can be read, and no kern
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
+from pytest_gpuenergy.record.amounts import AboveZero
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import (
-    FormError,
-    member,
-    parse,
-    positive,
-    read_unpacked,
-    typed,
-)
-from pytest_gpuenergy.tvm.record_form import is_failed
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, read_unpacked
+from pytest_gpuenergy.tvm.record_form import compact, is_failed
 
 _WHAT = "log"
 _LARGEST_BYTES = 256 << 20
+
+
+class _Ansor(Struct):
+    """What every line has."""
+
+    i: Any
+    r: Any
+
+
+class _Line(Struct):
+    """The task, of which the workload key comes first, and the state; what was measured."""
+
+    i: tuple[list[Any], list[Any]]
+    r: tuple[list[AboveZero], int, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ def load_ansor(path: Path) -> tuple[AnsorTrial, ...]:
     trials = []
     for line, text in data_lines(read_unpacked(path, _WHAT, _LARGEST_BYTES)):
         try:
-            trials.append(_trial(line, parse(text)))
+            trials.append(_trial(line, decode(text, _Line, "the line")))
         except FormError as error:
             raise InputError(
                 f"Line {line} of the {_WHAT} {path} cannot be used, because {error}: remove that "
@@ -85,51 +94,37 @@ def data_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
             yield line, text
 
 
-def refuse_ansor(path: Path, content: bytes) -> None:
-    """See that the file ``path``, which holds ``content``, is no log of the auto-scheduler.
+def refuse_ansor(path: Path) -> None:
+    """See that the file ``path`` is no log of the auto-scheduler.
 
     Raises:
         InputError: it is one, so that no kernel can be made of it.
     """
-    _, text = next(data_lines(content), (0, b""))
     try:
-        value = parse(text)
-    except FormError:
+        content = read_bytes(path, _WHAT, _LARGEST_BYTES)
+        decode(next(data_lines(content), (0, b""))[1], _Ansor)
+    except (InputError, FormError):
         return
-    if type(value) is dict and {"i", "r"} <= value.keys():
-        raise InputError(
-            f"{path} is a log of TVM's auto-scheduler (Ansor), whose kernels cannot be rebuilt "
-            "because TVM has dropped it: see its trials with 'gpuenergy kernels sample', or search "
-            "again with 'gpuenergy tune'."
-        )
+    raise InputError(
+        f"{path} is a log of TVM's auto-scheduler (Ansor), whose kernels cannot be rebuilt "
+        "because TVM has dropped it: see its trials with 'gpuenergy kernels sample', or search "
+        "again with 'gpuenergy tune'."
+    )
 
 
 def key_parts(workload_key: str) -> list[Any]:
     """The function's name and its arguments; empty when the key is a hash."""
     try:
-        return typed(parse(workload_key), list, "the key")
+        return decode(workload_key, list[Any])
     except FormError:
         return []
 
 
-def _trial(line: int, value: object) -> AnsorTrial:
-    entry = typed(value, dict, "it")
-    measured = member(entry, "i", list)
-    if len(measured) != 2:
-        raise FormError("'i' is no pair of a task and a state")
-    task = typed(measured[0], list, "the task")
-    if not task:
-        raise FormError("the task is empty")
-    result = member(entry, "r", list)
-    if len(result) != 4:
-        raise FormError("'r' is no list of costs, error number, duration and time stamp")
-    costs, error_no = typed(result[0], list, "the costs"), typed(result[1], int, "the error number")
-    if not costs and not error_no:
+def _trial(line: int, entry: _Line) -> AnsorTrial:
+    task, state = entry.i
+    costs_s, error_no, *_ = entry.r
+    if not task or not isinstance(task[0], str):
+        raise FormError("its task has no workload key")
+    if not costs_s and not error_no:
         raise FormError("it has no costs, although the trial did not fail")
-    return AnsorTrial(
-        line=line,
-        workload_key=typed(task[0], str, "the workload key"),
-        state=json.dumps(typed(measured[1], list, "the state"), separators=(",", ":")),
-        costs_s=tuple(positive(cost, "a cost") for cost in costs),
-        error_no=error_no,
-    )
+    return AnsorTrial(line, task[0], compact(state), tuple(costs_s), error_no)

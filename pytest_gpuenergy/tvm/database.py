@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta
 
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError, parse, read_unpacked, shown, typed
-from pytest_gpuenergy.tvm.record_form import check_form, is_failed
-from pytest_gpuenergy.tvm.trials import IDENTITY_FILE, TRIALS_FILE, read_trials
+from pytest_gpuenergy.support.json_input import FormError, decode, read_unpacked, shown
+from pytest_gpuenergy.tuning.trial import IDENTITY_FILE, TRIALS_FILE, read_trials
+from pytest_gpuenergy.tvm.record_form import check_form, compact, is_failed
 
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
@@ -22,6 +24,7 @@ _LARGEST_BYTES = 1 << 30
 _LONGEST_LINE_BYTES = 4 << 20  # those of a search of a convolution have 52,000 at most
 _SUFFIXES = ("", ".gz", ".xz")
 _T = TypeVar("_T")
+_Index = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class DatabaseRecord:
     @cached_property
     def trace_text(self) -> str:
         """The trace alone, as JSON text: equal for equal schedules."""
-        return json.dumps(json.loads(self.text)[0], separators=(",", ":"))
+        return compact(json.loads(self.text)[0])
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def load_database(path: Path) -> Database:
     if workload_path is not None:
         workloads = tuple(_lines(workload_path, _workload))
     refuted = _refuted(path)
-    records = _lines(path, lambda line, value: _record(line, value, len(workloads)))
+    records = _lines(path, lambda line, text: _record(line, text, len(workloads)))
     known = (replace(record, refuted=i in refuted) for i, record in enumerate(records))
     return Database(path, workloads, tuple(known))
 
@@ -128,8 +131,8 @@ def _beside(path: Path) -> Path | None:
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-def _lines(path: Path, read: Callable[[int, Any], _T]) -> Iterator[_T]:
-    """What ``read`` makes of each line's number and JSON value."""
+def _lines(path: Path, read: Callable[[int, bytes], _T]) -> Iterator[_T]:
+    """What ``read`` makes of each line's number and text."""
     content = read_unpacked(path, "database", _LARGEST_BYTES)
     for line, text in enumerate(io.BytesIO(content), start=1):
         if not text.strip():
@@ -137,7 +140,7 @@ def _lines(path: Path, read: Callable[[int, Any], _T]) -> Iterator[_T]:
         try:
             if len(text) > _LONGEST_LINE_BYTES:
                 raise FormError(f"it is longer than {_LONGEST_LINE_BYTES >> 20} MiB")
-            yield read(line, parse(text))
+            yield read(line, text)
         except FormError as error:
             raise InputError(
                 f"Line {line} of the database {path} cannot be used, because {error}: remove that "
@@ -146,22 +149,13 @@ def _lines(path: Path, read: Callable[[int, Any], _T]) -> Iterator[_T]:
             ) from None
 
 
-def _workload(_: int, value: object) -> str:
-    if type(value) is not list or len(value) != 2 or any(type(part) is not str for part in value):
-        raise FormError(f"it has {shown(value)} instead of a hash and a stored workload")
-    return _compact(value)
+def _workload(_: int, text: bytes) -> str:
+    return compact(decode(text, tuple[str, str], "the line"))
 
 
-def _record(line: int, value: object, workloads: int) -> DatabaseRecord:
-    parts = typed(value, list, "it")
-    if len(parts) != 2:
-        raise FormError("it is no pair of a workload's number and a record")
-    index = typed(parts[0], int, "the workload's number")
-    if index < 0 or (workloads and index >= workloads):
+def _record(line: int, text: bytes, workloads: int) -> DatabaseRecord:
+    index, record = decode(text, tuple[_Index, list[Any]], "the line")
+    if workloads and index >= workloads:
         raise FormError(f"it is of workload {shown(index)}, and there are {workloads}")
-    content = check_form(parts[1])
-    return DatabaseRecord(line, index, _compact(content), tuple(map(float, content[1])))
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    content = check_form(record)
+    return DatabaseRecord(line, index, compact(content), tuple(map(float, content[1])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,3 +73,8 @@ def tensor_of(argument: object) -> tuple[str, tuple[int, ...]]:
     sizes = typed(parts[2], list, "a tensor's shape")
     shape = tuple(typed(size, int, "a tensor's size") for size in sizes)
     return typed(parts[1], str, "a tensor's type"), shape
+
+
+def compact(value: object) -> str:
+    """A JSON value as text without blanks."""
+    return json.dumps(value, separators=(",", ":"))

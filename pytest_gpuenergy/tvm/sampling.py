@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_input import read_unpacked
+from pytest_gpuenergy.tuning.records import Band
+from pytest_gpuenergy.tuning.representatives import Contender, representatives
 from pytest_gpuenergy.tvm.ansor import AnsorTrial, data_lines, key_parts, load_ansor
 from pytest_gpuenergy.tvm.database import Database, load_database
 from pytest_gpuenergy.tvm.operators import OPERATORS
 from pytest_gpuenergy.tvm.record_form import tensor_of
-from pytest_gpuenergy.tvm.records import Band
-from pytest_gpuenergy.tvm.representatives import Trial, representatives
 from pytest_gpuenergy.workloads.workload import Workload
 
 _LARGEST_BYTES = 1 << 30
@@ -40,7 +39,7 @@ class Search:
     tuner: str
     total: int
     lines: tuple[int, ...]
-    trials: tuple[Trial, ...]
+    trials: tuple[Contender, ...]
     flops: int | None
 
 
@@ -96,23 +95,6 @@ def sample(search: Search, keep: int) -> list[Sampled]:
     ]
 
 
-def write_performance(path: Path, gflops: Iterable[float]) -> None:
-    """Write one integer a line, the rounded GFLOP/s, whole or not at all.
-
-    Raises:
-        InputError: it cannot be written.
-    """
-    text = "".join(f"{round(figure)}\n" for figure in gflops)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror}): choose a file in a place you may "
-            "write to."
-        ) from None
-
-
 def _is_ansor(path: Path) -> bool:
     if path.is_dir():
         return False
@@ -140,7 +122,7 @@ def _from_ansor(path: Path, trials: Iterable[AnsorTrial], shape: Workload | None
         tuner="ansor",
         total=len(trials),
         lines=tuple(trial.line for trial in ran),
-        trials=tuple(Trial(trial.time_ms, (trial.state,)) for trial in ran),
+        trials=tuple(Contender(trial.time_ms, (trial.state,)) for trial in ran),
         flops=None if shape is None else shape.flops,
     )
 
@@ -162,7 +144,7 @@ def _from_database(database: Database, shape: Workload | None) -> Search:
         tuner="metaschedule",
         total=len(database.records),
         lines=tuple(record.line for record in ran),
-        trials=tuple(Trial(record.time_ms, (record.trace_text,)) for record in ran),
+        trials=tuple(Contender(record.time_ms, (record.trace_text,)) for record in ran),
         flops=flops,
     )
 

@@ -21,17 +21,15 @@ class SearchSettings:
     """How to search.
 
     Attributes:
-        trials: candidates to time, all searches of the folder together.
         seed: of the search; with the strategy replay-trace and one thread it decides everything.
         threads: processor cores for the search, three for each of its processes.
-        strategy: evolutionary learns from scores, replay-trace draws at random.
-        space: see `spaces`.
+        strategy: evolutionary learns from trials, replay-trace draws at random.
+        space: see `generators`.
         batch: schedules proposed by all processes together, between two updates of the cost model.
         population: schedules of one generation, of all processes together.
         generations: between two proposals.
     """
 
-    trials: int
     seed: int
     threads: int
     strategy: Strategy = "evolutionary"
@@ -56,7 +54,7 @@ class SearchSettings:
             population=min(population, self.population),
         )
 
-    def for_trials(self) -> SearchSettings:
+    def for_trials(self, trials: int) -> SearchSettings:
         """The same with batches that are no larger than half the trials, but at least 16."""
-        batch = max(1, min(self.batch, max(16, self.trials // 2), self.trials))
+        batch = max(1, min(self.batch, max(16, trials // 2), trials))
         return replace(self, batch=batch, population=min(self.population, max(8, 4 * batch)))

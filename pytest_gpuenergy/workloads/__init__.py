@@ -10,6 +10,7 @@ from pytest_gpuenergy.workloads.table import (
     distinct_shapes,
     find_workload,
     network,
+    networks_named,
     parse_shape,
     project_workloads,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "distinct_shapes",
     "find_workload",
     "network",
+    "networks_named",
     "parse_shape",
     "project_workloads",
 ]

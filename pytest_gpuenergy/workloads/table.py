@@ -60,6 +60,23 @@ def network(name: str, root: Path | None = None) -> tuple[Workload, ...]:
     return _network(name, all_networks(root))
 
 
+def networks_named(text: str, root: Path | None = None) -> list[str]:
+    """The networks with a workload that ``text`` names, such as the expression of pytest's ``-k``.
+
+    A word that begins like a workload's name names it, and so does one that goes on after it.
+
+    Raises:
+        InputError: the project's own workloads are malformed.
+    """
+    words = re.findall(r"[\w.-]+", text.casefold())
+
+    def is_named(workload: Workload) -> bool:
+        name = workload.name.casefold()
+        return any(word.startswith(name) or name.startswith(word) for word in words)
+
+    return [name for name, group in all_networks(root).items() if any(map(is_named, group))]
+
+
 def choose_workloads(
     cases: Sequence[str] = (),
     networks: Sequence[str] = (),

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench_folder import INI, ROOT
 
+from pytest_gpuenergy.tuning.records import Record, RecordFile, dump_records, file_name
+
 # Imported here they stay imported: pytester forgets what a run in this process imports.
 from pytest_gpuenergy.tvm.database import load_database
-from pytest_gpuenergy.tvm.records import Record, RecordFile, dump_records, file_name
+from pytest_gpuenergy.tvm.recipe import METASCHEDULE
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
 
@@ -34,12 +37,13 @@ class Bench:
     def records(self) -> Path:
         return self.path / "bench" / "records" / "nvidia-h200"
 
-    def give_records(self, count: int, folder: Path | None = None) -> None:
+    def give_records(
+        self, count: int, folder: Path | None = None, *, gpu: str = "Test GPU"
+    ) -> None:
         """As many records of every case."""
         for workload in CASES.values():
-            dump_records(
-                listed_only(workload, count), (folder or self.records) / file_name(workload)
-            )
+            file = replace(listed_only(workload, count), gpu=gpu)
+            dump_records(file, (folder or self.records) / file_name(workload))
 
     def give_case7(self, folder: str, *, good: int, bad: int = 0) -> None:
         """Records of a real search of case7, with invented times, then some without a schedule."""
@@ -61,25 +65,25 @@ class Bench:
 def listed_only(workload: Conv2d, count: int) -> RecordFile:
     arguments = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
     texts = [json.dumps([[[], []], [1e-3 * k], {}, arguments]) for k in range(1, count + 1)]
-    return _file(workload, texts, target="{}")
+    return _file(workload, texts, target={})
 
 
 def case7(good: int, bad: int) -> RecordFile:
     database = load_database(ROOT / "tests" / "data" / "case7_raw")
     ranked = sorted(database.valid, key=lambda record: record.time_ms)[:good]
     texts = [record.text for record in ranked]
-    texts += [record.text for record in listed_only(CASES["case7"], bad).records]
-    target = json.dumps(json.loads(texts[0])[2])
+    texts += [record.recipe for record in listed_only(CASES["case7"], bad).records]
+    target = json.loads(texts[0])[2]
     return _file(CASES["case7"], texts, target)
 
 
-def _file(workload: Conv2d, texts: list[str], target: str) -> RecordFile:
+def _file(workload: Conv2d, texts: list[str], target: dict[str, Any]) -> RecordFile:
     return RecordFile(
         workload=workload,
+        form=METASCHEDULE,
         gpu="Test GPU",
         driver="580.0",
-        tvm="0.27.0.post1",
-        target=target,
+        toolchain={"tvm": "0.27.0.post1", "target": target},
         date="2026-11-21",
         trials_total=len(texts),
         trials_valid=len(texts),

@@ -70,8 +70,10 @@ def get_into(trouble: str) -> None:
 def write_records(raw: Path, folder: Path, objective: str) -> None:
     """The record of the fastest kernel, for the objective time; of another one for the others."""
     # Here, as the other trials need none of it and begin at once.
+    from pytest_gpuenergy.record.metrics import Metric
+    from pytest_gpuenergy.tuning.records import Record, RecordFile, dump_records, file_name
     from pytest_gpuenergy.tvm.database import load_database
-    from pytest_gpuenergy.tvm.records import Record, RecordFile, dump_records, file_name
+    from pytest_gpuenergy.tvm.recipe import METASCHEDULE
     from pytest_gpuenergy.workloads import CASES
 
     valid = sorted(load_database(raw).valid, key=lambda record: record.time_ms)
@@ -79,15 +81,15 @@ def write_records(raw: Path, folder: Path, objective: str) -> None:
     dump_records(
         RecordFile(
             workload=CASES["case7"],
+            form=METASCHEDULE,
             gpu="Test GPU",
             driver="580.0",
-            tvm="0.27.0.post1",
-            target=json.dumps(json.loads(best.text)[2]),
+            toolchain={"tvm": "0.27.0.post1", "target": json.loads(best.text)[2]},
             date="2026-11-21",
             trials_total=len(valid),
             trials_valid=len(valid),
             records=(Record(1, "fastest" if objective == "time" else "best", best.text),),
-            objective=objective,
+            objective=Metric(objective),
         ),
         folder / file_name(CASES["case7"]),
     )

@@ -11,7 +11,7 @@ import against_stock
 import pytest
 import tuner_process
 
-from pytest_gpuenergy.tvm.trials import Trial
+from pytest_gpuenergy.tuning.trial import Trial
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_tuner.py")))
 
@@ -95,9 +95,9 @@ def test_no_search_is_begun_without_time_for_it(
 
 def test_the_curve_is_the_best_so_far() -> None:
     trials = [
-        (1.0, Trial(0, "compile")),
-        (2.0, Trial(1, "timed", 0.5)),
-        (3.0, Trial(2, "timed", 0.7)),
+        (1.0, Trial(index=0, outcome="compile")),
+        (2.0, Trial(index=1, outcome="timed", time_ms=0.5)),
+        (3.0, Trial(index=2, outcome="timed", time_ms=0.7)),
     ]
     search = tuner_process.Search(tuple(trials), 4.0, 0, None, "", None)
     assert search.summary()["curve"] == [(1.0, None), (2.0, 0.5), (3.0, 0.5)]
@@ -202,7 +202,7 @@ def test_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     assert list(watch.seen) == [0]
     path.write_text(first + '{"index": 1, "outcome": "compile"}\n')
     watch.look(2.0)
-    assert watch.seen[1] == (2.0, Trial(1, "compile"))
+    assert watch.seen[1] == (2.0, Trial(index=1, outcome="compile"))
 
 
 def test_what_becomes_known_later_does_not_move_a_trial(tmp_path: Path) -> None:
@@ -212,4 +212,4 @@ def test_what_becomes_known_later_does_not_move_a_trial(tmp_path: Path) -> None:
         with path.open("a") as stream:
             stream.write(json.dumps({"index": 0, "outcome": outcome, "time_ms": 0.5}) + "\n")
         watch.look(elapsed_s)
-    assert watch.seen == {0: (1.0, Trial(0, "correctness", 0.5))}
+    assert watch.seen == {0: (1.0, Trial(index=0, outcome="correctness", time_ms=0.5))}

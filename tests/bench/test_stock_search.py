@@ -13,7 +13,7 @@ import stock_search
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.tvm.trials import Trial
+from pytest_gpuenergy.tuning.trial import Trial
 
 
 def journal(path: Path) -> list[Trial]:

@@ -11,19 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.commands.kernels import choose_ranks
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.tvm import lowering
-from pytest_gpuenergy.tvm.records import (
-    Measured,
-    Record,
-    RecordFile,
-    dump_records,
-    file_name,
-)
-from pytest_gpuenergy.tvm.sampling import write_performance
+from pytest_gpuenergy.tuning.library import choose_ranks
+from pytest_gpuenergy.tuning.outcome import write_performance
+from pytest_gpuenergy.tuning.records import Measured, Record, RecordFile, dump_records, file_name
+from pytest_gpuenergy.tvm import store
+from pytest_gpuenergy.tvm.recipe import METASCHEDULE
 from pytest_gpuenergy.workloads import Conv2d
 
 TINY = Conv2d.of("tiny", 1, 6, 6, 4, 3, 3, 3, 1, 1)
@@ -37,7 +32,10 @@ def write_records(folder: Path, workload: Conv2d, *, gpu: str = "NVIDIA H200") -
         Record(1, "fastest", text, Measured(0.025, 400.0, 10.0, 700.0)),
         Record(2, "p50", text),
     )
-    file = RecordFile(workload, gpu, "580.1", "0.27.0", "{}", "2026-01-01", 64, 32, records)
+    toolchain = {"tvm": "0.27.0", "target": {}}
+    file = RecordFile(
+        workload, METASCHEDULE, gpu, "580.1", toolchain, "2026-01-01", 64, 32, records
+    )
     path = folder / file_name(workload)
     dump_records(file, path)
     return path
@@ -68,7 +66,7 @@ class Store:
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with records of two workloads, seen from a folder inside it."""
-    monkeypatch.setattr(lowering, "KernelStore", Store)
+    monkeypatch.setattr(store, "KernelStore", Store)
     for workload in (TINY, OTHER):
         write_records(tmp_path / "bench" / "records" / "nvidia-h200", workload)
     inside = tmp_path / "docs"

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.tvm.records import BANDS
+from pytest_gpuenergy.tuning.records import BANDS
 
 ROOT = Path(__file__).parent.parent.parent
 RAW = ROOT / "tests/data/case7_raw"
@@ -293,16 +293,19 @@ def test_times_too_short_for_gflops_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"i": 1}', "'i' is 1 instead of a list"),
-        ('{"r": []}', "'i' is missing"),
-        ('{"i": [[], []], "r": [[1], 0, 0, 0]}', "the task is empty"),
-        ('{"i": [["k", "t"], {}], "r": [[1], 0, 0, 0]}', "the state is {}"),
+        ('{"i": 1}', "i is an integer instead of a list"),
+        ('{"i": [["k"], []]}', "r is missing"),
+        ('{"i": [[], []], "r": [[1], 0, 0, 0]}', "its task has no workload key"),
+        ('{"i": [["k", "t"], {}], "r": [[1], 0, 0, 0]}', "i[1] is an object instead of a list"),
         ('{"i": [["k", "t"], []], "r": [[], 0, 0, 0]}', "no costs"),
-        ('{"i": [["k", "t"], []], "r": [[-1], 0, 0, 0]}', "a cost is -1"),
-        ('{"i": [["k", "t"], []], "r": [[NaN], 0, 0, 0]}', "NaN"),
-        ('{"i": [["k", "t"], []], "r": [[1], true, 0, 0]}', "the error number is True"),
+        ('{"i": [["k", "t"], []], "r": [[-1], 0, 0, 0]}', "r[0][0] is not greater than 0"),
+        ('{"i": [["k", "t"], []], "r": [[NaN], 0, 0, 0]}', "not complete JSON"),
+        (
+            '{"i": [["k", "t"], []], "r": [[1], true, 0, 0]}',
+            "r[1] is a boolean instead of an integer",
+        ),
         ("[" * 100_000, "nested too deeply"),
-        ("[0, [1]]", "it is [0, [1]] instead of an object"),
+        ("[0, [1]]", "the line is a list instead of an object"),
     ],
 )
 def test_a_foreign_line_is_named(tmp_path: Path, line: str, message: str) -> None:

@@ -22,8 +22,8 @@ from pytest_gpuenergy.energy.samples import (
     probe_sensor,
 )
 from pytest_gpuenergy.energy.source import CounterError
+from pytest_gpuenergy.engine.quick import QUICK
 from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.tvm.timing import QUICK
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 INSTANT = 186

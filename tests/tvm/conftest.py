@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.support.worker import Worker
-from pytest_gpuenergy.tvm.lowering import KernelStore
+from pytest_gpuenergy.tvm.store import KernelStore
 
 
 @pytest.fixture(scope="session")

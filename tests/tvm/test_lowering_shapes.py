@@ -10,8 +10,9 @@ import pytest
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.tvm.lowering import KernelStore
-from pytest_gpuenergy.tvm.records import Record, RecordFile
+from pytest_gpuenergy.tuning.records import Record, RecordFile
+from pytest_gpuenergy.tvm.recipe import METASCHEDULE
+from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import Conv2d
 
 pytestmark = pytest.mark.tvm
@@ -25,6 +26,7 @@ WORKLOADS = [
     Conv2d.of("atrous_depthwise", 1, 9, 11, 8, 8, 3, 3, 2, 3, 3, 8),
 ]
 TARGET = {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024}
+TOOLCHAIN = {"tvm": "0.27", "target": {}}
 
 
 @pytest.fixture
@@ -49,7 +51,9 @@ def one_thread_per_output(workload: Conv2d) -> RecordFile:
     arguments = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
     text = json.dumps([[trace, []], [1e-5], TARGET, arguments])
     records = (Record(1, "fastest", text),)
-    return RecordFile(workload, "Test GPU", "580.0", "0.27", "{}", "2026-11-21", 1, 1, records)
+    return RecordFile(
+        workload, METASCHEDULE, "Test GPU", "580.0", TOOLCHAIN, "2026-11-21", 1, 1, records
+    )
 
 
 @pytest.mark.parametrize("workload", [PLAIN, *WORKLOADS], ids=lambda workload: workload.name)

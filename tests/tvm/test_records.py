@@ -13,16 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tvm.records import (
-    Measured,
-    Record,
-    RecordFile,
-    dump_records,
-    file_name,
-    find_records,
-    load_records,
-    records_of,
-)
+from pytest_gpuenergy.tuning.library import find_records
+from pytest_gpuenergy.tuning.records import Measured, Record, RecordFile, dump_records, file_name
+from pytest_gpuenergy.tvm.records import load_records, records_of
 from pytest_gpuenergy.workloads import CASES, Conv2d, find_workload
 
 SHIPPED = Path(__file__).parents[2] / "bench" / "records" / "nvidia-h200"
@@ -87,7 +80,8 @@ def test_the_records_of_a_workload_are_found(path: Path, record_file: RecordFile
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.name[:5])
 def test_shipped_files_are_written_as_they_are(path: Path, tmp_path: Path) -> None:
     dump_records(load_records(path), tmp_path / path.name)
-    assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+    is_same = (tmp_path / path.name).read_bytes() == path.read_bytes()
+    assert is_same  # comparing megabytes in detail takes minutes
 
 
 def with_sizes(file: RecordFile, *sizes: int) -> RecordFile:
@@ -197,7 +191,7 @@ def test_figures_of_a_rank_that_is_not_there_are_refused(record_file: RecordFile
 @pytest.mark.parametrize("length", [0, 1, 100, 5000])
 def test_a_truncated_file_is_refused(path: Path, length: int) -> None:
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(InputError, match=r"not complete JSON: .* at line \d+"):
+    with pytest.raises(InputError, match=r"the document is not complete JSON"):
         load_records(path)
 
 
@@ -243,12 +237,15 @@ def test_a_number_that_is_none_is_refused(path: Path, number: str) -> None:
         (lambda d: d.update(format="other"), "format is 'other'"),
         (lambda d: d.pop("format"), "format is None"),
         (lambda d: d.update(version=99), "version is 99"),
-        (lambda d: d.pop("gpu"), "'gpu' is missing"),
-        (lambda d: d.update(gpu=3), "'gpu' is 3 instead of a text"),
+        (lambda d: d.pop("gpu"), "gpu is missing"),
+        (lambda d: d.update(gpu=3), "gpu is an integer instead of a string"),
         (lambda d: d.update(records=[]), "0 records"),
         (lambda d: d.update(records=d["records"] * 6), "30 records"),
         (lambda d: d["trials"].update(valid=2), "5 records of 2 valid trials"),
-        (lambda d: d["trials"].update(valid=True), "'valid' is True"),
+        (
+            lambda d: d["trials"].update(valid=True),
+            "trials.valid is a boolean instead of an integer",
+        ),
         (lambda d: d["workload"].update(name="../x"), "name is '../x'"),
         (lambda d: d["workload"].update(kind="fft"), "no kind of workload 'fft'"),
         (lambda d: d["workload"].update(depth=3), "has no 'depth'"),
@@ -260,10 +257,16 @@ def test_a_number_that_is_none_is_refused(path: Path, number: str) -> None:
             lambda d: d["workload"].update(dilation="2"),
             "dilation to be an integer of at least 1, not '2'",
         ),
-        (lambda d: d["records"][1].update(rank=1), "in entry 2 the rank is 1 instead of 2"),
-        (lambda d: d["records"][0].update(band="p33"), "in entry 1 the band is 'p33'"),
-        (lambda d: d["records"][4].update(record=[]), "in entry 5 the record has 0 parts"),
-        (lambda d: d["records"][0].update(record="x"), "'record' is 'x' instead of a list"),
+        (lambda d: d["records"][1].update(rank=1), "records[1].rank is 1 instead of 2"),
+        (
+            lambda d: d["records"][0].update(band="p33"),
+            "records[0].band is 'p33', which it cannot be",
+        ),
+        (lambda d: d["records"][4].update(record=[]), "in records[4] the record has 0 parts"),
+        (
+            lambda d: d["records"][0].update(record="x"),
+            "in records[0] the record is 'x' instead of a list",
+        ),
         (lambda d: d["records"][0]["record"].__setitem__(1, [1e10]), "failed trial"),
         (lambda d: d["records"][0]["record"].__setitem__(1, []), "run_secs is empty"),
         (lambda d: d["records"][0]["record"].__setitem__(1, [-1]), "a run time is -1"),
@@ -272,14 +275,17 @@ def test_a_number_that_is_none_is_refused(path: Path, number: str) -> None:
         (lambda d: d["records"][0]["record"][0][0].append(7), "instruction"),
         (lambda d: d["records"][0]["record"].__setitem__(2, 5), "the target is 5"),
         (lambda d: d["records"][0]["record"].__setitem__(3, [["x"]]), "an argument is"),
-        (lambda d: d["records"][0].update(measured={"time_ms": 1.0}), "'measured' has"),
+        (
+            lambda d: d["records"][0].update(measured={"time_ms": 1.0}),
+            "measured.power_w is missing",
+        ),
         (
             lambda d: d["records"][0].update(measured={**vars(FIGURES), "power_w": 0}),
-            "'power_w' is 0 instead of a positive number",
+            "records[0].measured.power_w is not greater than 0",
         ),
         (
             lambda d: d["records"][0].update(measured={**vars(FIGURES), "power_w": "1"}),
-            "'power_w' is '1' instead of a number",
+            "records[0].measured.power_w is a string instead of a number",
         ),
     ],
 )

@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tvm import database
-from pytest_gpuenergy.tvm.database import (
-    RECORD_FILE,
-    WORKLOAD_FILE,
-    Database,
-    load_database,
-)
+from pytest_gpuenergy.tvm.database import RECORD_FILE, WORKLOAD_FILE, Database, load_database
 
 RAW = Path(__file__).parent.parent / "data/case7_raw"
 
@@ -104,11 +99,11 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ("line", "message"),
     [
         ("{}", "instead of a list"),
-        ("[1]", "no pair"),
-        ('["0", []]', "the workload's number is '0'"),
+        ("[1]", "the line does not have 2 values"),
+        ('["0", []]', "[0] is a string instead of an integer"),
         ("[1, []]", "of workload 1, and there are 1"),
-        ("[-1, []]", "of workload -1"),
-        ("[0, [[[], []], [NaN], {}, []]]", "NaN"),
+        ("[-1, []]", "[0] is less than 0"),
+        ("[0, [[[], []], [NaN], {}, []]]", "not complete JSON"),
         ('[0, [[[], []], ["a"], {}, []]]', "a run time is 'a'"),
     ],
 )
@@ -122,7 +117,7 @@ def test_a_foreign_line_is_named(plain: Path, line: str, message: str) -> None:
 
 def test_a_foreign_workload_line_is_refused(plain: Path) -> None:
     (plain / WORKLOAD_FILE).write_text(json.dumps({"hash": 1}))
-    with pytest.raises(InputError, match=r"Line 1 .* instead of a hash and a stored workload"):
+    with pytest.raises(InputError, match=r"Line 1 .* the line is an object instead of a list"):
         load_database(plain)
 
 

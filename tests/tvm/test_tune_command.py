@@ -21,12 +21,13 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.control.lease import enforced_limit_w
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.library import find_records
+from pytest_gpuenergy.tuning.outcome import TuneResult
+from pytest_gpuenergy.tuning.tuner import Tuner
 from pytest_gpuenergy.tvm import requirements
 from pytest_gpuenergy.tvm.database import load_database
-from pytest_gpuenergy.tvm.records import find_records, load_records
-from pytest_gpuenergy.tvm.settings import SearchSettings
-from pytest_gpuenergy.tvm.tuner import Tuner, TuneResult
-from pytest_gpuenergy.workloads import Conv2d
+from pytest_gpuenergy.tvm.records import load_records
+from pytest_gpuenergy.workloads import Workload
 from pytest_gpuenergy.workloads.table import parse_shape
 
 EMULATED = ["--gpu-device", "emulated"]
@@ -128,7 +129,7 @@ def test_quick_takes_the_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_what_was_tuned_is_told_when_the_rest_was_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def half(_: Tuner, workloads: Sequence[Conv2d], __: SearchSettings) -> Iterator[TuneResult]:
+    def half(_: Tuner, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         yield result_of(workloads[0])
         raise InputError("1 of 2 workloads could not be tuned.")
 
@@ -145,7 +146,7 @@ def test_a_search_runs_under_its_power_cap_and_leaves_the_prior_one(
 ) -> None:
     limits = []
 
-    def look(tuner: Tuner, workloads: Sequence[Conv2d], _: SearchSettings) -> Iterator[TuneResult]:
+    def look(tuner: Tuner, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         limits.append(enforced_limit_w(tuner.device))
         yield from map(result_of, workloads)
 
@@ -162,7 +163,7 @@ def tuned_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the workloads that the command tunes, instead of tuning them."""
     names: list[str] = []
 
-    def note(_: Tuner, workloads: Sequence[Conv2d], __: SearchSettings) -> Iterator[TuneResult]:
+    def note(_: Tuner, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         for workload in workloads:
             names.append(workload.name)
             yield result_of(workload)
@@ -171,7 +172,7 @@ def tuned_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def result_of(workload: Conv2d) -> TuneResult:
+def result_of(workload: Workload) -> TuneResult:
     path = Path(f"{workload.name}_conv2d.json")
     return TuneResult(
         workload.name, path, "2026-11-21T00:00:00+00:00", 1, 1, 1, 1.0, 1.0, (1.0,), (), 1, 1, None
@@ -251,6 +252,7 @@ def test_a_tuning_begins_with_what_a_killed_run_has_left(
         (["--case", ","], "No workload is named"),
         (["--network", "alexnet"], "no network 'alexnet'"),
         (["--shape", "1,2,3"], "--shape '1,2,3' is not understood"),
+        (["--shape", "fft:1024"], "There is no kind of workload 'fft': choose one of conv2d"),
         (["--case", "case1", "--objective", "speed"], "--objective"),
         (["--case", "case1", "--powercap", "9", *EMULATED], "--powercap 9: this GPU's table has"),
         (["--case", "case1", "--powercap", "all", *EMULATED], "takes one power limit"),

@@ -9,10 +9,10 @@ from typing import Any
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.tvm.conv2d import Conv2dOperator
 from pytest_gpuenergy.tvm.conv2d_forms import GemmForm, as_gemm
+from pytest_gpuenergy.tvm.generators import space_generator
 from pytest_gpuenergy.tvm.lower import Lowerer, apply_trace, cuda_target, to_kernel
 from pytest_gpuenergy.tvm.requirements import without_tensor_intrinsics
 from pytest_gpuenergy.tvm.settings import Space
-from pytest_gpuenergy.tvm.spaces import space_generator
 from pytest_gpuenergy.workloads import Conv2d
 
 

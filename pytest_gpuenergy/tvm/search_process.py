@@ -1,7 +1,7 @@
-"""The search's own process: MetaSchedule proposes schedules and learns from their scores.
+"""A search process: MetaSchedule proposes schedules and learns from what they cost.
 
 It neither lowers nor runs anything. TVM may end its process, which is why it has one of its own;
-`Proposals` is the parent's side. TVM is imported inside the functions.
+`TvmProposer` is the parent's side. TVM is imported inside the functions.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import json
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import parse
+from pytest_gpuenergy.tuning.space import Feedback
+from pytest_gpuenergy.tvm.generators import space_generator
 from pytest_gpuenergy.tvm.lower import cuda_target, first_line
 from pytest_gpuenergy.tvm.operators import operator_of
 from pytest_gpuenergy.tvm.record_form import check_record
 from pytest_gpuenergy.tvm.requirements import import_tvm, without_tensor_intrinsics
 from pytest_gpuenergy.tvm.settings import SearchSettings
-from pytest_gpuenergy.tvm.spaces import space_generator
 from pytest_gpuenergy.workloads.workload import Workload
 
 _NO_END = 1 << 30
@@ -32,15 +32,7 @@ _SEEDS_APART = 15_485_863  # further than a search has trials
 _MOST_OF_OTHERS = 64
 
 
-@dataclass(frozen=True)
-class Scored:
-    """A schedule and what it is worth to the search: seconds, or None when it failed."""
-
-    record: str
-    score_s: float | None
-
-
-class Searcher:
+class ScheduleSearch:
     """Proposes schedules of one workload; the child's side.
 
     Args:
@@ -70,7 +62,7 @@ class Searcher:
         self._workload = workload
         self._settings = settings
         self._number, self._processes = number, processes
-        self._scores_s: list[float] = []
+        self._costs_s: list[float] = []
         self._target = cuda_target(architecture)
         self._module = operator_of(workload).module(workload)
         self._database = ms.database.MemoryDatabase()
@@ -80,7 +72,7 @@ class Searcher:
         self._proposed: dict[str, Any] = {}
         self._context: Any = None
 
-    def begin(self, known: Sequence[Scored]) -> None:
+    def begin(self, known: Sequence[Feedback]) -> None:
         """Get ready to propose, after a search that has found ``known``.
 
         That one's length is part of the seed, so that its proposals are not made again. Each
@@ -108,7 +100,7 @@ class Searcher:
             )
         share = known[self._number :: self._processes]
         others = (t for i, t in enumerate(known) if i % self._processes != self._number)
-        rest = sorted(others, key=_score_s)
+        rest = sorted(others, key=_cost_s)
         self._learn(share, commit=True)
         self._learn(rest[:_MOST_OF_OTHERS], commit=False)
 
@@ -129,11 +121,11 @@ class Searcher:
             self._proposed.update(zip(texts, found, strict=True))
         return texts
 
-    def learn(self, trials: Sequence[Scored]) -> None:
-        """Learn what schedules are worth: those proposed here, or by another process."""
-        self._learn(trials, commit=False)
+    def learn(self, feedback: Sequence[Feedback]) -> None:
+        """Learn what schedules cost: those proposed here, or by another process."""
+        self._learn(feedback, commit=False)
 
-    def _learn(self, trials: Sequence[Scored], *, commit: bool) -> None:
+    def _learn(self, feedback: Sequence[Feedback], *, commit: bool) -> None:
         """Teach the cost model; the next generation descends from what is in the database.
 
         Of others' schedules (unless ``commit``) only the better half is learned, because each has
@@ -142,26 +134,26 @@ class Searcher:
         """
         read = self._ms.database.TuningRecord.from_json
         candidates, results = [], []
-        scores_s = [trial.score_s for trial in trials if trial.score_s is not None]
-        best_s = min(self._scores_s, default=math.inf)
-        self._scores_s += scores_s
-        typical_s = median(self._scores_s) if self._scores_s else math.inf
+        costs_s = [one.cost_s for one in feedback if one.cost_s is not None]
+        best_s = min(self._costs_s, default=math.inf)
+        self._costs_s += costs_s
+        typical_s = median(self._costs_s) if self._costs_s else math.inf
         with _told():
-            for trial in trials:
-                candidate = self._proposed.pop(trial.record, None)
-                if trial.score_s is None:
+            for one in feedback:
+                candidate = self._proposed.pop(one.recipe, None)
+                if one.cost_s is None:
                     continue  # a failed one says nothing of how fast its like are
                 ours = commit or candidate is not None
-                if not ours and trial.score_s > typical_s:
+                if not ours and one.cost_s > typical_s:
                     continue
                 if candidate is None:
-                    record = read(check_record(parse(trial.record)), self._stored)
+                    record = read(check_record(parse(one.recipe)), self._stored)
                     candidate = record.as_measure_candidate()
-                if ours or trial.score_s < best_s:
-                    best_s = trial.score_s
-                    self._database.commit_tuning_record(self._record(candidate, trial.score_s))
+                if ours or one.cost_s < best_s:
+                    best_s = one.cost_s
+                    self._database.commit_tuning_record(self._record(candidate, one.cost_s))
                 candidates.append(candidate)
-                results.append(self._ms.runner.RunnerResult([trial.score_s], None))
+                results.append(self._ms.runner.RunnerResult([one.cost_s], None))
             if candidates:
                 self._model.update(self._context, candidates, results)
 
@@ -169,9 +161,9 @@ class Searcher:
         seed = self._settings.seed + length + self._number * _SEEDS_APART
         return seed % _LARGEST_SEED + 1
 
-    def _record(self, candidate: Any, score_s: float) -> Any:
+    def _record(self, candidate: Any, cost_s: float) -> Any:
         return self._ms.database.TuningRecord(
-            candidate.sch.trace, self._stored, [score_s], self._target, candidate.args_info
+            candidate.sch.trace, self._stored, [cost_s], self._target, candidate.args_info
         )
 
     def _strategy(self) -> Any:
@@ -187,8 +179,8 @@ class Searcher:
         )
 
 
-def _score_s(trial: Scored) -> float:
-    return math.inf if trial.score_s is None else trial.score_s
+def _cost_s(one: Feedback) -> float:
+    return math.inf if one.cost_s is None else one.cost_s
 
 
 def _json(value: Any) -> str:

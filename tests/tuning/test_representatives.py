@@ -7,27 +7,27 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.tvm.records import BANDS
-from pytest_gpuenergy.tvm.representatives import Representative, Trial, representatives
+from pytest_gpuenergy.tuning.records import BANDS
+from pytest_gpuenergy.tuning.representatives import Contender, Representative, representatives
 
 TIMES = st.floats(min_value=1e-3, max_value=1e3)
 
 
 @st.composite
-def searches(draw: st.DrawFn, min_size: int = 0) -> list[Trial]:
+def searches(draw: st.DrawFn, min_size: int = 0) -> list[Contender]:
     times = draw(st.lists(TIMES, min_size=min_size, max_size=120))
     return [
-        Trial(time_ms, (f"trace{number}", f"kernel{draw(st.integers(0, 200))}"))
+        Contender(time_ms, (f"trace{number}", f"kernel{draw(st.integers(0, 200))}"))
         for number, time_ms in enumerate(times)
     ]
 
 
-def hundred() -> list[Trial]:
+def hundred() -> list[Contender]:
     """101 different trials that take 1, 2, .. 101 ms, so that percentile q is at place q."""
-    return [Trial(float(place), (f"t{place}",)) for place in range(1, 102)]
+    return [Contender(float(place), (f"t{place}",)) for place in range(1, 102)]
 
 
-def distinct_count(trials: list[Trial]) -> int:
+def distinct_count(trials: list[Contender]) -> int:
     seen: set[str] = set()
     count = 0
     for trial in sorted(trials, key=lambda trial: trial.time_ms):
@@ -67,12 +67,16 @@ def test_a_rejected_trial_is_replaced_by_the_next_nearest_and_nothing_else_chang
 
 
 def test_equal_kernels_are_one_and_the_fastest_of_them_counts() -> None:
-    trials = [Trial(2.0, ("a", "k")), Trial(1.0, ("b", "k")), Trial(3.0, ("b", "other"))]
+    trials = [
+        Contender(2.0, ("a", "k")),
+        Contender(1.0, ("b", "k")),
+        Contender(3.0, ("b", "other")),
+    ]
     assert [pick.index for pick in representatives(trials, 25)] == [1]
 
 
 @given(searches(), st.integers(0, 25))
-def test_there_are_as_many_as_wanted_or_as_there_are(trials: list[Trial], count: int) -> None:
+def test_there_are_as_many_as_wanted_or_as_there_are(trials: list[Contender], count: int) -> None:
     assert len(representatives(trials, count)) == min(count, distinct_count(trials)) or (
         # Later bands have no part in very small counts.
         count < len(BANDS)
@@ -80,14 +84,14 @@ def test_there_are_as_many_as_wanted_or_as_there_are(trials: list[Trial], count:
 
 
 @given(searches(), st.integers(0, 25))
-def test_none_is_chosen_twice_nor_its_like(trials: list[Trial], count: int) -> None:
+def test_none_is_chosen_twice_nor_its_like(trials: list[Contender], count: int) -> None:
     picks = representatives(trials, count)
     identities = [identity for pick in picks for identity in trials[pick.index].identities]
     assert len(set(identities)) == len(identities)
 
 
 @given(searches(), st.integers(1, 25))
-def test_they_are_sorted_and_begin_with_the_fastest(trials: list[Trial], count: int) -> None:
+def test_they_are_sorted_and_begin_with_the_fastest(trials: list[Contender], count: int) -> None:
     times = [trials[pick.index].time_ms for pick in representatives(trials, count)]
     assert times == sorted(times)
     if trials:
@@ -95,9 +99,11 @@ def test_they_are_sorted_and_begin_with_the_fastest(trials: list[Trial], count: 
 
 
 @given(searches(min_size=1), st.data())
-def test_the_order_of_the_trials_does_not_matter(trials: list[Trial], data: st.DataObject) -> None:
+def test_the_order_of_the_trials_does_not_matter(
+    trials: list[Contender], data: st.DataObject
+) -> None:
     trials = [
-        Trial(number + trial.time_ms, trial.identities) for number, trial in enumerate(trials)
+        Contender(number + trial.time_ms, trial.identities) for number, trial in enumerate(trials)
     ]
     times = sorted({trial.time_ms for trial in trials})
     trials = [next(t for t in trials if t.time_ms == time_ms) for time_ms in times]
@@ -108,6 +114,6 @@ def test_the_order_of_the_trials_does_not_matter(trials: list[Trial], data: st.D
 
 
 @given(searches(min_size=1), st.data())
-def test_the_rejected_are_never_chosen(trials: list[Trial], data: st.DataObject) -> None:
+def test_the_rejected_are_never_chosen(trials: list[Contender], data: st.DataObject) -> None:
     rejected = data.draw(st.sets(st.integers(0, len(trials) - 1)))
     assert rejected.isdisjoint(pick.index for pick in representatives(trials, 25, rejected))

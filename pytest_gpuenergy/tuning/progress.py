@@ -10,12 +10,12 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, TextIO
 
-from pytest_gpuenergy.tvm.trials import Trial
+from pytest_gpuenergy.tuning.trial import Trial
 
 _TELL_EVERY_S = 3.0
 
 
-class Progress:
+class SearchProgress:
     """Counts the trials of one workload's search and tells of them; a context manager.
 
     Args:
@@ -83,7 +83,7 @@ class Progress:
             f"failed: {kinds or 'none'}, {rate:.0f} trials/min, {_duration(left_s)} left"
         )
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> SearchProgress:
         return self
 
     def __exit__(
@@ -107,11 +107,10 @@ class _Display:
 
     def __init__(self, stream: TextIO, wanted: int, done: int) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bars
+        from rich.progress import BarColumn, Progress, TextColumn
 
         columns: list[Any] = [BarColumn(bar_width=24), TextColumn("{task.description}")]
-        self._bars = Bars(*columns, console=Console(file=stream), transient=True)
+        self._bars = Progress(*columns, console=Console(file=stream), transient=True)
         self._task = self._bars.add_task("", total=wanted, completed=done)
         self._bars.start()
 

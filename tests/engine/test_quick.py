@@ -12,10 +12,10 @@ from tuning_fakes import FakeDevice
 from pytest_gpuenergy.devices.device import Timeline
 from pytest_gpuenergy.devices.emulated.device import _VirtualRepeater
 from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.engine.quick import measure_time_ms, median_time_ms, verify_timed
 from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.tvm.timing import measure_time_ms, median_time_ms, verify_timed
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
 WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)

@@ -1,40 +1,35 @@
 """The raw results of a search, on disk: every trial, written as soon as it has ended.
 
-A folder holds MetaSchedule's own database (a line for every trial, failed ones too), and
-``trials.jsonl``, which tells how each ended. Both are only ever added to, line by line, so that a
+A folder holds a file of recipes in their own form, a line for every trial, failed ones too, and
+``trials.jsonl``, which says how each ended. Both are only ever added to, line by line, so that a
 search that is killed loses at most the trial in flight, and can be continued.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
 from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from msgspec.structs import replace
+
 from pytest_gpuenergy.control.lease import enforced_limit_w
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.support.errors import InputError, OutputError
 from pytest_gpuenergy.support.files import lock, open_file, write_atomically
-from pytest_gpuenergy.support.json_input import FormError, parse, read_bytes
-from pytest_gpuenergy.tvm.database import (
-    RECORD_FILE,
-    WORKLOAD_FILE,
-    DatabaseRecord,
-    load_database,
-)
-from pytest_gpuenergy.tvm.record_form import check_record
-from pytest_gpuenergy.tvm.trials import IDENTITY_FILE, TRIALS_FILE, Trial, read_trials
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
+from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.tuning.space import RecipeForm
+from pytest_gpuenergy.tuning.trial import IDENTITY_FILE, TRIALS_FILE, Trial, read_trials
 from pytest_gpuenergy.workloads.registry import from_parameters, to_parameters
 from pytest_gpuenergy.workloads.workload import Workload
 
 _LARGEST_BYTES = 1 << 20
 _LARGEST_LIST_BYTES = 1 << 30
-_FAILED_S = 1e10
 
 
 class RawLog:
@@ -44,14 +39,21 @@ class RawLog:
         folder: created, or continued if it holds a search of the same.
         workload: what is searched.
         device: where.
+        form: of the recipes.
+
+    Attributes:
+        trials: all there are.
+        recipes: those of the trials, as they are kept.
 
     Raises:
         InputError: the folder holds a search of something else, on another GPU or under another
             power limit, is damaged, cannot be written, or another process writes to it.
     """
 
-    def __init__(self, folder: Path, workload: Workload, device: Device) -> None:
+    def __init__(self, folder: Path, workload: Workload, device: Device, form: RecipeForm) -> None:
         self.folder = folder
+        self._form = form
+        self._recipes_path = folder / form.file_name
         identity = {
             "workload": to_parameters(workload),
             "gpu": gpu_name(device),
@@ -66,42 +68,28 @@ class RawLog:
                 self._events = stack.enter_context(_opened(folder / TRIALS_FILE))
                 _lock(self._events, folder)
                 self.trials = _read_trials(folder / TRIALS_FILE)
-                records = _read_records(folder)
-                self.records = [record.text for record in records]
+                self.recipes = self._read_recipes()
                 self._agree()
-                _check(folder / RECORD_FILE, records, self.trials)
-                self._database = stack.enter_context(_opened(folder / RECORD_FILE))
+                self._check_recipes()
+                self._lines = stack.enter_context(_opened(self._recipes_path))
             except OSError as error:
                 path = error.filename or folder
                 raise InputError(f"{path} cannot be written: {error.strerror}.") from None
             stack.pop_all()
 
-    def keep_workload(self, stored: str) -> None:
-        """Write ``stored``, the line of ``database_workload.json``, if there is none yet.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
-        path = self.folder / WORKLOAD_FILE
-        if not path.exists():
-            with _written(path):
-                write_atomically(path, stored + "\n")
-
-    def add(self, record: str, trial: Trial) -> Trial:
-        """Write down how the trial of ``record`` ended; its ``index`` is set here.
+    def add(self, recipe: str, trial: Trial) -> Trial:
+        """Write down how the trial of ``recipe`` ended; its ``index`` is set here.
 
         Raises:
             OutputError: it cannot be written.
         """
         trial = replace(trial, index=len(self.trials))
-        content = json.loads(record)
-        content[1] = [_FAILED_S if trial.time_ms is None else trial.time_ms / 1e3]
-        text = json.dumps(content, separators=(",", ":"))
-        with _written(self.folder / RECORD_FILE):
-            self._database.write(f"[0,{text}]\n")
+        kept = self._form.with_time(recipe, trial.time_ms)
+        with writing(self._recipes_path):
+            self._lines.write(self._form.line(kept) + "\n")
         self._write(trial)
         self.trials.append(trial)
-        self.records.append(text)
+        self.recipes.append(kept)
         return trial
 
     def amend(self, trial: Trial) -> None:
@@ -122,31 +110,54 @@ class RawLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for stream in (self._database, self._events):
-            with suppress(OSError):  # of a line that could not be written, which has been told
+        for stream in (self._lines, self._events):
+            with suppress(OSError):  # of a line that could not be written, which has been reported
                 stream.close()
 
     def _write(self, trial: Trial) -> None:
-        known = {name: value for name, value in asdict(trial).items() if value is not None}
-        with _written(self.folder / TRIALS_FILE):
-            self._events.write(json.dumps(known) + "\n")
+        with writing(self.folder / TRIALS_FILE):
+            self._events.write(encode(trial).decode() + "\n")
+
+    def _read_recipes(self) -> list[str]:
+        if not self._recipes_path.exists():
+            return []
+        _drop_torn_line(self._recipes_path)
+        return self._form.read(self._recipes_path)
+
+    def _check_recipes(self) -> None:
+        """Refuse recipes that no search has written: the search is given those that ran."""
+        for line, (recipe, trial) in enumerate(
+            zip(self.recipes, self.trials, strict=True), start=1
+        ):
+            try:
+                self._form.check_stored(recipe, ran=trial.time_ms is not None)
+            except FormError as error:
+                raise InputError(
+                    f"Line {line} of {self._recipes_path} cannot be used, because {error}: restore "
+                    "the file, or name another folder with --out."
+                ) from None
 
     def _agree(self) -> None:
         """Drop what a killed search wrote in one of the files only."""
-        count = min(len(self.trials), len(self.records))
-        if len(self.records) > count:
-            _truncate(self.folder / RECORD_FILE, count)
+        count = min(len(self.trials), len(self.recipes))
+        if len(self.recipes) > count:
+            _truncate(self._recipes_path, count)
         if len(self.trials) > count:
             raise InputError(
-                f"{self.folder / RECORD_FILE} has {len(self.records)} trials and "
+                f"{self._recipes_path} has {len(self.recipes)} trials and "
                 f"{TRIALS_FILE} {len(self.trials)}: restore them, or name another folder with "
                 "--out."
             )
-        del self.records[count:]
+        del self.recipes[count:]
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """Report what keeps a search from writing ``path``.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     try:
         yield
     except OSError as error:
@@ -158,11 +169,6 @@ def _written(path: Path) -> Iterator[None]:
 def gpu_name(device: Device) -> str:
     """The device's name for record files; an emulated one is called so."""
     return f"{device.name} (emulated)" if device.emulated else device.name
-
-
-def trace_of(record: str) -> str:
-    """What makes a schedule the same as another one."""
-    return json.dumps(json.loads(record)[0], separators=(",", ":"))
 
 
 def _opened(path: Path) -> TextIOWrapper:
@@ -183,7 +189,7 @@ def _identify(path: Path, identity: dict[str, Any]) -> None:
         write_atomically(path, json.dumps(identity, indent=2) + "\n")
         return
     try:
-        found = parse(read_bytes(path, "description of a search", _LARGEST_BYTES))
+        found = decode(read_bytes(path, "description of a search", _LARGEST_BYTES), Any)
     except FormError as error:
         raise InputError(
             f"{path} cannot be used, because {error}: name another folder with --out."
@@ -206,32 +212,8 @@ def _with_kind(found: Any) -> Any:
 
 
 def _read_trials(path: Path) -> list[Trial]:
-    if not path.exists():
-        return []
     _drop_torn_line(path)
     return read_trials(path)
-
-
-def _read_records(folder: Path) -> tuple[DatabaseRecord, ...]:
-    path = folder / RECORD_FILE
-    if not path.exists():
-        return ()
-    _drop_torn_line(path)
-    return load_database(path).records
-
-
-def _check(path: Path, records: Sequence[DatabaseRecord], trials: Sequence[Trial]) -> None:
-    """Refuse records that are programs: TVM is given those of the trials that ran."""
-    for record, trial in zip(records, trials, strict=False):
-        if record.failed and trial.time_ms is None:
-            continue
-        try:
-            check_record(json.loads(record.text))
-        except FormError as error:
-            raise InputError(
-                f"Line {record.line} of {path} cannot be used, because {error}: restore the file, "
-                "or name another folder with --out."
-            ) from None
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuenergy.engine.objective import Evaluation, cost_ms, promising, typical_power_w
 from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.tvm.objective import equivalent_ms, promising, typical_power_w
-from pytest_gpuenergy.tvm.trials import Trial
 
 TIMES = st.floats(min_value=1e-3, max_value=1e3)
 POWERS = st.floats(min_value=50.0, max_value=700.0)
 objectives = st.sampled_from(METRICS)
 
 
-def cost(objective: Metric, trial: Trial) -> float:
+def cost(objective: Metric, trial: Evaluation) -> float:
     assert trial.time_ms is not None
     assert trial.power_w is not None
     return {
@@ -28,16 +27,16 @@ def cost(objective: Metric, trial: Trial) -> float:
 
 
 @st.composite
-def measured(draw: st.DrawFn) -> Trial:
-    return Trial(0, "timed", time_ms=draw(TIMES), power_w=draw(POWERS))
+def measured(draw: st.DrawFn) -> Evaluation:
+    return Evaluation(outcome="timed", time_ms=draw(TIMES), power_w=draw(POWERS))
 
 
 @given(objectives, measured(), measured(), POWERS)
 def test_it_ranks_as_the_cost_does(
-    objective: Metric, one: Trial, other: Trial, typical_w: float
+    objective: Metric, one: Evaluation, other: Evaluation, typical_w: float
 ) -> None:
     costs = [cost(objective, trial) for trial in (one, other)]
-    times = [equivalent_ms(objective, trial, typical_w) for trial in (one, other)]
+    times = [cost_ms(objective, trial, typical_w) for trial in (one, other)]
     if costs[0] < costs[1] * (1 - 1e-9):
         assert times[0] < times[1]
 
@@ -46,25 +45,27 @@ def test_it_ranks_as_the_cost_does(
 def test_a_kernel_of_typical_power_counts_by_its_time(
     objective: Metric, time_ms: float, typical_w: float
 ) -> None:
-    trial = Trial(0, "timed", time_ms=time_ms, power_w=typical_w)
-    assert equivalent_ms(objective, trial, typical_w) == pytest.approx(time_ms)
-    assert equivalent_ms(objective, Trial(0, "timed", time_ms=time_ms), typical_w) == time_ms
+    trial = Evaluation(outcome="timed", time_ms=time_ms, power_w=typical_w)
+    assert cost_ms(objective, trial, typical_w) == pytest.approx(time_ms)
+    assert cost_ms(objective, Evaluation(outcome="timed", time_ms=time_ms), typical_w) == time_ms
 
 
 @given(objectives)
 def test_a_failed_trial_is_the_worst(objective: Metric) -> None:
-    assert equivalent_ms(objective, Trial(0, "timeout"), 300.0) == math.inf
+    assert cost_ms(objective, Evaluation(outcome="timeout"), 300.0) == math.inf
 
 
 @given(st.lists(measured(), max_size=9))
-def test_the_typical_power_is_between_the_known_ones(trials: list[Trial]) -> None:
-    typical_w = typical_power_w([*trials, Trial(0, "timeout"), Trial(0, "timed", time_ms=1.0)])
+def test_the_typical_power_is_between_the_known_ones(trials: list[Evaluation]) -> None:
+    typical_w = typical_power_w(
+        [*trials, Evaluation(outcome="timeout"), Evaluation(outcome="timed", time_ms=1.0)]
+    )
     powers = [trial.power_w for trial in trials if trial.power_w]
     assert typical_w is None if not powers else min(powers) <= typical_w <= max(powers)
 
 
-def batch(*times_ms: float) -> list[Trial]:
-    return [Trial(i, "timed", time_ms=time_ms) for i, time_ms in enumerate(times_ms)]
+def batch(*times_ms: float) -> list[Evaluation]:
+    return [Evaluation(outcome="timed", time_ms=time_ms) for time_ms in times_ms]
 
 
 def test_no_power_is_measured_for_the_objective_time() -> None:
@@ -73,16 +74,19 @@ def test_no_power_is_measured_for_the_objective_time() -> None:
 
 def test_the_fastest_quarter_is_promising() -> None:
     trials = batch(8.0, 1.0, 3.0, 2.0, 5.0, 4.0, 7.0, 6.0)
-    assert [trial.time_ms for trial in promising("edp", trials, trials)] == [1.0, 2.0]
+    assert promising("edp", trials, trials) == [1, 3]
 
 
 def test_failed_trials_are_not_promising() -> None:
-    trials = [Trial(0, "timeout"), *batch(1.0)]
-    assert [trial.time_ms for trial in promising("energy", trials, trials)] == [1.0]
+    trials = [Evaluation(outcome="timeout"), *batch(1.0)]
+    assert promising("energy", trials, trials) == [1]
 
 
 def test_what_cannot_become_the_best_is_not_measured() -> None:
-    known = [Trial(9, "timed", time_ms=1.0, power_w=400.0), Trial(8, "timed", 9.0, power_w=100.0)]
+    known = [
+        Evaluation(outcome="timed", time_ms=1.0, power_w=400.0),
+        Evaluation(outcome="timed", time_ms=9.0, power_w=100.0),
+    ]
     # At the least power known, a quarter of the best's: twice its time costs the same product.
     assert promising("edp", batch(1.9), known)
     assert not promising("edp", batch(2.1), known)
@@ -90,8 +94,8 @@ def test_what_cannot_become_the_best_is_not_measured() -> None:
 
 @given(objectives, st.lists(TIMES, min_size=1, max_size=64), st.lists(measured(), max_size=9))
 def test_the_fastest_of_a_batch_comes_first(
-    objective: Metric, times_ms: list[float], known: list[Trial]
+    objective: Metric, times_ms: list[float], known: list[Evaluation]
 ) -> None:
-    chosen = [trial.time_ms for trial in promising(objective, batch(*times_ms), known)]
+    chosen = [times_ms[place] for place in promising(objective, batch(*times_ms), known)]
     assert chosen == sorted(times_ms)[: len(chosen)]
     assert len(chosen) <= math.ceil(len(times_ms) / 4)

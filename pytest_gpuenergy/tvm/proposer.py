@@ -7,19 +7,22 @@ from the trials of all. Knows records and kernels, not TVM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.worker import WITHOUT_GPU, Worker, WorkerDiedError, WorkerTimeoutError
-from pytest_gpuenergy.tvm.lowering import KernelStore
+from pytest_gpuenergy.tuning.raw_log import writing
+from pytest_gpuenergy.tuning.space import Candidate, Feedback
+from pytest_gpuenergy.tvm.database import WORKLOAD_FILE
 from pytest_gpuenergy.tvm.requirements import crash_hint
-from pytest_gpuenergy.tvm.searcher import Scored
 from pytest_gpuenergy.tvm.settings import SearchSettings
+from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads.workload import Workload
 
 _TIMEOUT_S = 600.0
@@ -29,16 +32,10 @@ _MOST_DEATHS = 3
 _LOOK_UP_S = 0.2
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A proposed schedule, and its kernel or why it has none."""
-
-    record: str
-    kernel: Kernel | KernelFault
-
-
-class Proposals:
+class TvmProposer:
     """The search processes of a workload and what is made of their proposals; a context manager.
+
+    They begin at once. See `tuning.space.Proposer`.
 
     Args:
         workload: what is searched.
@@ -46,7 +43,8 @@ class Proposals:
         settings: how to search; `SearchSettings.processes` tells how many processes.
         store: lowers.
         prepare: begins to compile a kernel.
-        known: trials of earlier searches with their scores, for a search process that begins.
+        folder: where `WORKLOAD_FILE` goes, which MetaSchedule's database refers to.
+        known: what earlier searches have found, for a search process that begins.
     """
 
     def __init__(
@@ -56,76 +54,76 @@ class Proposals:
         settings: SearchSettings,
         store: KernelStore,
         prepare: Callable[[Kernel], object],
-        known: Callable[[], Sequence[Scored]],
+        folder: Path,
+        known: Callable[[], Sequence[Feedback]],
     ) -> None:
         self._workload = workload
         self._store = store
         self._prepare = prepare
+        self._workload_path = folder / WORKLOAD_FILE
+        self._stored: str | None = None
         self._searches = [
             _Search(workload, architecture, settings, number, known)
             for number in range(settings.processes)
         ]
         self._making: dict[Future[list[Candidate]], _Search] = {}
+        self._request()
 
     @property
     def processes(self) -> int:
         """How many search at the same time."""
         return len(self._searches)
 
-    def stored_workload(self, stop: Event | None = None) -> str | None:
-        """The line of the computation in ``database_workload.json``; waits for it.
-
-        None when ``stop`` is set meanwhile.
-
-        Raises:
-            InputError: TVM's search failed.
-        """
-        future = self._searches[0].submit(self._searches[0].stored_workload)
-        stored: str | None = future.result() if _done([future], stop) else None
-        return stored
-
-    def request(self) -> None:
-        """Let every search that is idle make its next batch."""
-        busy = set(self._making.values())
-        for search in self._searches:
-            if search not in busy:
-                self._making[search.submit(self._make, search)] = search
-
-    def take(self, stop: Event | None = None) -> list[Candidate]:
-        """The batch of requested ones that is there first; waits for one.
-
-        It is empty when its search finds no more, and when ``stop`` is set meanwhile.
-
-        Raises:
-            InputError: TVM's search failed.
-            ValueError: none was requested.
-        """
+    def take(self, wanted: int, stop: Event) -> list[Candidate]:
+        """The batch that is there first; see `tuning.space.Proposer.take`."""
         if not self._making:
-            raise ValueError("no batch was requested")
-        if not (done := _done(self._making, stop)):
+            self._request()
+        done: set[Future[list[Candidate]]] = set()
+        while not done and not stop.is_set():
+            done = wait(self._making, _LOOK_UP_S, FIRST_COMPLETED).done
+        if not done:
             return []
         first = next(future for future in self._making if future in done)
         del self._making[first]
-        return first.result()
+        batch = first.result()
+        self._keep_workload()
+        if len(batch) < wanted:
+            self._request()
+        return batch
 
-    def learn(self, trials: Sequence[Scored]) -> None:
-        """Tell all searches what schedules were worth, each before its next batch."""
+    def learn(self, feedback: Sequence[Feedback]) -> None:
+        """Tell all searches what schedules cost, each before its next batch."""
         for search in self._searches:
-            search.tell(trials)
+            search.tell(feedback)
 
     def close(self) -> None:
         """End the processes at once. Idempotent."""
         for search in self._searches:
             search.close()
 
-    def __enter__(self) -> Proposals:
+    def __enter__(self) -> TvmProposer:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _request(self) -> None:
+        """Let every search that is idle make its next batch."""
+        busy = set(self._making.values())
+        for search in self._searches:
+            if search not in busy:
+                self._making[search.submit(self._make, search)] = search
+
+    def _keep_workload(self) -> None:
+        """Write what the database's records are of, if that is not there yet."""
+        if self._stored is not None and not self._workload_path.exists():
+            with writing(self._workload_path):
+                write_atomically(self._workload_path, self._stored + "\n")
+
     def _make(self, search: _Search) -> list[Candidate]:
         records = search.propose()
+        if self._stored is None:
+            self._stored = search.stored_workload()
         futures = [self._store.lower(self._workload, record) for record in records]
         candidates = []
         # In order: `as_completed` would wait forever for those that `KernelStore.close` drops.
@@ -145,17 +143,17 @@ class _Search:
         architecture: str,
         settings: SearchSettings,
         number: int,
-        known: Callable[[], Sequence[Scored]],
+        known: Callable[[], Sequence[Feedback]],
     ) -> None:
         self._name = workload.name
         self._known = known
         self._worker = Worker(
-            "pytest_gpuenergy.tvm.searcher:Searcher",
+            "pytest_gpuenergy.tvm.search_process:ScheduleSearch",
             *(workload, architecture, settings.of_process(), number, settings.processes),
             environment=WITHOUT_GPU,
         )
         self._background = ThreadPoolExecutor(1, thread_name_prefix=f"search-{number}")
-        self._untold: list[Scored] = []
+        self._untold: list[Feedback] = []
         self._lock = Lock()
         self._begun = self._closed = False
         self._deaths = 0
@@ -177,10 +175,10 @@ class _Search:
         records: list[str] = self._call("propose")
         return records
 
-    def tell(self, trials: Sequence[Scored]) -> None:
-        """Keep trials to learn from."""
+    def tell(self, feedback: Sequence[Feedback]) -> None:
+        """Keep what there is to learn from."""
         with self._lock:
-            self._untold += trials
+            self._untold += feedback
 
     def close(self) -> None:
         """End the process at once."""
@@ -206,14 +204,6 @@ class _Search:
                         f"TVM's search of {self._name} keeps ending its process "
                         f"({str(error).rstrip('.')}); there is {crash_hint()}"
                     ) from None
-
-
-def _done(futures: Iterable[Future[Any]], stop: Event | None) -> set[Future[Any]]:
-    """Those that are done; waits for one, and gives none when ``stop`` is set meanwhile."""
-    while stop is None or not stop.is_set():
-        if done := wait(futures, _LOOK_UP_S, FIRST_COMPLETED).done:
-            return done
-    return set()
 
 
 def _kernel(lowered: Future[Kernel]) -> Kernel | KernelFault:

@@ -8,17 +8,16 @@ import resource
 from pathlib import Path
 
 import pytest
-from tuning_fakes import FakeDevice, FakeNvml, record_of, time_by_digest
+from tuning_fakes import WORDS, FakeDevice, FakeNvml, recipe_of, time_by_digest
 
 from pytest_gpuenergy.support.errors import InputError, OutputError
-from pytest_gpuenergy.tvm.database import load_database
-from pytest_gpuenergy.tvm.raw import RawLog
-from pytest_gpuenergy.tvm.trials import Trial
+from pytest_gpuenergy.tuning.raw_log import RawLog
+from pytest_gpuenergy.tuning.trial import Trial
 from pytest_gpuenergy.workloads import Conv2d
 
 WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)
-TIMED = Trial(0, "timed", time_ms=0.5, digest="abc", elapsed_s=1.0)
-FAILED = Trial(0, "timeout", message="It hangs.", digest="def", elapsed_s=2.0)
+TIMED = Trial(index=0, outcome="timed", time_ms=0.5, digest="abc", elapsed_s=1.0)
+FAILED = Trial(index=0, outcome="timeout", message="It hangs.", digest="def", elapsed_s=2.0)
 
 
 def open_raw(
@@ -29,15 +28,15 @@ def open_raw(
 ) -> RawLog:
     device = FakeDevice(time_by_digest)
     device.name, device.nvml = gpu, FakeNvml(limit_w)
-    return RawLog(folder, workload, device)
+    return RawLog(folder, workload, device, WORDS)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a trial that ran and one that failed."""
     with open_raw(tmp_path / "raw") as raw:
-        raw.add(record_of("a"), TIMED)
-        raw.add(record_of("b"), FAILED)
+        raw.add(recipe_of("a"), TIMED)
+        raw.add(recipe_of("b"), FAILED)
     return tmp_path / "raw"
 
 
@@ -49,55 +48,44 @@ def test_trials_are_numbered_and_read_again(folder: Path) -> None:
     assert not second.good
 
 
-def test_the_database_is_metaschedules_own(folder: Path) -> None:
-    timed, failed = load_database(folder).records
-    assert timed.time_ms == pytest.approx(0.5)
-    assert failed.failed
-
-
 def test_a_trial_is_on_disk_before_the_next_one_begins(tmp_path: Path) -> None:
     with open_raw(tmp_path) as raw:
-        raw.add(record_of("a"), TIMED)
+        raw.add(recipe_of("a"), TIMED)
         lines = (tmp_path / "trials.jsonl").read_text().splitlines()
         assert json.loads(lines[0])["time_ms"] == 0.5
-        assert len(load_database(tmp_path).records) == 1
+        assert len((tmp_path / "words.txt").read_text().splitlines()) == 1
 
 
 def test_what_becomes_known_later_is_kept(folder: Path) -> None:
     with open_raw(folder) as raw:
-        raw.amend(Trial(0, "correctness", time_ms=0.5, message="1 element is wrong."))
+        raw.amend(Trial(index=0, outcome="correctness", time_ms=0.5, message="1 element is wrong."))
     with open_raw(folder) as raw:
         assert [trial.outcome for trial in raw.trials] == ["correctness", "timeout"]
         assert not raw.trials[0].good
 
 
-def test_who_reads_the_database_is_told_of_a_wrong_kernel(folder: Path) -> None:
-    with open_raw(folder) as raw:
-        raw.amend(Trial(0, "correctness", time_ms=0.5, message="1 element is wrong."))
-    assert load_database(folder).valid == ()
-
-
-@pytest.mark.parametrize("name", ["database_tuning_record.json", "trials.jsonl"])
+@pytest.mark.parametrize("name", ["words.txt", "trials.jsonl"])
 def test_half_a_line_is_dropped(folder: Path, name: str) -> None:
     with (folder / name).open("a") as stream:
         stream.write('[0, [[["GetSBlock"')
     with open_raw(folder) as raw:
         assert len(raw.trials) == 2
-        raw.add(record_of("c"), TIMED)
-    assert len(load_database(folder).records) == 3
+        raw.add(recipe_of("c"), TIMED)
+    assert len(WORDS.read(folder / "words.txt")) == 3
 
 
 def test_the_trial_in_flight_is_all_that_a_kill_loses(folder: Path) -> None:
     lines = (folder / "trials.jsonl").read_text().splitlines(keepends=True)
     (folder / "trials.jsonl").write_text(lines[0])
     with open_raw(folder) as raw:
-        assert len(raw.trials) == len(raw.records) == 1
-        raw.add(record_of("c"), FAILED)
-    assert [record.failed for record in load_database(folder).records] == [False, True]
+        assert len(raw.trials) == len(raw.recipes) == 1
+        raw.add(recipe_of("c"), FAILED)
+    kept = [json.loads(line)["ms"] for line in WORDS.read(folder / "words.txt")]
+    assert kept == [0.5, None]
 
 
 def test_lost_records_are_told(folder: Path) -> None:
-    (folder / "database_tuning_record.json").unlink()
+    (folder / "words.txt").unlink()
     with pytest.raises(InputError, match=r"has 0 trials and trials\.jsonl 2: restore them"):
         open_raw(folder)
 
@@ -132,9 +120,13 @@ def test_a_damaged_list_of_trials_is_told(folder: Path, line: str) -> None:
 
 def test_a_trial_that_drew_no_power_is_read_again(folder: Path) -> None:
     with open_raw(folder) as raw:
-        raw.amend(Trial(0, "timed", 0.5, power_w=0.0, energy_mj=0.0, elapsed_s=0.0))
+        raw.amend(
+            Trial(index=0, outcome="timed", time_ms=0.5, power_w=0.0, energy_mj=0.0, elapsed_s=0.0)
+        )
     with open_raw(folder) as raw:
-        assert raw.trials[0] == Trial(0, "timed", 0.5, power_w=0.0, energy_mj=0.0, elapsed_s=0.0)
+        assert raw.trials[0] == Trial(
+            index=0, outcome="timed", time_ms=0.5, power_w=0.0, energy_mj=0.0, elapsed_s=0.0
+        )
 
 
 def test_a_search_on_another_gpu_is_refused(folder: Path) -> None:
@@ -199,18 +191,18 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_a_disk_that_fills_up_is_told_and_the_search_goes_on_later(folder: Path) -> None:
     prior = resource.getrlimit(resource.RLIMIT_FSIZE)
-    size = (folder / "database_tuning_record.json").stat().st_size
+    size = (folder / "words.txt").stat().st_size
     with open_raw(folder) as raw:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, prior[1]))  # no file may grow beyond this
         try:
-            with pytest.raises(OutputError, match=r"_record\.json cannot be written .* --resume"):
-                raw.add(record_of("c"), TIMED)
+            with pytest.raises(OutputError, match=r"words\.txt cannot be written .* --resume"):
+                raw.add(recipe_of("c"), TIMED)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, prior)
     with open_raw(folder) as raw:
         assert len(raw.trials) == 2
-        raw.add(record_of("c"), TIMED)
-    assert len(load_database(folder).records) == 3
+        raw.add(recipe_of("c"), TIMED)
+    assert len(WORDS.read(folder / "words.txt")) == 3
 
 
 def test_one_search_at_a_time_writes_to_a_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""From records to kernels: TVM in a child process, results kept on disk."""
+"""The store of kernels: from records, through TVM in child processes, kept on disk."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from pytest_gpuenergy.support.worker import (
     WorkerPool,
     WorkerTimeoutError,
 )
+from pytest_gpuenergy.tuning.records import RecordFile
 from pytest_gpuenergy.tvm.database import Database, DatabaseRecord
-from pytest_gpuenergy.tvm.lowered_cache import LoweredCache
-from pytest_gpuenergy.tvm.records import RecordFile
+from pytest_gpuenergy.tvm.kernel_cache import KernelCache
+from pytest_gpuenergy.tvm.recipe import METASCHEDULE
 from pytest_gpuenergy.tvm.requirements import INSTALL, crash_hint, installed_tvm
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -42,7 +43,7 @@ class KernelStore:
 
     def __init__(self, processes: int = 1) -> None:
         self._tvm = installed_tvm()
-        self._cache = LoweredCache(cache_dir("lowered"), self._tvm)
+        self._cache = KernelCache(cache_dir("lowered"), self._tvm)
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="lower")
         self._workers = WorkerPool(
             "pytest_gpuenergy.tvm.lower:Lowerer", size=processes, environment=WITHOUT_GPU
@@ -61,15 +62,20 @@ class KernelStore:
         """
         record = file.record(rank)
         name = f"{file.workload.name} kernel {rank}"
-        parts = (file.workload.signature, record.text)
+        parts = (file.workload.signature, record.recipe)
         kernel = self._cache.get(*parts)
         if kernel is None:
-            kernel = self._lower(name, "lower", file.workload, record.text)
+            kernel = self._lower(name, "lower", file.workload, record.recipe)
             self._cache.put(kernel, *parts)
-        details = {"band": record.band, "gpu": file.gpu, "tvm": file.tvm, "date": file.date}
+        details = {
+            "band": record.band,
+            "gpu": file.gpu,
+            "tvm": file.toolchain["tvm"],
+            "date": file.date,
+        }
         return replace(
             kernel,
-            origin=Origin("tvm-metaschedule", rank, details),
+            origin=Origin(file.form.tuner, rank, details),
             recorded=file.recorded(rank),
         )
 
@@ -121,7 +127,7 @@ class KernelStore:
             "database": str(database.path),
             "line": record.line,
         }
-        return replace(kernel, origin=Origin("tvm-metaschedule", None, details))
+        return replace(kernel, origin=Origin(METASCHEDULE.tuner, None, details))
 
     def close(self) -> None:
         """End the child processes. Idempotent."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.tvm.records import Band
+from pytest_gpuenergy.tuning.records import Band
 
 _POSITIONS: dict[Band, float] = {"fastest": 0.0, "p10": 0.10, "p25": 0.25, "p50": 0.50, "p75": 0.75}
 
 
 @dataclass(frozen=True)
-class Trial:
+class Contender:
     """A trial that ran.
 
     Attributes:
         time_ms: time of one launch.
-        identities: what makes it the same as another trial: hashes of its trace, of its kernel.
+        identities: what makes it the same as another one: of its recipe, of its kernel.
         cost: what the best have least of; None is their time.
     """
 
@@ -25,8 +25,8 @@ class Trial:
     cost: float | None = None
 
     @property
-    def rank(self) -> float:
-        """By which the best are chosen."""
+    def merit(self) -> float:
+        """By which the best are chosen: the less the better."""
         return self.time_ms if self.cost is None else self.cost
 
 
@@ -39,7 +39,7 @@ class Representative:
 
 
 def representatives(
-    trials: Sequence[Trial], count: int, rejected: Collection[int] = ()
+    trials: Sequence[Contender], count: int, rejected: Collection[int] = ()
 ) -> list[Representative]:
     """Choose ``count`` of ``trials``, spread evenly over the bands; fewer when there are fewer.
 
@@ -63,7 +63,7 @@ def representatives(
         wanted = count // len(_POSITIONS) + (number < count % len(_POSITIONS))
         at = position * (len(places) - 1)
         order: list[tuple[float, int]] = [
-            (trials[places[place]].rank if band == "fastest" else abs(place - at), place)
+            (trials[places[place]].merit if band == "fastest" else abs(place - at), place)
             for place in free
         ]
         for _, place in sorted(order)[:wanted]:
@@ -74,7 +74,7 @@ def representatives(
     return [Representative(places[place], chosen[place]) for place in best + others]
 
 
-def _distinct(trials: Sequence[Trial]) -> list[int]:
+def _distinct(trials: Sequence[Contender]) -> list[int]:
     """Indices by ascending time, without those that repeat an identity of a faster one."""
     seen: set[str] = set()
     distinct = []

@@ -13,9 +13,9 @@ import pytest
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.worker import Worker
+from pytest_gpuenergy.tuning.records import Measured, Record, RecordFile
 from pytest_gpuenergy.tvm.database import Database
-from pytest_gpuenergy.tvm.lowering import KernelStore
-from pytest_gpuenergy.tvm.records import Measured, Record, RecordFile
+from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import CASES
 
 pytestmark = pytest.mark.tvm
@@ -39,7 +39,7 @@ def with_text(file: RecordFile, text: str) -> RecordFile:
 
 
 def changed(file: RecordFile, part: int, value: object) -> RecordFile:
-    content = json.loads(file.records[0].text)
+    content = json.loads(file.records[0].recipe)
     content[part] = value
     return with_text(file, json.dumps(content))
 
@@ -47,7 +47,7 @@ def changed(file: RecordFile, part: int, value: object) -> RecordFile:
 def test_tvm_compiles_nothing_where_it_could(
     child: Worker, lowering: KernelStore, record_file: RecordFile
 ) -> None:
-    record = record_file.records[0].text
+    record = record_file.records[0].recipe
     kernel = child.call("lower_beside_a_cuda_runtime", record_file.workload, record, timeout_s=60)
     assert kernel.source == lowering.kernel(record_file, 1).source
 
@@ -215,7 +215,7 @@ def test_a_database_record_without_a_workload_keeps_its_names(
 def test_the_stored_workload_gives_the_same_kernel_as_ours(
     lowering: KernelStore, database: Database, record_file: RecordFile
 ) -> None:
-    record = next(r for r in database.valid if r.text == record_file.records[0].text)
+    record = next(r for r in database.valid if r.text == record_file.records[0].recipe)
     from_database = lowering.database_kernel(database, record, CASES["case7"])
     assert from_database == lowering.kernel(record_file, 1)
 
@@ -247,3 +247,20 @@ def test_a_stored_workload_that_cannot_be_read_is_told(
     damaged = replace(database, workloads=('["1","AAAA"]',))
     with pytest.raises(KernelFault, match="its module is not complete"):
         lowering.database_kernel(damaged, damaged.valid[0])
+
+
+def test_two_launches_share_a_workspace(child: Worker) -> None:
+    kernel = child.call("lower_two_stages", timeout_s=60)
+    (space,) = kernel.workspaces
+    assert (space.shape, space.dtype, space.role) == ((1024,), "float32", "workspace")
+    first, second = kernel.launches
+    assert set(first.arguments) == {space.name, "input"}
+    assert set(second.arguments) == {space.name, "result"}
+    assert first.entry != second.entry
+    assert (first.grid, first.block) == ((8, 1, 1), (128, 1, 1))
+
+
+def test_dynamic_shared_memory_reaches_the_launch(child: Worker) -> None:
+    (launch,) = child.call("lower_shared", timeout_s=60).launches
+    assert launch.shared_bytes == 128 * 4
+    assert sorted(launch.arguments) == ["input", "result"]

@@ -1,24 +1,26 @@
-"""Lowered kernels on disk, by what they were lowered from. JSON: data, never code."""
+"""Kernels on disk, by what they were lowered from. JSON: data, never code."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+
+from msgspec import Struct
 
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import keep_for_later
+from pytest_gpuenergy.support.json_input import FormError, decode
+from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.workloads.workload import Tensor
 
 _FORMAT = 2
 """Raised when texts that were kept before must not be used again."""
 
 
-class LoweredCache:
+class KernelCache:
     """Kernels by the hash of what they were lowered from and by TVM's version.
 
     Args:
@@ -34,8 +36,8 @@ class LoweredCache:
         """The kernel lowered from ``parts``; None when there is no sound entry."""
         for path in self._paths(_key(parts)):
             try:
-                return _decode(json.loads(path.read_bytes()))
-            except (OSError, ValueError, TypeError, KeyError, InputError, RecursionError):
+                return _decode(path.read_bytes())
+            except (OSError, FormError, InputError):
                 continue  # a missing or damaged entry is made again
         return None
 
@@ -43,7 +45,7 @@ class LoweredCache:
         """Keep ``kernel``, without its origin and figures, as lowered from ``parts``."""
         if self._tvm is None:
             return
-        keep_for_later(self._path(_key(parts), self._tvm), json.dumps(_encode(kernel)))
+        keep_for_later(self._path(_key(parts), self._tvm), _encode(kernel))
 
     def _paths(self, key: str) -> Iterator[Path]:
         if self._tvm is not None:
@@ -59,31 +61,20 @@ def _key(parts: tuple[str, ...]) -> str:
     return hashlib.sha256(json.dumps([_FORMAT, *parts]).encode()).hexdigest()
 
 
-def _encode(kernel: Kernel) -> dict[str, Any]:
-    return {
-        "source": kernel.source,
-        "launches": [asdict(launch) for launch in kernel.launches],
-        "workspaces": [asdict(space) for space in kernel.workspaces],
-        "digest": kernel.digest,
-    }
+class _Entry(Struct, frozen=True):
+    source: str
+    launches: tuple[Launch, ...]
+    workspaces: tuple[Tensor, ...]
+    digest: str
 
 
-def _decode(value: dict[str, Any]) -> Kernel:
-    launches = [
-        Launch(
-            entry=str(launch["entry"]),
-            grid=tuple(launch["grid"]),
-            block=tuple(launch["block"]),
-            arguments=tuple(map(str, launch["arguments"])),
-            shared_bytes=launch["shared_bytes"],
-        )
-        for launch in value["launches"]
-    ]
-    workspaces = [
-        Tensor(space["name"], tuple(space["shape"]), space["dtype"], "workspace")
-        for space in value["workspaces"]
-    ]
-    kernel = Kernel(value["source"], tuple(launches), workspaces=tuple(workspaces))
-    if kernel.digest != value["digest"]:
-        raise ValueError("damaged")
+def _encode(kernel: Kernel) -> bytes:
+    return encode(_Entry(kernel.source, kernel.launches, kernel.workspaces, kernel.digest))
+
+
+def _decode(content: bytes) -> Kernel:
+    entry = decode(content, _Entry)
+    kernel = Kernel(entry.source, entry.launches, workspaces=entry.workspaces)
+    if kernel.digest != entry.digest:
+        raise FormError("it is damaged")
     return kernel

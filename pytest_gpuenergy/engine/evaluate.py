@@ -1,0 +1,112 @@
+"""Evaluates candidates, for the tuner and for every other search: time first, then energy.
+
+Three steps, each for fewer candidates than the one before: the time of all; the power of the
+promising; and of those that are to be kept a verification and a measurement as in a bench.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.control.lease import enforced_limit_w
+from pytest_gpuenergy.devices.device import Arena, Device
+from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.engine.objective import Evaluation, promising
+from pytest_gpuenergy.engine.quick import measure_power_w, measure_time_ms
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads.workload import Workload
+
+
+@dataclass(frozen=True)
+class Rig:
+    """Where candidates of one workload are evaluated.
+
+    Attributes:
+        device: where they run.
+        workload: what they compute.
+        arenas: its tensors by name, which stay as they are.
+        objective: what is minimized.
+    """
+
+    device: Device
+    workload: Workload
+    arenas: Mapping[str, Arena]
+    objective: Metric
+
+
+def evaluate(
+    rig: Rig,
+    batch: Sequence[Kernel | KernelFault],
+    known: Sequence[Evaluation],
+    is_stopped: Callable[[], bool],
+) -> Iterator[tuple[int, Evaluation]]:
+    """Time the kernels of a batch one by one, then measure the power of the promising ones.
+
+    Nothing is verified here: see `confirm`.
+
+    Args:
+        rig: where.
+        batch: the kernels, or why there is none.
+        known: evaluations of earlier batches.
+        is_stopped: asked before each kernel; when it says so, the rest is left out.
+
+    Yields:
+        A place in the batch and what is known of that candidate, as soon as it is; again when more
+        is known.
+
+    Raises:
+        DeviceError: the device does not answer.
+    """
+    timed: list[Evaluation] = []
+    for kernel in batch:
+        if is_stopped():
+            return
+        timed.append(_timed(rig, kernel))
+        yield len(timed) - 1, timed[-1]
+    for place in promising(rig.objective, timed, known):
+        if is_stopped():
+            return
+        kernel = batch[place]
+        assert isinstance(kernel, Kernel)  # others have not been timed
+        yield place, _weighed(rig, kernel, timed[place])
+
+
+def _timed(rig: Rig, kernel: Kernel | KernelFault) -> Evaluation:
+    try:
+        if isinstance(kernel, KernelFault):
+            raise kernel
+        time_ms = measure_time_ms(rig.device, kernel, rig.workload, rig.arenas)
+    except KernelFault as fault:
+        return Evaluation(outcome=fault.outcome, message=str(fault))
+    return Evaluation(outcome="timed", time_ms=time_ms)
+
+
+def _weighed(rig: Rig, kernel: Kernel, timed: Evaluation) -> Evaluation:
+    """``timed`` with its power, or with the fault that shows under load."""
+    try:
+        power_w = measure_power_w(rig.device, kernel, rig.workload, rig.arenas)
+    except KernelFault as fault:
+        return Evaluation(outcome=fault.outcome, message=str(fault))
+    if power_w is None or timed.time_ms is None:
+        return timed
+    return replace(timed, power_w=power_w, energy_mj=power_w * timed.time_ms)
+
+
+def confirm(device: Device, harness: Harness, kernel: Kernel, workload: Workload) -> Measurement:
+    """Verify a kernel that is to be kept, once, and measure it as a bench does.
+
+    Raises:
+        KernelFault: it is wrong, or fails while it is measured.
+        DeviceError: the device does not answer.
+    """
+    subject = Subject("tune", kernel.short_digest, enforced_power_limit_w=enforced_limit_w(device))
+    measurement = harness.measure_kernel(kernel, workload, subject)
+    if measurement.outcome != "correct":
+        raise KernelFault(measurement.outcome, measurement.error or "it failed.")
+    return measurement

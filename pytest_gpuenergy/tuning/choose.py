@@ -1,0 +1,154 @@
+"""Chooses the kernels of a search that are kept: representatives that are right."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.engine.objective import cost_ms, typical_power_w
+from pytest_gpuenergy.kernels.kernel import Origin
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.tuning.confirm import Confirm
+from pytest_gpuenergy.tuning.raw_log import RawLog
+from pytest_gpuenergy.tuning.records import Band, Measured
+from pytest_gpuenergy.tuning.representatives import Contender, Representative, representatives
+from pytest_gpuenergy.tuning.space import RecipeForm, SearchSpace
+from pytest_gpuenergy.tuning.trial import TRIALS_FILE, Trial
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A trial that is kept: its index, the band it stands for, its precise figures."""
+
+    index: int
+    band: Band
+    measured: Measured | None
+
+
+class Chooser:
+    """Chooses among the trials of one search.
+
+    Twice as many as are wanted contend for the best; one that is measured precisely is ranked by
+    that. For another objective than time all that contend are measured.
+
+    Args:
+        space: makes their kernels.
+        log: the trials; one that turns out wrong is amended there.
+        keep: how many are wanted.
+        objective: what is minimized.
+        confirm: verifies a kernel and, if ``measures``, measures it.
+        measures: whether it does.
+
+    Raises:
+        InputError: no trial ran.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        log: RawLog,
+        keep: int,
+        objective: Metric,
+        confirm: Confirm,
+        *,
+        measures: bool,
+    ) -> None:
+        self._space, self._log, self._keep = space, log, keep
+        self._objective, self._confirm = objective, confirm
+        self._good = [trial for trial in log.trials if trial.good]
+        if not self._good:
+            raise InputError(
+                f"None of the {len(log.trials)} trials of {space.workload.name} ran: see why in "
+                f"{log.folder / TRIALS_FILE}, or try more with --trials."
+            )
+        self._typical_w = typical_power_w(self._good)
+        estimates = {t.index: cost_ms(objective, t, self._typical_w) for t in self._good}
+        contending = sorted(estimates, key=lambda index: (estimates[index], index))
+        self._costs = {index: estimates[index] for index in contending[: 2 * -(-keep // 5)]}
+        self._always = [] if objective == Metric.TIME or not measures else list(self._costs)
+        self._right: dict[int, Measured | None] = {}
+        self._wrong: dict[int, str] = {}
+
+    @property
+    def rejected(self) -> tuple[str, ...]:
+        """Why chosen kernels were replaced."""
+        return tuple(self._wrong.values())
+
+    def choose(self, tell: Callable[[str], None], stop: Event) -> list[Chosen]:
+        """Representatives that are right; a wrong one is replaced by the next nearest.
+
+        Args:
+            tell: called with lines of progress.
+            stop: set by someone else to end early.
+
+        Raises:
+            InputError: no kernel is right.
+            KeyboardInterrupt: told to stop.
+        """
+        name = self._space.workload.name
+        while fresh := self._unconfirmed(picks := self._picks()):
+            tell(f"{name}: checking {len(fresh)} chosen kernels")
+            for index in fresh:
+                if stop.is_set():
+                    raise KeyboardInterrupt
+                if problem := self._check(index):
+                    tell(f"{name}: replacing {problem}")
+        if not picks:
+            raise InputError(
+                f"No kernel of {name} is right ({len(self._wrong)} checked), the first because "
+                f"{next(iter(self._wrong.values()))}"
+            )
+        if len(picks) < self._keep:
+            tell(f"{name}: only {len(picks)} of {self._keep} kernels to keep")
+        indices = [self._good[pick.index].index for pick in picks]
+        return [
+            Chosen(index, pick.band, self._right[index])
+            for index, pick in zip(indices, picks, strict=True)
+        ]
+
+    def _picks(self) -> list[Representative]:
+        rejected = [place for place, trial in enumerate(self._good) if trial.index in self._wrong]
+        found = contenders(self._good, self._log, self._space.form, self._costs)
+        return representatives(found, self._keep, rejected)
+
+    def _unconfirmed(self, picks: Sequence[Representative]) -> list[int]:
+        wanted = dict.fromkeys([*self._always, *(self._good[pick.index].index for pick in picks)])
+        return [index for index in wanted if index not in self._right and index not in self._wrong]
+
+    def _check(self, index: int) -> str | None:
+        """Confirm a kernel; why it is replaced."""
+        trial = self._log.trials[index]
+        try:
+            kernel = self._space.kernel(self._log.recipes[index])
+            named = dataclasses.replace(kernel, origin=Origin(self._space.form.tuner))
+            measured = self._confirm(named, self._space.workload)
+        except KernelFault as fault:
+            self._wrong[index] = f"{(trial.digest or '')[:12]}: {fault.outcome}: {fault}"
+            self._log.amend(replace(trial, outcome=fault.outcome, message=str(fault)))
+            return self._wrong[index]
+        self._right[index] = measured
+        if measured is not None:
+            self._typical_w = self._typical_w or measured.power_w
+            precise = replace(trial, time_ms=measured.time_ms, power_w=measured.power_w)
+            self._costs[index] = cost_ms(self._objective, precise, self._typical_w)
+        return None
+
+
+def contenders(
+    good: Sequence[Trial], log: RawLog, form: RecipeForm, costs: Mapping[int, float]
+) -> list[Contender]:
+    """The trials that ran, for the choice; only those with ``costs`` contend for the best."""
+    return [
+        Contender(
+            trial.time_ms or math.inf,
+            (form.identity(log.recipes[trial.index]), trial.digest or str(trial.index)),
+            costs.get(trial.index, math.inf),
+        )
+        for trial in good
+    ]

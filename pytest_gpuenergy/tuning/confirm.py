@@ -1,0 +1,42 @@
+"""Confirms the kernels that a tuner keeps: verified once, and measured as a bench does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytest_gpuenergy.engine.evaluate import confirm
+from pytest_gpuenergy.engine.quick import verify_timed
+from pytest_gpuenergy.engine.station import Station
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.tuning.records import Measured
+from pytest_gpuenergy.workloads.workload import Workload
+
+Confirm = Callable[[Kernel, Workload], Measured | None]
+"""Verifies a kernel and measures it; raises KernelFault when it fails, gives None when there are no
+figures."""
+
+
+def confirm_with(station: Station, *, energy: bool, tell: Callable[[str], None]) -> Confirm:
+    """A function that confirms kernels on the claimed GPU, at the power limit that it has.
+
+    Args:
+        station: the claimed GPU.
+        energy: whether time, power and energy are measured.
+        tell: called with a line about a kernel that is right and has no figures.
+    """
+    harness = station.harness()
+
+    def confirmed(kernel: Kernel, workload: Workload) -> Measured | None:
+        if not energy:
+            verify_timed(station.device, kernel, workload)
+            return None
+        found = confirm(station.device, harness, kernel, workload)
+        if found.time_ms is None or found.power_w is None or found.energy_mj is None:
+            tell(f"{workload.name}: no energy of {kernel.short_digest}: {found.error}")
+            return None
+        limit_w = found.enforced_power_limit_w
+        if limit_w is None:
+            return None
+        return Measured(found.time_ms, found.power_w, found.energy_mj, limit_w)
+
+    return confirmed

@@ -1,0 +1,123 @@
+"""Folders of record files: which file serves a workload on a GPU, and which of its kernels.
+
+A folder holds record files, or else a folder of them for each GPU model, such as ``nvidia-h200``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.records import PERFORMANCE_FOLDER, WHAT, RecordFile, file_name
+from pytest_gpuenergy.workloads.registry import KINDS
+from pytest_gpuenergy.workloads.workload import Workload
+
+_LONGEST_RANKS = 4000  # characters; of a number as long Python would make none
+
+
+def gpu_folder(gpu: str) -> str:
+    """The name of the folder with the records of a GPU model: ``nvidia-h200`` for NVIDIA H200."""
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
+
+
+def record_paths(folder: Path) -> list[Path]:
+    """The record files in ``folder``, or else those in the folders in it, one for each GPU."""
+    own, below = (
+        sorted({path for kind in KINDS for path in folder.glob(pattern.format(kind))})
+        for pattern in ("*_{}_*.json", "*/*_{}_*.json")
+    )
+    own, below = ([path for path in paths if path.is_file()] for paths in (own, below))
+    return own or [path for path in below if path.parent.name != PERFORMANCE_FOLDER]
+
+
+def find_records(folder: Path, workload: Workload, gpu: str | None = None) -> Path:
+    """The record file of ``workload`` in ``folder``, or of another workload of the same shape.
+
+    The workload's own comes first, then the first one by name.
+
+    Args:
+        folder: see `record_paths`.
+        workload: what is to be computed.
+        gpu: model of the GPU that will compute it. Its own records come first, then those for the
+            first other GPU by name. Without one there may be only one GPU's.
+
+    Raises:
+        InputError: there is none, or there are several, for different GPUs.
+    """
+    name = file_name(workload)
+    ending = f"_{workload.signature}.json"
+    found = [path for path in record_paths(folder) if path.name.endswith(ending)]
+    if not found:
+        out = folder / gpu_folder(gpu) if gpu and _has_folders(folder) else folder
+        raise InputError(
+            f"There are no records of {workload.name} in {folder} (no file {name}): "
+            f"make them with 'gpuenergy tune --case {workload.name} --out {out}'."
+        )
+    own = [path for path in found if path.name == name]
+    found = found if gpu else own or found
+    gpus = sorted({path.parent.name for path in found})
+    if len(gpus) > 1:
+        if gpu is None:
+            raise InputError(
+                f"There are several sets of records of {workload.name} in {folder} "
+                f"({', '.join(gpus)}): name one of these folders."
+            )
+        chosen = gpu_folder(gpu) if gpu_folder(gpu) in gpus else gpus[0]
+        found = [path for path in found if path.parent.name == chosen]
+    return next((path for path in found if path.name == name), found[0])
+
+
+def records_of(
+    folder: Path,
+    workload: Workload,
+    load: Callable[[Path], RecordFile],
+    gpu: str | None = None,
+) -> RecordFile:
+    """The records in ``folder`` that serve ``workload``, under its name; see `find_records`.
+
+    Raises:
+        InputError: there are none, or the file cannot be used or holds those of another shape.
+    """
+    path = find_records(folder, workload, gpu)
+    file = load(path)
+    if file.workload.signature != workload.signature:
+        raise InputError(
+            f"The {WHAT} {path} holds kernels of {file.workload.name} instead of "
+            f"{workload.name}: restore it from where it came."
+        )
+    return replace(file, workload=workload)
+
+
+def _has_folders(folder: Path) -> bool:
+    return any(path.parent != folder for path in record_paths(folder))
+
+
+def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:
+    """The ranks that ``--kernels`` names, of those there are.
+
+    Raises:
+        InputError: it is not understood, or names one that does not exist.
+    """
+    if words == "all":
+        return list(ranks)
+    if len(words) > _LONGEST_RANKS:
+        raise InputError(f"--kernels has {len(words)} characters: name fewer ranks, or all.")
+    best = words.removeprefix("top")
+    if best != words and best.isdecimal() and int(best):
+        return list(ranks[: int(best)])
+    parts = [word.strip() for word in words.split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise InputError(
+            f"--kernels {words!r} is not understood: give all, top1, top2, ..., or ranks such as "
+            "1,5,25."
+        )
+    wanted = {int(part) for part in parts}
+    if unknown := wanted.difference(ranks):
+        raise InputError(
+            f"--kernels {words}: there is no kernel {min(unknown)}; "
+            f"there are {min(ranks)} to {max(ranks)}."
+        )
+    return [rank for rank in ranks if rank in wanted]

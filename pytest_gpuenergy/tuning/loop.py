@@ -1,0 +1,101 @@
+"""The loop of a search: take a batch of candidates, evaluate it, write it down, learn from it.
+
+While one batch is evaluated, the next ones are made, so that neither the GPU nor the processor
+waits for the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Event
+
+from msgspec.structs import asdict
+
+from pytest_gpuenergy.engine.evaluate import Rig, evaluate
+from pytest_gpuenergy.engine.objective import cost_ms, typical_power_w
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.tuning.progress import SearchProgress
+from pytest_gpuenergy.tuning.raw_log import RawLog
+from pytest_gpuenergy.tuning.space import Candidate, Feedback, Proposer, RecipeForm
+from pytest_gpuenergy.tuning.trial import Trial
+
+_MOST_BARREN = 5  # batches in a row, of each process of the proposer, that hold nothing new
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A search in one folder.
+
+    Attributes:
+        rig: where candidates are evaluated.
+        form: of their recipes.
+        log: where every trial is written.
+        progress: told of every trial.
+        stop: when set, what is left is not tried any more.
+    """
+
+    rig: Rig
+    form: RecipeForm
+    log: RawLog
+    progress: SearchProgress
+    stop: Event
+
+    def run(self, proposer: Proposer, trials: int) -> None:
+        """Try candidates until there are ``trials`` in the log, none are left, or it is stopped.
+
+        What was tried before is not tried again.
+
+        Raises:
+            InputError: the proposer failed.
+            DeviceError: the GPU does not answer.
+            OutputError: the log cannot be written.
+        """
+        seen = {self.form.identity(recipe) for recipe in self.log.recipes}
+        barren = 0
+        while (wanted := trials - len(self.log.trials)) > 0 and not self.stop.is_set():
+            batch = self._fresh(proposer.take(wanted, self.stop), seen)[:wanted]
+            barren = 0 if batch else barren + 1
+            if barren >= _MOST_BARREN * proposer.processes:
+                break
+            tried = self._try(batch)
+            recipes = [candidate.recipe for candidate in batch]
+            proposer.learn(feedback(self.rig.objective, recipes, tried, self.log.trials))
+
+    def _fresh(self, batch: Sequence[Candidate], seen: set[str]) -> list[Candidate]:
+        """The candidates that have not been seen, each once; they have been seen then."""
+        fresh = []
+        for candidate in batch:
+            if (identity := self.form.identity(candidate.recipe)) not in seen:
+                seen.add(identity)
+                fresh.append(candidate)
+        return fresh
+
+    def _try(self, batch: Sequence[Candidate]) -> list[Trial]:
+        """Evaluate a batch, and write down what is known as soon as it is."""
+        trials = self.log.trials
+        first, known = len(trials), trials.copy()
+        kernels = [candidate.kernel for candidate in batch]
+        for place, evaluation in evaluate(self.rig, kernels, known, self.stop.is_set):
+            kernel, index = kernels[place], first + place
+            is_new = index == len(trials)
+            elapsed_s = round(self.progress.elapsed_s, 3) if is_new else trials[index].elapsed_s
+            digest = kernel.digest if isinstance(kernel, Kernel) else None
+            trial = Trial(**asdict(evaluation), index=index, digest=digest, elapsed_s=elapsed_s)
+            if is_new:
+                self.progress.add(self.log.add(batch[place].recipe, trial))
+            else:
+                self.log.amend(trial)
+        return trials[first:]
+
+
+def feedback(
+    objective: Metric, recipes: Sequence[str], tried: Sequence[Trial], known: Sequence[Trial]
+) -> list[Feedback]:
+    """What the proposer is told of the trials in ``tried``, which may be fewer than ``recipes``."""
+    typical_w = typical_power_w(known)
+    return [
+        Feedback(recipe, cost_ms(objective, trial, typical_w) / 1e3 if trial.good else None)
+        for recipe, trial in zip(recipes, tried, strict=False)
+    ]

@@ -1,0 +1,94 @@
+"""What tunings came to, beside the record files: a table of them, and the rates of kernels."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.tuning.records import PERFORMANCE_FOLDER, file_name
+from pytest_gpuenergy.workloads.workload import Workload
+
+TABLE_FILE = "tuning.csv"
+_LISTS = ("gflops", "rejected")
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What became of one workload's tuning.
+
+    Attributes:
+        workload: its name.
+        path: the record file.
+        started: when it began, in ISO 8601.
+        tried: trials in the folder, of which ``valid`` ran.
+        kept: kernels in the record file.
+        best_ms: time of the best kernel's launch in the search.
+        best_gflops: the same as a rate.
+        gflops: the rate of each kernel in the record file, in its order.
+        rejected: why chosen kernels were replaced.
+        search_s: wall time of this search.
+        elapsed_s: wall time of the search and of all that followed.
+        energy_j: what the card took meanwhile; None where it does not tell.
+    """
+
+    workload: str
+    path: Path
+    started: str
+    tried: int
+    valid: int
+    kept: int
+    best_ms: float
+    best_gflops: float
+    gflops: tuple[float, ...]
+    rejected: tuple[str, ...]
+    search_s: float
+    elapsed_s: float
+    energy_j: float | None
+
+
+def is_kept(folder: Path, workload: Workload) -> bool:
+    """Whether `keep_outcome` has come to its end for this workload."""
+    return (folder / PERFORMANCE_FOLDER / file_name(workload)).exists()
+
+
+def keep_outcome(folder: Path, result: TuneResult) -> None:
+    """Add a row to ``tuning.csv``, and write the kernels' rates, one integer GFLOP/s a line.
+
+    The rates go into ``performance/`` under the name of the record file.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    path = folder / TABLE_FILE
+    names = [field.name for field in fields(TuneResult) if field.name not in _LISTS]
+    try:
+        new = not path.exists() or not path.stat().st_size  # as a full disk may have left it
+        with path.open("a", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, names, extrasaction="ignore", lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerow(vars(result))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}.") from None
+    write_performance(folder / PERFORMANCE_FOLDER / result.path.name, result.gflops)
+
+
+def write_performance(path: Path, gflops: Iterable[float]) -> None:
+    """Write one integer a line, the rounded GFLOP/s, whole or not at all.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    text = "".join(f"{round(figure)}\n" for figure in gflops)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror}): choose a file in a place you may "
+            "write to."
+        ) from None

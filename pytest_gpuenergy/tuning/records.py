@@ -1,0 +1,306 @@
+"""Record files: the tuned kernels of one workload, as recipes. Data, never code.
+
+A file is one JSON document: for which GPU and with what it was tuned, the workload, and up to 25
+recipes with their rank, the band of the search they come from and, once measured, time, power and
+energy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from pytest_gpuenergy.kernels.kernel import RecordedFigures
+from pytest_gpuenergy.record.amounts import AboveZero
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.json_input import FormError, convert, decode, read_bytes, shown
+from pytest_gpuenergy.tuning.space import RecipeForm
+from pytest_gpuenergy.workloads.registry import from_parameters, to_parameters
+from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
+
+FORMAT = "gpuenergy-records"
+FORMAT_VERSION = 1
+MOST_RECORDS = 25
+WHAT = "record file"
+"""What these files are called in messages."""
+
+Band = Literal["fastest", "best", "p10", "p25", "p50", "p75"]
+BANDS: tuple[Band, ...] = ("fastest", "p10", "p25", "p50", "p75")
+"""Where the objective is time; otherwise ``best`` takes the place of ``fastest``."""
+
+PERFORMANCE_FOLDER = "performance"
+"""Beside record files: the rates of their kernels, under the same names."""
+
+_LARGEST_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one launch took on the GPU the file was tuned for, at that power limit."""
+
+    time_ms: AboveZero
+    power_w: AboveZero
+    energy_mj: AboveZero
+    power_limit_w: AboveZero
+
+
+@dataclass(frozen=True)
+class Record:
+    """One tuned kernel.
+
+    Attributes:
+        rank: its place in the file, 1 = the best by the file's objective.
+        band: the part of the search it represents: the fastest trials (the best ones, where the
+            objective is not time), or those nearest to a percentile of time.
+        recipe: what the kernel is made from again, as JSON text.
+        measured: figures of its own measurement; None before that.
+    """
+
+    rank: int
+    band: Band
+    recipe: str
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """The record file of one workload.
+
+    Attributes:
+        workload: what the kernels compute.
+        form: of their recipes.
+        gpu: name of the GPU they were tuned for, as NVML gives it.
+        driver: its driver's version.
+        toolchain: what the recipes were made with and for, such as TVM's version and target.
+        date: day of the search, ``2026-11-21``.
+        trials_total: candidates the search tried; ``trials_valid`` of them ran.
+        records: sorted by rank, 1, 2, ...
+        objective: what the search minimized.
+    """
+
+    workload: Workload
+    form: RecipeForm
+    gpu: str
+    driver: str
+    toolchain: Mapping[str, Any] = field(hash=False)
+    date: str
+    trials_total: int
+    trials_valid: int
+    records: tuple[Record, ...]
+    objective: Metric = Metric.TIME
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks there are, ascending."""
+        return tuple(record.rank for record in self.records)
+
+    def record(self, rank: int) -> Record:
+        """The record of that rank.
+
+        Raises:
+            InputError: there is none.
+        """
+        for record in self.records:
+            if record.rank == rank:
+                return record
+        raise InputError(
+            f"{self.workload.name} has no kernel of rank {rank!r}: "
+            f"its record file has ranks 1 to {len(self.records)}."
+        )
+
+    def search_ms(self, rank: int) -> float:
+        """The time of the search's own trial of that rank, which timed short launches."""
+        return self.form.time_ms(self.record(rank).recipe)
+
+    def recorded(self, rank: int) -> tuple[RecordedFigures, ...]:
+        """The measured figures of that rank, for `Kernel.recorded`; empty without any."""
+        measured = self.record(rank).measured
+        return () if measured is None else (RecordedFigures(gpu=self.gpu, **asdict(measured)),)
+
+    def with_measured(self, measured: Mapping[int, Measured | None]) -> RecordFile:
+        """The same file with the figures of the given ranks replaced.
+
+        Raises:
+            InputError: a rank is not in the file.
+        """
+        for rank in measured:
+            self.record(rank)
+        records = tuple(
+            replace(record, measured=measured.get(record.rank, record.measured))
+            for record in self.records
+        )
+        return replace(self, records=records)
+
+
+def file_name(workload: Workload) -> str:
+    """The name of a workload's record file.
+
+    Raises:
+        InputError: the workload's name cannot be part of a file name.
+    """
+    if not is_plain_name(workload.name):
+        raise InputError(
+            f"A workload called {workload.name!r} cannot have a record file: use letters, digits, "
+            "'_', '-' and '.' in its name."
+        )
+    return f"{workload.name}_{workload.signature}.json"
+
+
+def load_records(path: Path, forms: Iterable[RecipeForm]) -> RecordFile:
+    """Read a record file; nothing in it is executed.
+
+    Args:
+        path: the file.
+        forms: of recipes that it may have.
+
+    Raises:
+        InputError: the file is missing, damaged, of another format or inconsistent.
+    """
+    content = read_bytes(path, WHAT, _LARGEST_BYTES)
+    try:
+        return _record_file(decode(content, Any, "the document"), forms)
+    except (FormError, InputError) as error:
+        raise InputError(
+            f"The {WHAT} {path} cannot be used, because {str(error).rstrip('.')}: restore it from "
+            "where it came, or write it again with 'gpuenergy tune'."
+        ) from None
+
+
+def dump_records(file: RecordFile, path: Path) -> None:
+    """Write a record file, whole or not at all.
+
+    Raises:
+        InputError: the file is inconsistent or cannot be written.
+    """
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "tuner": file.form.tuner,
+        "gpu": file.gpu,
+        "driver": file.driver,
+        "date": file.date,
+        "trials": {"total": file.trials_total, "valid": file.trials_valid},
+        "workload": to_parameters(file.workload),
+        **file.toolchain,
+    }
+    if file.objective != Metric.TIME:
+        header["objective"] = file.objective
+    # One line per record: they are long, and a change of one should show as one line.
+    lines = ",\n".join(f"    {_entry_text(record)}" for record in file.records)
+    head = json.dumps(header, indent=2).removesuffix("\n}")
+    text = f'{head},\n  "records": [\n{lines}\n  ]\n}}\n'
+    try:
+        _record_file(decode(text, Any, "the document"), [file.form])
+    except FormError as error:
+        raise InputError(
+            f"The records of {file.workload.name} are inconsistent: {error}."
+        ) from None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise InputError(f"The {WHAT} {path} cannot be written: {error.strerror}.") from None
+
+
+def _entry_text(record: Record) -> str:
+    head = json.dumps({"rank": record.rank, "band": record.band})[:-1]
+    measured = json.dumps(None if record.measured is None else asdict(record.measured))
+    return f'{head}, "measured": {measured}, "record": {record.recipe}}}'
+
+
+class _Counts(Struct):
+    total: int
+    valid: int
+
+
+class _Entry(Struct):
+    rank: int
+    band: Band
+    record: Any
+    measured: Measured | None = None
+
+
+class _Head(Struct):
+    format: Any = None
+    version: Any = None
+    tuner: str = "tvm-metaschedule"  # which was the only one, and not named
+
+
+class _Document(Struct):
+    gpu: str
+    driver: str
+    date: str
+    trials: _Counts
+    workload: dict[str, Any]
+    records: list[_Entry]
+    objective: Metric = Metric.TIME
+
+
+def _record_file(value: object, forms: Iterable[RecipeForm]) -> RecordFile:
+    head = convert(value, _Head, "the document")
+    if head.format != FORMAT:
+        raise FormError(f"its format is {shown(head.format)} instead of {FORMAT!r}")
+    if head.version != FORMAT_VERSION:
+        raise FormError(
+            f"its version is {shown(head.version)}, and this gpuenergy reads {FORMAT_VERSION}"
+        )
+    form = _form_of(head.tuner, forms)
+    top = convert(value, _Document, "the document")
+    header = convert(value, dict[str, Any])
+    counts, entries = top.trials, top.records
+    if not 0 <= counts.valid <= counts.total or counts.valid < len(entries):
+        raise FormError(
+            f"it has {len(entries)} records of {counts.valid} valid trials of {counts.total}"
+        )
+    if not 1 <= len(entries) <= MOST_RECORDS:
+        raise FormError(f"it has {len(entries)} records instead of 1 to {MOST_RECORDS}")
+    workload = from_parameters(top.workload)
+    toolchain = form.check_toolchain(header)
+    texts = {key: value for key, value in header.items() if isinstance(value, str)}
+    for key, text in texts.items():
+        _check_line(key, text)
+    return RecordFile(
+        workload=workload,
+        form=form,
+        gpu=top.gpu,
+        driver=top.driver,
+        toolchain=toolchain,
+        date=top.date,
+        trials_total=counts.total,
+        trials_valid=counts.valid,
+        records=tuple(
+            _record(entry, rank, workload, form) for rank, entry in enumerate(entries, start=1)
+        ),
+        objective=top.objective,
+    )
+
+
+def _form_of(tuner: str, forms: Iterable[RecipeForm]) -> RecipeForm:
+    known = {form.tuner: form for form in forms}
+    if tuner not in known:
+        raise FormError(f"its tuner is {shown(tuner)} instead of {' or '.join(known)}")
+    return known[tuner]
+
+
+def _check_line(key: str, text: str) -> None:
+    """A terminal can be given such a text, which neither ends a line nor commands it."""
+    if not text.isprintable():
+        raise FormError(f"{key!r} is {shown(text)}, which holds characters that cannot be printed")
+
+
+def _record(entry: _Entry, rank: int, workload: Workload, form: RecipeForm) -> Record:
+    place = f"records[{rank - 1}]"
+    if entry.rank != rank:
+        raise FormError(f"{place}.rank is {entry.rank} instead of {rank}")
+    try:
+        recipe = form.check(entry.record, workload)
+    except FormError as error:
+        raise FormError(f"in {place} {error}") from None
+    return Record(rank, entry.band, recipe, entry.measured)

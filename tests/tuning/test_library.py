@@ -1,0 +1,111 @@
+"""Folders of record files: by GPU, by workload, of any tuner."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tuning_fakes import WORDS, recipe_of
+
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.library import choose_ranks, find_records, gpu_folder
+from pytest_gpuenergy.tuning.records import (
+    Record,
+    RecordFile,
+    dump_records,
+    file_name,
+    load_records,
+)
+from pytest_gpuenergy.tvm.recipe import METASCHEDULE
+from pytest_gpuenergy.workloads import Conv2d
+
+TINY, SAME = (Conv2d.of(name, 1, 4, 4, 1, 1, 1, 1, 1, 0) for name in ("tiny", "same"))
+FILE = RecordFile(
+    workload=TINY,
+    form=WORDS,
+    gpu="NVIDIA H200",
+    driver="580.0",
+    toolchain={"language": "English"},
+    date="2026-11-21",
+    trials_total=9,
+    trials_valid=5,
+    records=tuple(
+        Record(rank, "fastest", WORDS.with_time(recipe_of(f"word{rank}"), 0.5)) for rank in (1, 2)
+    ),
+)
+
+
+def give(folder: Path, file: RecordFile = FILE) -> Path:
+    path = folder / file_name(file.workload)
+    dump_records(file, path)
+    return path
+
+
+def test_records_of_another_tuner_are_kept_the_same_way(tmp_path: Path) -> None:
+    path = give(tmp_path)
+    assert load_records(path, [METASCHEDULE, WORDS]) == FILE
+    assert load_records(path, [WORDS]).search_ms(2) == 0.5
+
+
+def test_a_file_of_a_tuner_that_is_not_known_here_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="tuner is 'words' instead of tvm-metaschedule"):
+        load_records(give(tmp_path), [METASCHEDULE])
+
+
+def test_what_a_tuner_finds_wrong_is_told_with_its_place(tmp_path: Path) -> None:
+    path = give(tmp_path)
+    document = json.loads(path.read_text())
+    document["records"][1]["record"] = 7
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError, match=r"in records\[1\] the record has no word"):
+        load_records(path, [WORDS])
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("NVIDIA H200", "nvidia-h200"),
+        ("NVIDIA A100-SXM4-80GB", "nvidia-a100-sxm4-80gb"),
+        ("NVIDIA GeForce RTX 4090", "nvidia-geforce-rtx-4090"),
+        ("../x (emulated)", "x-emulated"),
+    ],
+)
+def test_a_gpu_model_has_a_folder(name: str, folder: str) -> None:
+    assert gpu_folder(name) == folder
+
+
+@pytest.mark.parametrize(
+    ("gpu", "folder"),
+    [("NVIDIA L4", "nvidia-l4"), ("NVIDIA H200", "nvidia-h200"), ("NVIDIA A30", "nvidia-h200")],
+)
+def test_the_records_for_the_gpu_come_before_others(tmp_path: Path, gpu: str, folder: str) -> None:
+    for name in ("nvidia-h200", "nvidia-l4"):
+        give(tmp_path / name)
+    assert find_records(tmp_path, TINY, gpu).parent.name == folder
+
+
+def test_those_of_its_shape_for_the_gpu_come_before_its_own_for_another(tmp_path: Path) -> None:
+    give(tmp_path / "nvidia-h200")
+    path = give(tmp_path / "nvidia-l4", replace(FILE, workload=SAME))
+    assert find_records(tmp_path, TINY, "NVIDIA L4") == path
+
+
+def test_a_folder_without_others_serves_every_gpu(tmp_path: Path) -> None:
+    path = give(tmp_path)
+    assert find_records(tmp_path, TINY, "NVIDIA L4") == path
+
+
+def test_missing_records_name_the_folder_of_the_gpu(tmp_path: Path) -> None:
+    give(tmp_path / "nvidia-h200")
+    other = Conv2d.of("other", 1, 5, 5, 1, 1, 1, 1, 1, 0)
+    with pytest.raises(InputError, match=f"--case other --out {tmp_path}/nvidia-l4'"):
+        find_records(tmp_path, other, "NVIDIA L4")
+
+
+@given(st.lists(st.integers(1, 25), min_size=1, unique=True))
+def test_ranks_are_chosen_in_their_own_order(wanted: list[int]) -> None:
+    assert choose_ranks(",".join(map(str, wanted)), range(1, 26)) == sorted(wanted)

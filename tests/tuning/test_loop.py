@@ -1,0 +1,179 @@
+"""The loop of a search, over a space of words and on a device without hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from tuning_fakes import WORDS, FakeDevice, WordProposer, word_kernel
+
+from pytest_gpuenergy.engine import evaluate
+from pytest_gpuenergy.engine.evaluate import Rig
+from pytest_gpuenergy.engine.verification import arenas_for
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.tuning.loop import Loop, feedback
+from pytest_gpuenergy.tuning.progress import SearchProgress
+from pytest_gpuenergy.tuning.raw_log import RawLog
+from pytest_gpuenergy.workloads import Conv2d
+
+WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)
+
+
+def time_ms(kernel: Kernel) -> float:
+    if kernel.source == "hang":
+        raise KernelFault("timeout", "It hangs.")
+    if kernel.source == "gone":
+        raise DeviceError("The GPU is lost.")
+    return float(len(kernel.source))
+
+
+@dataclass
+class Search:
+    log: RawLog
+    device: FakeDevice
+    proposer: WordProposer
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [trial.outcome for trial in self.log.trials]
+
+
+Start = Callable[..., Search]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """start(batch, batch, ..., trials=...): a search in one folder; another one goes on with it."""
+    with ExitStack() as stack:
+        log: RawLog | None = None
+
+        def go(
+            *batches: str,
+            trials: int = 99,
+            objective: Metric = Metric.TIME,
+            power_w: Callable[[str], float | None] = lambda _: 300.0,
+            stop_after: int | None = None,
+        ) -> Search:
+            nonlocal log
+            if log is not None:
+                log.__exit__(None, None, None)
+            stop = Event()
+            if stop_after == 0:
+                stop.set()
+
+            def timed(kernel: Kernel) -> float:
+                if len(device.timed) == stop_after:
+                    stop.set()
+                return time_ms(kernel)
+
+            device = FakeDevice(timed)
+            log = stack.enter_context(RawLog(tmp_path / "raw", WORKLOAD, device, WORDS))
+            arenas = stack.enter_context(arenas_for(WORKLOAD, seed=0))
+            monkeypatch.setattr(evaluate, "measure_power_w", lambda _, k, *__: power_w(k.source))
+            proposer = WordProposer([batch.split() for batch in batches], word_kernel)
+            progress = SearchProgress("tiny", trials, log.trials.copy(), lambda _: None)
+            rig = Rig(device, WORKLOAD, arenas, objective)
+            Loop(rig, WORDS, log, progress, stop).run(proposer, trials)
+            return Search(log, device, proposer)
+
+        yield go
+
+
+def timed_words(search: Search) -> list[str]:
+    words = {word_kernel(word).digest: word for word in "abcdefghi"}
+    return [words[digest] for digest in search.device.timed]
+
+
+def test_each_candidate_becomes_a_trial_in_the_order_it_was_proposed(start: Start) -> None:
+    found = start("xxx x xx", trials=3)
+    assert [trial.time_ms for trial in found.log.trials] == pytest.approx([3.0, 1.0, 2.0])
+    digests = [word_kernel(word).digest for word in ("xxx", "x", "xx")]
+    assert [trial.digest for trial in found.log.trials] == digests
+
+
+def test_a_kernel_that_fails_is_a_failed_trial_with_its_reason(start: Start) -> None:
+    found = start("x hang bad xx", trials=4)
+    assert found.outcomes == ["timed", "timeout", "compile", "timed"]
+    messages = [trial.message for trial in found.log.trials if not trial.good]
+    assert messages == ["It hangs.", "It cannot be lowered."]
+
+
+def test_a_lost_gpu_ends_the_search_and_leaves_what_was_tried(start: Start) -> None:
+    with pytest.raises(DeviceError, match=r"The GPU is lost\."):
+        start("x gone", trials=2)
+    assert start(trials=1).outcomes == ["timed"]
+
+
+def test_a_batch_is_learned_before_the_next_one_is_taken(start: Start) -> None:
+    found = start("a b", "c d", trials=4)
+    assert found.proposer.events == ["take a b", "learn 2", "take c d", "learn 2"]
+
+
+def test_no_more_is_tried_than_asked_for(start: Start) -> None:
+    found = start("a b c", "d e f", "g h i", trials=4)
+    assert timed_words(found) == ["a", "b", "c", "d"]
+    assert found.proposer.batches == [["g", "h", "i"]]
+
+
+def test_what_was_proposed_before_is_not_tried_again(start: Start) -> None:
+    assert timed_words(start("a b a", "b c", trials=99)) == ["a", "b", "c"]
+
+
+def test_a_search_that_finds_no_more_ends(start: Start) -> None:
+    assert len(start("a b", trials=50).log.trials) == 2
+
+
+def test_the_proposer_is_told_seconds_and_which_failed(start: Start) -> None:
+    found = start("xx hang", trials=2)
+    assert [one.cost_s for one in found.proposer.learned] == [pytest.approx(2e-3), None]
+
+
+def test_a_stopped_search_keeps_what_it_has_tried(start: Start) -> None:
+    found = start("a b c d", trials=4, stop_after=2)
+    assert len(found.log.trials) == 2
+    assert len(found.proposer.learned) == 2
+
+
+def test_a_search_that_is_stopped_before_its_first_trial_can_go_on(start: Start) -> None:
+    assert start("a b", trials=2, stop_after=0).log.trials == []
+    assert len(start("a b", trials=2).log.trials) == 2
+
+
+def test_a_search_goes_on_where_another_ended(start: Start) -> None:
+    start("a b hang", trials=3)
+    found = start("b hang c", "d", trials=5)
+    assert timed_words(found) == ["c", "d"]
+    assert [trial.index for trial in found.log.trials] == [0, 1, 2, 3, 4]
+
+
+def test_the_power_of_promising_trials_is_kept(start: Start) -> None:
+    found = start("xxxx xxx xx x", trials=4, objective=Metric.EDP, power_w=lambda _: 250.0)
+    assert [trial.power_w for trial in found.log.trials] == [None, None, None, 250.0]
+    assert found.log.trials[3].energy_mj == pytest.approx(250.0)
+    assert found.log.trials[3].digest == word_kernel("x").digest
+
+
+def test_the_proposer_is_told_the_cost_rather_than_the_time(start: Start) -> None:
+    powers: dict[Any, float] = {"a": 100.0, "b": 400.0}
+    found = start("a xxxx", "b xxxxx", trials=4, objective=Metric.ENERGY, power_w=powers.get)
+    trials = found.log.trials
+    costs = [one.cost_s for one in feedback(Metric.ENERGY, found.log.recipes, trials, trials)]
+    assert costs[0] is not None
+    assert costs[2] is not None
+    assert costs[2] / costs[0] == pytest.approx(4.0)
+
+
+def test_a_kernel_that_fails_under_load_is_a_failed_trial(start: Start) -> None:
+    def fail(_: str) -> float:
+        raise KernelFault("runtime", "It crashed.")
+
+    (trial,) = start("x", trials=1, objective=Metric.EDP, power_w=fail).log.trials
+    assert (trial.outcome, trial.message) == ("runtime", "It crashed.")
+    assert (trial.time_ms, trial.power_w) == (None, None)
