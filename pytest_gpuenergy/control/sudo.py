@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from pytest_gpuenergy.control.powercap import PowerLimits
 from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.devices.nvml import deny_cap_writes
+from pytest_gpuenergy.devices.nvml import deny_writes
 from pytest_gpuenergy.support.errors import PowerCapError
 
 _TIMEOUT_S = 60.0  # without persistence mode nvidia-smi first loads the driver
@@ -45,7 +45,7 @@ class SudoWriter:
         self._allowed_mw.add(limit_mw)
 
     def write(self, limit_mw: int) -> None:
-        deny_cap_writes()
+        deny_writes()
         command = self._command(limit_mw)
         done = _run([self._sudo, "-n", *command])
         if done.returncode:

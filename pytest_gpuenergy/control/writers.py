@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.devices.nvml import deny_cap_writes
+from pytest_gpuenergy.devices.nvml import deny_writes
 from pytest_gpuenergy.support.errors import PowerCapError
 
 _CAP_SYS_ADMIN = 21  # bit in capabilities(7); the driver asks for it, in containers too
@@ -67,7 +67,7 @@ def choose_writer(gpu: Gpu) -> LimitWriter:
     """
     if gpu.emulated:
         return NvmlWriter(gpu)  # its permissions are emulated too
-    deny_cap_writes()
+    deny_writes()
     if may_set_limits():
         return NvmlWriter(gpu)
     from pytest_gpuenergy.control.sudo import find_sudo

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.devices.nvml import deny_cap_writes, text
+from pytest_gpuenergy.devices.nvml import deny_writes, text
 from pytest_gpuenergy.support.errors import PowerCapError
 
 SOCKET_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_TOKEN"
@@ -47,7 +47,7 @@ class ZeusdWriter:
         """It has no way to ask."""
 
     def write(self, limit_mw: int) -> None:
-        deny_cap_writes()
+        deny_writes()
         query = urlencode({"gpu_ids": self._gpu_id, "power_limit_mw": limit_mw, "block": "true"})
         try:
             status, answer = _ask(self._path, "POST", f"/gpu/set_power_limit?{query}")

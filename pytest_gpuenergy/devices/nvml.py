@@ -1,8 +1,10 @@
-"""NVML through module `pynvml`, with power-limit writes under the caller's control."""
+"""NVML through module `pynvml`, with whatever changes a card under the environment's control."""
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 from typing import Any
 
 from pytest_gpuenergy.support.errors import CapWritesDeniedError, DeviceError
@@ -23,41 +25,57 @@ NEEDED = (
 )
 WRITES_VARIABLE = "GPUENERGY_CAP_WRITES"
 
+READS = (
+    *("nvmlInit", "nvmlShutdown", "nvmlErrorString", "nvmlExceptionClass"),
+    *("nvmlFriendlyObject", "nvmlStructToFriendlyObject"),
+    *("nvmlDeviceGet", "nvmlSystemGet", "nvmlUnitGet", "nvmlGetExcluded", "nvmlGetVgpu"),
+    *("nvmlGpuInstanceGet", "nvmlComputeInstanceGet", "nvmlVgpuTypeGet", "nvmlVgpuInstanceGet"),
+    *("nvmlDevicePerfMetricsGet", "nvmlDeviceWorkloadPowerProfileGet"),
+    *("nvmlDeviceIs", "nvmlDeviceOnSameBoard", "nvmlDeviceQuery", "nvmlDeviceReadPRMCounters"),
+    *("nvmlGpmMetricsGet", "nvmlGpmMigSampleGet", "nvmlGpmSample", "nvmlGpmQuery"),
+    *("nvmlEventSet", "nvmlDeviceRegisterEvents"),
+    *("nvmlSystemEventSet", "nvmlSystemRegisterEvents"),
+)
+"""The first words of the names of calls that leave every card as it is.
+
+All other calls count as writes, so that one which a later NVML brings is denied until it is known
+to read.
+"""
+
+_READ = re.compile(rf"(?:{'|'.join(READS)})(?![a-z])")  # whole words: not nvmlDeviceIsolate...
+
 
 class GuardedNvml:
-    """`pynvml` itself, except that writing a power limit obeys ``GPUENERGY_CAP_WRITES``."""
+    """`pynvml` itself, except that calls which change a card obey ``GPUENERGY_CAP_WRITES``.
+
+    Where the environment forbids writes, such a call raises CapWritesDeniedError, and NVML is not
+    called. Of the module only functions, types and constants are there: not the library beneath.
+    """
 
     def __init__(self, module: Any) -> None:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+        value = getattr(self._module, name)
+        if isinstance(value, type | int | float | str) or _READ.match(name):
+            return value
+        if not callable(value):
+            raise AttributeError(f"{name} of pynvml is neither a function nor a constant")
 
-    def nvmlDeviceSetPowerManagementLimit(self, handle: Any, limit: int) -> None:  # noqa: N802
-        """As in NVML: set the limit in mW.
+        @functools.wraps(value)
+        def guarded(*arguments: Any, **named: Any) -> Any:
+            deny_writes()
+            return value(*arguments, **named)
 
-        Raises:
-            CapWritesDeniedError: the environment forbids it; NVML is not called.
-        """
-        deny_cap_writes()
-        self._module.nvmlDeviceSetPowerManagementLimit(handle, limit)
-
-    def nvmlDeviceSetPowerManagementLimit_v2(self, *arguments: Any) -> Any:  # noqa: N802
-        """As in NVML: set the limit of one scope.
-
-        Raises:
-            CapWritesDeniedError: the environment forbids it; NVML is not called.
-        """
-        deny_cap_writes()
-        return self._module.nvmlDeviceSetPowerManagementLimit_v2(*arguments)
+        return guarded
 
 
-def deny_cap_writes() -> None:
-    """Raise CapWritesDeniedError when the environment forbids writing a real GPU's power limit."""
+def deny_writes() -> None:
+    """Raise CapWritesDeniedError when the environment forbids changing a real GPU's settings."""
     if os.environ.get(WRITES_VARIABLE, "allow").lower() not in ("", "allow"):
         raise CapWritesDeniedError(
-            f"{WRITES_VARIABLE}=deny forbids changing the power limit of a real GPU: "
-            "unset it, or use --powercap current."
+            f"{WRITES_VARIABLE}=deny forbids changing the power limit or any other setting of a "
+            "real GPU: unset it, or use --powercap current."
         )
 
 

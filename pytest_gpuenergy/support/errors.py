@@ -33,7 +33,7 @@ class PowerCapError(DeviceError):
 
 
 class CapWritesDeniedError(PowerCapError):
-    """GPUENERGY_CAP_WRITES=deny forbids writing the power limit of a real GPU."""
+    """GPUENERGY_CAP_WRITES=deny forbids changing the settings of a real GPU."""
 
 
 class OutputError(GpuEnergyError):

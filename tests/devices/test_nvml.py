@@ -1,4 +1,4 @@
-"""Loading NVML, and writing power limits only when that is allowed."""
+"""Loading NVML, and changing a card only when that is allowed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import pynvml
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.nvml import NEEDED, GuardedNvml, load_nvml, text
 from pytest_gpuenergy.support.errors import CapWritesDeniedError, DeviceError
@@ -64,47 +66,97 @@ def test_a_driver_that_does_not_start_is_one_sentence(monkeypatch: pytest.Monkey
         load_nvml()
 
 
-def test_all_else_is_the_module_itself() -> None:
-    assert GuardedNvml(pynvml).nvmlDeviceGetName is pynvml.nvmlDeviceGetName
+WRITES = (
+    *("nvmlDeviceSet", "nvmlDeviceReset", "nvmlDeviceClear", "nvmlDeviceCreate"),
+    *("nvmlDeviceRemove", "nvmlDeviceModify", "nvmlDeviceFreeze", "nvmlDeviceDiscover"),
+    *("nvmlDevicePowerSmoothing", "nvmlDeviceReadWrite", "nvmlDeviceVgpuForce"),
+    *(f"nvmlDeviceWorkloadPowerProfile{verb}" for verb in ("Set", "Clear", "Update")),
+    *(f"nvmlGpuInstance{verb}" for verb in ("Create", "Destroy", "Set")),
+    *("nvmlComputeInstanceDestroy", "nvmlVgpuInstanceSet", "nvmlVgpuInstanceClear"),
+    *("nvmlSet", "nvmlSystemSet", "nvmlUnitSet", "nvmlGpmSet"),
+)
+FUNCTIONS = [
+    name
+    for name in dir(pynvml)
+    if name.startswith("nvml")
+    and callable(getattr(pynvml, name))
+    and not isinstance(getattr(pynvml, name), type)
+]
+SETTERS = [name for name in FUNCTIONS if name.startswith(WRITES)]
+later_words = st.from_regex(r"[A-Z][A-Za-z]{0,12}(_v[1-9])?", fullmatch=True)
+
+
+def recorded(name: str) -> tuple[GuardedNvml, list[tuple[object, ...]]]:
+    """A module with the function ``name``, and what that is called with."""
+    calls: list[tuple[object, ...]] = []
+    return GuardedNvml(fake(**{name: lambda *given: calls.append(given)})), calls
+
+
+def assert_denied(name: str) -> None:
+    nvml, calls = recorded(name)
+    with pytest.raises(CapWritesDeniedError, match="unset it, or use --powercap current"):
+        getattr(nvml, name)(0, 300_000)
+    assert calls == []
+
+
+def test_getters_are_the_modules_own() -> None:
+    nvml = GuardedNvml(pynvml)
+    getters = [name for name in FUNCTIONS if "Get" in name]
+    assert [name for name in getters if getattr(nvml, name) is not getattr(pynvml, name)] == []
+
+
+def test_constants_and_errors_are_the_modules_own() -> None:
     assert GuardedNvml(pynvml).NVMLError is pynvml.NVMLError
-
-
-WRITES = {
-    "nvmlDeviceSetPowerManagementLimit": (0, 300_000),
-    "nvmlDeviceSetPowerManagementLimit_v2": (0, 0, 300_000),
-}
-
-
-def test_every_function_that_writes_a_limit_is_known() -> None:
-    written = {name for name in dir(pynvml) if name.startswith("nvmlDeviceSetPowerManagement")}
-    assert written <= set(WRITES)
+    assert GuardedNvml(pynvml).NVML_FI_DEV_POWER_INSTANT == pynvml.NVML_FI_DEV_POWER_INSTANT
 
 
 @pytest.mark.parametrize("word", ["deny", "Deny", "1", "false"])
-@pytest.mark.parametrize(("name", "arguments"), WRITES.items(), ids=list(WRITES))
-def test_a_denied_write_does_not_reach_nvml(
-    monkeypatch: pytest.MonkeyPatch, name: str, arguments: tuple[int, ...], word: str
-) -> None:
+def test_a_denied_write_does_not_reach_nvml(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", word)
-    writes: list[tuple[int, ...]] = []
-    nvml = GuardedNvml(fake(**{name: lambda *given: writes.append(given)}))
-    with pytest.raises(CapWritesDeniedError, match="unset it, or use --powercap current"):
-        getattr(nvml, name)(*arguments)
-    assert writes == []
+    assert_denied("nvmlDeviceSetPowerManagementLimit")
+
+
+def test_no_setter_of_the_installed_module_gets_through() -> None:
+    assert len(SETTERS) > 40
+    for name in SETTERS:
+        assert_denied(name)
+
+
+@given(st.sampled_from(WRITES), later_words)
+def test_no_setter_of_a_later_module_gets_through(prefix: str, rest: str) -> None:
+    assert_denied(prefix + rest)
+
+
+@given(st.sampled_from(["nvmlDevice", "nvmlSystem", "nvmlGpm", "nvml"]), later_words)
+def test_a_call_with_an_unknown_verb_is_denied(subject: str, rest: str) -> None:
+    assert_denied(f"{subject}Retune{rest}")
+
+
+@pytest.mark.parametrize("name", ["nvmlDeviceIsolate", "nvmlDeviceGetterRemove", "nvmlInitialize"])
+def test_a_longer_word_is_another_word(name: str) -> None:
+    assert_denied(name)
+
+
+def test_the_library_beneath_is_not_offered() -> None:
+    with pytest.raises(AttributeError, match="neither a function nor a constant"):
+        _ = GuardedNvml(pynvml).nvmlLib
+    with pytest.raises(CapWritesDeniedError):
+        GuardedNvml(pynvml)._nvmlGetFunctionPointer("nvmlDeviceSetPowerManagementLimit")
 
 
 @pytest.mark.parametrize("word", [None, "", "allow"])
-@pytest.mark.parametrize(("name", "arguments"), WRITES.items(), ids=list(WRITES))
+@pytest.mark.parametrize(
+    "name", ["nvmlDeviceSetPowerManagementLimit", "nvmlDeviceResetGpuLockedClocks"]
+)
 def test_an_allowed_write_reaches_nvml_unchanged(
-    monkeypatch: pytest.MonkeyPatch, name: str, arguments: tuple[int, ...], word: str | None
+    monkeypatch: pytest.MonkeyPatch, name: str, word: str | None
 ) -> None:
     monkeypatch.delenv("GPUENERGY_CAP_WRITES")
     if word is not None:
         monkeypatch.setenv("GPUENERGY_CAP_WRITES", word)
-    writes: list[tuple[int, ...]] = []
-    nvml = GuardedNvml(fake(**{name: lambda *given: writes.append(given)}))
-    getattr(nvml, name)(*arguments)
-    assert writes == [arguments]
+    nvml, calls = recorded(name)
+    getattr(nvml, name)(0, 300_000)
+    assert calls == [(0, 300_000)]
 
 
 @pytest.mark.parametrize("value", ["NVIDIA H200", b"NVIDIA H200"])

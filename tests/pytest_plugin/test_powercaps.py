@@ -400,7 +400,8 @@ def test_the_header_names_the_caps_that_nobody_may_set(monkeypatch: pytest.Monke
     caps = (PowerCap(200.0), CURRENT, PowerCap(450.0))
     assert header(monkeypatch, *caps, find=choose_writer)[-1] == (
         "gpuenergy: power caps 200W, 450W cannot be set: GPUENERGY_CAP_WRITES=deny forbids "
-        "changing the power limit of a real GPU: unset it, or use --powercap current."
+        "changing the power limit or any other setting of a real GPU: unset it, or use --powercap "
+        "current."
     )
 
 
