@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.statistics import estimate
@@ -123,7 +124,7 @@ def emulated_measurement(device: EmulatedDevice) -> Measure:
         return harness.measure_callable(
             lambda: device.repeat(kernel, {}, {}, work=Work(10**8, 10**6), timeout_s=60.0),
             WorkloadInfo("simulated", {}, 10**8, 10**6),
-            Subject(f"test[{label}]", label, enforced_power_limit_w=700.0),
+            Subject(f"test[{label}]", label, enforced=Setpoint(700.0)),
             "simulated",
         )
 

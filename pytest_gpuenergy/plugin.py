@@ -22,7 +22,7 @@ from pytest_gpuenergy.pytest_plugin.option_table import (
 from pytest_gpuenergy.pytest_plugin.xdist import WorkerPlugin
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control.powercap import PowerCap
+    from pytest_gpuenergy.control.setpoint import Setpoint
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.kernels.kernel import Kernel
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
@@ -92,7 +92,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     own = metafunc.definition.iter_markers("parametrize")
     if any("powercap" in str(mark.args[0]) for mark in own if mark.args):
         return
-    load_run(metafunc.config).parametrize_caps(metafunc)
+    load_run(metafunc.config).parametrize_setpoints(metafunc)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -130,11 +130,11 @@ def gpu(_gpuenergy_device: Device) -> Device:
 def powercap(
     request: pytest.FixtureRequest,
     _gpuenergy_device: Device,
-    _gpuenergy_powercap: PowerCap | None,
-) -> PowerCap:
+    _gpuenergy_powercap: Setpoint | None,
+) -> Setpoint:
     """The power cap of this item, set on the card; parametrized by ``--powercap``."""
-    cap: PowerCap | None = getattr(request, "param", _gpuenergy_powercap)
-    return load_run(request.config).apply_cap(request.node, cap)
+    setpoint: Setpoint | None = getattr(request, "param", _gpuenergy_powercap)
+    return load_run(request.config).apply_setpoint(request.node, setpoint)
 
 
 @pytest.fixture
@@ -144,8 +144,8 @@ def energy_benchmark(request: pytest.FixtureRequest, _gpuenergy_device: Device) 
 
     run = load_run(request.config)
     uses_cap = POWERCAP_FIXTURE in request.fixturenames
-    cap = request.getfixturevalue("powercap") if uses_cap else None
-    return EnergyBenchmark(request.node, run.session, cap, run.gate)
+    setpoint = request.getfixturevalue("powercap") if uses_cap else None
+    return EnergyBenchmark(request.node, run.session, setpoint, run.gate)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_gpuenergy.control.lease import enforced_limit_w
+from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.engine.harness import Harness, Subject
@@ -46,7 +46,7 @@ def measure_all(
                     continue
                 label = f"{tuner}-{place + 1}"
                 subject = Subject(
-                    f"{workload.name}-{label}", label, enforced_power_limit_w=enforced_limit_w(card)
+                    f"{workload.name}-{label}", label, enforced=enforced_setpoint(card)
                 )
                 try:
                     kernel = store.lower(workload, found[place]["record"]).result()

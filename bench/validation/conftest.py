@@ -12,7 +12,7 @@ import kernels
 import pytest
 from record import Validated, Validation
 
-from pytest_gpuenergy.control.lease import enforced_limit_w
+from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.meter import MeterSettings
 from pytest_gpuenergy.energy.samples import choose_source
@@ -169,7 +169,7 @@ def _described(gpu: Device) -> dict[str, Any]:
         "gpu_name": gpu.name,
         "gpu_uuid": gpu.uuid,
         "emulated": gpu.emulated,
-        "power_limit_w": enforced_limit_w(gpu),
+        "power_limit_w": enforced_setpoint(gpu).power_limit_w,
         "software": gpu.describe(),
         "settings": asdict(MeterSettings()),
     }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
 from pytest_gpuenergy.ab.rounds import take_turns
-from pytest_gpuenergy.control.powercap import PowerCap
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
 from pytest_gpuenergy.gate.settings import GateSettings
@@ -67,9 +67,9 @@ def compare_pairs(
     judgements: list[Judgement] = []
     for older, later in pairs:
         tell(label(later.draft.identity))
-        with station.under(PowerCap(later.draft.power_limit_w, later.draft.cap_index)):
+        with station.under(Setpoint.asked_for(later.draft)):
             turns = take_turns(station.device, older, later, rounds=rounds, timeout_s=timeout_s)
-            flags = station.judge_cap()
+            flags = station.judge_setpoint()
         if turns.base_fault:
             wrong = f"wrong in the baseline: {turns.base_fault}"
             unknown.append(Unmatched(later.draft, wrong))

@@ -58,7 +58,7 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.ab.revisions import check_paths, commit_of, run_pytest
     from pytest_gpuenergy.ab.side import check_sides, load_side
     from pytest_gpuenergy.commands.report import check_outputs
-    from pytest_gpuenergy.control.powercap import cap_words
+    from pytest_gpuenergy.control.tables import cap_words
     from pytest_gpuenergy.devices.select import check_spec
     from pytest_gpuenergy.gate.settings import GateSettings
     from pytest_gpuenergy.support.scratch import disk_folder

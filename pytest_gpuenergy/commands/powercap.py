@@ -93,14 +93,9 @@ def _show(arguments: Namespace) -> int:
 
 
 def _state(gpu: Gpu) -> dict[str, Any]:
-    from pytest_gpuenergy.control.lease import enforced_limit_w
     from pytest_gpuenergy.control.lease_record import kept_record, leftover
-    from pytest_gpuenergy.control.powercap import (
-        cap_table,
-        project_tables,
-        read_limits,
-        resolve_caps,
-    )
+    from pytest_gpuenergy.control.limits import enforced_setpoint, read_limits
+    from pytest_gpuenergy.control.tables import cap_table, project_tables, resolve_setpoints
 
     limits = read_limits(gpu)
     table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
@@ -110,37 +105,39 @@ def _state(gpu: Gpu) -> dict[str, Any]:
         "uuid": gpu.uuid,
         "emulated": gpu.emulated,
         "power_limit_w": limits.current_w,
-        "enforced_power_limit_w": enforced_limit_w(gpu),
+        "enforced_power_limit_w": enforced_setpoint(gpu).power_limit_w,
         "min_w": limits.min_w,
         "max_w": limits.max_w,
         "caps": [
             {
-                "index": cap.index,
-                "power_limit_w": cap.power_limit_w,
-                "unavailable": cap.unavailable,
+                "index": setpoint.index,
+                "power_limit_w": setpoint.power_limit_w,
+                "unavailable": setpoint.unavailable,
             }
-            for cap in resolve_caps("all", table, limits)
+            for setpoint in resolve_setpoints("all", table, limits)
         ],
         "restore_to_w": None if record is None else record.prior_mw / 1e3,
     }
 
 
 def _set(arguments: Namespace) -> int:
-    from pytest_gpuenergy.control.powercap import cap_table, read_limits, resolve_caps
+    from pytest_gpuenergy.control.limits import read_limits
+    from pytest_gpuenergy.control.tables import cap_table, resolve_setpoints
     from pytest_gpuenergy.engine.station import Station
 
     with _open(arguments.gpu_device) as gpu, Station(gpu, lock_wait_s=_LOCK_WAIT_S) as station:
         limits = read_limits(gpu)
         table = cap_table(gpu.name, limits)
-        (cap,) = resolve_caps(f"{arguments.watts:.10g}W", table, limits)
-        enforced_w = station.keep(cap)
+        (setpoint,) = resolve_setpoints(f"{arguments.watts:.10g}W", table, limits)
+        enforced = station.keep(setpoint)
         state = _state(gpu)
     if arguments.json:
         print_json(state)
         return 0
     prior_w = state["restore_to_w"]
     print(
-        f"{_title(gpu)}: power limit {cap.label}, enforced {_show_watts(enforced_w)}"
+        f"{_title(gpu)}: power limit {setpoint.label}, "
+        f"enforced {_show_watts(enforced.power_limit_w)}"
         + ("" if prior_w is None else f"; gpuenergy powercap restore puts back {prior_w:g} W")
     )
     return 0
@@ -179,7 +176,7 @@ def _restore(arguments: Namespace) -> int:
 
 def _restored(gpu: Gpu) -> dict[str, Any]:
     from pytest_gpuenergy.control.lease import restore_kept, restore_leftover
-    from pytest_gpuenergy.control.powercap import read_limits
+    from pytest_gpuenergy.control.limits import read_limits
     from pytest_gpuenergy.devices.lock import gpu_lock
 
     with gpu_lock(gpu, wait_s=_LOCK_WAIT_S):

@@ -16,7 +16,7 @@ from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tvm.settings import SPACES, STRATEGIES, SearchSettings
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control.powercap import PowerCap
+    from pytest_gpuenergy.control.setpoint import Setpoint
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.tuning.outcome import TuneResult
     from pytest_gpuenergy.workloads.workload import Workload
@@ -186,7 +186,7 @@ def run(arguments: Namespace) -> int:
         station = stack.enter_context(Station(device, lock_wait_s=_LOCK_WAIT_S))
         for sentence in station.restored:
             tell(sentence)
-        stack.enter_context(station.under(_one_cap(device, arguments.powercap)))
+        stack.enter_context(station.under(_one_setpoint(device, arguments.powercap)))
         store = stack.enter_context(KernelStore(threads))
         tuner = Tuner(
             device=device,
@@ -226,15 +226,15 @@ def _workloads(arguments: Namespace) -> list[Workload]:
     return workloads
 
 
-def _one_cap(device: Device, text: str) -> PowerCap:
-    from pytest_gpuenergy.control.powercap import NamedCaps
+def _one_setpoint(device: Device, text: str) -> Setpoint:
+    from pytest_gpuenergy.control.tables import NamedSetpoints
 
-    caps = NamedCaps.of(device, text, Path.cwd()).caps
-    if len(caps) != 1:
+    found = NamedSetpoints.of(device, text, Path.cwd()).setpoints
+    if len(found) != 1:
         raise InputError(
             f"--powercap {text}: a search takes one power limit: give one, or current."
         )
-    return caps[0]
+    return found[0]
 
 
 def _report(results: list[TuneResult], *, as_json: bool) -> None:

@@ -11,7 +11,8 @@ import contextlib
 from dataclasses import replace
 
 from pytest_gpuenergy.control.lease_record import LeaseRecord, kept_record, leftover
-from pytest_gpuenergy.control.powercap import PowerCap
+from pytest_gpuenergy.control.limits import enforced_setpoint, present_limit_mw
+from pytest_gpuenergy.control.setpoint import UNKNOWN, Setpoint
 from pytest_gpuenergy.control.writers import LimitWriter, choose_writer
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.support.errors import PowerCapError
@@ -47,37 +48,37 @@ class PowerCapLease:
         self._record: LeaseRecord | None = None
         self._asked_mw: int | None = None
         self._held_mw: int | None = None
-        self._enforced_w: float | None = None
+        self._enforced = UNKNOWN
         self._refused: PowerCapError | None = None
         self._theirs_mw: int | None = None
         self.restored = restore_leftover(gpu, writer)
         record = kept_record(gpu.uuid) if kept else None
-        if record is not None and _present_mw(gpu) in record.ours_mw:
+        if record is not None and present_limit_mw(gpu) in record.ours_mw:
             self._record = record  # otherwise somebody has set another limit: theirs is the prior
 
-    def set(self, cap: PowerCap) -> float | None:
-        """Ask the card for ``cap`` and return the limit it enforces, in W.
+    def set(self, setpoint: Setpoint) -> Setpoint:
+        """Ask the card for ``setpoint`` and return what it enforces.
 
-        ``current`` puts back the prior limit if this lease changed it, and otherwise writes
-        nothing. None when the card does not tell.
+        What is left as it is has its prior value again if this lease changed it, and is otherwise
+        not written.
 
         Raises:
-            PowerCapError: the card cannot be set to this limit.
+            PowerCapError: the card cannot be set so.
         """
-        if cap.unavailable:
-            raise PowerCapError(f"Power cap {cap.label} is skipped: {cap.unavailable}.")
+        if setpoint.unavailable:
+            raise PowerCapError(f"Power cap {setpoint.label} is skipped: {setpoint.unavailable}.")
         self._asked_mw = self._held_mw = None
-        if cap.power_limit_w is None:
+        if setpoint.power_limit_w is None:
             self.restore()
-            self._enforced_w = enforced_limit_w(self._gpu)
+            self._enforced = enforced_setpoint(self._gpu)
             with contextlib.suppress(PowerCapError):  # then nobody can tell whether it changes
-                self._held_mw = _present_mw(self._gpu)
-            return self._enforced_w
-        limit_mw = round(cap.power_limit_w * 1e3)
+                self._held_mw = present_limit_mw(self._gpu)
+            return self._enforced
+        limit_mw = round(setpoint.power_limit_w * 1e3)
         self._write(limit_mw)
-        self._enforced_w = self._settled_w(limit_mw)
+        self._enforced = self._settled(limit_mw)
         self._asked_mw = self._held_mw = limit_mw
-        return self._enforced_w
+        return self._enforced
 
     def judge(self) -> tuple[str, ...]:
         """Named doubts about what has been measured since `set`.
@@ -88,15 +89,15 @@ class PowerCapLease:
         if self._held_mw is None:
             return ()
         try:
-            changed = _present_mw(self._gpu) != self._held_mw
+            changed = present_limit_mw(self._gpu) != self._held_mw
         except PowerCapError:
             return ("power_limit_unknown",)
-        now_w, then_w = enforced_limit_w(self._gpu), self._enforced_w
+        now, then_w = enforced_setpoint(self._gpu), self._enforced.power_limit_w
         flags = {
             "enforced_limit_lower": self._asked_mw is not None
             and then_w is not None
             and then_w * 1e3 < self._asked_mw,
-            "power_limit_changed": changed or now_w != then_w,
+            "power_limit_changed": changed or now != self._enforced,
         }
         return tuple(name for name, raised in flags.items() if raised)
 
@@ -115,7 +116,7 @@ class PowerCapLease:
 
     def _write(self, limit_mw: int) -> None:
         gpu, previous = self._gpu, self._record
-        present_mw = _present_mw(gpu)
+        present_mw = present_limit_mw(gpu)
         if previous is None and present_mw == limit_mw:
             if self._kept and (outdated := kept_record(gpu.uuid)) is not None:
                 outdated.forget()  # somebody has set another limit since: theirs is the prior
@@ -143,7 +144,7 @@ class PowerCapLease:
             except PowerCapError:
                 self._take_back(record, previous)
                 raise
-        got_mw = _present_mw(gpu)
+        got_mw = present_limit_mw(gpu)
         # What `restore` will find: the limit of before is no longer ours, whoever sets it now.
         self._record = replace(record, before_mw=got_mw, set_mw=got_mw)
         with contextlib.suppress(PowerCapError):  # the record on disk serves as well
@@ -170,7 +171,7 @@ class PowerCapLease:
     def _take_back(self, record: LeaseRecord, previous: LeaseRecord | None) -> None:
         """After a failed write: forget it when it changed nothing; who knows keeps the record."""
         try:
-            if _present_mw(self._gpu) != record.before_mw:
+            if present_limit_mw(self._gpu) != record.before_mw:
                 return
         except PowerCapError:
             return
@@ -180,17 +181,18 @@ class PowerCapLease:
         else:
             previous.save()
 
-    def _settled_w(self, limit_mw: int) -> float | None:
+    def _settled(self, limit_mw: int) -> Setpoint:
         gpu = self._gpu
         begin_s = None
         while True:
-            enforced_w = enforced_limit_w(gpu)
-            if enforced_w is None or enforced_w * 1e3 == limit_mw:
-                return enforced_w
+            enforced = enforced_setpoint(gpu)
+            limit_w = enforced.power_limit_w
+            if limit_w is None or limit_w * 1e3 == limit_mw:
+                return enforced
             now_s = gpu.clock.now_s()
             begin_s = now_s if begin_s is None else begin_s
             if now_s - begin_s >= SETTLE_S:
-                return enforced_w
+                return enforced
             gpu.clock.sleep_s(_POLL_S)
 
 
@@ -213,23 +215,15 @@ def restore_kept(gpu: Gpu, writer: LimitWriter | None = None) -> str | None:
     return None if record is None else _told(gpu, record, _put_back(gpu, record, writer))
 
 
-def enforced_limit_w(gpu: Gpu) -> float | None:
-    """The limit the card enforces now, in W; it may be lower than the one asked for."""
-    try:
-        return float(gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle)) / 1e3
-    except gpu.nvml.NVMLError:
-        return None
-
-
 def _put_back(gpu: Gpu, record: LeaseRecord, writer: LimitWriter | None) -> int:
     """Returns the limit that was found, in mW: neither ours nor the prior one is left alone."""
     prior_mw = record.prior_mw
     with uninterrupted():
         try:
-            present_mw = _present_mw(gpu)
+            present_mw = present_limit_mw(gpu)
             if present_mw in record.ours_mw:
                 (writer or choose_writer(gpu)).write(prior_mw)
-                if (got_mw := _present_mw(gpu)) != prior_mw:
+                if (got_mw := present_limit_mw(gpu)) != prior_mw:
                     raise PowerCapError(f"{gpu.name} took {got_mw / 1e3:g} W.")
         except PowerCapError as error:
             raise type(error)(
@@ -247,13 +241,3 @@ def _told(gpu: Gpu, record: LeaseRecord, found_mw: int) -> str:
         f"The power limit of {gpu.name} has been set to {found_mw / 1e3:g} W since; "
         "it is left alone."
     )
-
-
-def _present_mw(gpu: Gpu) -> int:
-    try:
-        return int(gpu.nvml.nvmlDeviceGetPowerManagementLimit(gpu.handle))
-    except gpu.nvml.NVMLError as error:
-        raise PowerCapError(
-            f"{gpu.name} does not tell its power limit ({error}): check it with nvidia-smi, or use "
-            "--powercap current."
-        ) from None

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from pytest_gpuenergy.control.powercap import PowerLimits
+from pytest_gpuenergy.control.limits import PowerLimits
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.nvml import deny_writes
 from pytest_gpuenergy.support.errors import PowerCapError

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from pytest_gpuenergy.control.powercap import PowerCap
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.gate.drift import judge_check, unchecked
@@ -53,7 +53,7 @@ class AnchorWatch:
         self._device = device
         self._harness = harness
         self._folder = folder
-        self._anchors: dict[tuple[str, float | None], _Anchor] = {}
+        self._anchors: dict[tuple[Setpoint, Setpoint], _Anchor] = {}
         self._began_s = math.inf
 
     def check(self, subject: Subject) -> None:
@@ -113,11 +113,11 @@ class AnchorWatch:
         self._began_s = min(self._began_s, self._device.clock.now_s())
         self._anchors[place] = _Anchor(kernel, workload, subject, known, -math.inf, pending)
 
-    def finish(self, apply: Callable[[PowerCap], float | None]) -> None:
+    def finish(self, apply: Callable[[Setpoint], Setpoint]) -> None:
         """Check what was measured since the last checks, if the run was as long as an interval.
 
         Args:
-            apply: sets a power cap and returns the enforced limit.
+            apply: sets the card to a setpoint and returns what it enforces.
 
         Raises:
             ReportError: what was found cannot be written.
@@ -128,9 +128,7 @@ class AnchorWatch:
             if anchor.pending and anchor.checked_s > -math.inf:  # otherwise nothing is new
                 self._check(anchor, apply)
 
-    def _check(
-        self, anchor: _Anchor, apply: Callable[[PowerCap], float | None] | None = None
-    ) -> None:
+    def _check(self, anchor: _Anchor, apply: Callable[[Setpoint], Setpoint] | None = None) -> None:
         items = tuple(measurement.node_id for measurement in anchor.pending)
         check = judge_check(anchor.first, self._measured(anchor, apply), items)
         if check.verdict == "drift":
@@ -143,15 +141,15 @@ class AnchorWatch:
             anchor.drifted = check.verdict == "drift"
 
     def _measured(
-        self, anchor: _Anchor, apply: Callable[[PowerCap], float | None] | None
+        self, anchor: _Anchor, apply: Callable[[Setpoint], Setpoint] | None
     ) -> Measurement:
         subject = anchor.subject
         started = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             if apply is not None:
-                enforced_w = apply(subject.cap)
-                if enforced_w != subject.enforced_power_limit_w:
-                    raise PowerCapError(f"The card now enforces {enforced_w} W.")
+                enforced = apply(subject.setpoint)
+                if enforced != subject.enforced:
+                    raise PowerCapError(f"The card now enforces {enforced.power_limit_w} W.")
             return self._harness.measure_again(anchor.kernel, anchor.workload, subject)
         except GpuEnergyError as error:  # the next item meets it too, and tells
             first = anchor.first
@@ -166,5 +164,5 @@ class AnchorWatch:
             )
 
 
-def _place(subject: Subject) -> tuple[str, float | None]:
-    return (subject.cap.label, subject.enforced_power_limit_w)
+def _place(subject: Subject) -> tuple[Setpoint, Setpoint]:
+    return (subject.setpoint, subject.enforced)

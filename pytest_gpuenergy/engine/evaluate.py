@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.lease import enforced_limit_w
+from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.device import Arena, Device
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.objective import Evaluation, promising
@@ -105,7 +105,7 @@ def confirm(device: Device, harness: Harness, kernel: Kernel, workload: Workload
         KernelFault: it is wrong, or fails while it is measured.
         DeviceError: the device does not answer.
     """
-    subject = Subject("tune", kernel.short_digest, enforced_power_limit_w=enforced_limit_w(device))
+    subject = Subject("tune", kernel.short_digest, enforced=enforced_setpoint(device))
     measurement = harness.measure_kernel(kernel, workload, subject)
     if measurement.outcome != "correct":
         raise KernelFault(measurement.outcome, measurement.error or "it failed.")

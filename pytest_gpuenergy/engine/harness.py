@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.control.setpoint import CURRENT, UNKNOWN, Setpoint
 from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.device import Device, Repeater, Work
 from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings, Reading
@@ -33,16 +33,23 @@ BINDING_FRACTION = 0.97
 
 @dataclass(frozen=True)
 class Subject:
-    """What an item measures: names for the record beside kernel and workload."""
+    """What an item measures: names for the record beside kernel and workload.
+
+    Attributes:
+        node_id: of the item.
+        label: of the kernel.
+        setpoint: asked of the card.
+        enforced: what the card made of it.
+    """
 
     node_id: str
     label: str
-    cap: PowerCap = CURRENT
-    enforced_power_limit_w: float | None = None
+    setpoint: Setpoint = CURRENT
+    enforced: Setpoint = UNKNOWN
 
 
 class Harness:
-    """Verifies and measures on one device; the caller has set the cap.
+    """Verifies and measures on one device; the caller has set the card to the setpoint.
 
     Args:
         device: where to run.
@@ -168,10 +175,10 @@ class Harness:
             workload=workload,
             kernel=kernel,
             outcome="correct",
-            cap=subject.cap.label,
-            cap_index=subject.cap.index,
-            power_limit_w=subject.cap.power_limit_w,
-            enforced_power_limit_w=subject.enforced_power_limit_w,
+            cap=subject.setpoint.label,
+            cap_index=subject.setpoint.index,
+            power_limit_w=subject.setpoint.power_limit_w,
+            enforced_power_limit_w=subject.enforced.power_limit_w,
             cache=self._cache,
             gpu_uuid=self._device.uuid,
             started=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from pytest_gpuenergy.control.powercap import read_limits
+from pytest_gpuenergy.control.limits import read_limits
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.support.errors import DeviceError

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 from pytest_gpuenergy.control.lease import PowerCapLease
 from pytest_gpuenergy.control.leftovers import restore_leftovers
-from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.writers import LimitWriter
 from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.device import Device
@@ -83,37 +83,40 @@ class Station:
             raise DeviceError(f"{self.gpu.name} was opened for its power limit alone.")
         return self.gpu
 
-    def apply(self, cap: PowerCap) -> float | None:
-        """Put the card under ``cap`` and return the limit that it enforces, in W.
+    def apply(self, setpoint: Setpoint) -> Setpoint:
+        """Set the card to ``setpoint`` and return what it enforces.
 
         Raises:
-            PowerCapError: the cap cannot be set.
+            PowerCapError: the card cannot be set so.
         """
-        return self._lease.set(cap)
+        return self._lease.set(setpoint)
 
-    def judge_cap(self) -> tuple[str, ...]:
-        """Named doubts about the power cap since it was applied."""
+    def judge_setpoint(self) -> tuple[str, ...]:
+        """Named doubts about the card's settings since they were applied."""
         return self._lease.judge()
 
     @contextmanager
-    def under(self, cap: PowerCap) -> Iterator[float | None]:
-        """The card under ``cap`` for a while, and under the prior limit again afterwards.
+    def under(self, setpoint: Setpoint) -> Iterator[Setpoint]:
+        """The card at ``setpoint`` for a while, and at its prior settings again afterwards.
+
+        Yields:
+            What the card enforces.
 
         Raises:
-            PowerCapError: the cap cannot be set, or the prior limit not restored.
+            PowerCapError: the card cannot be set so, or its prior settings not be restored.
         """
         try:
-            yield self.apply(cap)
+            yield self.apply(setpoint)
         finally:
             self.apply(CURRENT)
 
-    def keep(self, cap: PowerCap) -> float | None:
+    def keep(self, setpoint: Setpoint) -> Setpoint:
         """As `apply`, for longer than this process: ``gpuenergy powercap restore`` undoes it.
 
         Raises:
-            PowerCapError: the cap cannot be set.
+            PowerCapError: the card cannot be set so.
         """
-        return PowerCapLease(self.gpu, kept=True).set(cap)
+        return PowerCapLease(self.gpu, kept=True).set(setpoint)
 
     def harness(self, *, timeout_s: float = 60.0, cache: CacheState = "hot") -> Harness:
         """What verifies and measures here.

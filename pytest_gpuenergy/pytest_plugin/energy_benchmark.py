@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.lease import enforced_limit_w
-from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.engine.callable_check import CallableCheck
 from pytest_gpuenergy.engine.harness import Subject, describe_workload
 from pytest_gpuenergy.engine.results import expect
@@ -28,15 +27,15 @@ from pytest_gpuenergy.workloads.workload import ErrorBound, Workload, whole_flop
 
 
 class EnergyBenchmark:
-    """Measures what one item gives it, under the item's power cap."""
+    """Measures what one item gives it, at the item's setpoint."""
 
     def __init__(
-        self, item: pytest.Item, session: Session, cap: PowerCap | None, gate: GatePlugin
+        self, item: pytest.Item, session: Session, setpoint: Setpoint | None, gate: GatePlugin
     ) -> None:
         self._item = item
         self._session = session
         self._gate = gate
-        self._cap = cap or CURRENT
+        self._setpoint = setpoint or CURRENT
         self._used = False
 
     def __call__(
@@ -85,11 +84,10 @@ class EnergyBenchmark:
         _check_arguments(subject, reference, bound, label)
         session = self._session
         try:
-            if self._cap == CURRENT:
+            if self._setpoint == CURRENT:
                 session.apply(CURRENT)
-            enforced_w = enforced_limit_w(session.device)
             label = label or self._default_label(subject, workload)
-            named = Subject(self._item.nodeid, label, self._cap, enforced_w)
+            named = Subject(self._item.nodeid, label, self._setpoint, session.enforced())
             if isinstance(subject, Kernel):
                 measurement = self._kernel(subject, workload, named)
             else:
@@ -101,7 +99,7 @@ class EnergyBenchmark:
                 limit = bound if isinstance(bound, ErrorBound) else ErrorBound(bound, bound)
                 measurement = self._callable(subject, args, reference, limit, info, named)
             if measurement.measured:
-                flags = (*session.judge_cap(), *session.anchors.flags(named))
+                flags = (*session.judge_setpoint(), *session.anchors.flags(named))
                 measurement = measurement.flagged(*flags)
             session.keep(measurement)
             if isinstance(subject, Kernel):
@@ -125,11 +123,11 @@ class EnergyBenchmark:
         label = kernel_label(subject)
         if workload is None:  # it is named after the item, parameters included
             return label
-        return item_label(self._item, label, workload.name, self._cap)
+        return item_label(self._item, label, workload.name, self._setpoint)
 
     def _claim(self, named: Subject, workload: str) -> None:
         """Refuse an item that could not be told apart from another one of the run."""
-        identity = (workload, named.label, named.cap.label, self._session.options.cache)
+        identity = (workload, named.label, named.setpoint.label, self._session.options.cache)
         self._session.identities.claim(identity, named.node_id)
 
     def _kernel(self, kernel: Kernel, workload: Workload | None, named: Subject) -> Measurement:

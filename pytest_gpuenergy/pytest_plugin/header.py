@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.writers import LimitWriter
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.samples import choose_source
@@ -40,23 +40,23 @@ def _lines(session: Session) -> Iterator[str]:
         kind = "NVML"
     name = choose_source(device).name
     source = "energy counter" if name == "counter" else f"{name} over time (no energy counter)"
-    yield f"gpuenergy: energy from the {kind} {source}; power caps: {_listed(session.caps)}"
-    if any(cap != CURRENT for cap in session.caps):
-        yield from _cap_lines(session)
+    yield f"gpuenergy: energy from the {kind} {source}; power caps: {_listed(session.setpoints)}"
+    if any(setpoint != CURRENT for setpoint in session.setpoints):
+        yield from _setpoint_lines(session)
 
 
-def _cap_lines(session: Session) -> Iterator[str]:
+def _setpoint_lines(session: Session) -> Iterator[str]:
     """Which caps cannot be set; for a real GPU, who sets the others and whether they would last."""
     device, writer = session.device, _writer(session)
     if not (device.emulated or isinstance(writer, str)):
         yield f"gpuenergy: power limits are set through {writer.name}"
-    refused: dict[str, list[PowerCap]] = {}
-    for cap in session.caps:
-        if reason := _refusal(cap, writer):
-            refused.setdefault(reason, []).append(cap)
-    for reason, caps in refused.items():
-        what = "power caps" if len(caps) > 1 else "power cap"
-        yield f"gpuenergy: {what} {_listed(caps)} cannot be set: {reason}"
+    refused: dict[str, list[Setpoint]] = {}
+    for setpoint in session.setpoints:
+        if reason := _refusal(setpoint, writer):
+            refused.setdefault(reason, []).append(setpoint)
+    for reason, setpoints in refused.items():
+        what = "power caps" if len(setpoints) > 1 else "power cap"
+        yield f"gpuenergy: {what} {_listed(setpoints)} cannot be set: {reason}"
     if not device.emulated and not _persistent(device):
         yield (
             "gpuenergy: persistence mode is off, so that a power limit is lost whenever the driver "
@@ -72,16 +72,16 @@ def _writer(session: Session) -> LimitWriter | str:
         return str(error)
 
 
-def _refusal(cap: PowerCap, writer: LimitWriter | str) -> str:
-    """Why ``cap`` cannot be set, as far as that is known without writing; empty when it can."""
-    if cap.power_limit_w is None:
+def _refusal(setpoint: Setpoint, writer: LimitWriter | str) -> str:
+    """Why the card cannot be set so, as far as known without writing; empty when it can."""
+    if setpoint.power_limit_w is None:
         return ""
-    if cap.unavailable:
-        return f"{cap.unavailable}."
+    if setpoint.unavailable:
+        return f"{setpoint.unavailable}."
     if isinstance(writer, str):
         return writer
     try:
-        writer.check(round(cap.power_limit_w * 1e3))
+        writer.check(round(setpoint.power_limit_w * 1e3))
     except PowerCapError as error:
         return str(error)
     return ""
@@ -95,5 +95,5 @@ def _persistent(device: Device) -> bool:
         return True
 
 
-def _listed(caps: list[PowerCap]) -> str:
-    return ", ".join(cap.label for cap in caps) or "current"
+def _listed(setpoints: list[Setpoint]) -> str:
+    return ", ".join(setpoint.label for setpoint in setpoints) or "current"

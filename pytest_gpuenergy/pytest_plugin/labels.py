@@ -1,11 +1,11 @@
-"""Labels of kernels in reports: with workload, cap and cache state they identify a measurement."""
+"""Labels of kernels in reports, which identify a measurement with workload, setpoint and cache."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.control.powercap import PowerCap
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
 
@@ -24,7 +24,7 @@ def kernel_label(subject: Kernel | Callable[..., Any]) -> str:
     return subject.launches[0].entry if rank is None else f"k{rank:02d}"
 
 
-def item_label(item: pytest.Item, label: str, workload: str, cap: PowerCap) -> str:
+def item_label(item: pytest.Item, label: str, workload: str, setpoint: Setpoint) -> str:
     """``label`` and the ids of the item's parameters: ``scale-64`` of ``test_scale[64-450W]``.
 
     What the measurement says anyway is left out of the ids: the power cap, the workload's name and
@@ -36,7 +36,9 @@ def item_label(item: pytest.Item, label: str, workload: str, cap: PowerCap) -> s
         return label
     ids = callspec.id
     if {"powercap", POWERCAP_FIXTURE} & callspec.params.keys():
-        ids = _without(ids, cap.label, last=True)  # it is the last parameter, unless set by hand
+        ids = _without(
+            ids, setpoint.label, last=True
+        )  # it is the last parameter, unless set by hand
     for known in (workload, label):
         ids = _without(ids, known)
     return f"{label}-{ids}" if ids else label

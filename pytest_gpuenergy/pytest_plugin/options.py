@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pytest_gpuenergy.control.powercap import cap_words
+from pytest_gpuenergy.control.tables import cap_words
 from pytest_gpuenergy.devices.cache import STATES, CacheState
 from pytest_gpuenergy.devices.select import check_spec
 from pytest_gpuenergy.gate.settings import GateSettings

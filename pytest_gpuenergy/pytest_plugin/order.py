@@ -1,4 +1,4 @@
-"""The order of items, so that a card that warms up favours no power cap and no kernel."""
+"""The order of items, so that a card that warms up favours no setpoint and no kernel."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Place(NamedTuple):
 
     group: Hashable
     kernel: Hashable
-    cap: Hashable
+    setpoint: Hashable
 
 
 def interleave(items: Sequence[_T], place: Callable[[_T], Place | None]) -> list[_T]:
-    """``items`` with the caps and kernels of each group mixed; a function of their order alone.
+    """``items`` with setpoints and kernels of each group mixed; a function of their order alone.
 
-    A group is a table of kernels and caps, gone through in as many rounds as there are caps. Each
-    round has every kernel once, forwards and backwards in turn. From round to round a kernel's cap
-    steps along the sequence first, last, second, last but one and so on of how they were written;
-    kernels start at places of that sequence that are spread over it. So every stretch of the run
-    has about as many items of each cap and of each kernel as any other.
+    A group is a table of kernels and setpoints, gone through in as many rounds as there are
+    setpoints. Each round has every kernel once, forwards and backwards in turn. From round to round
+    a kernel's setpoint steps along the sequence first, last, second, last but one and so on of how
+    they were written; kernels start at places of that sequence that are spread over it. So every
+    stretch of the run has about as many items of each setpoint and of each kernel as any other.
 
     Args:
         items: in the order in which they were written.
@@ -46,15 +46,16 @@ def _mixed(items: list[_T], place: Callable[[_T], Place | None]) -> list[_T]:
     for item in items:
         found = place(item)
         assert found is not None
-        cells.setdefault((found.kernel, found.cap), []).append(item)
+        cells.setdefault((found.kernel, found.setpoint), []).append(item)
     kernels = list(dict.fromkeys(kernel for kernel, _ in cells))
-    caps = _from_both_ends(list(dict.fromkeys(cap for _, cap in cells)))
-    apart = max(1, len(caps) // len(kernels))
+    setpoints = _from_both_ends(list(dict.fromkeys(setpoint for _, setpoint in cells)))
+    apart = max(1, len(setpoints) // len(kernels))
     ordered: list[_T] = []
-    for turn in range(len(caps)):
+    for turn in range(len(setpoints)):
         row = list(enumerate(kernels))
         for number, kernel in row if turn % 2 == 0 else reversed(row):
-            ordered += cells.get((kernel, caps[(number * apart + turn) % len(caps)]), [])
+            setpoint = setpoints[(number * apart + turn) % len(setpoints)]
+            ordered += cells.get((kernel, setpoint), [])
     return ordered
 
 

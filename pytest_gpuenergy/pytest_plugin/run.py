@@ -7,9 +7,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.pytest_plugin.caps import OUTCOME, CapOutcome, CapPlugin
 from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
 from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin
 from pytest_gpuenergy.pytest_plugin.header import header_lines
@@ -19,6 +18,7 @@ from pytest_gpuenergy.pytest_plugin.order import Place, interleave
 from pytest_gpuenergy.pytest_plugin.outputs import check_outputs, summary_lines, write_outputs
 from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin
 from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, SetpointPlugin
 from pytest_gpuenergy.pytest_plugin.xdist import PROBLEMS, RUN_ID, WorkerPlugin
 from pytest_gpuenergy.report.html import check_html
 from pytest_gpuenergy.report.store import latest_run
@@ -37,11 +37,11 @@ class RunPlugin:
     """
 
     def __init__(
-        self, config: pytest.Config, session: Session, gate: GatePlugin, caps: CapPlugin
+        self, config: pytest.Config, session: Session, gate: GatePlugin, setpoints: SetpointPlugin
     ) -> None:
         self.session = session
         self.gate = gate
-        self._caps = caps
+        self._setpoints = setpoints
         self._config = config
         self._problem = ""
 
@@ -63,27 +63,28 @@ class RunPlugin:
             session = Session(options, _run_id(config, options))
         except GpuEnergyError as error:
             raise pytest.UsageError(str(error)) from None
-        caps = CapPlugin()
+        setpoints = SetpointPlugin()
         config.pluginmanager.register(gate, "gpuenergy_gate")
-        config.pluginmanager.register(caps, "gpuenergy-caps")
+        config.pluginmanager.register(setpoints, "gpuenergy-setpoints")
         if options.export_folder is not None:
             config.pluginmanager.register(ExportPlugin(options.export_folder), EXPORT)
         if not is_worker:
             _workers(config).before_start = session.expect_termination
             _register_listeners(config)
-        return cls(config, session, gate, caps)
+        return cls(config, session, gate, setpoints)
 
-    def parametrize_caps(self, metafunc: pytest.Metafunc) -> None:
-        """One item per power cap.
+    def parametrize_setpoints(self, metafunc: pytest.Metafunc) -> None:
+        """One item per setpoint.
 
         Raises:
-            pytest.Collector.CollectError: the caps cannot be told.
+            pytest.Collector.CollectError: the setpoints cannot be told.
         """
         try:
-            caps = self.session.resolve_caps()
+            setpoints = self.session.resolve_setpoints()
         except GpuEnergyError as error:
             raise pytest.Collector.CollectError(str(error)) from None
-        metafunc.parametrize(POWERCAP_FIXTURE, caps, ids=[cap.label for cap in caps], indirect=True)
+        ids = [setpoint.label for setpoint in setpoints]
+        metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
 
     def claim_device(self) -> Device:
         """The device, claimed for this run; otherwise the run ends with one sentence."""
@@ -98,24 +99,24 @@ class RunPlugin:
             self._give_up(problem, usage=usage)
         return self.session.device
 
-    def apply_cap(self, item: pytest.Item, cap: PowerCap | None) -> PowerCap:
-        """Put the card under ``cap`` (None: as it is), or skip or fail the item."""
-        cap = CURRENT if cap is None else cap
+    def apply_setpoint(self, item: pytest.Item, setpoint: Setpoint | None) -> Setpoint:
+        """Set the card to ``setpoint`` (None: as it is), or skip or fail the item."""
+        setpoint = CURRENT if setpoint is None else setpoint
         session = self.session
-        words = session.words_for(cap)
+        words = session.words_for(setpoint)
         try:
-            session.apply(cap)
+            session.apply(setpoint)
         except GpuEnergyError as error:
             problem, unset = str(error), isinstance(error, PowerCapError)
         else:
-            item.stash[OUTCOME] = CapOutcome.of(cap, words)
-            return cap
+            item.stash[OUTCOME] = SetpointOutcome(setpoint, words)
+            return setpoint
         if not unset:
             self._give_up(problem)
         if not session.answers():
             pytest.fail(problem, pytrace=False)
-        item.stash[OUTCOME] = CapOutcome.of(
-            cap, words, problem, measured=session.has_measured_under(cap)
+        item.stash[OUTCOME] = SetpointOutcome(
+            setpoint, words, problem, measured=session.has_measured_at(setpoint)
         )
         if session.options.strict_powercap:
             pytest.fail(problem, pytrace=False)
@@ -123,7 +124,7 @@ class RunPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Mix the items of each test that runs under several power caps or with several kernels."""
+        """Mix the items of each test that runs at several setpoints or with several kernels."""
         if self.session.options.order != "file":
             items[:] = interleave(items, _place)
 
@@ -173,7 +174,7 @@ class RunPlugin:
             config.workeroutput[PROBLEMS] = problems  # type: ignore[attr-defined]
         else:
             problems += workers.problems
-            problems += self._caps.problems(session.testscollected)
+            problems += self._setpoints.problems(session.testscollected)
             problems += write_outputs(ours, self.gate.baseline_for)
             problems += self._tell_others()
             exporter = config.pluginmanager.get_plugin(EXPORT)
@@ -186,7 +187,7 @@ class RunPlugin:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The table per workload and cap, where the report is, and caps that could not be set."""
         lines = summary_lines(self.session, self._config.get_verbosity())
-        show_section(terminalreporter, "gpuenergy", [*lines, *self._caps.summary_lines()])
+        show_section(terminalreporter, "gpuenergy", [*lines, *self._setpoints.summary_lines()])
         if self._problem:
             terminalreporter.write_line(printable(f"gpuenergy: error: {self._problem}"), red=True)
 
@@ -252,6 +253,6 @@ def _place(item: pytest.Item) -> Place | None:
     values = dict(item.callspec.params) if hasattr(item, "callspec") else {}
     if POWERCAP_FIXTURE not in values:
         return None
-    cap = id(values.pop(POWERCAP_FIXTURE))
+    setpoint = id(values.pop(POWERCAP_FIXTURE))
     function = getattr(item, "originalname", item.name)
-    return Place((item.parent, function), tuple(map(id, values.values())), cap)
+    return Place((item.parent, function), tuple(map(id, values.values())), setpoint)

@@ -8,7 +8,9 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from pytest_gpuenergy.control.leftovers import restore_leftovers
-from pytest_gpuenergy.control.powercap import NamedCaps, PowerCap
+from pytest_gpuenergy.control.limits import enforced_setpoint
+from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control.tables import NamedSetpoints
 from pytest_gpuenergy.control.writers import LimitWriter, choose_writer
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device, open_gpu
@@ -33,7 +35,7 @@ class Session:
     """Opens things only when an item needs them, and puts everything back in `close`.
 
     Attributes:
-        caps: to measure under.
+        setpoints: to measure at.
         run: the run's identity, once it has begun.
         restored: what was done about power limits that runs which died had left behind.
         identities: of the items, by which they are found in other runs.
@@ -42,8 +44,8 @@ class Session:
     def __init__(self, options: Options, run_id: str) -> None:
         self.options = options
         self.run_id = run_id
-        self.caps: list[PowerCap] = []
-        self._named = NamedCaps({})
+        self.setpoints: list[Setpoint] = []
+        self._named = NamedSetpoints({})
         self.run: RunInfo | None = None
         self.restored: list[str] = []
         self.identities = Identities()
@@ -75,17 +77,17 @@ class Session:
         """Whether an item has asked for the device."""
         return self._device is not None
 
-    def resolve_caps(self) -> list[PowerCap]:
-        """The caps to measure under; a table value that the card cannot take is among them."""
-        if not self.caps:
+    def resolve_setpoints(self) -> list[Setpoint]:
+        """Those to measure at; a table value that the card cannot take is among them."""
+        if not self.setpoints:
             text = self.options.powercap or ("all" if self.device.emulated else "current")
-            self._named = NamedCaps.of(self.device, text, self.options.root)
-            self.caps = self._named.caps
-        return self.caps
+            self._named = NamedSetpoints.of(self.device, text, self.options.root)
+            self.setpoints = self._named.setpoints
+        return self.setpoints
 
-    def words_for(self, cap: PowerCap) -> list[str]:
-        """The words of ``--powercap`` that name ``cap``."""
-        return self._named.words_for(cap)
+    def words_for(self, setpoint: Setpoint) -> list[str]:
+        """The words of ``--powercap`` that name ``setpoint``."""
+        return self._named.words_for(setpoint)
 
     def limit_writer(self) -> LimitWriter:
         """Who writes the power limit, chosen once.
@@ -133,27 +135,31 @@ class Session:
         self._harness = harness
         self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
 
-    def apply(self, cap: PowerCap) -> float | None:
-        """Put the card under ``cap`` and return the limit that it enforces, in W.
+    def apply(self, setpoint: Setpoint) -> Setpoint:
+        """Set the card to ``setpoint`` and return what it enforces.
 
         Raises:
-            PowerCapError: the cap cannot be set.
+            PowerCapError: the card cannot be set so.
         """
         self.begin()
         assert self._station is not None
-        return self._station.apply(cap)
+        return self._station.apply(setpoint)
+
+    def enforced(self) -> Setpoint:
+        """What the card enforces now."""
+        return enforced_setpoint(self.device)
 
     def answers(self) -> bool:
-        """Whether the card is there at all, rather than only refuse a power cap."""
+        """Whether the card is there at all, rather than only refuse a setpoint."""
         return answers(self.device)
 
     def expect_termination(self) -> None:
         """From now on SIGTERM and SIGHUP end the run as Ctrl-C does."""
         self._exit.enter_context(termination_as_interrupt())
 
-    def judge_cap(self) -> tuple[str, ...]:
-        """Doubts about the power cap under which an item was measured."""
-        return () if self._station is None else self._station.judge_cap()
+    def judge_setpoint(self) -> tuple[str, ...]:
+        """Doubts about the settings at which an item was measured."""
+        return () if self._station is None else self._station.judge_setpoint()
 
     @property
     def harness(self) -> Harness:
@@ -214,14 +220,14 @@ class Session:
             and known.kernel.digest == digest
             and known.kernel.label == subject.label
             and known.workload == workload
-            and known.cap == subject.cap.label
-            and known.enforced_power_limit_w == subject.enforced_power_limit_w
+            and known.cap == subject.setpoint.label
+            and known.enforced_power_limit_w == subject.enforced.power_limit_w
         )
         return known if same else None
 
-    def has_measured_under(self, cap: PowerCap) -> bool:
-        """Whether the run being resumed has figures under ``cap``."""
-        return any(known.measured and known.cap == cap.label for known in self._known.values())
+    def has_measured_at(self, setpoint: Setpoint) -> bool:
+        """Whether the run being resumed has figures at ``setpoint``."""
+        return any(known.measured and known.cap == setpoint.label for known in self._known.values())
 
     def report(self) -> Report | None:
         """What this run has measured so far, in all its processes."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_gpuenergy.record.identity import setpoint_folder
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.store import Report, is_raw
 from pytest_gpuenergy.support.errors import InputError, ReportError
@@ -177,7 +178,7 @@ def _columns(table_caps: Sequence[str], caps: Iterable[str]) -> list[str]:
 
 
 def _cap_folder(m: Measurement) -> str:
-    return f"powercap{m.cap_index}" if m.cap_index else f"powercap_{_safe(m.cap)}"
+    return setpoint_folder(_safe(m.cap), m.cap_index)
 
 
 def _cap_order(m: Measurement) -> float:

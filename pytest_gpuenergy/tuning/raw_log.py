@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.lease import enforced_limit_w
+from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.support.errors import InputError, OutputError
 from pytest_gpuenergy.support.files import lock, open_file, write_atomically
@@ -58,7 +58,7 @@ class RawLog:
             "workload": to_parameters(workload),
             "gpu": gpu_name(device),
             "architecture": device.architecture,
-            "power_limit_w": enforced_limit_w(device),
+            "power_limit_w": enforced_setpoint(device).power_limit_w,
         }
         with ExitStack() as stack:
             try:

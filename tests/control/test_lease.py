@@ -14,26 +14,21 @@ from pathlib import Path
 import pytest
 from power_cards import PRIOR_MW, present_mw, write
 
-from pytest_gpuenergy.control.lease import (
-    PowerCapLease,
-    enforced_limit_w,
-    restore_kept,
-    restore_leftover,
-)
+from pytest_gpuenergy.control.lease import PowerCapLease, restore_kept, restore_leftover
 from pytest_gpuenergy.control.lease_record import LeaseRecord, leftover, recorded_uuids
-from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.writers import NvmlWriter
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.support.errors import PowerCapError
 from pytest_gpuenergy.support.signals import termination_as_interrupt
 
-CAP = PowerCap(300.0)
+CAP = Setpoint(300.0)
 RECORD = {"prior_mw": 700_000, "before_mw": 700_000, "set_mw": 300_000, "pid": 1, "started": 1}
 CHILD = """
 import os, signal
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.control.lease import PowerCapLease
-from pytest_gpuenergy.control.powercap import PowerCap
+from pytest_gpuenergy.control.setpoint import Setpoint
 device = open_device("emulated")
 lease = PowerCapLease(device)
 """
@@ -58,13 +53,13 @@ def record_path(device: EmulatedDevice, state: Path) -> Path:
 
 
 def test_the_card_is_set_and_tells_what_it_enforces(card: EmulatedDevice) -> None:
-    assert PowerCapLease(card).set(CAP) == 300.0
+    assert PowerCapLease(card).set(CAP) == Setpoint(300.0)
     assert present_mw(card) == 300_000
 
 
 def test_a_card_that_enforces_less_says_so(card: EmulatedDevice) -> None:
     card.inject("enforced_limit", {"power_w": 250})
-    assert PowerCapLease(card).set(CAP) == 250.0
+    assert PowerCapLease(card).set(CAP) == Setpoint(250.0)
 
 
 def test_the_prior_limit_is_restored(card: EmulatedDevice) -> None:
@@ -77,7 +72,7 @@ def test_the_prior_limit_is_restored(card: EmulatedDevice) -> None:
 def test_the_prior_limit_survives_several_caps(card: EmulatedDevice) -> None:
     lease = PowerCapLease(card)
     for watts in (300.0, 500.0, 200.0):
-        lease.set(PowerCap(watts))
+        lease.set(Setpoint(watts))
     lease.restore()
     assert present_mw(card) == PRIOR_MW
 
@@ -94,19 +89,19 @@ def test_restoring_twice_writes_once(card: EmulatedDevice) -> None:
 def test_current_puts_the_prior_limit_back(card: EmulatedDevice) -> None:
     lease = PowerCapLease(card)
     lease.set(CAP)
-    assert lease.set(CURRENT) == PRIOR_MW / 1e3
+    assert lease.set(CURRENT) == Setpoint(PRIOR_MW / 1e3)
 
 
 def test_current_writes_nothing(card: EmulatedDevice) -> None:
     card.inject("power_limit", "no_permission")
     lease = PowerCapLease(card)
-    assert lease.set(CURRENT) == PRIOR_MW / 1e3
+    assert lease.set(CURRENT) == Setpoint(PRIOR_MW / 1e3)
     lease.restore()
 
 
 def test_a_cap_that_is_already_set_writes_nothing(card: EmulatedDevice, own_folders: Path) -> None:
     card.inject("power_limit", "no_permission")
-    assert PowerCapLease(card).set(PowerCap(PRIOR_MW / 1e3)) == PRIOR_MW / 1e3
+    assert PowerCapLease(card).set(Setpoint(PRIOR_MW / 1e3)) == Setpoint(PRIOR_MW / 1e3)
     assert not record_path(card, own_folders).exists()
 
 
@@ -133,7 +128,7 @@ def test_the_next_cap_fails_when_somebody_changed_the_limit(card: EmulatedDevice
     lease.set(CAP)
     write(card, 600_000)
     with pytest.raises(PowerCapError, match=r"Somebody else has changed .* H200 to 600 W: end the"):
-        lease.set(PowerCap(400.0))
+        lease.set(Setpoint(400.0))
 
 
 @pytest.mark.parametrize("theirs_mw", [PRIOR_MW, 200_000])
@@ -141,11 +136,11 @@ def test_a_limit_that_was_ours_before_is_theirs_when_they_set_it(
     card: EmulatedDevice, theirs_mw: int
 ) -> None:
     lease = PowerCapLease(card)
-    lease.set(PowerCap(200.0))
+    lease.set(Setpoint(200.0))
     lease.set(CAP)
     write(card, theirs_mw)
     with pytest.raises(PowerCapError, match="Somebody else has changed"):
-        lease.set(PowerCap(500.0))
+        lease.set(Setpoint(500.0))
     lease.restore()
     assert present_mw(card) == theirs_mw
 
@@ -166,19 +161,19 @@ def test_a_record_that_cannot_be_removed_is_told(
 
 
 def test_the_next_start_restores_after_a_kill(card: EmulatedDevice) -> None:
-    killed("lease.set(PowerCap(300.0))\n")
+    killed("lease.set(Setpoint(300.0))\n")
     assert present_mw(card) == 300_000
     PowerCapLease(card)
     assert present_mw(card) == PRIOR_MW
 
 
 def test_the_next_start_restores_after_a_kill_at_the_second_cap(card: EmulatedDevice) -> None:
-    killed("lease.set(PowerCap(300.0)); lease.set(PowerCap(550.0))\n")
+    killed("lease.set(Setpoint(300.0)); lease.set(Setpoint(550.0))\n")
     assert restore_leftover(card) == "The power limit of NVIDIA H200 is 450 W again."
     assert present_mw(card) == PRIOR_MW
 
 
-@pytest.mark.parametrize("earlier", ["", "lease.set(PowerCap(550.0))\n"])
+@pytest.mark.parametrize("earlier", ["", "lease.set(Setpoint(550.0))\n"])
 @pytest.mark.parametrize("written", [False, True])
 def test_a_kill_in_the_middle_of_a_write_is_undone(
     card: EmulatedDevice, earlier: str, written: bool
@@ -190,7 +185,7 @@ def test_a_kill_in_the_middle_of_a_write_is_undone(
         + ("    write(*arguments)\n" if written else "")
         + f"    {DIE}"
         + "device.nvml.nvmlDeviceSetPowerManagementLimit = die\n"
-        + "lease.set(PowerCap(300.0))\n"
+        + "lease.set(Setpoint(300.0))\n"
     )
     restore_leftover(card)
     assert present_mw(card) == PRIOR_MW
@@ -198,7 +193,7 @@ def test_a_kill_in_the_middle_of_a_write_is_undone(
 
 
 def test_a_limit_set_since_the_kill_is_left_alone(card: EmulatedDevice) -> None:
-    killed("lease.set(PowerCap(300.0))\n")
+    killed("lease.set(Setpoint(300.0))\n")
     write(card, 600_000)
     assert restore_leftover(card) == (
         "The power limit of NVIDIA H200 has been set to 600 W since; it is left alone."
@@ -221,7 +216,7 @@ def test_what_an_earlier_lease_of_this_process_could_not_restore_is_restored(
     card.state.withdraw(fault)
     lease = PowerCapLease(card)
     assert lease.restored == "The power limit of NVIDIA H200 is 450 W again."
-    lease.set(PowerCap(600.0))
+    lease.set(Setpoint(600.0))
     lease.restore()
     assert present_mw(card) == PRIOR_MW
 
@@ -244,7 +239,7 @@ def test_a_record_whose_process_number_was_used_again_is_a_leftover(
 
 
 def test_a_leftover_that_cannot_be_restored_stays(card: EmulatedDevice) -> None:
-    killed("lease.set(PowerCap(300.0))\n")
+    killed("lease.set(Setpoint(300.0))\n")
     card.inject("power_limit", "no_permission")
     with pytest.raises(PowerCapError, match="run as root"):
         PowerCapLease(card)
@@ -312,7 +307,7 @@ def test_a_later_refusal_keeps_the_record_of_the_first_cap(card: EmulatedDevice)
     lease.set(CAP)
     fault = card.inject("power_limit", "unknown")
     with pytest.raises(PowerCapError):
-        lease.set(PowerCap(500.0))
+        lease.set(Setpoint(500.0))
     card.state.withdraw(fault)
     lease.restore()
     assert present_mw(card) == PRIOR_MW
@@ -320,11 +315,11 @@ def test_a_later_refusal_keeps_the_record_of_the_first_cap(card: EmulatedDevice)
 
 def test_a_limit_outside_the_constraints_is_refused(card: EmulatedDevice) -> None:
     with pytest.raises(PowerCapError, match="choose a limit within the card's constraints"):
-        PowerCapLease(card).set(PowerCap(5000.0))
+        PowerCapLease(card).set(Setpoint(5000.0))
 
 
 def test_an_unavailable_cap_is_not_tried(card: EmulatedDevice) -> None:
-    cap = PowerCap(300.0, 1, unavailable="100 W lies outside")
+    cap = Setpoint(300.0, index=1, unavailable="100 W lies outside")
     with pytest.raises(PowerCapError, match="Power cap 300W is skipped: 100 W lies outside"):
         PowerCapLease(card).set(cap)
     assert present_mw(card) == PRIOR_MW
@@ -334,11 +329,6 @@ def test_a_card_that_does_not_tell_its_limit_is_refused(card: EmulatedDevice) ->
     card.inject("nvmlDeviceGetPowerManagementLimit", "not_supported")
     with pytest.raises(PowerCapError, match="does not tell its power limit"):
         PowerCapLease(card).set(CAP)
-
-
-def test_an_enforced_limit_that_is_not_told_is_none(card: EmulatedDevice) -> None:
-    card.inject("nvmlDeviceGetEnforcedPowerLimit", "not_supported")
-    assert enforced_limit_w(card) is None
 
 
 def test_a_card_that_takes_another_limit_is_refused_and_restored(
@@ -353,7 +343,7 @@ def test_a_card_that_takes_another_limit_is_refused_and_restored(
             lambda handle, limit_mw: exact(handle, limit_mw // 50_000 * 50_000),
         )
         with pytest.raises(PowerCapError, match="took 300 W when asked for 325 W"):
-            lease.set(PowerCap(325.0))
+            lease.set(Setpoint(325.0))
     lease.restore()
     assert present_mw(card) == PRIOR_MW
 
@@ -453,7 +443,7 @@ def test_what_could_not_be_put_back_is_not_changed(card: EmulatedDevice) -> None
 def test_an_enforced_limit_that_follows_late_is_waited_for(card: EmulatedDevice) -> None:
     card.inject("enforced_limit", {"power_w": 250, "lasts_s": 0.3})
     lease = PowerCapLease(card)
-    assert lease.set(CAP) == 300.0
+    assert lease.set(CAP) == Setpoint(300.0)
     assert lease.judge() == ()
 
 
@@ -513,9 +503,9 @@ def test_no_cap_is_set_any_more_once_somebody_has_changed_the_limit(card: Emulat
 @pytest.mark.parametrize("earlier", [[], [500.0]])
 def test_a_kept_limit_is_the_prior_one_of_a_run(card: EmulatedDevice, earlier: list[float]) -> None:
     for watts in [*earlier, 300.0]:
-        PowerCapLease(card, kept=True).set(PowerCap(watts))
+        PowerCapLease(card, kept=True).set(Setpoint(watts))
     run = PowerCapLease(card)
-    run.set(PowerCap(600.0))
+    run.set(Setpoint(600.0))
     run.restore()
     assert present_mw(card) == 300_000
     assert restore_kept(card) == "The power limit of NVIDIA H200 is 450 W again."
@@ -525,7 +515,7 @@ def test_a_kept_limit_is_the_prior_one_of_a_run(card: EmulatedDevice, earlier: l
 def test_a_kept_limit_that_somebody_changed_is_forgotten_by_the_next(card: EmulatedDevice) -> None:
     PowerCapLease(card, kept=True).set(CAP)
     write(card, 600_000)
-    PowerCapLease(card, kept=True).set(PowerCap(200.0))
+    PowerCapLease(card, kept=True).set(Setpoint(200.0))
     restore_kept(card)
     assert present_mw(card) == 600_000
 
@@ -533,7 +523,7 @@ def test_a_kept_limit_that_somebody_changed_is_forgotten_by_the_next(card: Emula
 def test_a_kept_limit_that_somebody_has_set_already_is_theirs(card: EmulatedDevice) -> None:
     PowerCapLease(card, kept=True).set(CAP)
     write(card, 500_000)
-    PowerCapLease(card, kept=True).set(PowerCap(500.0))
+    PowerCapLease(card, kept=True).set(Setpoint(500.0))
     write(card, 300_000)
     assert restore_kept(card) is None
     assert present_mw(card) == 300_000
@@ -541,6 +531,6 @@ def test_a_kept_limit_that_somebody_has_set_already_is_theirs(card: EmulatedDevi
 
 def test_keeping_the_prior_limit_leaves_nothing_to_restore(card: EmulatedDevice) -> None:
     PowerCapLease(card, kept=True).set(CAP)
-    PowerCapLease(card, kept=True).set(PowerCap(PRIOR_MW / 1e3))
+    PowerCapLease(card, kept=True).set(Setpoint(PRIOR_MW / 1e3))
     assert present_mw(card) == PRIOR_MW
     assert restore_kept(card) is None

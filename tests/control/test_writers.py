@@ -12,7 +12,7 @@ from zeusd_fake import Zeusd
 
 from pytest_gpuenergy.control import sudo, writers
 from pytest_gpuenergy.control.lease import PowerCapLease, restore_leftover
-from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.sudo import SudoWriter
 from pytest_gpuenergy.control.writers import NvmlWriter, choose_writer, may_set_limits
 from pytest_gpuenergy.control.zeusd import ZeusdWriter
@@ -20,7 +20,7 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.gpu import NvmlGpu
 from pytest_gpuenergy.support.errors import CapWritesDeniedError, PowerCapError
 
-CAP = PowerCap(300.0)
+CAP = Setpoint(300.0)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_privileged_process_writes_directly(
 ) -> None:
     monkeypatch.setattr(writers, "may_set_limits", lambda: True)
     lease = PowerCapLease(real)
-    assert lease.set(CAP) == 300.0
+    assert lease.set(CAP) == Setpoint(300.0)
     lease.restore()
     assert present_mw(real) == PRIOR_MW
     assert zeusd.requests == []
@@ -73,7 +73,7 @@ def test_who_may_write_is_found_out_once(real: NvmlGpu, monkeypatch: pytest.Monk
     lease = PowerCapLease(real)
     for watts in (300.0, 400.0):
         with pytest.raises(PowerCapError, match="Nobody here may set"):
-            lease.set(PowerCap(watts))
+            lease.set(Setpoint(watts))
     assert asked == [real]
 
 
@@ -85,7 +85,7 @@ def test_the_cards_own_limit_takes_no_privilege(
         "pytest_gpuenergy.control.lease.choose_writer", lambda _: pytest.fail("asked")
     )
     lease = PowerCapLease(real)
-    assert lease.set(CURRENT) == PRIOR_MW / 1e3
+    assert lease.set(CURRENT) == Setpoint(PRIOR_MW / 1e3)
     lease.restore()
 
 

@@ -17,14 +17,14 @@ from zeusd_fake import Zeusd
 from pytest_gpuenergy.control import zeusd as zeusd_module
 from pytest_gpuenergy.control.lease import PowerCapLease
 from pytest_gpuenergy.control.lease_record import recorded_uuids
-from pytest_gpuenergy.control.powercap import PowerCap
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.control.zeusd import ZeusdWriter, find_zeusd, pci_key
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
 from pytest_gpuenergy.devices.gpu import NvmlGpu
 from pytest_gpuenergy.support.errors import PowerCapError
 
-CAP = PowerCap(300.0)
+CAP = Setpoint(300.0)
 
 
 @pytest.fixture

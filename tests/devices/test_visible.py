@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.control import writers
 from pytest_gpuenergy.control.lease import PowerCapLease
-from pytest_gpuenergy.control.powercap import PowerCap
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices import select
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
@@ -207,7 +207,7 @@ def test_only_the_selected_gpu_is_touched(
     with open_gpu(spec) as gpu:
         assert gpu.uuid == four[touched].uuid
         lease = PowerCapLease(gpu)
-        lease.set(PowerCap(300.0))
+        lease.set(Setpoint(300.0))
         assert limits_w(four) == [300.0 if k == touched else w for k, w in enumerate(before)]
         lease.restore()
     assert limits_w(four) == before

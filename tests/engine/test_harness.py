@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.control.powercap import PowerCap
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.device import Repeater, Timeline, Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, _VirtualRepeater
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
@@ -203,7 +203,7 @@ def test_a_broken_counter_leaves_a_flag_and_no_figure(device: EmulatedDevice) ->
 def test_the_record_names_workload_kernel_and_cap(device: EmulatedDevice) -> None:
     origin = Origin("record", 7, {"tuner": "meta-schedule"})
     kernel = conv(origin=origin)
-    subject = Subject("id", "k07", PowerCap(450.0, 3), 450.0)
+    subject = Subject("id", "k07", Setpoint(450.0, index=3), Setpoint(450.0))
     found = measure(device, kernel, subject)
     assert found.workload == WorkloadInfo(
         "small", dict(SMALL.parameters), SMALL.flops, SMALL.bytes_moved
@@ -225,14 +225,14 @@ def test_a_cap_binds_only_a_kernel_that_needs_more(
     device: EmulatedDevice, power_w: float, binding: bool
 ) -> None:
     device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 300_000)
-    subject = replace(SUBJECT, cap=PowerCap(300.0), enforced_power_limit_w=300.0)
+    subject = replace(SUBJECT, setpoint=Setpoint(300.0), enforced=Setpoint(300.0))
     found = measure(device, recorded(device, power_w), subject)
     assert found.cap_binding is binding
     assert found.validity == ()
 
 
 def test_power_near_the_limit_counts_as_bound(device: EmulatedDevice) -> None:
-    subject = replace(SUBJECT, enforced_power_limit_w=426.0)
+    subject = replace(SUBJECT, enforced=Setpoint(426.0))
     assert measure(device, recorded(device, 420.0), subject).cap_binding is True
 
 

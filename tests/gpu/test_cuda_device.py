@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.control.lease import PowerCapLease
-from pytest_gpuenergy.control.powercap import PowerCap, read_limits
+from pytest_gpuenergy.control.limits import read_limits
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.cache import STATES, CacheState
 from pytest_gpuenergy.devices.device import Device, Work
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
@@ -234,7 +235,7 @@ def test_our_own_worker_is_no_stranger(device: Device) -> None:
 def test_writing_a_power_limit_is_denied(device: Device) -> None:
     before = read_limits(device)
     with pytest.raises(CapWritesDeniedError):
-        PowerCapLease(device).set(PowerCap(before.min_w))
+        PowerCapLease(device).set(Setpoint(before.min_w))
     assert read_limits(device) == before
 
 

@@ -164,8 +164,8 @@ DIES_WITH_ANOTHER_GPU = """
 import os, signal
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.control.lease import PowerCapLease
-from pytest_gpuenergy.control.powercap import PowerCap
-PowerCapLease(open_device("emulated:h200x2", index=1)).set(PowerCap(300.0))
+from pytest_gpuenergy.control.setpoint import Setpoint
+PowerCapLease(open_device("emulated:h200x2", index=1)).set(Setpoint(300.0))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

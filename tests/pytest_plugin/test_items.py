@@ -75,9 +75,9 @@ def test_a_test_that_sets_the_cap_itself_is_left_alone(project: Project) -> None
     project.module(
         """
         import pytest
-        from pytest_gpuenergy.control.powercap import PowerCap
+        from pytest_gpuenergy.control.setpoint import Setpoint
 
-        @pytest.mark.parametrize("powercap", [PowerCap(350.0)], ids=["mine"], indirect=True)
+        @pytest.mark.parametrize("powercap", [Setpoint(350.0)], ids=["mine"], indirect=True)
         def test_own(powercap, gpu):
             assert gpu.nvml.nvmlDeviceGetPowerManagementLimit(gpu.handle) == 350_000
 

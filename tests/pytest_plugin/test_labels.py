@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.pytest_plugin.labels import item_label
 
 if TYPE_CHECKING:
     from conftest import Project
 
 ONE = ("--powercap", "450W")
-CAP = PowerCap(450.0, 3)
+CAP = Setpoint(450.0, index=3)
 TEST = """
 import pytest
 from parts import LAUNCH, SCALE, SOURCE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.control.powercap import CURRENT, PowerCap
+from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.writers import choose_writer
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.pytest_plugin.header import header_lines
@@ -346,9 +346,9 @@ def test_a_cap_that_is_not_of_the_option_may_be_skipped(project: Project) -> Non
     project.module(
         """
         import pytest
-        from pytest_gpuenergy.control.powercap import PowerCap
+        from pytest_gpuenergy.control.setpoint import Setpoint
 
-        MINE = PowerCap(350.0, unavailable="this is a small card")
+        MINE = Setpoint(350.0, unavailable="this is a small card")
 
         @pytest.mark.parametrize("powercap", [MINE], indirect=True)
         def test_own(powercap):
@@ -375,7 +375,7 @@ class Writer:
 
 def header(
     monkeypatch: pytest.MonkeyPatch,
-    *caps: PowerCap,
+    *caps: Setpoint,
     persistent: bool = True,
     find: Callable[[Any], object] = lambda _: Writer(),
 ) -> list[str]:
@@ -385,19 +385,19 @@ def header(
         names = ("name", "uuid", "nvml", "handle", "clock")
         real = SimpleNamespace(emulated=False, **{name: getattr(device, name) for name in names})
         session: Any = SimpleNamespace(
-            device=real, caps=list(caps), limit_writer=lambda: find(real)
+            device=real, setpoints=list(caps), limit_writer=lambda: find(real)
         )
         return header_lines(session)
 
 
 def test_the_header_names_who_sets_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert header(monkeypatch, PowerCap(200.0), CURRENT)[-1] == (
+    assert header(monkeypatch, Setpoint(200.0), CURRENT)[-1] == (
         "gpuenergy: power limits are set through zeusd (/run/zeusd.sock)"
     )
 
 
 def test_the_header_names_the_caps_that_nobody_may_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    caps = (PowerCap(200.0), CURRENT, PowerCap(450.0))
+    caps = (Setpoint(200.0), CURRENT, Setpoint(450.0))
     assert header(monkeypatch, *caps, find=choose_writer)[-1] == (
         "gpuenergy: power caps 200W, 450W cannot be set: GPUENERGY_CAP_WRITES=deny forbids "
         "changing the power limit or any other setting of a real GPU: unset it, or use --powercap "
@@ -406,14 +406,14 @@ def test_the_header_names_the_caps_that_nobody_may_set(monkeypatch: pytest.Monke
 
 
 def test_the_header_names_a_cap_that_the_writer_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert header(monkeypatch, PowerCap(200.0), PowerCap(325.0))[-2:] == [
+    assert header(monkeypatch, Setpoint(200.0), Setpoint(325.0))[-2:] == [
         "gpuenergy: power limits are set through zeusd (/run/zeusd.sock)",
         "gpuenergy: power cap 325W cannot be set: 325 W is not allowed: ask for it.",
     ]
 
 
 def test_the_header_advises_persistence_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert header(monkeypatch, PowerCap(200.0), persistent=False)[-1] == (
+    assert header(monkeypatch, Setpoint(200.0), persistent=False)[-1] == (
         "gpuenergy: persistence mode is off, so that a power limit is lost whenever the driver "
         "unloads: sudo nvidia-smi -pm 1"
     )

@@ -118,6 +118,7 @@ def test_an_index_beyond_the_table_comes_after_it(
         ({"cap": None}, "powercap_current"),
         ({"cap": None, "power_limit_w": 350.0, "cap_label": "350W"}, "powercap_350W"),
         ({"cap": 3}, "powercap3"),
+        ({"cap": 3, "cap_label": "450W-1500MHz"}, "powercap3-1500MHz"),
     ],
 )
 def test_folders_of_caps(

@@ -18,7 +18,8 @@ import pytest
 from processes import KILLED_UNDER_A_CAP
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.control.lease import enforced_limit_w
+from pytest_gpuenergy.control.limits import enforced_setpoint
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tuning.library import find_records
@@ -144,19 +145,19 @@ def test_what_was_tuned_is_told_when_the_rest_was_not(
 def test_a_search_runs_under_its_power_cap_and_leaves_the_prior_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = []
+    enforced = []
 
     def look(tuner: Tuner, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
-        limits.append(enforced_limit_w(tuner.device))
+        enforced.append(enforced_setpoint(tuner.device))
         yield from map(result_of, workloads)
 
     monkeypatch.setattr(Tuner, "tune", look)
     monkeypatch.delenv("GPUENERGY_CAP_WRITES")
     arguments = ["--case", "case7", "--powercap", "300W", "--out", str(tmp_path)]
     assert main(["tune", *EMULATED, *arguments]) == 0
-    assert limits == [300.0]
+    assert enforced == [Setpoint(300.0)]
     with open_device("emulated") as device:
-        assert enforced_limit_w(device) == 700.0
+        assert enforced_setpoint(device) == Setpoint(700.0)
 
 
 def tuned_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -230,7 +231,7 @@ def test_a_second_signal_ends_a_tuning_that_hangs_and_puts_the_limit_back(tmp_pa
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 130
     with open_device("emulated") as device:
-        assert enforced_limit_w(device) == 700.0
+        assert enforced_setpoint(device) == Setpoint(700.0)
 
 
 @pytest.mark.usefixtures("machine_apart")
@@ -242,7 +243,7 @@ def test_a_tuning_begins_with_what_a_killed_run_has_left(
     assert main(["tune", *EMULATED, "--case", "case7", "--out", str(tmp_path)]) == 0
     assert "is 700 W again" in capsys.readouterr().err
     with open_device("emulated") as device:
-        assert enforced_limit_w(device) == 700.0
+        assert enforced_setpoint(device) == Setpoint(700.0)
 
 
 @pytest.mark.parametrize(

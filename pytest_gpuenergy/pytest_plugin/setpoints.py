@@ -2,56 +2,46 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control.powercap import PowerCap
+    from pytest_gpuenergy.control.setpoint import Setpoint
 
 
 @dataclass(frozen=True)
-class CapOutcome:
-    """What came of setting an item's power cap.
+class SetpointOutcome:
+    """What came of setting the card for an item.
 
     Attributes:
-        label: of the cap, such as ``300W``.
-        power_limit_w: None for ``current``.
-        words: those of ``--powercap`` that name the cap, such as ``3`` and ``all``.
-        problem: why it could not be set, as a sentence; empty when it was set.
-        measured: whether the run being resumed has measured under this cap.
+        setpoint: that the item asks for.
+        words: those of ``--powercap`` that name it, such as ``3`` and ``all``.
+        problem: why the card could not be set so, as a sentence; empty when it was.
+        measured: whether the run being resumed has measured at this setpoint.
     """
 
-    label: str
-    power_limit_w: float | None
+    setpoint: Setpoint
     words: list[str]
     problem: str = ""
     measured: bool = False
 
-    @classmethod
-    def of(
-        cls, cap: PowerCap, words: list[str], problem: str = "", *, measured: bool = False
-    ) -> CapOutcome:
-        """The outcome for ``cap``."""
-        return cls(cap.label, cap.power_limit_w, words, problem, measured)
 
+OUTCOME = pytest.StashKey[SetpointOutcome]()
+"""Of an item, once its setpoint was applied or refused."""
 
-OUTCOME = pytest.StashKey[CapOutcome]()
-"""Of an item, once its cap was set or refused."""
-
-_ATTRIBUTE = "gpuenergy_cap"
+_ATTRIBUTE = "gpuenergy_setpoint"
 """Of an item's reports, by which pytest-xdist's workers tell the outcome."""
 
 
-class CapPlugin:
+class SetpointPlugin:
     """Collects the outcomes of all items; with pytest-xdist, of all workers."""
 
     def __init__(self) -> None:
         self._finished: set[str] = set()
-        self._outcomes: dict[str, CapOutcome] = {}
+        self._outcomes: dict[str, SetpointOutcome] = {}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -68,7 +58,7 @@ class CapPlugin:
         """Take the outcome out of the report."""
         self._finished.add(report.nodeid)
         if (data := getattr(report, _ATTRIBUTE, None)) is not None:
-            self._outcomes[report.nodeid] = CapOutcome(**data)
+            self._outcomes[report.nodeid] = _outcome(data)
 
     def problems(self, collected: int) -> list[str]:
         """A sentence when caps that ``--powercap`` names could be set for no item.
@@ -108,10 +98,16 @@ class CapPlugin:
             )
             yield f"power caps that could not be set: {', '.join(named)}"
 
-    def _refused(self) -> dict[str, list[CapOutcome]]:
-        """Outcomes with a problem by the cap's label, the lowest cap first."""
-        found: dict[str, list[CapOutcome]] = {}
-        for outcome in sorted(self._outcomes.values(), key=lambda o: o.power_limit_w or -math.inf):
+    def _refused(self) -> dict[str, list[SetpointOutcome]]:
+        """Outcomes with a problem by the setpoint's label, the lowest first."""
+        found: dict[str, list[SetpointOutcome]] = {}
+        for outcome in sorted(self._outcomes.values(), key=lambda o: o.setpoint.order):
             if outcome.problem:
-                found.setdefault(outcome.label, []).append(outcome)
+                found.setdefault(outcome.setpoint.label, []).append(outcome)
         return found
+
+
+def _outcome(data: dict[str, Any]) -> SetpointOutcome:
+    from pytest_gpuenergy.control.setpoint import Setpoint
+
+    return SetpointOutcome(**{**data, "setpoint": Setpoint(**data["setpoint"])})

@@ -1,4 +1,4 @@
-"""Which power caps there are for a GPU, and what the words of --powercap mean."""
+"""The cap tables of GPUs, and the setpoints that the words of --powercap name."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.control.powercap import (
-    CURRENT,
-    PowerCap,
-    PowerLimits,
+from pytest_gpuenergy.control.limits import PowerLimits
+from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control.tables import (
     cap_table,
     cap_words,
     project_tables,
-    read_limits,
-    resolve_caps,
+    resolve_setpoints,
     resolve_words,
 )
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support.errors import InputError
 
 H200 = PowerLimits(200.0, 700.0, 700.0)
 TABLE = (200.0, 325.0, 450.0, 575.0, 700.0)
@@ -67,7 +64,7 @@ def test_spaced_caps_are_within_the_constraints(low_mw: int, span_mw: int) -> No
     table = cap_table("NVIDIA L4", limits)
     assert (table[0], table[-1]) == pytest.approx((limits.min_w, limits.max_w), abs=0.0501)
     assert sorted(table) == list(table)
-    caps = resolve_caps("all", table, limits)
+    caps = resolve_setpoints("all", table, limits)
     assert all(cap.unavailable is None for cap in caps)
 
 
@@ -93,17 +90,17 @@ def test_a_projects_table_of_another_gpu_changes_nothing() -> None:
     ],
 )
 def test_words_in_the_order_given(text: str, watts: list[float | None]) -> None:
-    assert [cap.power_limit_w for cap in resolve_caps(text, TABLE, H200)] == watts
+    assert [cap.power_limit_w for cap in resolve_setpoints(text, TABLE, H200)] == watts
 
 
 @pytest.mark.parametrize("text", ["3,450W,all", "450.0W,3", "current,current"])
 def test_a_cap_named_twice_is_taken_once(text: str) -> None:
-    labels = [cap.label for cap in resolve_caps(text, TABLE, H200)]
+    labels = [cap.label for cap in resolve_setpoints(text, TABLE, H200)]
     assert len(labels) == len(set(labels))
 
 
 def test_watts_from_the_table_have_its_index() -> None:
-    assert resolve_caps("450W", TABLE, H200) == [PowerCap(450.0, 3)]
+    assert resolve_setpoints("450W", TABLE, H200) == [Setpoint(450.0, index=3)]
 
 
 @pytest.mark.parametrize(
@@ -128,13 +125,13 @@ def test_watts_from_the_table_have_its_index() -> None:
 )
 def test_words_that_cannot_be_used(word: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        resolve_caps(word, TABLE, H200)
+        resolve_setpoints(word, TABLE, H200)
 
 
 @given(st.text(max_size=20))
 def test_any_text_gives_caps_or_an_input_error(text: str) -> None:
     with contextlib.suppress(InputError):
-        assert resolve_caps(text, TABLE, H200)
+        assert resolve_setpoints(text, TABLE, H200)
 
 
 @given(st.text("\t ,", max_size=20))
@@ -148,39 +145,14 @@ def test_every_word_keeps_the_caps_that_it_names(words: list[str]) -> None:
     named = resolve_words(",".join(words), TABLE, H200)
     assert list(named) == list(dict.fromkeys(words))
     assert {cap for caps in named.values() for cap in caps} == {
-        cap for word in words for cap in resolve_caps(word, TABLE, H200)
+        cap for word in words for cap in resolve_setpoints(word, TABLE, H200)
     }
 
 
 def test_a_table_value_outside_the_constraints_is_unavailable() -> None:
-    caps = resolve_caps("all", (100.0, 200.0), PowerLimits(150.0, 300.0, 300.0))
+    caps = resolve_setpoints("all", (100.0, 200.0), PowerLimits(150.0, 300.0, 300.0))
     assert caps[0].unavailable == "100 W lies outside this card's constraints of 150 W to 300 W"
     assert caps[1].unavailable is None
-
-
-@pytest.mark.parametrize(
-    ("cap", "label", "folder"),
-    [
-        (CURRENT, "current", "powercap_current"),
-        (PowerCap(450.0, 3), "450W", "powercap3"),
-        (PowerCap(350.0), "350W", "powercap_350W"),
-        (PowerCap(325.5), "325.5W", "powercap_325.5W"),
-    ],
-)
-def test_names_of_a_cap(cap: PowerCap, label: str, folder: str) -> None:
-    assert (cap.label, cap.folder) == (label, folder)
-
-
-def test_limits_of_the_card(device: EmulatedDevice) -> None:
-    assert read_limits(device) == PowerLimits(200.0, 700.0, 700.0)
-
-
-def test_a_card_without_limits_is_a_device_error(device: EmulatedDevice) -> None:
-    device.inject("nvmlDeviceGetPowerManagementLimitConstraints", "not_supported")
-    with pytest.raises(
-        DeviceError, match=r"power limits \(Not Supported\): use --powercap current"
-    ):
-        read_limits(device)
 
 
 def project(folder: Path, text: str) -> Path:

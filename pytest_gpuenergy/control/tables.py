@@ -1,4 +1,4 @@
-"""Power caps: which ones there are for a GPU, and what the words of ``--powercap`` mean."""
+"""The cap tables of GPUs, and the setpoints that the words of ``--powercap`` name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_gpuenergy.control.limits import PowerLimits, read_limits
+from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.project import project_table
 
 CAP_TABLES_W: dict[str, tuple[float, ...]] = {
@@ -24,74 +26,20 @@ STEPS = 5
 
 
 @dataclass(frozen=True)
-class PowerLimits:
-    """A card's constraints and its present limit, in W."""
-
-    min_w: float
-    max_w: float
-    current_w: float
-
-
-@dataclass(frozen=True)
-class PowerCap:
-    """A power limit asked for.
-
-    Attributes:
-        power_limit_w: None leaves the card as it is.
-        index: place in the GPU's table, 1 = lowest; None when it is not from there.
-        unavailable: why this card cannot take it; None when it can.
-    """
-
-    power_limit_w: float | None
-    index: int | None = None
-    unavailable: str | None = None
-
-    @property
-    def label(self) -> str:
-        """As in item ids: ``300W`` or ``current``."""
-        return "current" if self.power_limit_w is None else f"{self.power_limit_w:g}W"
-
-    @property
-    def folder(self) -> str:
-        """As in the classic CSV tree: ``powercap3``, ``powercap_350W``, ``powercap_current``."""
-        return f"powercap{self.index}" if self.index else f"powercap_{self.label}"
-
-
-CURRENT = PowerCap(None)
-
-
-def read_limits(device: Gpu) -> PowerLimits:
-    """The card's constraints and present limit.
-
-    Raises:
-        DeviceError: the card has no power management.
-    """
-    nvml = device.nvml
-    try:
-        low, high = nvml.nvmlDeviceGetPowerManagementLimitConstraints(device.handle)
-        current = nvml.nvmlDeviceGetPowerManagementLimit(device.handle)
-    except nvml.NVMLError as error:
-        raise DeviceError(
-            f"{device.name} does not tell its power limits ({error}): use --powercap current."
-        ) from None
-    return PowerLimits(low / 1e3, high / 1e3, current / 1e3)
-
-
-@dataclass(frozen=True)
-class NamedCaps:
+class NamedSetpoints:
     """What ``--powercap`` names on one card.
 
     Attributes:
-        words: each word of the option with its caps.
+        words: each word of the option with its setpoints.
         table_w: the card's cap table, when a cap is of it; otherwise empty.
     """
 
-    words: Mapping[str, Sequence[PowerCap]]
+    words: Mapping[str, Sequence[Setpoint]]
     table_w: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, gpu: Gpu, text: str, root: Path) -> NamedCaps:
-        """From the option's value; see `resolve_caps`.
+    def of(cls, gpu: Gpu, text: str, root: Path) -> NamedSetpoints:
+        """From the option's value; see `resolve_setpoints`.
 
         Args:
             gpu: the card; it is not read for ``current``.
@@ -107,18 +55,18 @@ class NamedCaps:
         limits = read_limits(gpu)
         table = cap_table(gpu.name, limits, project_tables(root))
         words = resolve_words(text, table, limits)
-        from_table = any(cap.index for caps in words.values() for cap in caps)
+        from_table = any(one.index for group in words.values() for one in group)
         return cls(words, table if from_table else ())
 
     @property
-    def caps(self) -> list[PowerCap]:
-        """The caps of all words, each once, in the order given."""
+    def setpoints(self) -> list[Setpoint]:
+        """Those of all words, each once, in the order given."""
         return distinct(self.words)
 
-    def words_for(self, cap: PowerCap) -> list[str]:
-        """The words that name ``cap``."""
+    def words_for(self, setpoint: Setpoint) -> list[str]:
+        """The words that name ``setpoint``."""
         named = self.words.items()
-        return [word for word, caps in named if cap.label in (one.label for one in caps)]
+        return [word for word, group in named if setpoint.label in (one.label for one in group)]
 
 
 def cap_table(
@@ -153,7 +101,7 @@ def cap_words(text: str) -> list[str]:
     return words
 
 
-def resolve_caps(text: str, table: Sequence[float], limits: PowerLimits) -> list[PowerCap]:
+def resolve_setpoints(text: str, table: Sequence[float], limits: PowerLimits) -> list[Setpoint]:
     """What ``--powercap`` asks for, in the order given, without repetition.
 
     Args:
@@ -169,20 +117,20 @@ def resolve_caps(text: str, table: Sequence[float], limits: PowerLimits) -> list
 
 def resolve_words(
     text: str, table: Sequence[float], limits: PowerLimits
-) -> dict[str, list[PowerCap]]:
-    """The caps that each word of ``--powercap`` asks for; see `resolve_caps`."""
+) -> dict[str, list[Setpoint]]:
+    """The setpoints that each word of ``--powercap`` asks for; see `resolve_setpoints`."""
     return {word: _resolve_word(word, table, limits) for word in cap_words(text)}
 
 
-def distinct(named: Mapping[str, Sequence[PowerCap]]) -> list[PowerCap]:
-    """The caps of all words, each once, in the order given."""
-    caps: dict[str, PowerCap] = {}
-    for cap in (cap for group in named.values() for cap in group):
-        caps.setdefault(cap.label, cap)
-    return list(caps.values())
+def distinct(named: Mapping[str, Sequence[Setpoint]]) -> list[Setpoint]:
+    """The setpoints of all words, each once, in the order given."""
+    found: dict[str, Setpoint] = {}
+    for setpoint in (one for group in named.values() for one in group):
+        found.setdefault(setpoint.label, setpoint)
+    return list(found.values())
 
 
-def _resolve_word(word: str, table: Sequence[float], limits: PowerLimits) -> list[PowerCap]:
+def _resolve_word(word: str, table: Sequence[float], limits: PowerLimits) -> list[Setpoint]:
     if word == "current":
         return [CURRENT]
     if word == "all":
@@ -205,17 +153,17 @@ def _resolve_word(word: str, table: Sequence[float], limits: PowerLimits) -> lis
         raise InputError(
             f"--powercap {word}: this GPU takes {limits.min_w:g} W to {limits.max_w:g} W."
         )
-    return [PowerCap(watts, table.index(watts) + 1 if watts in table else None)]
+    return [Setpoint(watts, index=table.index(watts) + 1 if watts in table else None)]
 
 
-def _from_table(index: int, table: Sequence[float], limits: PowerLimits) -> PowerCap:
+def _from_table(index: int, table: Sequence[float], limits: PowerLimits) -> Setpoint:
     watts = table[index - 1]
     if limits.min_w <= watts <= limits.max_w:
-        return PowerCap(watts, index)
-    return PowerCap(
+        return Setpoint(watts, index=index)
+    return Setpoint(
         watts,
-        index,
-        f"{watts:g} W lies outside this card's constraints of "
+        index=index,
+        unavailable=f"{watts:g} W lies outside this card's constraints of "
         f"{limits.min_w:g} W to {limits.max_w:g} W",
     )
 

@@ -1,0 +1,58 @@
+"""What a card reports of its power limit. Everything here only reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_gpuenergy.control.setpoint import UNKNOWN, Setpoint
+from pytest_gpuenergy.devices.gpu import Gpu
+from pytest_gpuenergy.support.errors import DeviceError, PowerCapError
+
+
+@dataclass(frozen=True)
+class PowerLimits:
+    """A card's constraints and its present limit, in W."""
+
+    min_w: float
+    max_w: float
+    current_w: float
+
+
+def read_limits(device: Gpu) -> PowerLimits:
+    """The card's constraints and present limit.
+
+    Raises:
+        DeviceError: the card has no power management.
+    """
+    nvml = device.nvml
+    try:
+        low, high = nvml.nvmlDeviceGetPowerManagementLimitConstraints(device.handle)
+        current = nvml.nvmlDeviceGetPowerManagementLimit(device.handle)
+    except nvml.NVMLError as error:
+        raise DeviceError(
+            f"{device.name} does not tell its power limits ({error}): use --powercap current."
+        ) from None
+    return PowerLimits(low / 1e3, high / 1e3, current / 1e3)
+
+
+def present_limit_mw(gpu: Gpu) -> int:
+    """The power limit that was last asked of the card, by whomever, in mW.
+
+    Raises:
+        PowerCapError: the card does not report it.
+    """
+    try:
+        return int(gpu.nvml.nvmlDeviceGetPowerManagementLimit(gpu.handle))
+    except gpu.nvml.NVMLError as error:
+        raise PowerCapError(
+            f"{gpu.name} does not tell its power limit ({error}): check it with nvidia-smi, or use "
+            "--powercap current."
+        ) from None
+
+
+def enforced_setpoint(gpu: Gpu) -> Setpoint:
+    """What the card enforces now; its power limit may be lower than the one asked for."""
+    try:
+        return Setpoint(float(gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle)) / 1e3)
+    except gpu.nvml.NVMLError:
+        return UNKNOWN
