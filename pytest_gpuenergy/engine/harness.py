@@ -20,6 +20,7 @@ from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.support.errors import KernelFault
@@ -46,6 +47,10 @@ class Subject:
     label: str
     setpoint: Setpoint = CURRENT
     enforced: Setpoint = UNKNOWN
+
+    def identity(self, workload: str, cache: CacheState) -> Identity:
+        """The identity that its measurement will have."""
+        return Identity(workload, self.label, self.setpoint.label, cache)
 
 
 class Harness:

@@ -13,6 +13,7 @@ from statistics import fmean, median
 from pytest_gpuenergy.gate.changepoints import ChangePoint, change_points
 from pytest_gpuenergy.gate.views import label
 from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import Report
@@ -64,7 +65,7 @@ class Series:
         item: the node id, where a run has several items of that identity; otherwise empty.
     """
 
-    identity: tuple[str, str, str, str]
+    identity: Identity
     metric: Metric
     points: tuple[Point, ...]
     item: str = ""
@@ -131,7 +132,7 @@ def history(reports: Iterable[Report], metric: Metric, words: Sequence[str] = ()
         key=lambda report: (report.run.started, report.run.run_id),
     )
     wanted = [word.casefold() for word in words]
-    points: dict[tuple[object, tuple[str, str, str, str], str], list[Point]] = defaultdict(list)
+    points: dict[tuple[object, Identity, str], list[Point]] = defaultdict(list)
     for report in by_time:
         board = (report.run.gpu_name, report.run.gpu_uuid, report.run.emulated)
         count = Counter(measurement.identity for measurement in report.measurements)

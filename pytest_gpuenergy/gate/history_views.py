@@ -73,7 +73,7 @@ def json_document(found: Sequence[Series]) -> str:
 def _series(series: Series) -> dict[str, Any]:
     run = series.run
     return {
-        **dict(zip(("workload", "kernel", "cap", "cache"), series.identity, strict=True)),
+        **series.identity._asdict(),
         "item": series.item,
         "metric": series.metric,
         "unit": series.metric.unit,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_gpuenergy.gate.views import label
+from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.support.errors import InputError
-
-Identity = tuple[str, str, str, str]
-"""See `Measurement.identity`."""
 
 
 class Identities:

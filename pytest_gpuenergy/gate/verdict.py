@@ -10,6 +10,7 @@ from enum import StrEnum
 from pytest_gpuenergy.gate.ratio import Sample, log_excess, log_ratio
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.record.estimate import WANDER, Estimate
+from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 
@@ -31,7 +32,7 @@ class Judgement:
     """The verdict on one metric of one kernel under one cap.
 
     Attributes:
-        identity: workload, kernel label, cap, cache state.
+        identity: of the measurements.
         metric: that was judged.
         verdict: of it.
         limit: as a fraction.
@@ -41,7 +42,7 @@ class Judgement:
         reasons: why the verdict is AMBIGUOUS whatever the interval says; may be empty.
     """
 
-    identity: tuple[str, str, str, str]
+    identity: Identity
     metric: Metric
     verdict: Verdict
     limit: float

@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
 from pytest_gpuenergy.gate.verdict import Judgement, Verdict, fails
+from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.text import markdown_text
 from pytest_gpuenergy.support.json_output import dump
@@ -17,7 +18,7 @@ from pytest_gpuenergy.support.json_output import dump
 ROWS_SHOWN = 40
 
 
-def label(identity: tuple[str, str, str, str]) -> str:
+def label(identity: Identity) -> str:
     """As in item ids: ``case1-k01-300W``; the state of the cache where it is not ``hot``."""
     *names, cache = identity
     return "-".join(names if cache == "hot" else [*names, cache])
@@ -153,7 +154,7 @@ def as_json(judgement: Judgement) -> dict[str, Any]:
     """One judgement as plain data; the interval is that of the change."""
     change = judgement.change
     return {
-        **dict(zip(("workload", "kernel", "cap", "cache"), judgement.identity, strict=True)),
+        **judgement.identity._asdict(),
         "metric": judgement.metric,
         "unit": judgement.metric.unit,
         "verdict": str(judgement.verdict),
@@ -230,9 +231,7 @@ def _identity(run: RunInfo) -> dict[str, Any]:
 def _names(unmatched: Sequence[Unmatched]) -> list[dict[str, str]]:
     return [
         {
-            **dict(
-                zip(("workload", "kernel", "cap", "cache"), one.measurement.identity, strict=True)
-            ),
+            **one.measurement.identity._asdict(),
             "why": one.why,
         }
         for one in unmatched

@@ -127,7 +127,7 @@ class EnergyBenchmark:
 
     def _claim(self, named: Subject, workload: str) -> None:
         """Refuse an item that could not be told apart from another one of the run."""
-        identity = (workload, named.label, named.setpoint.label, self._session.options.cache)
+        identity = named.identity(workload, self._session.options.cache)
         self._session.identities.claim(identity, named.node_id)
 
     def _kernel(self, kernel: Kernel, workload: Workload | None, named: Subject) -> Measurement:

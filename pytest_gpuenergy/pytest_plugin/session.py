@@ -218,9 +218,8 @@ class Session:
             and known.measured
             and not known.validity
             and known.kernel.digest == digest
-            and known.kernel.label == subject.label
             and known.workload == workload
-            and known.cap == subject.setpoint.label
+            and known.identity == subject.identity(workload.name, self.options.cache)
             and known.enforced_power_limit_w == subject.enforced.power_limit_w
         )
         return known if same else None

@@ -9,6 +9,7 @@ from pytest_gpuenergy.record.amounts import NotNegative
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.record.estimate import Estimate, Interval
+from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.trial import Trial
@@ -88,9 +89,9 @@ class Measurement(Struct, frozen=True):
         return None if value is None or ends is None else Estimate(value, ends.low, ends.high)
 
     @property
-    def identity(self) -> tuple[str, str, str, str]:
-        """What makes it comparable between runs: workload, kernel label, cap, cache state."""
-        return (self.workload.name, self.kernel.label, self.cap, self.cache)
+    def identity(self) -> Identity:
+        """What makes it comparable between runs."""
+        return Identity(self.workload.name, self.kernel.label, self.cap, self.cache)
 
     @property
     def scatter_count(self) -> int:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.measurement import Measurement
-
-_Identity = tuple[str, str, str, str]
 
 
 class Counterparts:
     """Measurements of an earlier run, found by their identity."""
 
     def __init__(self, measurements: Iterable[Measurement]) -> None:
-        self._known: dict[_Identity, list[Measurement]] = defaultdict(list)
-        self._items: dict[tuple[_Identity, str], Measurement] = {}
+        self._known: dict[Identity, list[Measurement]] = defaultdict(list)
+        self._items: dict[tuple[Identity, str], Measurement] = {}
         for measurement in measurements:
             self._known[measurement.identity].append(measurement)
             self._items[measurement.identity, measurement.node_id] = measurement

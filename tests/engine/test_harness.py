@@ -215,6 +215,17 @@ def test_the_record_names_workload_kernel_and_cap(device: EmulatedDevice) -> Non
     assert (found.power_limit_w, found.enforced_power_limit_w) == (450.0, 450.0)
 
 
+@pytest.mark.parametrize("clock_mhz", [None, 1500])
+def test_a_measurement_has_the_identity_of_its_subject(
+    device: EmulatedDevice, clock_mhz: int | None
+) -> None:
+    subject = Subject("id", "k07", Setpoint(450.0, sm_clock_mhz=clock_mhz))
+    found, _ = Harness(device).verify_kernel(conv(), SMALL, subject)
+    assert found.identity == subject.identity("small", "hot")
+    other = replace(subject, setpoint=Setpoint(450.0, sm_clock_mhz=1200))
+    assert found.identity != other.identity("small", "hot")
+
+
 def recorded(device: EmulatedDevice, power_w: float) -> Kernel:
     """The kernel, with figures of its own that the emulated GPU follows."""
     return conv(recorded=(RecordedFigures(device.name, 700.0, 0.02, power_w, 0.02 * power_w),))
