@@ -159,8 +159,8 @@ def _cuda_agrees(uuids: list[str]) -> Check:
 
 def _power_limits(nvml: Any, handle: Any, label: str, model: str, uuid: str) -> Check:
     from pytest_gpuenergy.control.limits import read_limits
-    from pytest_gpuenergy.control.sudo import sudoers_line
     from pytest_gpuenergy.control.writers import choose_writer
+    from pytest_gpuenergy.control.writers.sudo import sudoers_line
     from pytest_gpuenergy.devices.cuda.device import HostClock
     from pytest_gpuenergy.devices.gpu import NvmlGpu
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pytest_gpuenergy.control.lease_record import LeaseRecord, kept_record, leftover
 from pytest_gpuenergy.control.limits import enforced_setpoint, present_limit_mw
 from pytest_gpuenergy.control.setpoint import UNKNOWN, Setpoint
-from pytest_gpuenergy.control.writers import LimitWriter, choose_writer
+from pytest_gpuenergy.control.writers import SettingsWriter, choose_writer
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.support.errors import PowerCapError
 from pytest_gpuenergy.support.signals import uninterrupted
@@ -31,7 +31,7 @@ class PowerCapLease:
 
     Args:
         gpu: the card, whose lock the caller holds.
-        writer: who writes its limit; chosen at the first write when not given.
+        writer: who writes its settings; chosen at the first write when not given.
         kept: continue what ``gpuenergy powercap set`` did, to outlive this process too.
 
     Attributes:
@@ -41,7 +41,9 @@ class PowerCapLease:
         PowerCapError: what was left behind cannot be restored.
     """
 
-    def __init__(self, gpu: Gpu, writer: LimitWriter | None = None, *, kept: bool = False) -> None:
+    def __init__(
+        self, gpu: Gpu, writer: SettingsWriter | None = None, *, kept: bool = False
+    ) -> None:
         self._gpu = gpu
         self._writer = writer
         self._kept = kept
@@ -132,7 +134,7 @@ class PowerCapLease:
         prior_mw = previous.prior_mw if previous else present_mw
         writer = self._chosen_writer()
         for needed_mw in (prior_mw, limit_mw):  # what could not be put back is not changed
-            writer.check(needed_mw)
+            writer.check_power_limit(needed_mw)
         record = LeaseRecord.of_this_process(
             gpu.uuid, prior_mw, present_mw, limit_mw, kept=self._kept
         )
@@ -140,7 +142,7 @@ class PowerCapLease:
             record.save()
             self._record = record
             try:
-                writer.write(limit_mw)
+                writer.write_power_limit(limit_mw)
             except PowerCapError:
                 self._take_back(record, previous)
                 raise
@@ -157,7 +159,7 @@ class PowerCapLease:
             record.forget()
             self._record = None
 
-    def _chosen_writer(self) -> LimitWriter:
+    def _chosen_writer(self) -> SettingsWriter:
         if self._refused is not None:
             raise type(self._refused)(str(self._refused))  # nobody is asked twice
         if self._writer is None:
@@ -196,7 +198,7 @@ class PowerCapLease:
             gpu.clock.sleep_s(_POLL_S)
 
 
-def restore_leftover(gpu: Gpu, writer: LimitWriter | None = None) -> str | None:
+def restore_leftover(gpu: Gpu, writer: SettingsWriter | None = None) -> str | None:
     """Undo what a run that is over left behind on ``gpu``, whose lock the caller holds.
 
     Returns:
@@ -209,20 +211,20 @@ def restore_leftover(gpu: Gpu, writer: LimitWriter | None = None) -> str | None:
     return None if record is None else _told(gpu, record, _put_back(gpu, record, writer))
 
 
-def restore_kept(gpu: Gpu, writer: LimitWriter | None = None) -> str | None:
+def restore_kept(gpu: Gpu, writer: SettingsWriter | None = None) -> str | None:
     """Undo what ``gpuenergy powercap set`` did to ``gpu``; as `restore_leftover`."""
     record = kept_record(gpu.uuid)
     return None if record is None else _told(gpu, record, _put_back(gpu, record, writer))
 
 
-def _put_back(gpu: Gpu, record: LeaseRecord, writer: LimitWriter | None) -> int:
+def _put_back(gpu: Gpu, record: LeaseRecord, writer: SettingsWriter | None) -> int:
     """Returns the limit that was found, in mW: neither ours nor the prior one is left alone."""
     prior_mw = record.prior_mw
     with uninterrupted():
         try:
             present_mw = present_limit_mw(gpu)
             if present_mw in record.ours_mw:
-                (writer or choose_writer(gpu)).write(prior_mw)
+                (writer or choose_writer(gpu)).write_power_limit(prior_mw)
                 if (got_mw := present_limit_mw(gpu)) != prior_mw:
                     raise PowerCapError(f"{gpu.name} took {got_mw / 1e3:g} W.")
         except PowerCapError as error:

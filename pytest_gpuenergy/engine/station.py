@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pytest_gpuenergy.control.lease import PowerCapLease
 from pytest_gpuenergy.control.leftovers import restore_leftovers
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.control.writers import LimitWriter
+from pytest_gpuenergy.control.writers import SettingsWriter
 from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.gpu import Gpu
@@ -37,7 +37,7 @@ class Station:
         lock_wait_s: how long to wait for another process that holds the GPU.
         group: processes of one group, such as the workers of one run, wait for each other however
             long that takes.
-        writer: who writes the power limit; chosen at the first write when not given.
+        writer: who writes the settings; chosen at the first write when not given.
 
     Attributes:
         gpu: the claimed one.
@@ -53,7 +53,7 @@ class Station:
         *,
         lock_wait_s: float = LOCK_WAIT_S,
         group: str = "",
-        writer: LimitWriter | None = None,
+        writer: SettingsWriter | None = None,
     ) -> None:
         self.gpu = gpu
         self.restored: list[str] = []

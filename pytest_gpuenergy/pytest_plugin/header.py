@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.control.writers import LimitWriter
+from pytest_gpuenergy.control.writers import SettingsWriter
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.pytest_plugin.session import Session
@@ -64,15 +64,15 @@ def _setpoint_lines(session: Session) -> Iterator[str]:
         )
 
 
-def _writer(session: Session) -> LimitWriter | str:
+def _writer(session: Session) -> SettingsWriter | str:
     """Who sets power limits, or why nobody may."""
     try:
-        return session.limit_writer()
+        return session.settings_writer()
     except PowerCapError as error:
         return str(error)
 
 
-def _refusal(setpoint: Setpoint, writer: LimitWriter | str) -> str:
+def _refusal(setpoint: Setpoint, writer: SettingsWriter | str) -> str:
     """Why the card cannot be set so, as far as known without writing; empty when it can."""
     if setpoint.power_limit_w is None:
         return ""
@@ -81,7 +81,7 @@ def _refusal(setpoint: Setpoint, writer: LimitWriter | str) -> str:
     if isinstance(writer, str):
         return writer
     try:
-        writer.check(round(setpoint.power_limit_w * 1e3))
+        writer.check_power_limit(round(setpoint.power_limit_w * 1e3))
     except PowerCapError as error:
         return str(error)
     return ""

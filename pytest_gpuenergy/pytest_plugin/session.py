@@ -11,7 +11,7 @@ from pytest_gpuenergy.control.leftovers import restore_leftovers
 from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.control.tables import NamedSetpoints
-from pytest_gpuenergy.control.writers import LimitWriter, choose_writer
+from pytest_gpuenergy.control.writers import SettingsWriter, choose_writer
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device, open_gpu
 from pytest_gpuenergy.energy.sensors import answers
@@ -51,7 +51,7 @@ class Session:
         self.identities = Identities()
         self._device: Device | None = None
         self._station: Station | None = None
-        self._writer: LimitWriter | None = None
+        self._writer: SettingsWriter | None = None
         self._harness: Harness | None = None
         self._folder: RunFolder | None = None
         self._anchors: AnchorWatch | None = None
@@ -89,8 +89,8 @@ class Session:
         """The words of ``--powercap`` that name ``setpoint``."""
         return self._named.words_for(setpoint)
 
-    def limit_writer(self) -> LimitWriter:
-        """Who writes the power limit, chosen once.
+    def settings_writer(self) -> SettingsWriter:
+        """Who writes the card's settings, chosen once.
 
         Raises:
             PowerCapError: nobody may.

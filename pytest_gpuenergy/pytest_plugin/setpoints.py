@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control.setpoint import Setpoint
 
 
 @dataclass(frozen=True)
@@ -108,6 +107,4 @@ class SetpointPlugin:
 
 
 def _outcome(data: dict[str, Any]) -> SetpointOutcome:
-    from pytest_gpuenergy.control.setpoint import Setpoint
-
     return SetpointOutcome(**{**data, "setpoint": Setpoint(**data["setpoint"])})

@@ -31,7 +31,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDevice]:
     with closing(EmulatedDevice()) as device:
         monkeypatch.setattr(nvml_module, "load_nvml", lambda: device.nvml)
         monkeypatch.setattr(discovery, "cuda_uuids", lambda: [device.uuid])
-        monkeypatch.setattr(writers, "may_set_limits", lambda: True)
+        monkeypatch.setattr(writers, "may_change_settings", lambda: True)
         yield device
 
 
@@ -71,7 +71,7 @@ def test_a_sound_gpu_has_nothing_to_note(gpu: EmulatedDevice) -> None:
 def test_a_user_who_may_not_set_limits_is_told(
     gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writers, "may_set_limits", lambda: False)
+    monkeypatch.setattr(writers, "may_change_settings", lambda: False)
     monkeypatch.setenv("ZEUSD_SOCK_PATH", "/nowhere/zeusd.sock")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("getpass.getuser", lambda: "ann")

@@ -17,7 +17,7 @@ from power_cards import PRIOR_MW, present_mw, write
 from pytest_gpuenergy.control.lease import PowerCapLease, restore_kept, restore_leftover
 from pytest_gpuenergy.control.lease_record import LeaseRecord, leftover, recorded_uuids
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.control.writers import NvmlWriter
+from pytest_gpuenergy.control.writers.nvml import NvmlWriter
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.support.errors import PowerCapError
 from pytest_gpuenergy.support.signals import termination_as_interrupt
@@ -369,10 +369,10 @@ class Unlucky(NvmlWriter):
         super().__init__(gpu)
         self.number, self.fails = number, fails
 
-    def write(self, limit_mw: int) -> None:
+    def write_power_limit(self, limit_mw: int) -> None:
         if self.number:
             os.kill(os.getpid(), self.number)
-        super().write(limit_mw)
+        super().write_power_limit(limit_mw)
         if self.fails:
             raise PowerCapError("No answer within 10 s.")
 
@@ -431,7 +431,7 @@ def test_a_prior_limit_that_does_not_come_back_is_told(
 
 def test_what_could_not_be_put_back_is_not_changed(card: EmulatedDevice) -> None:
     class Narrow(NvmlWriter):
-        def check(self, limit_mw: int) -> None:
+        def check_power_limit(self, limit_mw: int) -> None:
             if limit_mw == PRIOR_MW:
                 raise PowerCapError("No rule for 450 W.")
 

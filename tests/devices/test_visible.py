@@ -136,7 +136,7 @@ def four(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NvmlGpu]]:
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "allow")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    monkeypatch.setattr(writers, "may_set_limits", lambda: True)
+    monkeypatch.setattr(writers, "may_change_settings", lambda: True)
 
     def no_cuda() -> list[str]:
         raise DeviceError("libcuda.so.1 is missing.")

@@ -368,7 +368,7 @@ class Writer:
 
     name = "zeusd (/run/zeusd.sock)"
 
-    def check(self, limit_mw: int) -> None:
+    def check_power_limit(self, limit_mw: int) -> None:
         if limit_mw == 325_000:
             raise PowerCapError("325 W is not allowed: ask for it.")
 
@@ -385,7 +385,7 @@ def header(
         names = ("name", "uuid", "nvml", "handle", "clock")
         real = SimpleNamespace(emulated=False, **{name: getattr(device, name) for name in names})
         session: Any = SimpleNamespace(
-            device=real, setpoints=list(caps), limit_writer=lambda: find(real)
+            device=real, setpoints=list(caps), settings_writer=lambda: find(real)
         )
         return header_lines(session)
 

@@ -16,11 +16,16 @@ from pytest_gpuenergy.control.lease import PowerCapLease
 from pytest_gpuenergy.control.lease_record import recorded_uuids
 from pytest_gpuenergy.control.limits import PowerLimits, read_limits
 from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.control.sudo import SudoWriter, digit_patterns, find_sudo, sudoers_line
+from pytest_gpuenergy.control.writers.sudo import (
+    SudoWriter,
+    digit_patterns,
+    find_sudo,
+    sudoers_line,
+)
 from pytest_gpuenergy.devices.gpu import NvmlGpu
 from pytest_gpuenergy.support.errors import PowerCapError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # As sudo(8) and sudoers(5) have it: -n never prompts, -l asks and runs nothing, the program must be
 # the one of the rule, and its arguments, joined by blanks, must match the rule's as a pattern.

@@ -33,7 +33,7 @@ class SudoWriter:
     def name(self) -> str:
         return f"sudo {self._nvidia_smi}"
 
-    def check(self, limit_mw: int) -> None:
+    def check_power_limit(self, limit_mw: int) -> None:
         command = self._command(limit_mw)
         if limit_mw in self._allowed_mw:
             return  # sudo logs every question
@@ -44,7 +44,7 @@ class SudoWriter:
             )
         self._allowed_mw.add(limit_mw)
 
-    def write(self, limit_mw: int) -> None:
+    def write_power_limit(self, limit_mw: int) -> None:
         deny_writes()
         command = self._command(limit_mw)
         done = _run([self._sudo, "-n", *command])
@@ -72,7 +72,7 @@ def find_sudo(gpu: Gpu) -> SudoWriter | str:
     writer = SudoWriter(gpu, sudo, nvidia_smi)
     try:
         present_mw = int(gpu.nvml.nvmlDeviceGetPowerManagementLimit(gpu.handle))
-        writer.check(present_mw)
+        writer.check_power_limit(present_mw)
     except gpu.nvml.NVMLError as error:
         return f"the present limit is not told: {error}"
     except PowerCapError as error:

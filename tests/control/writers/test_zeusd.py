@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from power_cards import PRIOR_MW, as_real, present_mw
 from zeusd_fake import Zeusd
 
-from pytest_gpuenergy.control import zeusd as zeusd_module
 from pytest_gpuenergy.control.lease import PowerCapLease
 from pytest_gpuenergy.control.lease_record import recorded_uuids
 from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.control.zeusd import ZeusdWriter, find_zeusd, pci_key
+from pytest_gpuenergy.control.writers import zeusd as zeusd_module
+from pytest_gpuenergy.control.writers.zeusd import ZeusdWriter, find_zeusd, pci_key
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
 from pytest_gpuenergy.devices.gpu import NvmlGpu
@@ -52,7 +52,7 @@ def zeusd(four: list[NvmlGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_the_request_is_the_one_zeusd_knows(four: list[NvmlGpu], zeusd: Zeusd) -> None:
     writer = find_zeusd(four[1])
     assert isinstance(writer, ZeusdWriter)
-    writer.write(300_000)
+    writer.write_power_limit(300_000)
     assert zeusd.requests == [
         "POST /gpu/set_power_limit?gpu_ids=2&power_limit_mw=300000&block=true"
     ]
@@ -78,7 +78,7 @@ def test_an_older_zeusd_numbers_gpus_as_nvml_does(four: list[NvmlGpu], zeusd: Ze
     zeusd.discovery = {"gpus": None, "gpu_ids": [0, 1, 2, 3]}
     writer = find_zeusd(four[2])
     assert isinstance(writer, ZeusdWriter)
-    writer.write(300_000)
+    writer.write_power_limit(300_000)
     assert [present_mw(gpu) for gpu in four] == [PRIOR_MW, 700_000, 300_000, 700_000]
 
 
@@ -125,7 +125,7 @@ def test_a_zeusd_that_asks_for_a_token(
         assert "wants a token with the scope gpu-control in ZEUSD_TOKEN" in str(found)
         return
     assert isinstance(found, ZeusdWriter)
-    found.write(300_000)
+    found.write_power_limit(300_000)
     assert present_mw(real) == 300_000
 
 

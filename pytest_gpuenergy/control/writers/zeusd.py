@@ -43,10 +43,10 @@ class ZeusdWriter:
     def name(self) -> str:
         return f"zeusd ({self._path})"
 
-    def check(self, limit_mw: int) -> None:
+    def check_power_limit(self, limit_mw: int) -> None:
         """It has no way to ask."""
 
-    def write(self, limit_mw: int) -> None:
+    def write_power_limit(self, limit_mw: int) -> None:
         deny_writes()
         query = urlencode({"gpu_ids": self._gpu_id, "power_limit_mw": limit_mw, "block": "true"})
         try:

@@ -10,12 +10,13 @@ import pytest
 from power_cards import PRIOR_MW, as_real, present_mw
 from zeusd_fake import Zeusd
 
-from pytest_gpuenergy.control import sudo, writers
+from pytest_gpuenergy.control import writers
 from pytest_gpuenergy.control.lease import PowerCapLease, restore_leftover
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.control.sudo import SudoWriter
-from pytest_gpuenergy.control.writers import NvmlWriter, choose_writer, may_set_limits
-from pytest_gpuenergy.control.zeusd import ZeusdWriter
+from pytest_gpuenergy.control.writers import choose_writer, sudo
+from pytest_gpuenergy.control.writers.nvml import NvmlWriter, may_change_settings
+from pytest_gpuenergy.control.writers.sudo import SudoWriter
+from pytest_gpuenergy.control.writers.zeusd import ZeusdWriter
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.gpu import NvmlGpu
 from pytest_gpuenergy.support.errors import CapWritesDeniedError, PowerCapError
@@ -25,7 +26,7 @@ CAP = Setpoint(300.0)
 
 @pytest.fixture
 def unprivileged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "may_set_limits", lambda: False)
+    monkeypatch.setattr(writers, "may_change_settings", lambda: False)
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def zeusd(real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 def test_a_privileged_process_writes_directly(
     real: NvmlGpu, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writers, "may_set_limits", lambda: True)
+    monkeypatch.setattr(writers, "may_change_settings", lambda: True)
     lease = PowerCapLease(real)
     assert lease.set(CAP) == Setpoint(300.0)
     lease.restore()
@@ -110,7 +111,7 @@ def test_denied_writes_reach_none_of_the_three(
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", word)
     monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("a process was started"))
     with pytest.raises(CapWritesDeniedError, match="forbids changing the power limit"):
-        writers_of(real, zeusd)[which].write(300_000)
+        writers_of(real, zeusd)[which].write_power_limit(300_000)
     assert present_mw(real) == PRIOR_MW
     assert zeusd.requests == []
 
@@ -120,7 +121,7 @@ def test_where_writes_are_denied_nobody_is_even_asked(
     real: NvmlGpu, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch, privileged: bool
 ) -> None:
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
-    monkeypatch.setattr(writers, "may_set_limits", lambda: privileged)
+    monkeypatch.setattr(writers, "may_change_settings", lambda: privileged)
     monkeypatch.setattr(sudo, "find_sudo", lambda _: pytest.fail("sudo was asked"))
     with pytest.raises(CapWritesDeniedError):
         PowerCapLease(real).set(CAP)
@@ -134,7 +135,7 @@ def test_a_leftover_is_restored_by_whoever_may(
     monkeypatch.setattr("pytest_gpuenergy.control.lease_record.start_ticks", lambda _: 1)
     PowerCapLease(device).set(CAP)
     monkeypatch.setattr("pytest_gpuenergy.control.lease_record.start_ticks", lambda _: 2)
-    monkeypatch.setattr(writers, "may_set_limits", lambda: False)
+    monkeypatch.setattr(writers, "may_change_settings", lambda: False)
     assert restore_leftover(as_real(device)) == "The power limit of NVIDIA H200 is 450 W again."
     assert zeusd.limits_mw == [PRIOR_MW]
 
@@ -156,7 +157,7 @@ def test_permission_is_read_from_the_capabilities(
     (tmp_path / "status").write_text(f"Name:\tpython\nCapEff:\t{effective}\n")
     if uid_map is not None:
         (tmp_path / "uid_map").write_text(uid_map)
-    assert may_set_limits(tmp_path) is may
+    assert may_change_settings(tmp_path) is may
 
 
 @pytest.mark.parametrize("user", [0, 1000])
@@ -164,4 +165,4 @@ def test_where_capabilities_are_not_told_root_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: user)
-    assert may_set_limits(tmp_path / "nothing") is (user == 0)
+    assert may_change_settings(tmp_path / "nothing") is (user == 0)

@@ -1,0 +1,59 @@
+"""Who can write a GPU's settings: this process, the daemon zeusd, or one sudo rule."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pytest_gpuenergy.control.writers.nvml import NvmlWriter, may_change_settings
+from pytest_gpuenergy.devices.gpu import Gpu
+from pytest_gpuenergy.devices.nvml import deny_writes
+from pytest_gpuenergy.support.errors import PowerCapError
+
+
+class SettingsWriter(Protocol):
+    """Writes the settings of one GPU. On a real one, never where the environment forbids it."""
+
+    @property
+    def name(self) -> str:
+        """As the header and ``gpuenergy doctor`` show it."""
+
+    def check_power_limit(self, limit_mw: int) -> None:
+        """Make sure, without writing, that this limit could be written, as far as one can know.
+
+        Raises:
+            PowerCapError: it could not.
+        """
+
+    def write_power_limit(self, limit_mw: int) -> None:
+        """Request a limit in mW.
+
+        Raises:
+            PowerCapError: it was refused, or nothing is known of what became of it.
+        """
+
+
+def choose_writer(gpu: Gpu) -> SettingsWriter:
+    """The first of NVML, zeusd and sudo that may write the settings of ``gpu``. Writes nothing.
+
+    Raises:
+        CapWritesDeniedError: the environment forbids it; nobody is asked.
+        PowerCapError: nobody may; the sentence says what to do.
+    """
+    if gpu.emulated:
+        return NvmlWriter(gpu)  # its permissions are emulated too
+    deny_writes()
+    if may_change_settings():
+        return NvmlWriter(gpu)
+    from pytest_gpuenergy.control.writers.sudo import find_sudo
+    from pytest_gpuenergy.control.writers.zeusd import find_zeusd
+
+    reasons = []
+    for found in (find(gpu) for find in (find_zeusd, find_sudo)):
+        if not isinstance(found, str):
+            return found
+        reasons.append(found)
+    raise PowerCapError(
+        f"Nobody here may set the power limit of {gpu.name} ({'; '.join(reasons)}): run as root "
+        "(in a container: with the capability SYS_ADMIN), start zeusd, or add the sudo rule that "
+        "gpuenergy doctor prints; or use --powercap current."
+    )
