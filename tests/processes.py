@@ -20,11 +20,11 @@ def has_ended(pid: int, within_s: float = 60.0) -> bool:
 
 KILLED_UNDER_A_CAP = """
 import os, signal
-from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.select import open_device
 
-PowerCapLease(open_device("emulated")).set(Setpoint(200.0))
+Lease(open_device("emulated")).set(Setpoint(200.0))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 """A program that is killed while the emulated GPU is under a limit of 200 W."""

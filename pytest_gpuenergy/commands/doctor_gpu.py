@@ -100,10 +100,11 @@ def check_leftover(label: str, uuid: str) -> Iterator[Check]:
         (kept, "by gpuenergy powercap set; before that it was"),
     ):
         if record is not None:
+            limit_mw = record.power_limit_mw
             yield Check(
                 f"{label} saved power limit",
                 "note",
-                f"{record.set_mw / 1e3:g} W was set {what} {record.prior_mw / 1e3:g} W",
+                f"{limit_mw.written / 1e3:g} W was set {what} {limit_mw.prior / 1e3:g} W",
                 "gpuenergy powercap restore",
             )
 

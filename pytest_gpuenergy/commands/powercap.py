@@ -116,7 +116,7 @@ def _state(gpu: Gpu) -> dict[str, Any]:
             }
             for setpoint in resolve_setpoints("all", table, limits)
         ],
-        "restore_to_w": None if record is None else record.prior_mw / 1e3,
+        "restore_to_w": None if record is None else record.power_limit_mw.prior / 1e3,
     }
 
 

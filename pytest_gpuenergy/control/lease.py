@@ -1,16 +1,17 @@
-"""Setting a power limit for a while, and putting the prior one back whatever happens.
+"""Changing a card's settings for a while, and putting the prior ones back whatever happens.
 
-Before the first write the prior limit is saved on disk. It is put back when the lease ends, and
-at the next start when this process did not live to do so. A limit that somebody else has set in
-the meantime is theirs and is left alone.
+Before the first write the prior setting is saved on disk. It is put back when the lease ends, and
+at the next start when this process did not live to do so. What somebody else has set in the
+meantime is theirs and is left alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 
-from pytest_gpuenergy.control.lease_record import LeaseRecord, kept_record, leftover
+from msgspec.structs import replace
+
+from pytest_gpuenergy.control.lease_record import Change, LeaseRecord, kept_record, leftover
 from pytest_gpuenergy.control.limits import enforced_setpoint, present_limit_mw
 from pytest_gpuenergy.control.setpoint import UNKNOWN, Setpoint
 from pytest_gpuenergy.control.writers import SettingsWriter, choose_writer
@@ -24,8 +25,8 @@ SETTLE_S = 0.5
 _POLL_S = 0.05
 
 
-class PowerCapLease:
-    """The right to change one card's power limit, until `restore`.
+class Lease:
+    """The right to change one card's settings, until `restore`.
 
     Constructing it restores what a run that is over left behind on this card.
 
@@ -55,20 +56,32 @@ class PowerCapLease:
         self._theirs_mw: int | None = None
         self.restored = restore_leftover(gpu, writer)
         record = kept_record(gpu.uuid) if kept else None
-        if record is not None and present_limit_mw(gpu) in record.ours_mw:
+        if record is not None and present_limit_mw(gpu) in record.power_limit_mw.ours:
             self._record = record  # otherwise somebody has set another limit: theirs is the prior
+
+    def check(self, setpoint: Setpoint) -> None:
+        """Make sure, without writing, that `set` could do it, as far as one can know.
+
+        Raises:
+            PowerCapError: it could not.
+        """
+        _refuse_unavailable(setpoint)
+        if setpoint.power_limit_w is None:
+            return
+        limit_mw, present_mw = round(setpoint.power_limit_w * 1e3), present_limit_mw(self._gpu)
+        if self._record is not None or limit_mw != present_mw:
+            self._writer_for(self._prior_mw(present_mw), limit_mw)
 
     def set(self, setpoint: Setpoint) -> Setpoint:
         """Ask the card for ``setpoint`` and return what it enforces.
 
-        What is left as it is has its prior value again if this lease changed it, and is otherwise
-        not written.
+        A setting that the setpoint leaves as it is gets its prior value back if this lease has
+        changed it, and is not written otherwise.
 
         Raises:
             PowerCapError: the card cannot be set so.
         """
-        if setpoint.unavailable:
-            raise PowerCapError(f"Power cap {setpoint.label} is skipped: {setpoint.unavailable}.")
+        _refuse_unavailable(setpoint)
         self._asked_mw = self._held_mw = None
         if setpoint.power_limit_w is None:
             self.restore()
@@ -104,7 +117,7 @@ class PowerCapLease:
         return tuple(name for name, raised in flags.items() if raised)
 
     def restore(self) -> None:
-        """Put the prior limit back, unless somebody else has set another one since. Idempotent.
+        """Put the prior settings back, unless somebody else has changed them since. Idempotent.
 
         Raises:
             PowerCapError: the card cannot be set back; the record stays for the next start.
@@ -112,9 +125,13 @@ class PowerCapLease:
         self._asked_mw = self._held_mw = None
         if self._record is not None:
             present_mw = _put_back(self._gpu, self._record, self._writer)
-            if present_mw not in self._record.ours_mw | {self._record.prior_mw}:
+            limit_mw = self._record.power_limit_mw
+            if present_mw not in limit_mw.ours | {limit_mw.prior}:
                 self._theirs_mw = present_mw
             self._record = None
+
+    def _prior_mw(self, present_mw: int) -> int:
+        return present_mw if self._record is None else self._record.power_limit_mw.prior
 
     def _write(self, limit_mw: int) -> None:
         gpu, previous = self._gpu, self._record
@@ -123,21 +140,11 @@ class PowerCapLease:
             if self._kept and (outdated := kept_record(gpu.uuid)) is not None:
                 outdated.forget()  # somebody has set another limit since: theirs is the prior
             return
-        theirs_mw = self._theirs_mw
-        if previous is not None and present_mw != previous.set_mw:
-            theirs_mw = present_mw
-        if theirs_mw is not None:
-            raise PowerCapError(
-                f"Somebody else has changed the power limit of {gpu.name} to "
-                f"{theirs_mw / 1e3:g} W: end the other program, or use --powercap current."
-            )
-        prior_mw = previous.prior_mw if previous else present_mw
-        writer = self._chosen_writer()
-        for needed_mw in (prior_mw, limit_mw):  # what could not be put back is not changed
-            writer.check_power_limit(needed_mw)
-        record = LeaseRecord.of_this_process(
-            gpu.uuid, prior_mw, present_mw, limit_mw, kept=self._kept
-        )
+        self._refuse_if_theirs(present_mw)
+        prior_mw = self._prior_mw(present_mw)
+        writer = self._writer_for(prior_mw, limit_mw)
+        change = Change(prior_mw, present_mw, limit_mw)
+        record = LeaseRecord.of_this_process(gpu.uuid, change, kept=self._kept)
         with uninterrupted():
             record.save()
             self._record = record
@@ -148,7 +155,7 @@ class PowerCapLease:
                 raise
         got_mw = present_limit_mw(gpu)
         # What `restore` will find: the limit of before is no longer ours, whoever sets it now.
-        self._record = replace(record, before_mw=got_mw, set_mw=got_mw)
+        self._record = replace(record, power_limit_mw=Change(prior_mw, got_mw, got_mw))
         with contextlib.suppress(PowerCapError):  # the record on disk serves as well
             self._record.save()
         if got_mw != limit_mw:
@@ -159,7 +166,18 @@ class PowerCapLease:
             record.forget()
             self._record = None
 
-    def _chosen_writer(self) -> SettingsWriter:
+    def _refuse_if_theirs(self, present_mw: int) -> None:
+        theirs_mw, record = self._theirs_mw, self._record
+        if record is not None and present_mw != record.power_limit_mw.written:
+            theirs_mw = present_mw
+        if theirs_mw is not None:
+            raise PowerCapError(
+                f"Somebody else has changed the power limit of {self._gpu.name} to "
+                f"{theirs_mw / 1e3:g} W: end the other program, or use --powercap current."
+            )
+
+    def _writer_for(self, prior_mw: int, limit_mw: int) -> SettingsWriter:
+        """Who can write this limit, and put the prior one back: otherwise nothing is changed."""
         if self._refused is not None:
             raise type(self._refused)(str(self._refused))  # nobody is asked twice
         if self._writer is None:
@@ -168,12 +186,14 @@ class PowerCapLease:
             except PowerCapError as error:
                 self._refused = error
                 raise
+        for needed_mw in (prior_mw, limit_mw):
+            self._writer.check_power_limit(needed_mw)
         return self._writer
 
     def _take_back(self, record: LeaseRecord, previous: LeaseRecord | None) -> None:
         """After a failed write: forget it when it changed nothing; who knows keeps the record."""
         try:
-            if present_limit_mw(self._gpu) != record.before_mw:
+            if present_limit_mw(self._gpu) != record.power_limit_mw.before:
                 return
         except PowerCapError:
             return
@@ -217,28 +237,36 @@ def restore_kept(gpu: Gpu, writer: SettingsWriter | None = None) -> str | None:
     return None if record is None else _told(gpu, record, _put_back(gpu, record, writer))
 
 
+def _refuse_unavailable(setpoint: Setpoint) -> None:
+    if setpoint.unavailable:
+        raise PowerCapError(f"Power cap {setpoint.label} is skipped: {setpoint.unavailable}.")
+    if setpoint.sm_clock_mhz is not None:
+        raise PowerCapError(f"Setpoint {setpoint.label} is skipped: clocks cannot be locked yet.")
+
+
 def _put_back(gpu: Gpu, record: LeaseRecord, writer: SettingsWriter | None) -> int:
     """Returns the limit that was found, in mW: neither ours nor the prior one is left alone."""
-    prior_mw = record.prior_mw
+    change = record.power_limit_mw
     with uninterrupted():
         try:
             present_mw = present_limit_mw(gpu)
-            if present_mw in record.ours_mw:
-                (writer or choose_writer(gpu)).write_power_limit(prior_mw)
-                if (got_mw := present_limit_mw(gpu)) != prior_mw:
+            if present_mw in change.ours:
+                (writer or choose_writer(gpu)).write_power_limit(change.prior)
+                if (got_mw := present_limit_mw(gpu)) != change.prior:
                     raise PowerCapError(f"{gpu.name} took {got_mw / 1e3:g} W.")
         except PowerCapError as error:
             raise type(error)(
-                f"The power limit of {gpu.name} is not back at {prior_mw / 1e3:g} W, where it was "
-                f"(gpuenergy powercap restore tries again): {error}"
+                f"The power limit of {gpu.name} is not back at {change.prior / 1e3:g} W, where it "
+                f"was (gpuenergy powercap restore tries again): {error}"
             ) from None
         record.forget()
     return present_mw
 
 
 def _told(gpu: Gpu, record: LeaseRecord, found_mw: int) -> str:
-    if found_mw in record.ours_mw | {record.prior_mw}:
-        return f"The power limit of {gpu.name} is {record.prior_mw / 1e3:g} W again."
+    change = record.power_limit_mw
+    if found_mw in change.ours | {change.prior}:
+        return f"The power limit of {gpu.name} is {change.prior / 1e3:g} W again."
     return (
         f"The power limit of {gpu.name} has been set to {found_mw / 1e3:g} W since; "
         "it is left alone."

@@ -1,15 +1,14 @@
-"""What is on disk about a power limit that was changed: enough to put the prior one back."""
+"""What is on disk about a card's settings that were changed: enough to put the prior ones back."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
 from pytest_gpuenergy.support.errors import InputError, PowerCapError
@@ -19,31 +18,35 @@ from pytest_gpuenergy.support.paths import state_dir
 from pytest_gpuenergy.support.pids import start_ticks
 
 _LARGEST_BYTES = 1 << 16
-_LimitMw = Annotated[int, Meta(ge=1, lt=1 << 32)]  # what NVML can tell
+_Reported = Annotated[int, Meta(ge=1, lt=1 << 32)]  # what NVML can report
 
 
-class _Stored(Struct, frozen=True):
-    prior_mw: _LimitMw
-    before_mw: _LimitMw
-    set_mw: _LimitMw
-    pid: int
-    started: int
+class Change(Struct, frozen=True):
+    """A setting that was changed, in the unit of its field of `LeaseRecord`.
+
+    ``before`` is the value before that of ``written`` was written: a process that dies in between
+    leaves either. Once the write is known to be done, both are what the card has.
+    """
+
+    prior: _Reported
+    before: _Reported
+    written: _Reported
+
+    @property
+    def ours(self) -> set[int]:
+        """Values that we have set."""
+        return {self.before, self.written} - {self.prior}
 
 
-@dataclass(frozen=True)
-class LeaseRecord:
-    """Limits in mW of one card, and which process set them.
+class LeaseRecord(Struct, frozen=True):
+    """What was changed of one card's settings, a field each, and by which process.
 
-    ``before_mw`` is the limit before the write of ``set_mw``: a process that dies in between leaves
-    either. Once the write is known to be done, both are what was set. Process numbers are used
-    again, so ``started`` (clock ticks since boot) tells whose it was. ``kept`` marks a limit that
-    is to outlive its process, by ``gpuenergy powercap set``.
+    Process numbers are used again, so ``started`` (clock ticks since boot) tells whose it was.
+    ``kept`` marks settings that are to outlive their process, by ``gpuenergy powercap set``.
     """
 
     uuid: str
-    prior_mw: int
-    before_mw: int
-    set_mw: int
+    power_limit_mw: Change
     pid: int
     started: int
     kept: bool = False
@@ -53,18 +56,11 @@ class LeaseRecord:
         """Where the record lies."""
         return _path(self.uuid, self.kept)
 
-    @property
-    def ours_mw(self) -> set[int]:
-        """Limits that we have set."""
-        return {self.before_mw, self.set_mw} - {self.prior_mw}
-
     @classmethod
-    def of_this_process(
-        cls, uuid: str, prior_mw: int, before_mw: int, set_mw: int, *, kept: bool
-    ) -> LeaseRecord:
+    def of_this_process(cls, uuid: str, power_limit_mw: Change, *, kept: bool) -> LeaseRecord:
         """The record of a write that this process is about to make."""
         pid = os.getpid()
-        return cls(uuid, prior_mw, before_mw, set_mw, pid, start_ticks(pid) or 0, kept)
+        return cls(uuid, power_limit_mw, pid, start_ticks(pid) or 0, kept)
 
     def save(self) -> None:
         """Put the record on disk, so that it survives a loss of power.
@@ -73,7 +69,7 @@ class LeaseRecord:
             PowerCapError: it cannot be written.
         """
         try:
-            write_atomically(self.path, json.dumps(asdict(self)), durable=True)
+            write_atomically(self.path, msgspec.json.encode(self), durable=True)
         except OSError as error:
             raise PowerCapError(
                 f"The prior power limit cannot be noted in {self.path} ({error.strerror}), so no "
@@ -95,6 +91,35 @@ class LeaseRecord:
             ) from None
 
 
+class _Form(Struct, frozen=True):
+    """What is read of a record; whose it is, its path tells."""
+
+    power_limit_mw: Change
+    pid: int
+    started: int
+
+    @property
+    def change(self) -> Change:
+        return self.power_limit_mw
+
+
+class _EarlyForm(Struct, frozen=True):
+    """A record of versions that knew no setting but the power limit."""
+
+    prior_mw: _Reported
+    before_mw: _Reported
+    set_mw: _Reported
+    pid: int
+    started: int
+
+    @property
+    def change(self) -> Change:
+        return Change(self.prior_mw, self.before_mw, self.set_mw)
+
+
+_MEMBERS = {*LeaseRecord.__struct_fields__, *_EarlyForm.__struct_fields__}
+
+
 def leftover(uuid: str, *, locked: bool = False) -> LeaseRecord | None:
     """The record that a run which is over left behind for this card.
 
@@ -113,7 +138,7 @@ def leftover(uuid: str, *, locked: bool = False) -> LeaseRecord | None:
 
 
 def kept_record(uuid: str) -> LeaseRecord | None:
-    """The record of the limit that ``gpuenergy powercap set`` has put on this card.
+    """The record of what ``gpuenergy powercap set`` has done to this card.
 
     Raises:
         PowerCapError: there is one that cannot be read.
@@ -153,14 +178,22 @@ def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
     if not path.exists() and not path.is_symlink():
         return None
     try:
-        stored = decode(read_bytes(path, "record", _LARGEST_BYTES), _Stored)
+        content = read_bytes(path, "record", _LARGEST_BYTES)
+        names = decode(content, dict[str, msgspec.Raw])
+        unknown = sorted(names.keys() - _MEMBERS)
+        if not unknown:
+            early = "prior_mw" in names
+            stored = decode(content, _EarlyForm) if early else decode(content, _Form)
+            return LeaseRecord(uuid, stored.change, stored.pid, stored.started, kept)
     except (InputError, FormError):
         raise PowerCapError(
             f"The power-limit record {path} cannot be read: set the card's limit by hand "
             "(nvidia-smi -pl W) and delete that file."
         ) from None
-    return LeaseRecord(
-        uuid, stored.prior_mw, stored.before_mw, stored.set_mw, stored.pid, stored.started, kept
+    raise PowerCapError(
+        f"The record {path} has {unknown[0]!r}, which this version does not know: run gpuenergy "
+        "powercap restore of the version that wrote it, or set the card by hand (nvidia-smi) and "
+        "delete that file."
     )
 
 

@@ -10,7 +10,7 @@ import atexit
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.leftovers import restore_leftovers
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.writers import SettingsWriter
@@ -64,7 +64,7 @@ class Station:
             self._signals.enter_context(termination_as_interrupt())
             self._claim.enter_context(gpu_lock(gpu, wait_s=lock_wait_s, group=group))
             remove_leftovers()
-            self._lease = PowerCapLease(gpu, writer)
+            self._lease = Lease(gpu, writer)
             self._claim.callback(self._lease.restore)
             self.restored += filter(None, [self._lease.restored])
             self.restored += restore_leftovers(gpu, but=gpu.uuid)
@@ -116,7 +116,7 @@ class Station:
         Raises:
             PowerCapError: the card cannot be set so.
         """
-        return PowerCapLease(self.gpu, kept=True).set(setpoint)
+        return Lease(self.gpu, kept=True).set(setpoint)
 
     def harness(self, *, timeout_s: float = 60.0, cache: CacheState = "hot") -> Harness:
         """What verifies and measures here.

@@ -15,7 +15,7 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.commands import doctor
 from pytest_gpuenergy.commands.doctor_gpu import Check, check_gpus
 from pytest_gpuenergy.control import writers
-from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices import discovery
 from pytest_gpuenergy.devices import nvml as nvml_module
@@ -133,7 +133,7 @@ def test_nothing_is_written_to_the_card(gpu: EmulatedDevice) -> None:
 
 
 def test_a_limit_left_behind_is_noted(gpu: EmulatedDevice, own_folders: Path) -> None:
-    PowerCapLease(gpu).set(Setpoint(300.0))
+    Lease(gpu).set(Setpoint(300.0))
     (record,) = (own_folders / "leases").iterdir()
     record.write_text(json.dumps({**json.loads(record.read_text()), "started": 0}))
     check = by_name(check_gpus())["GPU 0 saved power limit"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
@@ -38,9 +38,9 @@ def killed_run(watts: int) -> None:
     body = (
         "import os, signal\n"
         "from pytest_gpuenergy.devices.select import open_device\n"
-        "from pytest_gpuenergy.control.lease import PowerCapLease\n"
+        "from pytest_gpuenergy.control.lease import Lease\n"
         "from pytest_gpuenergy.control.setpoint import Setpoint\n"
-        f"PowerCapLease(open_device('emulated:h200')).set(Setpoint({watts}.0))\n"
+        f"Lease(open_device('emulated:h200')).set(Setpoint({watts}.0))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     died = subprocess.run([sys.executable, "-c", body], check=False, timeout=60)
@@ -130,7 +130,7 @@ def test_a_gpu_in_the_middle_of_a_run_is_not_among_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with open_device("emulated:a30") as a30, gpu_lock(a30, wait_s=0):
-        lease = PowerCapLease(a30)
+        lease = Lease(a30)
         lease.set(Setpoint(120.0))
         assert main(["powercap", "restore"]) == 0
         assert capsys.readouterr().out.startswith("nothing to restore")
@@ -218,7 +218,7 @@ def test_what_a_run_that_is_over_left_is_told_though_its_process_lives(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_device("emulated:a30") as a30:
-        PowerCapLease(a30).set(Setpoint(120.0))
+        Lease(a30).set(Setpoint(120.0))
     monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"power_limit": "no_permission"}')
     assert main(["powercap", "restore"]) == 1
     assert "is not back at 165 W" in capsys.readouterr().err

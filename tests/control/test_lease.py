@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from power_cards import PRIOR_MW, present_mw, write
 
-from pytest_gpuenergy.control.lease import PowerCapLease, restore_kept, restore_leftover
-from pytest_gpuenergy.control.lease_record import LeaseRecord, leftover, recorded_uuids
+from pytest_gpuenergy.control.lease import Lease, restore_kept, restore_leftover
+from pytest_gpuenergy.control.lease_record import Change, LeaseRecord, leftover, recorded_uuids
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.writers.nvml import NvmlWriter
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
@@ -23,14 +23,16 @@ from pytest_gpuenergy.support.errors import PowerCapError
 from pytest_gpuenergy.support.signals import termination_as_interrupt
 
 CAP = Setpoint(300.0)
-RECORD = {"prior_mw": 700_000, "before_mw": 700_000, "set_mw": 300_000, "pid": 1, "started": 1}
+LIMIT = {"prior": 700_000, "before": 700_000, "written": 300_000}
+RECORD = {"power_limit_mw": LIMIT, "pid": 1, "started": 1}
+EARLY = {"prior_mw": 700_000, "before_mw": 700_000, "set_mw": 300_000, "pid": 1, "started": 1}
 CHILD = """
 import os, signal
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.setpoint import Setpoint
 device = open_device("emulated")
-lease = PowerCapLease(device)
+lease = Lease(device)
 """
 DIE = "os.kill(os.getpid(), signal.SIGKILL)\n"
 
@@ -53,24 +55,24 @@ def record_path(device: EmulatedDevice, state: Path) -> Path:
 
 
 def test_the_card_is_set_and_tells_what_it_enforces(card: EmulatedDevice) -> None:
-    assert PowerCapLease(card).set(CAP) == Setpoint(300.0)
+    assert Lease(card).set(CAP) == Setpoint(300.0)
     assert present_mw(card) == 300_000
 
 
 def test_a_card_that_enforces_less_says_so(card: EmulatedDevice) -> None:
     card.inject("enforced_limit", {"power_w": 250})
-    assert PowerCapLease(card).set(CAP) == Setpoint(250.0)
+    assert Lease(card).set(CAP) == Setpoint(250.0)
 
 
 def test_the_prior_limit_is_restored(card: EmulatedDevice) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     lease.restore()
     assert present_mw(card) == PRIOR_MW
 
 
 def test_the_prior_limit_survives_several_caps(card: EmulatedDevice) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     for watts in (300.0, 500.0, 200.0):
         lease.set(Setpoint(watts))
     lease.restore()
@@ -78,7 +80,7 @@ def test_the_prior_limit_survives_several_caps(card: EmulatedDevice) -> None:
 
 
 def test_restoring_twice_writes_once(card: EmulatedDevice) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     lease.restore()
     write(card, 600_000)
@@ -87,28 +89,28 @@ def test_restoring_twice_writes_once(card: EmulatedDevice) -> None:
 
 
 def test_current_puts_the_prior_limit_back(card: EmulatedDevice) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     assert lease.set(CURRENT) == Setpoint(PRIOR_MW / 1e3)
 
 
 def test_current_writes_nothing(card: EmulatedDevice) -> None:
     card.inject("power_limit", "no_permission")
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     assert lease.set(CURRENT) == Setpoint(PRIOR_MW / 1e3)
     lease.restore()
 
 
 def test_a_cap_that_is_already_set_writes_nothing(card: EmulatedDevice, own_folders: Path) -> None:
     card.inject("power_limit", "no_permission")
-    assert PowerCapLease(card).set(Setpoint(PRIOR_MW / 1e3)) == Setpoint(PRIOR_MW / 1e3)
+    assert Lease(card).set(Setpoint(PRIOR_MW / 1e3)) == Setpoint(PRIOR_MW / 1e3)
     assert not record_path(card, own_folders).exists()
 
 
 def test_nothing_is_left_on_disk_when_all_is_restored(
     card: EmulatedDevice, own_folders: Path
 ) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     assert record_path(card, own_folders).exists()
     lease.restore()
@@ -116,7 +118,7 @@ def test_nothing_is_left_on_disk_when_all_is_restored(
 
 
 def test_a_limit_that_somebody_set_since_is_theirs(card: EmulatedDevice) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     write(card, 600_000)
     lease.restore()
@@ -124,7 +126,7 @@ def test_a_limit_that_somebody_set_since_is_theirs(card: EmulatedDevice) -> None
 
 
 def test_the_next_cap_fails_when_somebody_changed_the_limit(card: EmulatedDevice) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     write(card, 600_000)
     with pytest.raises(PowerCapError, match=r"Somebody else has changed .* H200 to 600 W: end the"):
@@ -135,7 +137,7 @@ def test_the_next_cap_fails_when_somebody_changed_the_limit(card: EmulatedDevice
 def test_a_limit_that_was_ours_before_is_theirs_when_they_set_it(
     card: EmulatedDevice, theirs_mw: int
 ) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(Setpoint(200.0))
     lease.set(CAP)
     write(card, theirs_mw)
@@ -151,7 +153,7 @@ def test_a_record_that_cannot_be_removed_is_told(
     def refuse(path: Path, **_: bool) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", refuse)
@@ -163,7 +165,7 @@ def test_a_record_that_cannot_be_removed_is_told(
 def test_the_next_start_restores_after_a_kill(card: EmulatedDevice) -> None:
     killed("lease.set(Setpoint(300.0))\n")
     assert present_mw(card) == 300_000
-    PowerCapLease(card)
+    Lease(card)
     assert present_mw(card) == PRIOR_MW
 
 
@@ -208,13 +210,13 @@ def test_without_a_leftover_nothing_is_restored(card: EmulatedDevice) -> None:
 def test_what_an_earlier_lease_of_this_process_could_not_restore_is_restored(
     card: EmulatedDevice,
 ) -> None:
-    earlier = PowerCapLease(card)
+    earlier = Lease(card)
     earlier.set(CAP)
     fault = card.inject("power_limit", "no_permission")
     with pytest.raises(PowerCapError, match="is not back at 450 W"):
         earlier.restore()
     card.state.withdraw(fault)
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     assert lease.restored == "The power limit of NVIDIA H200 is 450 W again."
     lease.set(Setpoint(600.0))
     lease.restore()
@@ -222,27 +224,28 @@ def test_what_an_earlier_lease_of_this_process_could_not_restore_is_restored(
 
 
 def test_the_record_of_a_living_process_is_no_leftover(card: EmulatedDevice) -> None:
-    PowerCapLease(card).set(CAP)
+    Lease(card).set(CAP)
     assert leftover(card.uuid) is None
 
 
 def test_a_record_whose_process_number_was_used_again_is_a_leftover(
     card: EmulatedDevice, own_folders: Path
 ) -> None:
-    PowerCapLease(card).set(CAP)
+    Lease(card).set(CAP)
     path = record_path(card, own_folders)
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "started": record["started"] + 1}))
     found = leftover(card.uuid)
     assert isinstance(found, LeaseRecord)
-    assert (found.pid, found.prior_mw, found.set_mw) == (os.getpid(), PRIOR_MW, 300_000)
+    assert found.pid == os.getpid()
+    assert found.power_limit_mw == Change(PRIOR_MW, 300_000, 300_000)
 
 
 def test_a_leftover_that_cannot_be_restored_stays(card: EmulatedDevice) -> None:
     killed("lease.set(Setpoint(300.0))\n")
     card.inject("power_limit", "no_permission")
     with pytest.raises(PowerCapError, match="run as root"):
-        PowerCapLease(card)
+        Lease(card)
     assert leftover(card.uuid) is not None
 
 
@@ -250,8 +253,13 @@ def test_a_leftover_that_cannot_be_restored_stays(card: EmulatedDevice) -> None:
     "text",
     [
         *("", "{", "[]", "{}", "null", '{"prior_mw": "much"}', "\0\0", '{"prior_mw": null}'),
+        *('{"power_limit_mw": 3}', '{"power_limit_mw": {}}'),
         "[" * 100_000,
-        *(json.dumps(RECORD | {"prior_mw": bad}) for bad in (math.inf, math.nan, 1e300, -5, True)),
+        *(json.dumps(EARLY | {"prior_mw": bad}) for bad in (math.inf, math.nan, 1e300, -5, True)),
+        *(
+            json.dumps(RECORD | {"power_limit_mw": LIMIT | {"prior": bad}})
+            for bad in (math.inf, math.nan, 1e300, -5, True)
+        ),
         json.dumps(RECORD).replace("700000", "9" * 5000),
         json.dumps(RECORD).replace("700000", "9" * 400),
         " " * 100_000 + json.dumps(RECORD),
@@ -259,17 +267,49 @@ def test_a_leftover_that_cannot_be_restored_stays(card: EmulatedDevice) -> None:
     ids=lambda text: text[:30],
 )
 def test_a_damaged_record_is_refused(card: EmulatedDevice, own_folders: Path, text: str) -> None:
-    PowerCapLease(card).set(CAP)
+    Lease(card).set(CAP)
     record_path(card, own_folders).write_text(text)
     with pytest.raises(PowerCapError, match=r"cannot be read: set the card's limit by hand .*nvid"):
-        PowerCapLease(card)
+        Lease(card)
+
+
+@pytest.mark.parametrize("present_mw_now", [300_000, 500_000, PRIOR_MW, 600_000])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_record_of_an_early_version_is_restored(
+    card: EmulatedDevice, own_folders: Path, present_mw_now: int, kept: bool
+) -> None:
+    Lease(card, kept=kept).set(CAP)
+    (path,) = (own_folders / "leases").iterdir()
+    early = {"prior_mw": PRIOR_MW, "before_mw": 500_000, "set_mw": 300_000}
+    text = {"uuid": card.uuid, **early, "pid": 1, "started": 1, "kept": kept}
+    path.write_text(json.dumps(text))
+    write(card, present_mw_now)
+    said = (restore_kept if kept else restore_leftover)(card)
+    assert said is not None
+    theirs = present_mw_now == 600_000
+    assert said.endswith("is left alone." if theirs else "is 450 W again.")
+    assert present_mw(card) == (600_000 if theirs else PRIOR_MW)
+    assert recorded_uuids() == []
+
+
+@pytest.mark.parametrize("record", [RECORD, EARLY, {"pid": 1, "started": 1}], ids=str)
+def test_a_setting_that_is_not_known_is_not_forgotten(
+    card: EmulatedDevice, own_folders: Path, record: dict[str, object]
+) -> None:
+    Lease(card).set(CAP)
+    path = record_path(card, own_folders)
+    path.write_text(json.dumps(record | {"fan_speed_percent": {"prior": 30}}))
+    with pytest.raises(PowerCapError, match="has 'fan_speed_percent', which this version does not"):
+        Lease(card)
+    assert path.exists()
+    assert present_mw(card) == 300_000
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "loop"])
 def test_a_record_that_is_no_file_is_refused(
     card: EmulatedDevice, own_folders: Path, kind: str
 ) -> None:
-    PowerCapLease(card).set(CAP)
+    Lease(card).set(CAP)
     path = record_path(card, own_folders)
     path.unlink()
     if kind == "pipe":
@@ -279,7 +319,7 @@ def test_a_record_that_is_no_file_is_refused(
     else:
         path.symlink_to(path)
     with pytest.raises(PowerCapError, match="cannot be read: set the card's limit by hand"):
-        PowerCapLease(card)
+        Lease(card)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +335,7 @@ def test_a_refusal_says_what_to_do(
     card: EmulatedDevice, own_folders: Path, error: str, advice: str
 ) -> None:
     card.inject("power_limit", error)
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     with pytest.raises(PowerCapError, match=rf"H200 cannot be set to 300 W \(.*\): .*{advice}"):
         lease.set(CAP)
     assert present_mw(card) == PRIOR_MW
@@ -303,7 +343,7 @@ def test_a_refusal_says_what_to_do(
 
 
 def test_a_later_refusal_keeps_the_record_of_the_first_cap(card: EmulatedDevice) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     fault = card.inject("power_limit", "unknown")
     with pytest.raises(PowerCapError):
@@ -315,27 +355,33 @@ def test_a_later_refusal_keeps_the_record_of_the_first_cap(card: EmulatedDevice)
 
 def test_a_limit_outside_the_constraints_is_refused(card: EmulatedDevice) -> None:
     with pytest.raises(PowerCapError, match="choose a limit within the card's constraints"):
-        PowerCapLease(card).set(Setpoint(5000.0))
+        Lease(card).set(Setpoint(5000.0))
 
 
 def test_an_unavailable_cap_is_not_tried(card: EmulatedDevice) -> None:
     cap = Setpoint(300.0, index=1, unavailable="100 W lies outside")
     with pytest.raises(PowerCapError, match="Power cap 300W is skipped: 100 W lies outside"):
-        PowerCapLease(card).set(cap)
+        Lease(card).set(cap)
+    assert present_mw(card) == PRIOR_MW
+
+
+def test_a_clock_is_not_passed_over(card: EmulatedDevice) -> None:
+    with pytest.raises(PowerCapError, match="Setpoint 300W-1500MHz is skipped: clocks cannot"):
+        Lease(card).set(Setpoint(300.0, sm_clock_mhz=1500))
     assert present_mw(card) == PRIOR_MW
 
 
 def test_a_card_that_does_not_tell_its_limit_is_refused(card: EmulatedDevice) -> None:
     card.inject("nvmlDeviceGetPowerManagementLimit", "not_supported")
     with pytest.raises(PowerCapError, match="does not tell its power limit"):
-        PowerCapLease(card).set(CAP)
+        Lease(card).set(CAP)
 
 
 def test_a_card_that_takes_another_limit_is_refused_and_restored(
     card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = card.nvml.nvmlDeviceSetPowerManagementLimit
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     with monkeypatch.context() as rounding:
         rounding.setattr(
             card.nvml,
@@ -351,7 +397,7 @@ def test_a_card_that_takes_another_limit_is_refused_and_restored(
 def test_nothing_is_set_when_the_prior_limit_cannot_be_noted(
     card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -382,7 +428,7 @@ def test_a_signal_during_a_write_waits_and_nothing_is_lost(
     card: EmulatedDevice, number: int
 ) -> None:
     with termination_as_interrupt():
-        lease = PowerCapLease(card, Unlucky(card, number))
+        lease = Lease(card, Unlucky(card, number))
         with pytest.raises(KeyboardInterrupt):
             lease.set(CAP)
         assert present_mw(card) == 300_000
@@ -393,7 +439,7 @@ def test_a_signal_during_a_write_waits_and_nothing_is_lost(
 
 
 def test_a_write_that_succeeds_without_an_answer_is_undone(card: EmulatedDevice) -> None:
-    lease = PowerCapLease(card, Unlucky(card, fails=True))
+    lease = Lease(card, Unlucky(card, fails=True))
     with pytest.raises(PowerCapError, match="No answer"):
         lease.set(CAP)
     assert present_mw(card) == 300_000
@@ -405,7 +451,7 @@ def test_a_write_that_succeeds_without_an_answer_is_undone(card: EmulatedDevice)
 
 
 def test_a_limit_that_cannot_be_read_back_is_skipped_and_undone(card: EmulatedDevice) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     fault = card.inject("nvmlDeviceGetPowerManagementLimit", {"error": "unknown", "after_calls": 1})
     with pytest.raises(PowerCapError, match="does not tell its power limit"):
         lease.set(CAP)
@@ -421,7 +467,7 @@ def test_a_limit_that_cannot_be_read_back_is_skipped_and_undone(card: EmulatedDe
 def test_a_prior_limit_that_does_not_come_back_is_told(
     card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     monkeypatch.setattr(card.nvml, "nvmlDeviceSetPowerManagementLimit", lambda *_: None)
     with pytest.raises(PowerCapError, match=r"not back at 450 W, .* took 300 W"):
@@ -436,20 +482,20 @@ def test_what_could_not_be_put_back_is_not_changed(card: EmulatedDevice) -> None
                 raise PowerCapError("No rule for 450 W.")
 
     with pytest.raises(PowerCapError, match="No rule for 450 W"):
-        PowerCapLease(card, Narrow(card)).set(CAP)
+        Lease(card, Narrow(card)).set(CAP)
     assert present_mw(card) == PRIOR_MW
 
 
 def test_an_enforced_limit_that_follows_late_is_waited_for(card: EmulatedDevice) -> None:
     card.inject("enforced_limit", {"power_w": 250, "lasts_s": 0.3})
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     assert lease.set(CAP) == Setpoint(300.0)
     assert lease.judge() == ()
 
 
 def test_a_lower_enforced_limit_is_a_doubt(card: EmulatedDevice) -> None:
     card.inject("enforced_limit", {"power_w": 250})
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     assert lease.judge() == ("enforced_limit_lower",)
 
@@ -465,7 +511,7 @@ def test_a_lower_enforced_limit_is_a_doubt(card: EmulatedDevice) -> None:
 def test_what_happens_to_the_limit_afterwards_is_a_doubt(
     card: EmulatedDevice, fault: tuple[str, object], doubt: str
 ) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     assert lease.judge() == ()
     card.inject(*fault)
@@ -473,7 +519,7 @@ def test_what_happens_to_the_limit_afterwards_is_a_doubt(
 
 
 def test_the_cards_own_limit_is_judged_too(card: EmulatedDevice) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     lease.set(CURRENT)
     assert lease.judge() == ()
@@ -485,13 +531,13 @@ def test_the_cards_own_limit_is_judged_too(card: EmulatedDevice) -> None:
 
 def test_a_card_without_power_limits_is_not_judged(card: EmulatedDevice) -> None:
     card.inject("power_limit", "not_supported")
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CURRENT)
     assert lease.judge() == ()
 
 
 def test_no_cap_is_set_any_more_once_somebody_has_changed_the_limit(card: EmulatedDevice) -> None:
-    lease = PowerCapLease(card)
+    lease = Lease(card)
     lease.set(CAP)
     write(card, 400_000)
     lease.set(CURRENT)
@@ -503,8 +549,8 @@ def test_no_cap_is_set_any_more_once_somebody_has_changed_the_limit(card: Emulat
 @pytest.mark.parametrize("earlier", [[], [500.0]])
 def test_a_kept_limit_is_the_prior_one_of_a_run(card: EmulatedDevice, earlier: list[float]) -> None:
     for watts in [*earlier, 300.0]:
-        PowerCapLease(card, kept=True).set(Setpoint(watts))
-    run = PowerCapLease(card)
+        Lease(card, kept=True).set(Setpoint(watts))
+    run = Lease(card)
     run.set(Setpoint(600.0))
     run.restore()
     assert present_mw(card) == 300_000
@@ -513,24 +559,24 @@ def test_a_kept_limit_is_the_prior_one_of_a_run(card: EmulatedDevice, earlier: l
 
 
 def test_a_kept_limit_that_somebody_changed_is_forgotten_by_the_next(card: EmulatedDevice) -> None:
-    PowerCapLease(card, kept=True).set(CAP)
+    Lease(card, kept=True).set(CAP)
     write(card, 600_000)
-    PowerCapLease(card, kept=True).set(Setpoint(200.0))
+    Lease(card, kept=True).set(Setpoint(200.0))
     restore_kept(card)
     assert present_mw(card) == 600_000
 
 
 def test_a_kept_limit_that_somebody_has_set_already_is_theirs(card: EmulatedDevice) -> None:
-    PowerCapLease(card, kept=True).set(CAP)
+    Lease(card, kept=True).set(CAP)
     write(card, 500_000)
-    PowerCapLease(card, kept=True).set(Setpoint(500.0))
+    Lease(card, kept=True).set(Setpoint(500.0))
     write(card, 300_000)
     assert restore_kept(card) is None
     assert present_mw(card) == 300_000
 
 
 def test_keeping_the_prior_limit_leaves_nothing_to_restore(card: EmulatedDevice) -> None:
-    PowerCapLease(card, kept=True).set(CAP)
-    PowerCapLease(card, kept=True).set(Setpoint(PRIOR_MW / 1e3))
+    Lease(card, kept=True).set(CAP)
+    Lease(card, kept=True).set(Setpoint(PRIOR_MW / 1e3))
     assert present_mw(card) == PRIOR_MW
     assert restore_kept(card) is None

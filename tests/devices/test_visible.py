@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.control import writers
-from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices import select
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
@@ -206,7 +206,7 @@ def test_only_the_selected_gpu_is_touched(
     before = limits_w(four)
     with open_gpu(spec) as gpu:
         assert gpu.uuid == four[touched].uuid
-        lease = PowerCapLease(gpu)
+        lease = Lease(gpu)
         lease.set(Setpoint(300.0))
         assert limits_w(four) == [300.0 if k == touched else w for k, w in enumerate(before)]
         lease.restore()

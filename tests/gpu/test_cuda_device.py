@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.limits import read_limits
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.cache import STATES, CacheState
@@ -235,7 +235,7 @@ def test_our_own_worker_is_no_stranger(device: Device) -> None:
 def test_writing_a_power_limit_is_denied(device: Device) -> None:
     before = read_limits(device)
     with pytest.raises(CapWritesDeniedError):
-        PowerCapLease(device).set(Setpoint(before.min_w))
+        Lease(device).set(Setpoint(before.min_w))
     assert read_limits(device) == before
 
 

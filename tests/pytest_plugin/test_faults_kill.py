@@ -163,9 +163,9 @@ def test_a_kill_while_the_cap_settles_is_undone(
 DIES_WITH_ANOTHER_GPU = """
 import os, signal
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.setpoint import Setpoint
-PowerCapLease(open_device("emulated:h200x2", index=1)).set(Setpoint(300.0))
+Lease(open_device("emulated:h200x2", index=1)).set(Setpoint(300.0))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from power_cards import PRIOR_MW, present_mw, write
 
-from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.lease_record import recorded_uuids
 from pytest_gpuenergy.control.limits import PowerLimits, read_limits
 from pytest_gpuenergy.control.setpoint import Setpoint
@@ -104,7 +104,7 @@ def found(gpu: NvmlGpu) -> SudoWriter:
 
 @pytest.mark.slow
 def test_the_documented_rule_is_enough_to_set_and_restore(real: NvmlGpu, machine: Machine) -> None:
-    lease = PowerCapLease(real, found(real))
+    lease = Lease(real, found(real))
     assert lease.set(Setpoint(300.0)) == Setpoint(300.0)
     lease.restore()
     assert present_mw(real) == PRIOR_MW
@@ -137,14 +137,14 @@ def test_a_missing_program_is_named(real: NvmlGpu, machine: Machine, missing: st
 def test_a_cap_outside_the_rule_changes_nothing(real: NvmlGpu, machine: Machine) -> None:
     machine.rules.write_text(sudoers_line(real.uuid, PowerLimits(400.0, 500.0, 450.0)))
     with pytest.raises(PowerCapError, match=r"sudo does not allow .* -pl 300: add the rule"):
-        PowerCapLease(real, found(real)).set(Setpoint(300.0))
+        Lease(real, found(real)).set(Setpoint(300.0))
     assert present_mw(real) == PRIOR_MW
     assert recorded_uuids() == []
 
 
 def test_half_a_watt_is_no_whole_watt(real: NvmlGpu, machine: Machine) -> None:  # noqa: ARG001
     with pytest.raises(PowerCapError, match=r"for whole watts, and 250\.5 W is none: round it"):
-        PowerCapLease(real, found(real)).set(Setpoint(250.5))
+        Lease(real, found(real)).set(Setpoint(250.5))
     assert present_mw(real) == PRIOR_MW
 
 
@@ -158,7 +158,7 @@ def test_a_prior_limit_that_sudo_could_not_put_back_is_not_touched(real: NvmlGpu
 
 
 def test_a_rule_that_is_withdrawn_leaves_the_record(real: NvmlGpu, machine: Machine) -> None:
-    lease = PowerCapLease(real, found(real))
+    lease = Lease(real, found(real))
     lease.set(Setpoint(300.0))
     machine.rules.write_text("")
     with pytest.raises(PowerCapError, match=r"not back at 450 W.*sudo: a password is required"):
@@ -173,7 +173,7 @@ def test_an_nvidia_smi_that_fails_is_told(real: NvmlGpu, machine: Machine) -> No
     with pytest.raises(
         PowerCapError, match=r"-pl 300 failed \(Insufficient Permissions\): run gpu"
     ):
-        PowerCapLease(real, writer).set(Setpoint(300.0))
+        Lease(real, writer).set(Setpoint(300.0))
     assert present_mw(real) == PRIOR_MW
     assert recorded_uuids() == []
 

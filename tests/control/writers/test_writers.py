@@ -11,7 +11,7 @@ from power_cards import PRIOR_MW, as_real, present_mw
 from zeusd_fake import Zeusd
 
 from pytest_gpuenergy.control import writers
-from pytest_gpuenergy.control.lease import PowerCapLease, restore_leftover
+from pytest_gpuenergy.control.lease import Lease, restore_leftover
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.writers import choose_writer, sudo
 from pytest_gpuenergy.control.writers.nvml import NvmlWriter, may_change_settings
@@ -40,7 +40,7 @@ def test_a_privileged_process_writes_directly(
     real: NvmlGpu, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writers, "may_change_settings", lambda: True)
-    lease = PowerCapLease(real)
+    lease = Lease(real)
     assert lease.set(CAP) == Setpoint(300.0)
     lease.restore()
     assert present_mw(real) == PRIOR_MW
@@ -58,7 +58,7 @@ def test_zeusd_comes_before_sudo(
 @pytest.mark.usefixtures("unprivileged")
 def test_without_any_privilege_one_sentence_says_what_to_do(real: NvmlGpu) -> None:
     with pytest.raises(PowerCapError) as raised:
-        PowerCapLease(real).set(CAP)
+        Lease(real).set(CAP)
     assert str(raised.value) == (
         "Nobody here may set the power limit of NVIDIA H200 (no zeusd at /nowhere/zeusd.sock; no "
         "sudo on the PATH): run as root (in a container: with the capability SYS_ADMIN), start "
@@ -71,7 +71,7 @@ def test_without_any_privilege_one_sentence_says_what_to_do(real: NvmlGpu) -> No
 def test_who_may_write_is_found_out_once(real: NvmlGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr(sudo, "find_sudo", lambda gpu: asked.append(gpu) or "no rule")
-    lease = PowerCapLease(real)
+    lease = Lease(real)
     for watts in (300.0, 400.0):
         with pytest.raises(PowerCapError, match="Nobody here may set"):
             lease.set(Setpoint(watts))
@@ -85,7 +85,7 @@ def test_the_cards_own_limit_takes_no_privilege(
     monkeypatch.setattr(
         "pytest_gpuenergy.control.lease.choose_writer", lambda _: pytest.fail("asked")
     )
-    lease = PowerCapLease(real)
+    lease = Lease(real)
     assert lease.set(CURRENT) == Setpoint(PRIOR_MW / 1e3)
     lease.restore()
 
@@ -124,7 +124,7 @@ def test_where_writes_are_denied_nobody_is_even_asked(
     monkeypatch.setattr(writers, "may_change_settings", lambda: privileged)
     monkeypatch.setattr(sudo, "find_sudo", lambda _: pytest.fail("sudo was asked"))
     with pytest.raises(CapWritesDeniedError):
-        PowerCapLease(real).set(CAP)
+        Lease(real).set(CAP)
     assert zeusd.requests == []
 
 
@@ -133,7 +133,7 @@ def test_a_leftover_is_restored_by_whoever_may(
 ) -> None:
     """The run that was killed was root's, the next start is not."""
     monkeypatch.setattr("pytest_gpuenergy.control.lease_record.start_ticks", lambda _: 1)
-    PowerCapLease(device).set(CAP)
+    Lease(device).set(CAP)
     monkeypatch.setattr("pytest_gpuenergy.control.lease_record.start_ticks", lambda _: 2)
     monkeypatch.setattr(writers, "may_change_settings", lambda: False)
     assert restore_leftover(as_real(device)) == "The power limit of NVIDIA H200 is 450 W again."

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from power_cards import PRIOR_MW, as_real, present_mw
 from zeusd_fake import Zeusd
 
-from pytest_gpuenergy.control.lease import PowerCapLease
+from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.lease_record import recorded_uuids
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.control.writers import zeusd as zeusd_module
@@ -63,7 +63,7 @@ def test_only_the_selected_gpu_is_touched(four: list[NvmlGpu], zeusd: Zeusd, ind
     before = [present_mw(gpu) for gpu in four]
     writer = find_zeusd(four[index])
     assert isinstance(writer, ZeusdWriter)
-    lease = PowerCapLease(four[index], writer)
+    lease = Lease(four[index], writer)
     lease.set(CAP)
     assert [present_mw(gpu) for gpu in four] == [
         300_000 if place == index else limit_mw for place, limit_mw in enumerate(before)
@@ -144,7 +144,7 @@ def test_a_refusal_changes_nothing_and_is_told(
     writer = find_zeusd(real)
     assert isinstance(writer, ZeusdWriter)
     with pytest.raises(PowerCapError, match=rf"did not set .* to 300 W \({said}\): see its log"):
-        PowerCapLease(real, writer).set(CAP)
+        Lease(real, writer).set(CAP)
     assert present_mw(real) == PRIOR_MW
     assert recorded_uuids() == []
 
@@ -156,7 +156,7 @@ def test_a_zeusd_that_is_stopped_meanwhile_leaves_the_record(
     with Zeusd(tmp_path / "z", [real]):
         writer = find_zeusd(real)
         assert isinstance(writer, ZeusdWriter)
-        lease = PowerCapLease(real, writer)
+        lease = Lease(real, writer)
         lease.set(CAP)
     with pytest.raises(
         PowerCapError, match=r"not back at 450 W.* did not set .*Connection refused"
