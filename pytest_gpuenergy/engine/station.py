@@ -83,6 +83,14 @@ class Station:
             raise DeviceError(f"{self.gpu.name} was opened for its power limit alone.")
         return self.gpu
 
+    def check(self, setpoint: Setpoint) -> None:
+        """Make sure, without writing, that `apply` could do it, as far as one can know.
+
+        Raises:
+            PowerCapError: it could not.
+        """
+        self._lease.check(setpoint)
+
     def apply(self, setpoint: Setpoint) -> Setpoint:
         """Set the card to ``setpoint`` and return what it enforces.
 

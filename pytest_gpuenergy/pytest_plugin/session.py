@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.control.leftovers import restore_leftovers
 from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control.setpoint import UNKNOWN, Setpoint
 from pytest_gpuenergy.control.tables import NamedSetpoints
 from pytest_gpuenergy.control.writers import SettingsWriter, choose_writer
 from pytest_gpuenergy.devices.device import Device
@@ -138,16 +138,26 @@ class Session:
     def apply(self, setpoint: Setpoint) -> Setpoint:
         """Set the card to ``setpoint`` and return what it enforces.
 
+        An export only verifies kernels, for which no setting matters: it writes nothing, and only
+        makes sure that the card could be set so.
+
         Raises:
             PowerCapError: the card cannot be set so.
         """
         self.begin()
         assert self._station is not None
+        if self._exports:
+            self._station.check(setpoint)
+            return UNKNOWN
         return self._station.apply(setpoint)
 
     def enforced(self) -> Setpoint:
-        """What the card enforces now."""
-        return enforced_setpoint(self.device)
+        """What the card enforces now of what was applied."""
+        return UNKNOWN if self._exports else enforced_setpoint(self.device)
+
+    @property
+    def _exports(self) -> bool:
+        return self.options.export_folder is not None
 
     def answers(self) -> bool:
         """Whether the card is there at all, rather than only refuse a setpoint."""

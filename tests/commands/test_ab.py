@@ -257,6 +257,19 @@ def test_a_cap_that_could_be_set_for_no_item_is_an_error(
     assert said.splitlines()[-1].startswith("gpuenergy: error: At HEAD (")
 
 
+def test_a_cap_that_is_refused_when_it_is_set_is_an_error(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(repository, LINE, SLOWER)
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"power_limit": "no_permission"}))
+    assert ab("-k", "b128") == 1
+    said = capsys.readouterr().err.splitlines()
+    assert "scale-b128-200W: 6 rounds" in said[-2]  # both revisions were verified without the cap
+    assert said[-1].startswith(
+        "gpuenergy: error: The power limit of NVIDIA H200 cannot be set to 200 W ("
+    )
+
+
 def test_a_bench_that_breaks_is_shown(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(repository, "import pytest", "import no_such_module")
     assert ab() == 1

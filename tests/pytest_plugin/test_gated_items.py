@@ -362,3 +362,24 @@ def test_exported_kernels_are_verified_and_not_measured(project: Project) -> Non
     assert exhibit.kernel().digest == exhibit.draft.kernel.digest
     assert (exhibit.reference()["y"] == 2 * exhibit.inputs()["x"]).all()
     assert 0 < exhibit.bounds["y"].max_relative < 1e-5
+
+
+def test_an_export_asks_for_a_cap_and_sets_none(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"power_limit": "no_permission"}))
+    result = project.run("--powercap", "1", "--gpuenergy-export", "out", "-rs")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["SKIPPED * written to */out, not measured"])
+    (exhibit,) = load_exhibits(project.path / "out")
+    draft = exhibit.draft
+    assert (draft.cap, draft.cap_index, draft.power_limit_w) == ("200W", 1, 200.0)
+    assert draft.enforced_power_limit_w is None
+
+
+def test_an_export_leaves_out_a_cap_that_the_card_cannot_take(project: Project) -> None:
+    project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 200]')
+    result = project.run("--powercap", "1,2", "--gpuenergy-export", "out", "-rs")
+    result.stdout.fnmatch_lines(["SKIPPED * Power cap 100W is skipped: 100 W lies outside *"])
+    (exhibit,) = load_exhibits(project.path / "out")
+    assert exhibit.draft.cap == "200W"
