@@ -97,7 +97,7 @@ def take_turns(
 ) -> Turns:
     """Measure both ``rounds`` times; every other round the other one goes first.
 
-    After each measurement the kernel is checked again. The caller has set the power cap.
+    After each measurement the kernel is checked again. The caller has set the card.
     """
     readings: tuple[list[Reading], list[Reading]] = ([], [])
     with contextlib.ExitStack() as stack:

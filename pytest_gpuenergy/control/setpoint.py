@@ -34,8 +34,13 @@ class Setpoint:
 
     @classmethod
     def asked_for(cls, measurement: Measurement) -> Setpoint:
-        """The one under which ``measurement`` was made."""
+        """The one that was asked for when ``measurement`` was made."""
         return cls(measurement.power_limit_w, index=measurement.cap_index)
+
+    @classmethod
+    def enforced_for(cls, measurement: Measurement) -> Setpoint:
+        """What the card enforced when ``measurement`` was made."""
+        return cls(measurement.enforced_power_limit_w)
 
     @property
     def label(self) -> str:

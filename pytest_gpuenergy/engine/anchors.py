@@ -1,7 +1,7 @@
 """Anchor kernels: measured early in a run and again now and then, to show what has drifted.
 
-Each power cap has its own, the first kernel measured cleanly under it. It is measured again when
-the cap is set anyway, so that checks cost no change of caps before the run's end.
+Each setpoint has its own, the first kernel measured cleanly at it. It is measured again when the
+card is set so anyway: before the run's end, checks cost no change of settings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AnchorWatch:
     """The anchors of one process and its GPU.
 
     Args:
-        interval_s: time on the device's clock from one check under a cap to the next; 0: never.
+        interval_s: time on the device's clock from one check at a setpoint to the next; 0: never.
         device: whose clock it is.
         harness: measures on it.
         folder: of the run, where checks and flags go as they come.
@@ -57,7 +57,7 @@ class AnchorWatch:
         self._began_s = math.inf
 
     def check(self, subject: Subject) -> None:
-        """Measure the anchor of the cap that is set, if it is time to.
+        """Measure the anchor of the setpoint that is applied, if it is time to.
 
         Raises:
             ReportError: what was found cannot be written.
@@ -67,7 +67,7 @@ class AnchorWatch:
             self._check(anchor)
 
     def flags(self, subject: Subject) -> tuple[str, ...]:
-        """The flags of what is measured now under this cap."""
+        """The flags of what is measured now at this setpoint."""
         anchor = self._anchors.get(_place(subject))
         return (DRIFT,) if anchor and anchor.drifted else ()
 
@@ -78,7 +78,7 @@ class AnchorWatch:
         kernel: Kernel | None = None,
         workload: Workload | None = None,
     ) -> None:
-        """Remember what has been measured: the first kernel under a cap is its anchor."""
+        """Remember what has been measured: the first kernel at a setpoint is its anchor."""
         if not self._interval_s or not measurement.measured or measurement.validity:
             return
         anchor = self._anchors.get(_place(subject))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.control.writers import SettingsWriter
+from pytest_gpuenergy.control.writers import SettingsWriter, check_setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.pytest_plugin.session import Session
@@ -74,14 +74,14 @@ def _writer(session: Session) -> SettingsWriter | str:
 
 def _refusal(setpoint: Setpoint, writer: SettingsWriter | str) -> str:
     """Why the card cannot be set so, as far as known without writing; empty when it can."""
-    if setpoint.power_limit_w is None:
+    if setpoint == CURRENT:
         return ""
     if setpoint.unavailable:
         return f"{setpoint.unavailable}."
     if isinstance(writer, str):
         return writer
     try:
-        writer.check_power_limit(round(setpoint.power_limit_w * 1e3))
+        check_setpoint(writer, setpoint)
     except PowerCapError as error:
         return str(error)
     return ""

@@ -230,7 +230,7 @@ class Session:
             and known.kernel.digest == digest
             and known.workload == workload
             and known.identity == subject.identity(workload.name, self.options.cache)
-            and known.enforced_power_limit_w == subject.enforced.power_limit_w
+            and Setpoint.enforced_for(known) == subject.enforced
         )
         return known if same else None
 

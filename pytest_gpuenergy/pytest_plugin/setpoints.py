@@ -1,4 +1,4 @@
-"""Which power caps could be set in a run, and what it comes to when one could be for no item."""
+"""Which setpoints could be applied in a run, and whether one could be for no item."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def test_a_broken_counter_leaves_a_flag_and_no_figure(device: EmulatedDevice) ->
 def test_the_record_names_workload_kernel_and_cap(device: EmulatedDevice) -> None:
     origin = Origin("record", 7, {"tuner": "meta-schedule"})
     kernel = conv(origin=origin)
-    subject = Subject("id", "k07", Setpoint(450.0, index=3), Setpoint(450.0))
+    subject = Subject("id", "k07", Setpoint(450.0, index=3), Setpoint(430.0))
     found = measure(device, kernel, subject)
     assert found.workload == WorkloadInfo(
         "small", dict(SMALL.parameters), SMALL.flops, SMALL.bytes_moved
@@ -212,7 +212,9 @@ def test_the_record_names_workload_kernel_and_cap(device: EmulatedDevice) -> Non
     assert (found.kernel.origin, found.kernel.rank) == ("record", 7)
     assert found.kernel.details == {"tuner": "meta-schedule"}
     assert (found.node_id, found.cap, found.cap_index) == ("id", "450W", 3)
-    assert (found.power_limit_w, found.enforced_power_limit_w) == (450.0, 450.0)
+    assert (found.power_limit_w, found.enforced_power_limit_w) == (450.0, 430.0)
+    assert Setpoint.asked_for(found) == subject.setpoint
+    assert Setpoint.enforced_for(found) == subject.enforced
 
 
 @pytest.mark.parametrize("clock_mhz", [None, 1500])

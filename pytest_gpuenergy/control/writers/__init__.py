@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.control.writers.nvml import NvmlWriter, may_change_settings
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.nvml import deny_writes
@@ -30,6 +31,16 @@ class SettingsWriter(Protocol):
         Raises:
             PowerCapError: it was refused, or nothing is known of what became of it.
         """
+
+
+def check_setpoint(writer: SettingsWriter, setpoint: Setpoint) -> None:
+    """Make sure, without writing, that ``writer`` could write all of ``setpoint``.
+
+    Raises:
+        PowerCapError: it could not.
+    """
+    if setpoint.power_limit_w is not None:
+        writer.check_power_limit(round(setpoint.power_limit_w * 1e3))
 
 
 def choose_writer(gpu: Gpu) -> SettingsWriter:
