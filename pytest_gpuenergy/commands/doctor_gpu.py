@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_gpuenergy.support.errors import CapWritesDeniedError, DeviceError, PowerCapError
+from pytest_gpuenergy.support.errors import DeviceError, SetpointError, WritesDeniedError
 
 Status = Literal["ok", "note", "broken"]
 
@@ -92,7 +92,7 @@ def check_leftover(label: str, uuid: str) -> Iterator[Check]:
 
     try:
         left, kept = leftover(uuid), kept_record(uuid)
-    except PowerCapError as error:
+    except SetpointError as error:
         yield Check(f"{label} saved power limit", "broken", str(error))
         return
     for record, what in (
@@ -176,14 +176,14 @@ def _power_limits(nvml: Any, handle: Any, label: str, model: str, uuid: str) -> 
         return Check(name, "note", f"{found}: fixed", "use --powercap current")
     try:
         writer = choose_writer(gpu)
-    except CapWritesDeniedError:
+    except WritesDeniedError:
         return Check(
             name,
             "note",
             f"{found}; GPUENERGY_CAP_WRITES forbids setting it",
             "unset GPUENERGY_CAP_WRITES, or use --powercap current",
         )
-    except PowerCapError as error:
+    except SetpointError as error:
         return Check(
             name, "note", f"{found}. {error}", f"sudo visudo, and add: {sudoers_line(uuid, limits)}"
         )

@@ -146,7 +146,7 @@ def _set(arguments: Namespace) -> int:
 def _restore(arguments: Namespace) -> int:
     from pytest_gpuenergy.control.lease_record import recorded_uuids, restorable_uuids
     from pytest_gpuenergy.devices.select import open_recorded
-    from pytest_gpuenergy.support.errors import DeviceError, PowerCapError
+    from pytest_gpuenergy.support.errors import DeviceError, SetpointError
 
     spec = arguments.gpu_device
     done: list[dict[str, Any]] = []
@@ -157,7 +157,7 @@ def _restore(arguments: Namespace) -> int:
             with open_recorded(name) if spec is None else _open(name) as gpu:
                 done.append(_restored(gpu))
         except DeviceError as error:
-            refused = isinstance(error, PowerCapError)
+            refused = isinstance(error, SetpointError)
             if spec is None and name not in waiting and not refused:
                 continue  # its run is under way, and will put it back
             problems.setdefault(str(error), []).append(name)

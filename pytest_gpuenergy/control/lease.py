@@ -16,7 +16,7 @@ from pytest_gpuenergy.control.limits import enforced_setpoint, present_limit_mw
 from pytest_gpuenergy.control.setpoint import UNKNOWN, Setpoint
 from pytest_gpuenergy.control.writers import SettingsWriter, choose_writer
 from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import PowerCapError
+from pytest_gpuenergy.support.errors import SetpointError
 from pytest_gpuenergy.support.signals import uninterrupted
 
 SETTLE_S = 0.5
@@ -39,7 +39,7 @@ class Lease:
         restored: a sentence about what a run that is over left behind, or None.
 
     Raises:
-        PowerCapError: what was left behind cannot be restored.
+        SetpointError: what was left behind cannot be restored.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Lease:
         self._asked_mw: int | None = None
         self._held_mw: int | None = None
         self._enforced = UNKNOWN
-        self._refused: PowerCapError | None = None
+        self._refused: SetpointError | None = None
         self._theirs_mw: int | None = None
         self.restored = restore_leftover(gpu, writer)
         record = kept_record(gpu.uuid) if kept else None
@@ -63,7 +63,7 @@ class Lease:
         """Make sure, without writing, that `set` could do it, as far as one can know.
 
         Raises:
-            PowerCapError: it could not.
+            SetpointError: it could not.
         """
         _refuse_unavailable(setpoint)
         if setpoint.power_limit_w is None:
@@ -79,14 +79,14 @@ class Lease:
         changed it, and is not written otherwise.
 
         Raises:
-            PowerCapError: the card cannot be set so.
+            SetpointError: the card cannot be set so.
         """
         _refuse_unavailable(setpoint)
         self._asked_mw = self._held_mw = None
         if setpoint.power_limit_w is None:
             self.restore()
             self._enforced = enforced_setpoint(self._gpu)
-            with contextlib.suppress(PowerCapError):  # then nobody can tell whether it changes
+            with contextlib.suppress(SetpointError):  # then nobody can tell whether it changes
                 self._held_mw = present_limit_mw(self._gpu)
             return self._enforced
         limit_mw = round(setpoint.power_limit_w * 1e3)
@@ -105,7 +105,7 @@ class Lease:
             return ()
         try:
             changed = present_limit_mw(self._gpu) != self._held_mw
-        except PowerCapError:
+        except SetpointError:
             return ("power_limit_unknown",)
         now, then_w = enforced_setpoint(self._gpu), self._enforced.power_limit_w
         flags = {
@@ -120,7 +120,7 @@ class Lease:
         """Put the prior settings back, unless somebody else has changed them since. Idempotent.
 
         Raises:
-            PowerCapError: the card cannot be set back; the record stays for the next start.
+            SetpointError: the card cannot be set back; the record stays for the next start.
         """
         self._asked_mw = self._held_mw = None
         if self._record is not None:
@@ -150,16 +150,16 @@ class Lease:
             self._record = record
             try:
                 writer.write_power_limit(limit_mw)
-            except PowerCapError:
+            except SetpointError:
                 self._take_back(record, previous)
                 raise
         got_mw = present_limit_mw(gpu)
         # What `restore` will find: the limit of before is no longer ours, whoever sets it now.
         self._record = replace(record, power_limit_mw=Change(prior_mw, got_mw, got_mw))
-        with contextlib.suppress(PowerCapError):  # the record on disk serves as well
+        with contextlib.suppress(SetpointError):  # the record on disk serves as well
             self._record.save()
         if got_mw != limit_mw:
-            raise PowerCapError(
+            raise SetpointError(
                 f"{gpu.name} took {got_mw / 1e3:g} W when asked for {limit_mw / 1e3:g} W."
             )
         if self._kept and limit_mw == prior_mw:
@@ -171,7 +171,7 @@ class Lease:
         if record is not None and present_mw != record.power_limit_mw.written:
             theirs_mw = present_mw
         if theirs_mw is not None:
-            raise PowerCapError(
+            raise SetpointError(
                 f"Somebody else has changed the power limit of {self._gpu.name} to "
                 f"{theirs_mw / 1e3:g} W: end the other program, or use --powercap current."
             )
@@ -183,7 +183,7 @@ class Lease:
         if self._writer is None:
             try:
                 self._writer = choose_writer(self._gpu)
-            except PowerCapError as error:
+            except SetpointError as error:
                 self._refused = error
                 raise
         for needed_mw in (prior_mw, limit_mw):
@@ -195,7 +195,7 @@ class Lease:
         try:
             if present_limit_mw(self._gpu) != record.power_limit_mw.before:
                 return
-        except PowerCapError:
+        except SetpointError:
             return
         self._record = previous
         if previous is None:
@@ -225,7 +225,7 @@ def restore_leftover(gpu: Gpu, writer: SettingsWriter | None = None) -> str | No
         A sentence telling what was done, or None when nothing was left behind.
 
     Raises:
-        PowerCapError: it cannot be undone.
+        SetpointError: it cannot be undone.
     """
     record = leftover(gpu.uuid, locked=True)
     return None if record is None else _told(gpu, record, _put_back(gpu, record, writer))
@@ -239,9 +239,9 @@ def restore_kept(gpu: Gpu, writer: SettingsWriter | None = None) -> str | None:
 
 def _refuse_unavailable(setpoint: Setpoint) -> None:
     if setpoint.unavailable:
-        raise PowerCapError(f"Power cap {setpoint.label} is skipped: {setpoint.unavailable}.")
+        raise SetpointError(f"Power cap {setpoint.label} is skipped: {setpoint.unavailable}.")
     if setpoint.sm_clock_mhz is not None:
-        raise PowerCapError(f"Setpoint {setpoint.label} is skipped: clocks cannot be locked yet.")
+        raise SetpointError(f"Setpoint {setpoint.label} is skipped: clocks cannot be locked yet.")
 
 
 def _put_back(gpu: Gpu, record: LeaseRecord, writer: SettingsWriter | None) -> int:
@@ -253,8 +253,8 @@ def _put_back(gpu: Gpu, record: LeaseRecord, writer: SettingsWriter | None) -> i
             if present_mw in change.ours:
                 (writer or choose_writer(gpu)).write_power_limit(change.prior)
                 if (got_mw := present_limit_mw(gpu)) != change.prior:
-                    raise PowerCapError(f"{gpu.name} took {got_mw / 1e3:g} W.")
-        except PowerCapError as error:
+                    raise SetpointError(f"{gpu.name} took {got_mw / 1e3:g} W.")
+        except SetpointError as error:
             raise type(error)(
                 f"The power limit of {gpu.name} is not back at {change.prior / 1e3:g} W, where it "
                 f"was (gpuenergy powercap restore tries again): {error}"

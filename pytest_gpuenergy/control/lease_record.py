@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from pytest_gpuenergy.support.errors import InputError, PowerCapError
+from pytest_gpuenergy.support.errors import InputError, SetpointError
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.paths import state_dir
@@ -66,12 +66,12 @@ class LeaseRecord(Struct, frozen=True):
         """Put the record on disk, so that it survives a loss of power.
 
         Raises:
-            PowerCapError: it cannot be written.
+            SetpointError: it cannot be written.
         """
         try:
             write_atomically(self.path, msgspec.json.encode(self), durable=True)
         except OSError as error:
-            raise PowerCapError(
+            raise SetpointError(
                 f"The prior power limit cannot be noted in {self.path} ({error.strerror}), so no "
                 "limit is set: set GPUENERGY_STATE to a folder that can be written."
             ) from None
@@ -80,12 +80,12 @@ class LeaseRecord(Struct, frozen=True):
         """Remove the record: there is nothing to put back any more.
 
         Raises:
-            PowerCapError: it cannot be removed.
+            SetpointError: it cannot be removed.
         """
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
-            raise PowerCapError(
+            raise SetpointError(
                 f"There is nothing to put back, but the record {self.path} cannot be removed "
                 f"({error.strerror}): delete it."
             ) from None
@@ -129,7 +129,7 @@ def leftover(uuid: str, *, locked: bool = False) -> LeaseRecord | None:
             it, a run is over when its process has ended.
 
     Raises:
-        PowerCapError: there is one that cannot be read.
+        SetpointError: there is one that cannot be read.
     """
     record = _load(uuid, kept=False)
     if record is None or locked or start_ticks(record.pid) != record.started:
@@ -141,7 +141,7 @@ def kept_record(uuid: str) -> LeaseRecord | None:
     """The record of what ``gpuenergy powercap set`` has done to this card.
 
     Raises:
-        PowerCapError: there is one that cannot be read.
+        SetpointError: there is one that cannot be read.
     """
     return _load(uuid, kept=True)
 
@@ -169,7 +169,7 @@ def restorable_uuids() -> list[str]:
 def _is_of(uuid: str, *kinds: Callable[[str], LeaseRecord | None]) -> bool:
     try:
         return any(kind(uuid) is not None for kind in kinds)
-    except PowerCapError:
+    except SetpointError:
         return True  # and whoever restores it is told
 
 
@@ -186,11 +186,11 @@ def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
             stored = decode(content, _EarlyForm) if early else decode(content, _Form)
             return LeaseRecord(uuid, stored.change, stored.pid, stored.started, kept)
     except (InputError, FormError):
-        raise PowerCapError(
+        raise SetpointError(
             f"The power-limit record {path} cannot be read: set the card's limit by hand "
             "(nvidia-smi -pl W) and delete that file."
         ) from None
-    raise PowerCapError(
+    raise SetpointError(
         f"The record {path} has {unknown[0]!r}, which this version does not know: run gpuenergy "
         "powercap restore of the version that wrote it, or set the card by hand (nvidia-smi) and "
         "delete that file."

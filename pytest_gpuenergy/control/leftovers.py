@@ -9,7 +9,7 @@ from pytest_gpuenergy.control.lease_record import dead_run_uuids, run_uuids
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import nvml_gpu, open_emulated, open_recorded
-from pytest_gpuenergy.support.errors import DeviceError, PowerCapError
+from pytest_gpuenergy.support.errors import DeviceError, SetpointError
 
 
 def restore_leftovers(like: Gpu, *, but: str | None = None) -> list[str]:
@@ -34,7 +34,7 @@ def restore_leftovers(like: Gpu, *, but: str | None = None) -> list[str]:
                 continue
             try:
                 said += filter(None, [restore_leftover(gpu)])
-            except PowerCapError as error:
+            except SetpointError as error:
                 said.append(str(error))
     return said
 

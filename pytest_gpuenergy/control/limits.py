@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.control.setpoint import UNKNOWN, Setpoint
 from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import DeviceError, PowerCapError
+from pytest_gpuenergy.support.errors import DeviceError, SetpointError
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ def present_limit_mw(gpu: Gpu) -> int:
     """The power limit that was last asked of the card, by whomever, in mW.
 
     Raises:
-        PowerCapError: the card does not report it.
+        SetpointError: the card does not report it.
     """
     try:
         return int(gpu.nvml.nvmlDeviceGetPowerManagementLimit(gpu.handle))
     except gpu.nvml.NVMLError as error:
-        raise PowerCapError(
+        raise SetpointError(
             f"{gpu.name} does not tell its power limit ({error}): check it with nvidia-smi, or use "
             "--powercap current."
         ) from None

@@ -7,7 +7,7 @@ import os
 import re
 from typing import Any
 
-from pytest_gpuenergy.support.errors import CapWritesDeniedError, DeviceError
+from pytest_gpuenergy.support.errors import DeviceError, WritesDeniedError
 
 NEEDED = (
     "NVMLError",
@@ -48,7 +48,7 @@ _READ = re.compile(rf"(?:{'|'.join(READS)})(?![a-z])")  # whole words: not nvmlD
 class GuardedNvml:
     """`pynvml` itself, except that calls which change a card obey ``GPUENERGY_CAP_WRITES``.
 
-    Where the environment forbids writes, such a call raises CapWritesDeniedError, and NVML is not
+    Where the environment forbids writes, such a call raises WritesDeniedError, and NVML is not
     called. Of the module only functions, types and constants are there: not the library beneath.
     """
 
@@ -71,9 +71,9 @@ class GuardedNvml:
 
 
 def deny_writes() -> None:
-    """Raise CapWritesDeniedError when the environment forbids changing a real GPU's settings."""
+    """Raise WritesDeniedError when the environment forbids changing a real GPU's settings."""
     if os.environ.get(WRITES_VARIABLE, "allow").lower() not in ("", "allow"):
-        raise CapWritesDeniedError(
+        raise WritesDeniedError(
             f"{WRITES_VARIABLE}=deny forbids changing the power limit or any other setting of a "
             "real GPU: unset it, or use --powercap current."
         )

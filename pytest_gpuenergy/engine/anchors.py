@@ -19,7 +19,7 @@ from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.record.anchor import DRIFT
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.store import Report, RunFolder
-from pytest_gpuenergy.support.errors import GpuEnergyError, PowerCapError
+from pytest_gpuenergy.support.errors import GpuEnergyError, SetpointError
 from pytest_gpuenergy.workloads.workload import Workload
 
 
@@ -149,7 +149,7 @@ class AnchorWatch:
             if apply is not None:
                 enforced = apply(subject.setpoint)
                 if enforced != subject.enforced:
-                    raise PowerCapError(f"The card now enforces {enforced.power_limit_w} W.")
+                    raise SetpointError(f"The card now enforces {enforced.power_limit_w} W.")
             return self._harness.measure_again(anchor.kernel, anchor.workload, subject)
         except GpuEnergyError as error:  # the next item meets it too, and tells
             first = anchor.first

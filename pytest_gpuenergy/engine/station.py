@@ -87,7 +87,7 @@ class Station:
         """Make sure, without writing, that `apply` could do it, as far as one can know.
 
         Raises:
-            PowerCapError: it could not.
+            SetpointError: it could not.
         """
         self._lease.check(setpoint)
 
@@ -95,7 +95,7 @@ class Station:
         """Set the card to ``setpoint`` and return what it enforces.
 
         Raises:
-            PowerCapError: the card cannot be set so.
+            SetpointError: the card cannot be set so.
         """
         return self._lease.set(setpoint)
 
@@ -111,7 +111,7 @@ class Station:
             What the card enforces.
 
         Raises:
-            PowerCapError: the card cannot be set so, or its prior settings not be restored.
+            SetpointError: the card cannot be set so, or its prior settings not be restored.
         """
         try:
             yield self.apply(setpoint)
@@ -122,7 +122,7 @@ class Station:
         """As `apply`, for longer than this process: ``gpuenergy powercap restore`` undoes it.
 
         Raises:
-            PowerCapError: the card cannot be set so.
+            SetpointError: the card cannot be set so.
         """
         return Lease(self.gpu, kept=True).set(setpoint)
 
@@ -139,7 +139,7 @@ class Station:
         """Restore the power limit and release the GPU. Idempotent.
 
         Raises:
-            PowerCapError: the prior limit cannot be restored; the next start tries again.
+            SetpointError: the prior limit cannot be restored; the next start tries again.
         """
         try:
             with uninterrupted():

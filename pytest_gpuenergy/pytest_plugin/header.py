@@ -9,7 +9,7 @@ from pytest_gpuenergy.control.writers import SettingsWriter, check_setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.pytest_plugin.session import Session
-from pytest_gpuenergy.support.errors import GpuEnergyError, PowerCapError
+from pytest_gpuenergy.support.errors import GpuEnergyError, SetpointError
 
 
 def header_lines(session: Session) -> list[str]:
@@ -68,7 +68,7 @@ def _writer(session: Session) -> SettingsWriter | str:
     """Who sets power limits, or why nobody may."""
     try:
         return session.settings_writer()
-    except PowerCapError as error:
+    except SetpointError as error:
         return str(error)
 
 
@@ -82,7 +82,7 @@ def _refusal(setpoint: Setpoint, writer: SettingsWriter | str) -> str:
         return writer
     try:
         check_setpoint(writer, setpoint)
-    except PowerCapError as error:
+    except SetpointError as error:
         return str(error)
     return ""
 

@@ -22,7 +22,7 @@ from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, S
 from pytest_gpuenergy.pytest_plugin.xdist import PROBLEMS, RUN_ID, WorkerPlugin
 from pytest_gpuenergy.report.html import check_html
 from pytest_gpuenergy.report.store import latest_run
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, PowerCapError
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError
 from pytest_gpuenergy.support.terminal import printable, show_section
 
 BRIDGE, EXPORT = "gpuenergy-benchmark", "gpuenergy-export"
@@ -107,7 +107,7 @@ class RunPlugin:
         try:
             session.apply(setpoint)
         except GpuEnergyError as error:
-            problem, unset = str(error), isinstance(error, PowerCapError)
+            problem, unset = str(error), isinstance(error, SetpointError)
         else:
             item.stash[OUTCOME] = SetpointOutcome(setpoint, words)
             return setpoint

@@ -93,7 +93,7 @@ class Session:
         """Who writes the card's settings, chosen once.
 
         Raises:
-            PowerCapError: nobody may.
+            SetpointError: nobody may.
         """
         if self._writer is None:
             self._writer = choose_writer(self.device)
@@ -142,7 +142,7 @@ class Session:
         makes sure that the card could be set so.
 
         Raises:
-            PowerCapError: the card cannot be set so.
+            SetpointError: the card cannot be set so.
         """
         self.begin()
         assert self._station is not None

@@ -28,11 +28,11 @@ class DeviceError(GpuEnergyError):
     """The device, its driver or its NVML library does not do what is needed."""
 
 
-class PowerCapError(DeviceError):
-    """A power limit could not be set; the item is skipped, or fails under --strict-powercap."""
+class SetpointError(DeviceError):
+    """A card could not be set as asked; the item is skipped, or fails under --strict-powercap."""
 
 
-class CapWritesDeniedError(PowerCapError):
+class WritesDeniedError(SetpointError):
     """GPUENERGY_CAP_WRITES=deny forbids changing the settings of a real GPU."""
 
 

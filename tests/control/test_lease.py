@@ -19,7 +19,7 @@ from pytest_gpuenergy.control.lease_record import Change, LeaseRecord, leftover,
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.writers.nvml import NvmlWriter
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.support.errors import PowerCapError
+from pytest_gpuenergy.support.errors import SetpointError
 from pytest_gpuenergy.support.signals import termination_as_interrupt
 
 CAP = Setpoint(300.0)
@@ -129,7 +129,7 @@ def test_the_next_cap_fails_when_somebody_changed_the_limit(card: EmulatedDevice
     lease = Lease(card)
     lease.set(CAP)
     write(card, 600_000)
-    with pytest.raises(PowerCapError, match=r"Somebody else has changed .* H200 to 600 W: end the"):
+    with pytest.raises(SetpointError, match=r"Somebody else has changed .* H200 to 600 W: end the"):
         lease.set(Setpoint(400.0))
 
 
@@ -141,7 +141,7 @@ def test_a_limit_that_was_ours_before_is_theirs_when_they_set_it(
     lease.set(Setpoint(200.0))
     lease.set(CAP)
     write(card, theirs_mw)
-    with pytest.raises(PowerCapError, match="Somebody else has changed"):
+    with pytest.raises(SetpointError, match="Somebody else has changed"):
         lease.set(Setpoint(500.0))
     lease.restore()
     assert present_mw(card) == theirs_mw
@@ -157,7 +157,7 @@ def test_a_record_that_cannot_be_removed_is_told(
     lease.set(CAP)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", refuse)
-        with pytest.raises(PowerCapError, match=r"cannot be removed \(Read-only file system\)"):
+        with pytest.raises(SetpointError, match=r"cannot be removed \(Read-only file system\)"):
             lease.restore()
     assert present_mw(card) == PRIOR_MW
 
@@ -213,7 +213,7 @@ def test_what_an_earlier_lease_of_this_process_could_not_restore_is_restored(
     earlier = Lease(card)
     earlier.set(CAP)
     fault = card.inject("power_limit", "no_permission")
-    with pytest.raises(PowerCapError, match="is not back at 450 W"):
+    with pytest.raises(SetpointError, match="is not back at 450 W"):
         earlier.restore()
     card.state.withdraw(fault)
     lease = Lease(card)
@@ -244,7 +244,7 @@ def test_a_record_whose_process_number_was_used_again_is_a_leftover(
 def test_a_leftover_that_cannot_be_restored_stays(card: EmulatedDevice) -> None:
     killed("lease.set(Setpoint(300.0))\n")
     card.inject("power_limit", "no_permission")
-    with pytest.raises(PowerCapError, match="run as root"):
+    with pytest.raises(SetpointError, match="run as root"):
         Lease(card)
     assert leftover(card.uuid) is not None
 
@@ -269,7 +269,7 @@ def test_a_leftover_that_cannot_be_restored_stays(card: EmulatedDevice) -> None:
 def test_a_damaged_record_is_refused(card: EmulatedDevice, own_folders: Path, text: str) -> None:
     Lease(card).set(CAP)
     record_path(card, own_folders).write_text(text)
-    with pytest.raises(PowerCapError, match=r"cannot be read: set the card's limit by hand .*nvid"):
+    with pytest.raises(SetpointError, match=r"cannot be read: set the card's limit by hand .*nvid"):
         Lease(card)
 
 
@@ -299,7 +299,7 @@ def test_a_setting_that_is_not_known_is_not_forgotten(
     Lease(card).set(CAP)
     path = record_path(card, own_folders)
     path.write_text(json.dumps(record | {"fan_speed_percent": {"prior": 30}}))
-    with pytest.raises(PowerCapError, match="has 'fan_speed_percent', which this version does not"):
+    with pytest.raises(SetpointError, match="has 'fan_speed_percent', which this version does not"):
         Lease(card)
     assert path.exists()
     assert present_mw(card) == 300_000
@@ -318,7 +318,7 @@ def test_a_record_that_is_no_file_is_refused(
         path.mkdir()
     else:
         path.symlink_to(path)
-    with pytest.raises(PowerCapError, match="cannot be read: set the card's limit by hand"):
+    with pytest.raises(SetpointError, match="cannot be read: set the card's limit by hand"):
         Lease(card)
 
 
@@ -336,7 +336,7 @@ def test_a_refusal_says_what_to_do(
 ) -> None:
     card.inject("power_limit", error)
     lease = Lease(card)
-    with pytest.raises(PowerCapError, match=rf"H200 cannot be set to 300 W \(.*\): .*{advice}"):
+    with pytest.raises(SetpointError, match=rf"H200 cannot be set to 300 W \(.*\): .*{advice}"):
         lease.set(CAP)
     assert present_mw(card) == PRIOR_MW
     assert not record_path(card, own_folders).exists()
@@ -346,7 +346,7 @@ def test_a_later_refusal_keeps_the_record_of_the_first_cap(card: EmulatedDevice)
     lease = Lease(card)
     lease.set(CAP)
     fault = card.inject("power_limit", "unknown")
-    with pytest.raises(PowerCapError):
+    with pytest.raises(SetpointError):
         lease.set(Setpoint(500.0))
     card.state.withdraw(fault)
     lease.restore()
@@ -354,26 +354,26 @@ def test_a_later_refusal_keeps_the_record_of_the_first_cap(card: EmulatedDevice)
 
 
 def test_a_limit_outside_the_constraints_is_refused(card: EmulatedDevice) -> None:
-    with pytest.raises(PowerCapError, match="choose a limit within the card's constraints"):
+    with pytest.raises(SetpointError, match="choose a limit within the card's constraints"):
         Lease(card).set(Setpoint(5000.0))
 
 
 def test_an_unavailable_cap_is_not_tried(card: EmulatedDevice) -> None:
     cap = Setpoint(300.0, index=1, unavailable="100 W lies outside")
-    with pytest.raises(PowerCapError, match="Power cap 300W is skipped: 100 W lies outside"):
+    with pytest.raises(SetpointError, match="Power cap 300W is skipped: 100 W lies outside"):
         Lease(card).set(cap)
     assert present_mw(card) == PRIOR_MW
 
 
 def test_a_clock_is_not_passed_over(card: EmulatedDevice) -> None:
-    with pytest.raises(PowerCapError, match="Setpoint 300W-1500MHz is skipped: clocks cannot"):
+    with pytest.raises(SetpointError, match="Setpoint 300W-1500MHz is skipped: clocks cannot"):
         Lease(card).set(Setpoint(300.0, sm_clock_mhz=1500))
     assert present_mw(card) == PRIOR_MW
 
 
 def test_a_card_that_does_not_tell_its_limit_is_refused(card: EmulatedDevice) -> None:
     card.inject("nvmlDeviceGetPowerManagementLimit", "not_supported")
-    with pytest.raises(PowerCapError, match="does not tell its power limit"):
+    with pytest.raises(SetpointError, match="does not tell its power limit"):
         Lease(card).set(CAP)
 
 
@@ -388,7 +388,7 @@ def test_a_card_that_takes_another_limit_is_refused_and_restored(
             "nvmlDeviceSetPowerManagementLimit",
             lambda handle, limit_mw: exact(handle, limit_mw // 50_000 * 50_000),
         )
-        with pytest.raises(PowerCapError, match="took 300 W when asked for 325 W"):
+        with pytest.raises(SetpointError, match="took 300 W when asked for 325 W"):
             lease.set(Setpoint(325.0))
     lease.restore()
     assert present_mw(card) == PRIOR_MW
@@ -403,7 +403,7 @@ def test_nothing_is_set_when_the_prior_limit_cannot_be_noted(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(PowerCapError, match=r"No space left .* so no limit is set"):
+    with pytest.raises(SetpointError, match=r"No space left .* so no limit is set"):
         lease.set(CAP)
     assert present_mw(card) == PRIOR_MW
 
@@ -420,7 +420,7 @@ class Unlucky(NvmlWriter):
             os.kill(os.getpid(), self.number)
         super().write_power_limit(limit_mw)
         if self.fails:
-            raise PowerCapError("No answer within 10 s.")
+            raise SetpointError("No answer within 10 s.")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -440,10 +440,10 @@ def test_a_signal_during_a_write_waits_and_nothing_is_lost(
 
 def test_a_write_that_succeeds_without_an_answer_is_undone(card: EmulatedDevice) -> None:
     lease = Lease(card, Unlucky(card, fails=True))
-    with pytest.raises(PowerCapError, match="No answer"):
+    with pytest.raises(SetpointError, match="No answer"):
         lease.set(CAP)
     assert present_mw(card) == 300_000
-    with pytest.raises(PowerCapError, match=r"not back at 450 W, where it was .*: No answer"):
+    with pytest.raises(SetpointError, match=r"not back at 450 W, where it was .*: No answer"):
         lease.restore()
     lease.restore()
     assert present_mw(card) == PRIOR_MW
@@ -453,9 +453,9 @@ def test_a_write_that_succeeds_without_an_answer_is_undone(card: EmulatedDevice)
 def test_a_limit_that_cannot_be_read_back_is_skipped_and_undone(card: EmulatedDevice) -> None:
     lease = Lease(card)
     fault = card.inject("nvmlDeviceGetPowerManagementLimit", {"error": "unknown", "after_calls": 1})
-    with pytest.raises(PowerCapError, match="does not tell its power limit"):
+    with pytest.raises(SetpointError, match="does not tell its power limit"):
         lease.set(CAP)
-    with pytest.raises(PowerCapError, match=r"powercap restore tries again.* does not tell"):
+    with pytest.raises(SetpointError, match=r"powercap restore tries again.* does not tell"):
         lease.restore()
     assert recorded_uuids() == [card.uuid]
     card.state.withdraw(fault)
@@ -470,7 +470,7 @@ def test_a_prior_limit_that_does_not_come_back_is_told(
     lease = Lease(card)
     lease.set(CAP)
     monkeypatch.setattr(card.nvml, "nvmlDeviceSetPowerManagementLimit", lambda *_: None)
-    with pytest.raises(PowerCapError, match=r"not back at 450 W, .* took 300 W"):
+    with pytest.raises(SetpointError, match=r"not back at 450 W, .* took 300 W"):
         lease.restore()
     assert recorded_uuids() == [card.uuid]
 
@@ -479,9 +479,9 @@ def test_what_could_not_be_put_back_is_not_changed(card: EmulatedDevice) -> None
     class Narrow(NvmlWriter):
         def check_power_limit(self, limit_mw: int) -> None:
             if limit_mw == PRIOR_MW:
-                raise PowerCapError("No rule for 450 W.")
+                raise SetpointError("No rule for 450 W.")
 
-    with pytest.raises(PowerCapError, match="No rule for 450 W"):
+    with pytest.raises(SetpointError, match="No rule for 450 W"):
         Lease(card, Narrow(card)).set(CAP)
     assert present_mw(card) == PRIOR_MW
 
@@ -541,7 +541,7 @@ def test_no_cap_is_set_any_more_once_somebody_has_changed_the_limit(card: Emulat
     lease.set(CAP)
     write(card, 400_000)
     lease.set(CURRENT)
-    with pytest.raises(PowerCapError, match=r"Somebody else has changed .* 400 W"):
+    with pytest.raises(SetpointError, match=r"Somebody else has changed .* 400 W"):
         lease.set(CAP)
     assert present_mw(card) == 400_000
 

@@ -12,7 +12,7 @@ from pytest_gpuenergy.control.limits import (
 )
 from pytest_gpuenergy.control.setpoint import UNKNOWN, Setpoint
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.support.errors import DeviceError, PowerCapError
+from pytest_gpuenergy.support.errors import DeviceError, SetpointError
 
 
 def test_limits_of_the_card(device: EmulatedDevice) -> None:
@@ -40,5 +40,5 @@ def test_an_enforced_limit_that_is_not_reported_is_unknown(device: EmulatedDevic
 
 def test_a_present_limit_that_is_not_reported_is_an_error(device: EmulatedDevice) -> None:
     device.inject("nvmlDeviceGetPowerManagementLimit", "not_supported")
-    with pytest.raises(PowerCapError, match="does not tell its power limit"):
+    with pytest.raises(SetpointError, match="does not tell its power limit"):
         present_limit_mw(device)

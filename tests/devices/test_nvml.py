@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.nvml import NEEDED, GuardedNvml, load_nvml, text
-from pytest_gpuenergy.support.errors import CapWritesDeniedError, DeviceError
+from pytest_gpuenergy.support.errors import DeviceError, WritesDeniedError
 
 
 class NvmlError(Exception):
@@ -94,7 +94,7 @@ def recorded(name: str) -> tuple[GuardedNvml, list[tuple[object, ...]]]:
 
 def assert_denied(name: str) -> None:
     nvml, calls = recorded(name)
-    with pytest.raises(CapWritesDeniedError, match="unset it, or use --powercap current"):
+    with pytest.raises(WritesDeniedError, match="unset it, or use --powercap current"):
         getattr(nvml, name)(0, 300_000)
     assert calls == []
 
@@ -140,7 +140,7 @@ def test_a_longer_word_is_another_word(name: str) -> None:
 def test_the_library_beneath_is_not_offered() -> None:
     with pytest.raises(AttributeError, match="neither a function nor a constant"):
         _ = GuardedNvml(pynvml).nvmlLib
-    with pytest.raises(CapWritesDeniedError):
+    with pytest.raises(WritesDeniedError):
         GuardedNvml(pynvml)._nvmlGetFunctionPointer("nvmlDeviceSetPowerManagementLimit")
 
 

@@ -26,7 +26,7 @@ from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.verification import arenas_for, verify
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.report import Measurement
-from pytest_gpuenergy.support.errors import CapWritesDeniedError, KernelFault
+from pytest_gpuenergy.support.errors import KernelFault, WritesDeniedError
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 from pytest_gpuenergy.workloads.workload import Array
 
@@ -234,7 +234,7 @@ def test_our_own_worker_is_no_stranger(device: Device) -> None:
 
 def test_writing_a_power_limit_is_denied(device: Device) -> None:
     before = read_limits(device)
-    with pytest.raises(CapWritesDeniedError):
+    with pytest.raises(WritesDeniedError):
         Lease(device).set(Setpoint(before.min_w))
     assert read_limits(device) == before
 

@@ -14,7 +14,7 @@ from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.writers import choose_writer
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.pytest_plugin.header import header_lines
-from pytest_gpuenergy.support.errors import PowerCapError
+from pytest_gpuenergy.support.errors import SetpointError
 
 if TYPE_CHECKING:
     from conftest import Project
@@ -370,7 +370,7 @@ class Writer:
 
     def check_power_limit(self, limit_mw: int) -> None:
         if limit_mw == 325_000:
-            raise PowerCapError("325 W is not allowed: ask for it.")
+            raise SetpointError("325 W is not allowed: ask for it.")
 
 
 def header(

@@ -8,7 +8,7 @@ from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.control.writers.nvml import NvmlWriter, may_change_settings
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.nvml import deny_writes
-from pytest_gpuenergy.support.errors import PowerCapError
+from pytest_gpuenergy.support.errors import SetpointError
 
 
 class SettingsWriter(Protocol):
@@ -22,14 +22,14 @@ class SettingsWriter(Protocol):
         """Make sure, without writing, that this limit could be written, as far as one can know.
 
         Raises:
-            PowerCapError: it could not.
+            SetpointError: it could not.
         """
 
     def write_power_limit(self, limit_mw: int) -> None:
         """Request a limit in mW.
 
         Raises:
-            PowerCapError: it was refused, or nothing is known of what became of it.
+            SetpointError: it was refused, or nothing is known of what became of it.
         """
 
 
@@ -37,7 +37,7 @@ def check_setpoint(writer: SettingsWriter, setpoint: Setpoint) -> None:
     """Make sure, without writing, that ``writer`` could write all of ``setpoint``.
 
     Raises:
-        PowerCapError: it could not.
+        SetpointError: it could not.
     """
     if setpoint.power_limit_w is not None:
         writer.check_power_limit(round(setpoint.power_limit_w * 1e3))
@@ -47,8 +47,8 @@ def choose_writer(gpu: Gpu) -> SettingsWriter:
     """The first of NVML, zeusd and sudo that may write the settings of ``gpu``. Writes nothing.
 
     Raises:
-        CapWritesDeniedError: the environment forbids it; nobody is asked.
-        PowerCapError: nobody may; the sentence says what to do.
+        WritesDeniedError: the environment forbids it; nobody is asked.
+        SetpointError: nobody may; the sentence says what to do.
     """
     if gpu.emulated:
         return NvmlWriter(gpu)  # its permissions are emulated too
@@ -63,7 +63,7 @@ def choose_writer(gpu: Gpu) -> SettingsWriter:
         if not isinstance(found, str):
             return found
         reasons.append(found)
-    raise PowerCapError(
+    raise SetpointError(
         f"Nobody here may set the power limit of {gpu.name} ({'; '.join(reasons)}): run as root "
         "(in a container: with the capability SYS_ADMIN), start zeusd, or add the sudo rule that "
         "gpuenergy doctor prints; or use --powercap current."

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import PowerCapError
+from pytest_gpuenergy.support.errors import SetpointError
 
 _CAP_SYS_ADMIN = 21  # bit in capabilities(7); the driver asks for it, in containers too
 _ALL_IDS = 0xFFFFFFFF
@@ -28,7 +28,7 @@ class NvmlWriter:
         try:
             nvml.nvmlDeviceSetPowerManagementLimit(gpu.handle, limit_mw)
         except nvml.NVMLError as error:
-            raise PowerCapError(
+            raise SetpointError(
                 f"The power limit of {gpu.name} cannot be set to {limit_mw / 1e3:g} W ({error}): "
                 f"{_advice(error)}."
             ) from None

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pytest_gpuenergy.control.limits import PowerLimits
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.nvml import deny_writes
-from pytest_gpuenergy.support.errors import PowerCapError
+from pytest_gpuenergy.support.errors import SetpointError
 
 _TIMEOUT_S = 60.0  # without persistence mode nvidia-smi first loads the driver
 _DEFAULT_PATH = "/usr/bin/nvidia-smi"
@@ -38,7 +38,7 @@ class SudoWriter:
         if limit_mw in self._allowed_mw:
             return  # sudo logs every question
         if _run([self._sudo, "-n", "-l", *command]).returncode:
-            raise PowerCapError(
+            raise SetpointError(
                 f"sudo does not allow {' '.join(command)}: add the rule that gpuenergy doctor "
                 "prints, or use --powercap current."
             )
@@ -50,14 +50,14 @@ class SudoWriter:
         done = _run([self._sudo, "-n", *command])
         if done.returncode:
             said = " ".join((done.stderr or done.stdout).split())[:200] or "without a reason"
-            raise PowerCapError(
+            raise SetpointError(
                 f"sudo {' '.join(command)} failed ({said}): run gpuenergy doctor, or use "
                 "--powercap current."
             )
 
     def _command(self, limit_mw: int) -> list[str]:
         if limit_mw % 1000:
-            raise PowerCapError(
+            raise SetpointError(
                 f"The sudo rule is for whole watts, and {limit_mw / 1e3:g} W is none: round it, or "
                 "set limits as root or through zeusd."
             )
@@ -75,7 +75,7 @@ def find_sudo(gpu: Gpu) -> SudoWriter | str:
         writer.check_power_limit(present_mw)
     except gpu.nvml.NVMLError as error:
         return f"the present limit is not told: {error}"
-    except PowerCapError as error:
+    except SetpointError as error:
         return str(error).partition(":")[0]
     return writer
 
@@ -139,4 +139,4 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             start_new_session=True,  # Ctrl-C is ours: a limit half written helps nobody
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise PowerCapError(f"{' '.join(command)} does not work: {error}.") from None
+        raise SetpointError(f"{' '.join(command)} does not work: {error}.") from None

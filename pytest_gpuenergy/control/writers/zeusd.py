@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.nvml import deny_writes, text
-from pytest_gpuenergy.support.errors import PowerCapError
+from pytest_gpuenergy.support.errors import SetpointError
 
 SOCKET_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_TOKEN"
 SOCKETS = ("/run/zeusd/zeusd.sock", "/var/run/zeusd.sock")
@@ -55,7 +55,7 @@ class ZeusdWriter:
         except _NoAnswerError as error:
             problem = str(error)
         if problem is not None:
-            raise PowerCapError(
+            raise SetpointError(
                 f"zeusd at {self._path} did not set the power limit of {self._gpu.name} to "
                 f"{limit_mw / 1e3:g} W ({problem}): see its log, for example with "
                 "journalctl -u zeusd."

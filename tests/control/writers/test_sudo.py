@@ -23,7 +23,7 @@ from pytest_gpuenergy.control.writers.sudo import (
     sudoers_line,
 )
 from pytest_gpuenergy.devices.gpu import NvmlGpu
-from pytest_gpuenergy.support.errors import PowerCapError
+from pytest_gpuenergy.support.errors import SetpointError
 
 ROOT = Path(__file__).parents[3]
 
@@ -136,14 +136,14 @@ def test_a_missing_program_is_named(real: NvmlGpu, machine: Machine, missing: st
 
 def test_a_cap_outside_the_rule_changes_nothing(real: NvmlGpu, machine: Machine) -> None:
     machine.rules.write_text(sudoers_line(real.uuid, PowerLimits(400.0, 500.0, 450.0)))
-    with pytest.raises(PowerCapError, match=r"sudo does not allow .* -pl 300: add the rule"):
+    with pytest.raises(SetpointError, match=r"sudo does not allow .* -pl 300: add the rule"):
         Lease(real, found(real)).set(Setpoint(300.0))
     assert present_mw(real) == PRIOR_MW
     assert recorded_uuids() == []
 
 
 def test_half_a_watt_is_no_whole_watt(real: NvmlGpu, machine: Machine) -> None:  # noqa: ARG001
-    with pytest.raises(PowerCapError, match=r"for whole watts, and 250\.5 W is none: round it"):
+    with pytest.raises(SetpointError, match=r"for whole watts, and 250\.5 W is none: round it"):
         Lease(real, found(real)).set(Setpoint(250.5))
     assert present_mw(real) == PRIOR_MW
 
@@ -161,7 +161,7 @@ def test_a_rule_that_is_withdrawn_leaves_the_record(real: NvmlGpu, machine: Mach
     lease = Lease(real, found(real))
     lease.set(Setpoint(300.0))
     machine.rules.write_text("")
-    with pytest.raises(PowerCapError, match=r"not back at 450 W.*sudo: a password is required"):
+    with pytest.raises(SetpointError, match=r"not back at 450 W.*sudo: a password is required"):
         lease.restore()
     assert present_mw(real) == 300_000
     assert recorded_uuids() == [real.uuid]
@@ -171,7 +171,7 @@ def test_an_nvidia_smi_that_fails_is_told(real: NvmlGpu, machine: Machine) -> No
     writer = found(real)
     machine.nvidia_smi.write_text("#!/bin/sh\necho 'Insufficient Permissions'; exit 4\n")
     with pytest.raises(
-        PowerCapError, match=r"-pl 300 failed \(Insufficient Permissions\): run gpu"
+        SetpointError, match=r"-pl 300 failed \(Insufficient Permissions\): run gpu"
     ):
         Lease(real, writer).set(Setpoint(300.0))
     assert present_mw(real) == PRIOR_MW

@@ -19,7 +19,7 @@ from pytest_gpuenergy.control.writers.sudo import SudoWriter
 from pytest_gpuenergy.control.writers.zeusd import ZeusdWriter
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.gpu import NvmlGpu
-from pytest_gpuenergy.support.errors import CapWritesDeniedError, PowerCapError
+from pytest_gpuenergy.support.errors import SetpointError, WritesDeniedError
 
 CAP = Setpoint(300.0)
 
@@ -57,7 +57,7 @@ def test_zeusd_comes_before_sudo(
 
 @pytest.mark.usefixtures("unprivileged")
 def test_without_any_privilege_one_sentence_says_what_to_do(real: NvmlGpu) -> None:
-    with pytest.raises(PowerCapError) as raised:
+    with pytest.raises(SetpointError) as raised:
         Lease(real).set(CAP)
     assert str(raised.value) == (
         "Nobody here may set the power limit of NVIDIA H200 (no zeusd at /nowhere/zeusd.sock; no "
@@ -73,7 +73,7 @@ def test_who_may_write_is_found_out_once(real: NvmlGpu, monkeypatch: pytest.Monk
     monkeypatch.setattr(sudo, "find_sudo", lambda gpu: asked.append(gpu) or "no rule")
     lease = Lease(real)
     for watts in (300.0, 400.0):
-        with pytest.raises(PowerCapError, match="Nobody here may set"):
+        with pytest.raises(SetpointError, match="Nobody here may set"):
             lease.set(Setpoint(watts))
     assert asked == [real]
 
@@ -110,7 +110,7 @@ def test_denied_writes_reach_none_of_the_three(
 ) -> None:
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", word)
     monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("a process was started"))
-    with pytest.raises(CapWritesDeniedError, match="forbids changing the power limit"):
+    with pytest.raises(WritesDeniedError, match="forbids changing the power limit"):
         writers_of(real, zeusd)[which].write_power_limit(300_000)
     assert present_mw(real) == PRIOR_MW
     assert zeusd.requests == []
@@ -123,7 +123,7 @@ def test_where_writes_are_denied_nobody_is_even_asked(
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
     monkeypatch.setattr(writers, "may_change_settings", lambda: privileged)
     monkeypatch.setattr(sudo, "find_sudo", lambda _: pytest.fail("sudo was asked"))
-    with pytest.raises(CapWritesDeniedError):
+    with pytest.raises(WritesDeniedError):
         Lease(real).set(CAP)
     assert zeusd.requests == []
 

@@ -22,7 +22,7 @@ from pytest_gpuenergy.control.writers.zeusd import ZeusdWriter, find_zeusd, pci_
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
 from pytest_gpuenergy.devices.gpu import NvmlGpu
-from pytest_gpuenergy.support.errors import PowerCapError
+from pytest_gpuenergy.support.errors import SetpointError
 
 CAP = Setpoint(300.0)
 
@@ -143,7 +143,7 @@ def test_a_refusal_changes_nothing_and_is_told(
     zeusd.failure = (status, body)
     writer = find_zeusd(real)
     assert isinstance(writer, ZeusdWriter)
-    with pytest.raises(PowerCapError, match=rf"did not set .* to 300 W \({said}\): see its log"):
+    with pytest.raises(SetpointError, match=rf"did not set .* to 300 W \({said}\): see its log"):
         Lease(real, writer).set(CAP)
     assert present_mw(real) == PRIOR_MW
     assert recorded_uuids() == []
@@ -159,7 +159,7 @@ def test_a_zeusd_that_is_stopped_meanwhile_leaves_the_record(
         lease = Lease(real, writer)
         lease.set(CAP)
     with pytest.raises(
-        PowerCapError, match=r"not back at 450 W.* did not set .*Connection refused"
+        SetpointError, match=r"not back at 450 W.* did not set .*Connection refused"
     ):
         lease.restore()
     assert recorded_uuids() == [real.uuid]
