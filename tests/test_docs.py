@@ -12,7 +12,7 @@ import pytest
 from pytest_gpuenergy.tuning.records import RecordFile, dump_records, file_name
 
 ROOT = Path(__file__).parent.parent
-FAULTS = "docs/faults.md"
+FAULTS = "docs/reference/faults.md"
 
 
 def snippets(page: str, language: str = "python") -> list[str]:
@@ -20,29 +20,29 @@ def snippets(page: str, language: str = "python") -> list[str]:
     return fence.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("number", range(len(snippets("docs/own-bench.md"))))
+@pytest.mark.parametrize("number", range(len(snippets("docs/how-to/own-bench.md"))))
 def test_own_bench_snippet_runs(pytester: pytest.Pytester, number: int) -> None:
-    pytester.makepyfile(test_snippet=snippets("docs/own-bench.md")[number])
+    pytester.makepyfile(test_snippet=snippets("docs/how-to/own-bench.md")[number])
     result = pytester.runpytest("--gpu-device", "emulated", "--powercap", "3")
     outcomes = result.parseoutcomes()
     assert not outcomes.keys() & {"failed", "error", "errors"}
 
 
 def test_the_first_snippet_measures(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_snippet=snippets("docs/own-bench.md")[0])
+    pytester.makepyfile(test_snippet=snippets("docs/how-to/own-bench.md")[0])
     pytester.runpytest("--gpu-device", "emulated", "--powercap", "3").assert_outcomes(passed=1)
 
 
 def test_the_workloads_page_says_what_is_so(pytester: pytest.Pytester) -> None:
-    pytester.makepyprojecttoml(snippets("docs/workloads.md", "toml")[0])
-    pytester.makepyfile(test_snippet=snippets("docs/workloads.md")[0])
+    pytester.makepyprojecttoml(snippets("docs/how-to/workloads.md", "toml")[0])
+    pytester.makepyfile(test_snippet=snippets("docs/how-to/workloads.md")[0])
     pytester.runpytest().assert_outcomes(passed=1)
 
 
 @pytest.mark.tvm
 def test_a_bench_of_tuned_records_runs(pytester: pytest.Pytester, record_file: RecordFile) -> None:
-    pytester.makepyprojecttoml(snippets("docs/workloads.md", "toml")[0])
-    pytester.makepyfile(test_tuned=snippets("docs/workloads.md")[1])
+    pytester.makepyprojecttoml(snippets("docs/how-to/workloads.md", "toml")[0])
+    pytester.makepyfile(test_tuned=snippets("docs/how-to/workloads.md")[1])
     records = replace(record_file, records=record_file.records[:2])
     dump_records(records, pytester.path / "tuned" / file_name(records.workload))
     result = pytester.runpytest("--gpu-device", "emulated", "--powercap", "3", "-v")
@@ -51,13 +51,19 @@ def test_a_bench_of_tuned_records_runs(pytester: pytest.Pytester, record_file: R
 
 
 def test_the_budget_on_the_page_about_gates_is_understood(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_snippet=snippets("docs/gate.md")[0])
+    pytester.makepyfile(test_snippet=snippets("docs/explanation/gate.md")[0])
     result = pytester.runpytest("--gpu-device", "emulated", "--powercap", "3")
     result.assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/gate.md", "docs/command-line.md", "pytest_gpuenergy/commands/ab.py"]
+    "page",
+    [
+        "README.md",
+        "docs/explanation/gate.md",
+        "docs/reference/command-line.md",
+        "pytest_gpuenergy/commands/ab.py",
+    ],
 )
 def test_documented_comparisons_of_revisions_name_the_bench(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -42,7 +42,7 @@ gpuenergy compare old.json new.json --fail edp:5% --md - >> "$GITHUB_STEP_SUMMAR
         metavar="LIST",
         default="",
         help="Standard deviation between sessions, such as energy:0.3%%,edp:0.4%% (default: see "
-        "docs/gate.md)",
+        "docs/explanation/gate.md)",
     )
     parser.add_argument(
         "--allow",

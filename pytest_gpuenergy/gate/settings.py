@@ -21,7 +21,7 @@ SAME_BOARD_SD: Mapping[Metric, float] = {
 
 The root mean square of 16 differences on one H200: of ten items from 12 s of running around them,
 and, over the square root of two, of six items from those of another run some minutes later
-(docs/gate.md, "The deviation between sessions").
+(docs/explanation/gate.md, "The deviation between sessions").
 """
 
 OTHER_BOARD_SD: Mapping[Metric, float] = {

@@ -153,7 +153,7 @@ OPTIONS = (
     Option(
         "--gpuenergy-session-sd",
         "Standard deviation of a figure between sessions, such as energy:0.3%,edp:0.4% "
-        "(default: see docs/gate.md)",
+        "(default: see docs/explanation/gate.md)",
         metavar="LIST",
     ),
     Option(

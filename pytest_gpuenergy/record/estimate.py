@@ -21,7 +21,7 @@ On two H200s 160 items of four kernels were off by 0.11 % in time, 0.26 % in ene
 EDP, root mean square, from 12 s of running among them. Of the time the places of the buffers, which
 an interval takes from the item itself, explain all; of the energy the trials 0.21 %. One kernel on
 one card was off by 0.46 % in energy, of which they explain 0.13 %. The values lie between the mean
-and the worst kernel. docs/measurement.md says what they are taken from.
+and the worst kernel. docs/notes/common-error.md says what they are taken from.
 """
 
 

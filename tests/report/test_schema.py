@@ -28,8 +28,9 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def test_the_published_schema_is_this_releases() -> None:
-    published = (ROOT / "docs" / "report.schema.json").read_text(encoding="utf-8")
-    assert published == schema_document(), "gpuenergy report --schema docs/report.schema.json"
+    path = "docs/reference/report.schema.json"
+    published = (ROOT / path).read_text(encoding="utf-8")
+    assert published == schema_document(), f"gpuenergy report --schema {path}"
 
 
 @pytest.mark.parametrize(

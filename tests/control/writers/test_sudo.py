@@ -194,7 +194,7 @@ def test_the_documentation_shows_the_rule_as_it_is(monkeypatch: pytest.MonkeyPat
     rule = sudoers_line(
         "GPU-1f2e3d4c-0000-1111-2222-333344445555", PowerLimits(200.0, 700.0, 700.0)
     )
-    assert f"```text\n{rule}\n```" in (ROOT / "docs" / "power-caps.md").read_text()
+    assert f"```text\n{rule}\n```" in (ROOT / "docs" / "how-to" / "power-caps.md").read_text()
 
 
 @given(st.integers(1, 1500), st.integers(0, 1500), st.integers(0, 3000))
