@@ -51,16 +51,24 @@ def test_a_bench_of_tuned_records_runs(pytester: pytest.Pytester, record_file: R
 
 
 def test_the_budget_on_the_page_about_gates_is_understood(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_snippet=snippets("docs/explanation/gate.md")[0])
+    pytester.makepyfile(test_snippet=snippets("docs/how-to/gate.md")[0])
     result = pytester.runpytest("--gpu-device", "emulated", "--powercap", "3")
     result.assert_outcomes(passed=1)
+
+
+def test_the_fault_on_the_page_about_the_emulated_gpu_is_injected(
+    pytester: pytest.Pytester,
+) -> None:
+    script = pytester.makepyfile(snippet=snippets("docs/reference/emulated-gpu.md")[0])
+    assert pytester.runpython(script).ret == 0
 
 
 @pytest.mark.parametrize(
     "page",
     [
         "README.md",
-        "docs/explanation/gate.md",
+        "docs/how-to/gate.md",
+        "docs/how-to/compare-revisions.md",
         "docs/reference/command-line.md",
         "pytest_gpuenergy/commands/ab.py",
     ],

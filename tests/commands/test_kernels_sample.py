@@ -256,7 +256,7 @@ def test_a_metaschedule_database_is_sampled_by_the_same_rule() -> None:
 def test_the_sample_that_the_documentation_shows_is_what_is_printed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    page = (ROOT / "docs/how-to/legacy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/how-to/older-tools.md").read_text(encoding="utf-8")
     command, shown = re.findall(r"\$ gpuenergy kernels sample (.*)\n(line (?:.*\n)*?)```", page)[0]
     monkeypatch.chdir(ROOT)
     printed = sample(*command.split()).out

@@ -135,7 +135,7 @@ def test_caps_are_ordered_by_watts(report: Make, measured: Make) -> None:
 
 
 def test_every_flag_of_the_guide_is_explained(report: Make, measured: Make) -> None:
-    guide = Path(__file__).parents[3] / "docs" / "explanation" / "measurement.md"
+    guide = Path(__file__).parents[3] / "docs" / "reference" / "record.md"
     text = guide.read_text(encoding="utf-8")
     table = text.partition("| flag in `validity`")[2].partition("\n\n")[0]
     flags = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", table, re.M)))

@@ -10,7 +10,7 @@ class Coefficients:
     """What the model of a kernel's time and power is made of, beside the GPU's profile.
 
     The defaults were fitted on kernels that were measured on H200s (``python
-    bench/model_ranking.py --fit``, see docs/explanation/emulated.md). They stand for every GPU.
+    bench/model_ranking.py --fit``, see docs/explanation/timing-model.md). They stand for every GPU.
 
     Attributes:
         instructions_per_fma: a multiply-add with its share of loops and moves.
