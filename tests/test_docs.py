@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +55,18 @@ def test_the_budget_on_the_page_about_gates_is_understood(pytester: pytest.Pytes
     pytester.makepyfile(test_snippet=snippets("docs/how-to/gate.md")[0])
     result = pytester.runpytest("--gpu-device", "emulated", "--powercap", "3")
     result.assert_outcomes(passed=1)
+
+
+def test_the_example_of_the_package_description_measures(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_snippet=snippets("PACKAGE.md")[0])
+    pytester.runpytest("--gpu-device", "emulated", "--powercap", "3").assert_outcomes(passed=1)
+
+
+def test_the_package_description_has_links_that_an_index_can_show() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (ROOT / project["readme"]).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)]*)\)", text)
+    assert [target for target in targets if not target.startswith("https://")] == []
 
 
 def test_the_fault_on_the_page_about_the_emulated_gpu_is_injected(
