@@ -23,6 +23,7 @@ FLOORS = (
     {"control", "energy"},
     {"gate"},
     {"engine"},
+    {"tuning"},
     {"ab", "tvm"},
     {"commands", "pytest_plugin"},
     {"cli", "plugin"},

@@ -144,6 +144,10 @@ class WordForm:
     def read(self, path: Path) -> list[str]:
         return path.read_text().splitlines()
 
+    def check_stored(self, recipe: str, *, ran: bool) -> None:
+        if ran and "();" in recipe:
+            raise FormError("the word is a program")
+
     def check(self, value: object, workload: Workload) -> str:
         if not isinstance(value, dict) or "word" not in value:
             raise FormError("the record has no word")

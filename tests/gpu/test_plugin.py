@@ -59,7 +59,7 @@ def test_references_may_be_arrays_and_functions_of_the_gpu(pytester: pytest.Pyte
             energy_benchmark(both, A, reference=(A, A * A))
         """
     )
-    result = pytester.runpytest_subprocess("-p", "pytest_gpuenergy.plugin")
+    result = pytester.runpytest_subprocess()
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["* of 1048576 elements of result[[]0] * are wrong *"])
 

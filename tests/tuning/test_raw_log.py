@@ -162,17 +162,17 @@ def test_a_damaged_description_is_refused(folder: Path) -> None:
 
 
 def test_a_trial_that_is_a_program_is_refused_with_its_line(folder: Path) -> None:
-    path = folder / "database_tuning_record.json"
+    path = folder / "words.txt"
     ran, failed = path.read_text().splitlines(keepends=True)
     path.write_text(ran.replace('"a"', '"a();"') + failed)
-    with pytest.raises(InputError, match=r"Line 1 of .* instruction 0 of the trace .* 'a\(\);'"):
+    with pytest.raises(InputError, match=r"Line 1 of .* the word is a program"):
         open_raw(folder)
     path.write_text(ran + failed.replace('"b"', '"b();"'))  # which TVM is never given
     with open_raw(folder) as raw:
-        assert len(raw.records) == 2
+        assert len(raw.recipes) == 2
     with (folder / "trials.jsonl").open("a") as stream:
         stream.write('{"index": 1, "outcome": "timed", "time_ms": 1.0}\n')  # as if it had run
-    with pytest.raises(InputError, match=r"Line 2 of .* instruction 0 of the trace"):
+    with pytest.raises(InputError, match=r"Line 2 of .* the word is a program"):
         open_raw(folder)
 
 
@@ -214,7 +214,7 @@ def test_one_search_at_a_time_writes_to_a_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
-@pytest.mark.parametrize("name", ["trials.jsonl", "database_tuning_record.json"])
+@pytest.mark.parametrize("name", ["trials.jsonl", "words.txt"])
 def test_results_go_into_files_of_the_folder_alone(tmp_path: Path, name: str, kind: str) -> None:
     folder, elsewhere = tmp_path / "raw", tmp_path / "elsewhere"
     folder.mkdir()

@@ -17,8 +17,8 @@ from pytest_gpuenergy.support.json_input import FormError
 from pytest_gpuenergy.support.worker import Worker
 from pytest_gpuenergy.tvm.database import Database
 from pytest_gpuenergy.tvm.emitted import check_emitted
-from pytest_gpuenergy.tvm.lowering import KernelStore
 from pytest_gpuenergy.tvm.records import RecordFile
+from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
 pytestmark = pytest.mark.skipif(
