@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,10 +72,11 @@ def _run(script: str, folder: Path, **variables: str) -> str:
         for who in ("AUTHOR", "COMMITTER")
         for what in ("NAME", "EMAIL")
     }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", f"exec 3> ../pip.txt\n{script}"],
         cwd=folder,
-        env={**os.environ, **identity, **variables},
+        env={**os.environ, "PATH": path, **identity, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

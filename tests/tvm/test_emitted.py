@@ -172,7 +172,9 @@ def test_a_call_put_anywhere_into_a_real_text_is_refused(
 def test_no_text_of_a_record_becomes_text_of_a_kernel(
     lowering: KernelStore, record_file: RecordFile, data: st.DataObject
 ) -> None:
-    content = data.draw(st.sampled_from([record.content for record in record_file.records]))
+    content = data.draw(
+        st.sampled_from([json.loads(record.recipe) for record in record_file.records])
+    )
     place = data.draw(st.sampled_from(list(strings(content))))
     words = st.sampled_from(WORDS)
     inserted = data.draw(
