@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from pathlib import Path
 
 
 def has_ended(pid: int, within_s: float = 60.0) -> bool:
@@ -14,6 +15,16 @@ def has_ended(pid: int, within_s: float = 60.0) -> bool:
         return True
     try:
         return bool(select.select([descriptor], [], [], within_s)[0])
+    finally:
+        os.close(descriptor)
+
+
+def said_through(fifo: Path, within_s: float = 120.0) -> str:
+    """What another process writes into ``fifo``; waits for it, but not for one that has ended."""
+    descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert select.select([descriptor], [], [], within_s)[0], "nothing was written"
+        return os.read(descriptor, 100).decode()
     finally:
         os.close(descriptor)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from processes import KILLED_UNDER_A_CAP, has_ended
+from processes import KILLED_UNDER_A_CAP, has_ended, said_through
 from small_project import INI, LINE, PARTS, SLOWER
 
 from pytest_gpuenergy.cli import main
@@ -101,7 +101,7 @@ def interrupt(folder: Path, numbers: tuple[signal.Signals, ...]) -> Interrupted:
         stderr=subprocess.DEVNULL,
     )
     try:
-        child = int(ready.read_text())  # waits until the test has begun
+        child = int(said_through(ready))  # waits until the test has begun
         for number in numbers:
             process.send_signal(number)
         code = process.wait(PATIENCE_S)

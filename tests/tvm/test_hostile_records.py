@@ -244,8 +244,7 @@ def test_commands_tell_the_file_and_the_place(
     assert not out
     assert len(err.splitlines()) == 1
     assert (
-        rf"The record file {path} cannot be used, because in records[0] instruction {number}"
-        in err
+        rf"The record file {path} cannot be used, because in records[0] instruction {number}" in err
     )
     assert not (tmp_path / "out").exists()
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from processes import KILLED_UNDER_A_CAP
+from processes import KILLED_UNDER_A_CAP, said_through
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.control.limits import enforced_setpoint
@@ -205,9 +205,9 @@ HANGS = """
 import sys
 from pathlib import Path
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.tvm.tuner import Tuner
+from pytest_gpuenergy.tuning.tuner import Tuner
 
-def hang(tuner, workloads, settings):
+def hang(tuner, workloads):
     Path(sys.argv[1]).write_text("ready")
     while True:
         tuner.stop.wait(0.01)
@@ -226,7 +226,7 @@ def test_a_second_signal_ends_a_tuning_that_hangs_and_puts_the_limit_back(tmp_pa
     process = subprocess.Popen(
         [sys.executable, "-c", HANGS, str(ready), *options], stderr=subprocess.DEVNULL
     )
-    assert ready.read_text() == "ready"
+    assert said_through(ready) == "ready"
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 130
