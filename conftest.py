@@ -13,7 +13,7 @@ import pytest
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.tuning.library import find_records
+from pytest_gpuenergy.tuning.record_folders import find_records
 from pytest_gpuenergy.tuning.records import RecordFile
 from pytest_gpuenergy.tvm.records import records_of
 from pytest_gpuenergy.tvm.store import KernelStore

@@ -40,7 +40,7 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.library import find_records
+from pytest_gpuenergy.tuning.record_folders import find_records
 from pytest_gpuenergy.tvm.records import load_records
 from pytest_gpuenergy.tvm.settings import SPACES
 from pytest_gpuenergy.workloads.conv2d import Conv2d

@@ -104,7 +104,7 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
     Raises:
         InputError: there are none, or one is damaged.
     """
-    from pytest_gpuenergy.tuning.library import record_paths
+    from pytest_gpuenergy.tuning.record_folders import record_paths
     from pytest_gpuenergy.tvm.records import load_records
 
     if records is None:
@@ -237,7 +237,7 @@ def _only(files: Sequence[RecordFile], case: str) -> RecordFile:
 
 def _export(arguments: Namespace) -> int:
     from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels, require_empty
-    from pytest_gpuenergy.tuning.library import choose_ranks
+    from pytest_gpuenergy.tuning.record_folders import choose_ranks
 
     files = choose_cases(load_record_files(arguments.records), arguments.case)
     for file in files:

@@ -1,11 +1,11 @@
-"""The record files of TVM's tuner; see `tuning.records` and `tuning.library`."""
+"""The record files of TVM's tuner; see `tuning.records` and `tuning.record_folders`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning import library, records
+from pytest_gpuenergy.tuning import record_folders, records
 from pytest_gpuenergy.tuning.records import RecordFile
 from pytest_gpuenergy.tvm.ansor import refuse_ansor
 from pytest_gpuenergy.tvm.recipe import METASCHEDULE
@@ -36,4 +36,4 @@ def records_of(folder: Path, workload: Workload, gpu: str | None = None) -> Reco
     Raises:
         InputError: there are none, or the file cannot be used or holds those of another shape.
     """
-    return library.records_of(folder, workload, load_records, gpu)
+    return record_folders.records_of(folder, workload, load_records, gpu)

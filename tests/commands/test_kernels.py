@@ -14,8 +14,8 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.tuning.library import choose_ranks
 from pytest_gpuenergy.tuning.outcome import write_performance
+from pytest_gpuenergy.tuning.record_folders import choose_ranks
 from pytest_gpuenergy.tuning.records import Measured, Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.tvm import store
 from pytest_gpuenergy.tvm.recipe import METASCHEDULE

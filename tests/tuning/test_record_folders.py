@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tuning_fakes import WORDS, recipe_of
 
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.library import choose_ranks, find_records, gpu_folder
+from pytest_gpuenergy.tuning.record_folders import choose_ranks, find_records, gpu_folder
 from pytest_gpuenergy.tuning.records import (
     Record,
     RecordFile,
