@@ -30,7 +30,11 @@ FLOORS = (
 )
 """From the ground up. What shares a floor imports nothing of its neighbours."""
 
-STANDS_ON = {"record": {"support"}, "report": {"record", "support"}}
+STANDS_ON = {
+    "record": {"support"},
+    "report": {"record", "support"},
+    "gate": {"record", "report", "support"},
+}
 """Packages that may not even use everything below them."""
 
 
