@@ -194,7 +194,7 @@ def test_what_cannot_travel_is_told_in_words(
 
 def test_an_argument_that_cannot_travel_is_an_error(start: Callable[..., Worker]) -> None:
     worker = start()
-    with pytest.raises(Exception, match=r"[Pp]ickle"):
+    with pytest.raises(Exception, match="<lambda>"):
         worker.call("add", lambda: 0)
     assert worker.call("add", 1) == 1
 
