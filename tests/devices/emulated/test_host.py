@@ -332,6 +332,48 @@ def test_launches_pass_data_through_a_workspace(runner, tmp_path):
     np.testing.assert_array_equal(y.value(), np.cumsum(_ramp(16) ** 2))
 
 
+def test_what_a_kernel_leaves_is_there_in_the_next_run_of_its_process(runner, tmp_path):
+    kernel = Kernel(
+        "__device__ int n; __global__ void k(int* y, int* w) { y[0] = n++; y[1] = w[0]++; }",
+        (Launch("k", (1, 1, 1), (1, 1, 1), ("y", "w")),),
+        workspaces=(Tensor("w", (1,), "int32", "workspace"),),
+    )
+    y = Arena.create(tmp_path / "y", Tensor("y", (2,), "int32", "output"))
+    seen = []
+    with runner.open(kernel, {"y": y}, {}, timeout_s=TIMEOUT_S) as program:
+        for fresh, most in ((True, 1), (False, 1), (False, 5), (True, 1)):
+            count, _ = program.run(fresh=fresh, most=most, budget_s=1e9)
+            assert count == most
+            seen.append(y.value().tolist())
+    assert seen == [[0, -1], [1, 0], [6, 5], [7, -1]]
+
+
+def test_a_run_ends_when_its_time_is_up(runner, tmp_path):
+    kernel = Kernel(VECTOR_ADD, (Launch("k", (1, 1, 1), (1, 1, 1), ("a", "b", "c")),))
+    arenas = {
+        name: Arena.create(tmp_path / name, Tensor(name, (1,), "float32", role))
+        for name, role in (("a", "input"), ("b", "input"), ("c", "output"))
+    }
+    with runner.open(kernel, arenas, {}, timeout_s=TIMEOUT_S) as program:
+        count, spent_s = program.run(most=10**9, budget_s=0.02)
+    assert count > 1
+    assert spent_s >= 0.02
+
+
+def test_a_fault_in_a_later_run_is_told(runner, tmp_path):
+    kernel = Kernel(
+        "__device__ int calls; __global__ void k(int* y) { if (calls++) __trap(); y[0] = 1; }",
+        (Launch("k", (1, 1, 1), (1, 1, 1), ("y",)),),
+    )
+    y = Arena.create(tmp_path / "y", Tensor("y", (1,), "int32", "output"))
+    with (
+        _fault("runtime", "reached __trap"),
+        runner.open(kernel, {"y": y}, {}, timeout_s=TIMEOUT_S) as program,
+    ):
+        program.run()
+        program.run()
+
+
 def test_writing_beside_a_workspace_is_told(runner):
     kernel = Kernel(
         "__global__ void k(double* t) { t[10] = 1; }",
@@ -384,6 +426,7 @@ def test_an_endless_loop_is_a_timeout(run):
         ("__trap();", r"thread \(0,0,0\) of block \(0,0,0\) of k reached __trap"),
         ("assert(y[0] > 0);", r"assertion `y\[0\] > 0` failed in line 1: thread"),
         ("exit(3);", "ended its process with 3"),
+        ("exit(0);", "ended its process with 0"),
         ("__shfl_sync(2, 1, 0);", "mask 0x00000002 does not name it"),
     ],
 )
