@@ -122,7 +122,8 @@ class GraphRepeater:
                 what the work returned, whose memory a graph writes each time.
             once: replay the turn, prepare, and do the work a single time (``multiple`` calls)
                 directly after that; otherwise prepare, and replay the turn. A few calls more come
-                before the single one, so that no work can tell it by their number.
+                before the single one, so that no work can tell it by its number; where a turn is
+                a single call that takes long, none does.
 
         Returns:
             What the last call returned; of a graph, when it was captured.
@@ -132,20 +133,25 @@ class GraphRepeater:
                 prepare(self._returned[turn])
                 self._submit(turn)
             elif self._graphs:
-                graph, self._returned[turn] = self._graph_of(self._turns[turn], self._multiple)
-                self._submit(turn)
-                more = int(np.random.default_rng().integers(_MOST_MORE))
-                for _ in range(more):
-                    graph.launch(self._stream)
-                prepare(self._returned[turn])
-                graph.launch(self._stream)
-                self.launches += (more + 1) * self._multiple
+                self._relaunch_graph_once(turn, prepare)
             else:
                 self._submit(turn)
                 prepare(self._returned[turn])
                 self._call(turn)
             self._stream.synchronize()
         return self._returned[turn]
+
+    def _relaunch_graph_once(self, turn: int, prepare: Callable[[object], object]) -> None:
+        graph, self._returned[turn] = self._graph_of(self._turns[turn], self._multiple)
+        times = self._replays * self._batch // self._multiple
+        if times > 1:
+            self._submit(turn)
+        more = int(np.random.default_rng().integers(min(times, _MOST_MORE)))
+        for _ in range(more):
+            graph.launch(self._stream)
+        prepare(self._returned[turn])
+        graph.launch(self._stream)
+        self.launches += (more + 1) * self._multiple
 
     def _batch_for(self, launch_s: float) -> int:
         """Calls to a graph."""

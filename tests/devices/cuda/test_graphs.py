@@ -274,6 +274,13 @@ def test_a_single_launch_comes_directly_after_those_that_were_measured() -> None
         assert len({len(one) for one in found}) > 4
 
 
+def test_a_launch_that_takes_long_is_made_only_once() -> None:
+    with gpu_of(2 * GRAPH_S) as gpu:
+        repeater = GraphRepeater([gpu.kernel("a")])
+        assert relaunched(repeater, gpu, 0, once=False) == [["prepare"], ["a"]]
+        assert relaunched(repeater, gpu, 0, once=True) == [["prepare"], ["a"]]
+
+
 def test_all_calls_are_counted() -> None:
     with gpu_of(1e-5) as gpu:
         repeater = GraphRepeater([gpu.kernel("a"), gpu.kernel("b")])
