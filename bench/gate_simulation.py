@@ -17,19 +17,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.statistics import estimate
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.gate.comparison import compare
 from pytest_gpuenergy.gate.settings import SAME_BOARD_SD, GateSettings
 from pytest_gpuenergy.gate.verdict import Verdict
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.record.estimate import WANDER
 from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.record.trial import Trial
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
+from pytest_gpuenergy.workloads.workload import IoContract
 
 # Seven trials leave a standard error of 0.20 % in energy, on average over 126 stretches of the 14
 # kernels in bench/results/nvidia-h200-2026-11-22/heat.json (docs/notes/trials-needed.md). In
@@ -121,8 +122,9 @@ def emulated_measurement(device: EmulatedDevice) -> Measure:
         energy_mj = TIME_MS * POWER_W * factor * math.exp(session.energy)
         figures = RecordedFigures(device.name, 700.0, time_ms, energy_mj / time_ms, energy_mj)
         kernel = Kernel(SOURCE, (Launch("f", (1, 1, 1), (32, 1, 1), ()),), recorded=(figures,))
+        job = Job(kernel, IoContract("simulated", flops=10**8, bytes_moved=10**6))
         return harness.measure_callable(
-            lambda: device.repeat(kernel, {}, {}, work=Work(10**8, 10**6), timeout_s=60.0),
+            lambda: device.repeat(job, {}),
             WorkloadInfo("simulated", {}, 10**8, 10**6),
             Subject(f"test[{label}]", label, enforced=Setpoint(700.0)),
             "simulated",

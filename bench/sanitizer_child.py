@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary
 from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.engine.verification import arenas_for
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Dim3, Kernel
 from pytest_gpuenergy.tvm.records import load_records
 from pytest_gpuenergy.tvm.store import KernelStore
@@ -55,7 +56,7 @@ def main(words: Sequence[str] | None = None) -> None:
         kernel = first_blocks(store.kernel(file, arguments.rank), arguments.blocks)
         binary = Binary(arguments.binary, arguments.symbols)
         print(f"{MARK}{file.workload.name}-k{arguments.rank:02d}", flush=True)
-        CudaRunner().run_once(kernel, binary, arenas, {})
+        CudaRunner().run_once(Job.of(kernel, file.workload), binary, arenas)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
+from jobs import job_of
 from power_cards import PRIOR_MW, as_real, write
 
-from pytest_gpuenergy.devices.device import Repeater, Work
+from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
 from pytest_gpuenergy.devices.gpu import NvmlGpu
@@ -44,7 +45,7 @@ def repeat(device: EmulatedDevice) -> Callable[..., AbstractContextManager[Repea
         launch = Launch("f", (1, 1, 1), (32, 1, 1), ())
         figures = RecordedFigures(on.name, 700.0, time_ms, power_w, time_ms * power_w)
         kernel = Kernel('extern "C" __global__ void f() {}', (launch,), recorded=(figures,))
-        return on.repeat(kernel, {}, {}, work=Work(10**8, 10**6), timeout_s=60.0)
+        return on.repeat(job_of(kernel, flops=10**8, bytes_moved=10**6), {})
 
     return make
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena, Device, KernelRepeater, Loaded, Timeline, Work
+from pytest_gpuenergy.devices.device import Arena, Device, KernelRepeater, Loaded, Timeline
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.support.json_input import FormError
 from pytest_gpuenergy.tuning.space import Candidate, Feedback
-from pytest_gpuenergy.workloads.workload import Scalar, Workload
+from pytest_gpuenergy.workloads.workload import Workload
 
 
 class VirtualClock:
@@ -70,26 +71,12 @@ class FakeDevice(Device):
     def compile(self, kernel: Kernel) -> None:
         raise AssertionError("the search compiles ahead")
 
-    def load(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        timeout_s: float,
-    ) -> AbstractContextManager[Loaded]:
+    def load(self, job: Job, arenas: Mapping[str, Arena]) -> AbstractContextManager[Loaded]:
         raise AssertionError("the search must not verify")
 
     @contextmanager
-    def repeat(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        work: Work | None,
-        timeout_s: float,
-    ) -> Iterator[KernelRepeater]:
+    def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
+        kernel = job.kernel
         self.timed.append(kernel.digest)
         assert {n for launch in kernel.launches for n in launch.arguments} <= set(arenas)
         yield FakeRepeater(self.clock, self.time_ms(kernel) / 1e3)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from jobs import job_of
 
-from pytest_gpuenergy.devices.device import Device, Repeater, Timeline, Work
+from pytest_gpuenergy.devices.device import Device, Repeater, Timeline
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 
@@ -44,8 +45,8 @@ def unmarked_gpu(
                 (self._call,) = turns
                 self._returned = self._call()
                 self.launches = 1
-                work = Work(10**6, 10**3)
-                context = opened[-1].repeat(kernel, {}, {}, work=work, timeout_s=60)
+                job = job_of(kernel, flops=10**6, bytes_moved=10**3)
+                context = opened[-1].repeat(job, {})
                 self._repeater: Repeater = stack.enter_context(context)
 
             def start(self) -> None:

@@ -32,6 +32,7 @@ from pytest_gpuenergy.energy.counter import EnergyCounter
 from pytest_gpuenergy.energy.sensors import read_conditions
 from pytest_gpuenergy.energy.source import Edge
 from pytest_gpuenergy.engine.verification import arenas_for
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
@@ -110,7 +111,7 @@ class NotingRunner(CudaRunner):
 
     def load(self, *subject: Any) -> None:
         """As a bench does, for a hot cache."""
-        super().load(*subject, "hot", True)
+        super().load(*subject)
         turns = self._loaded()._turns
         self._repeater = NotingRepeater(turns)
 
@@ -170,10 +171,10 @@ def study(device: Device, name: str, seconds: int) -> list[Second]:
         pool = CompilerPool(device.architecture, cache_dir("cubin"))
         stack.callback(pool.close)
         arenas = dict(stack.enter_context(arenas_for(workload, seed=0)))
-        scalars = {scalar.name: scalar for scalar in workload.scalars}
+        job = Job.of(kernel, workload, apart=True)
         os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
         runner = NotingRunner()
-        runner.load(kernel, pool.submit(kernel).result(), arenas, scalars)
+        runner.load(job, pool.submit(kernel).result(), arenas)
         counter = EnergyCounter(device)
         runner.start()
         edges, states = [counter.probe()], [read_conditions(device)]

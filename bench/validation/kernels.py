@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from pytest_gpuenergy.devices.device import Arena, Device, Repeater, Work
+from pytest_gpuenergy.devices.device import Arena, Device, Repeater
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.tvm.records import records_of
@@ -62,14 +63,7 @@ def loaded(
     device: Device, kernel: Kernel, workload: Workload, arenas: Mapping[str, Arena]
 ) -> AbstractContextManager[Repeater]:
     """Ready to run back to back, as in a bench: in a process of its own."""
-    return device.repeat(
-        kernel,
-        arenas,
-        {scalar.name: scalar for scalar in workload.scalars},
-        work=Work(workload.flops, workload.bytes_moved),
-        timeout_s=TIMEOUT_S,
-        apart=True,
-    )
+    return device.repeat(Job.of(kernel, workload, timeout_s=TIMEOUT_S, apart=True), arenas)
 
 
 def axpy() -> tuple[Kernel, Contract]:

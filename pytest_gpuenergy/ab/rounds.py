@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pytest_gpuenergy.ab.exhibit import SEED, Exhibit
-from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device, Work
+from pytest_gpuenergy.ab.exhibit import Exhibit
+from pytest_gpuenergy.devices.device import Arena, Device
 from pytest_gpuenergy.energy.meter import EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.gate.ratio import paired_log_ratio
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, Verdict, decide, tail_of
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.scratch import scratch_folder
 
 SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf)
 """Of one turn: the scatter between rounds tells how precise it is, so few trials do."""
@@ -80,8 +78,7 @@ class Turns:
 
 @dataclass(frozen=True)
 class _Side:
-    exhibit: Exhibit
-    kernel: Kernel
+    job: Job
     arenas: dict[str, Arena]
     check: ArenaCheck
 
@@ -101,13 +98,13 @@ def take_turns(
     """
     readings: tuple[list[Reading], list[Reading]] = ([], [])
     with contextlib.ExitStack() as stack:
-        sides = [stack.enter_context(_loaded(exhibit)) for exhibit in (base, head)]
+        sides = [stack.enter_context(_opened(exhibit, timeout_s)) for exhibit in (base, head)]
         try:
             meter = EnergyMeter(device, settings)  # one, which keeps what it learns of the card
             for number in range(rounds):
                 # A drift that is linear in time cancels between a round and the next.
                 for index in (0, 1) if number % 2 == 0 else (1, 0):
-                    readings[index].append(_measure(device, sides[index], meter, timeout_s))
+                    readings[index].append(_measure(device, sides[index], meter))
         except KernelFault as fault:
             return Turns(problem=str(fault)) if index else Turns(base_fault=str(fault))
         except DeviceError as error:
@@ -116,29 +113,15 @@ def take_turns(
 
 
 @contextlib.contextmanager
-def _loaded(exhibit: Exhibit) -> Iterator[_Side]:
-    inputs = exhibit.inputs()
-    size = sum(tensor.nbytes + 3 * GUARD_BYTES for tensor in exhibit.tensors)
-    with scratch_folder(size) as folder:
-        arenas = {
-            tensor.name: Arena.create(folder / str(number), tensor, inputs.get(tensor.name))
-            for number, tensor in enumerate(exhibit.tensors)
-        }
-        check = ArenaCheck(arenas, functools.cache(exhibit.reference), exhibit.bounds, SEED)
-        yield _Side(exhibit, exhibit.kernel(), arenas, check)
+def _opened(exhibit: Exhibit, timeout_s: float) -> Iterator[_Side]:
+    assert exhibit.stored is not None
+    with exhibit.stored.opened() as (arenas, check):
+        yield _Side(replace(exhibit.stored.job, timeout_s=timeout_s, apart=True), arenas, check)
 
 
-def _measure(device: Device, side: _Side, meter: EnergyMeter, timeout_s: float) -> Reading:
-    info = side.exhibit.draft.workload
+def _measure(device: Device, side: _Side, meter: EnergyMeter) -> Reading:
     side.check.poison()
-    with device.repeat(
-        side.kernel,
-        side.arenas,
-        {scalar.name: scalar for scalar in side.exhibit.scalars},
-        work=Work(info.flops, info.bytes_moved),
-        timeout_s=timeout_s,
-        apart=True,
-    ) as repeater:
+    with device.repeat(side.job, side.arenas) as repeater:
         reading = meter.measure(repeater)
         check_again(repeater, side.check)
         return reading

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pytest_gpuenergy.support.errors import KernelFault
 
-CacheState = Literal["hot", "cold"]
-"""``hot``: launch after launch takes the same buffers, so that what fits in the L2 is there.
-``cold``: each launch takes other buffers, so that nothing of them is in the L2."""
-
-STATES: tuple[CacheState, ...] = ("hot", "cold")
 MAX_SETS = 8192
 """Each set of buffers is a node of the CUDA graph that is replayed."""
 

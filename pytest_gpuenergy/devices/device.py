@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.devices.cache import CacheState
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.workloads.workload import Array, Scalar, Tensor
+from pytest_gpuenergy.workloads.workload import Array, Tensor
 
 GUARD_BYTES = 65536
 """Length of the guard band on either side of a buffer; a multiple of every alignment we need."""
@@ -229,63 +229,29 @@ class Device(ABC):
         """
 
     @abstractmethod
-    def load(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        timeout_s: float,
-    ) -> AbstractContextManager[Loaded]:
-        """Make ``kernel`` ready to run on the arenas, which it names by tensor.
+    def load(self, job: Job, arenas: Mapping[str, Arena]) -> AbstractContextManager[Loaded]:
+        """Make the job's kernel ready to run on the arenas, which are its tensors by name.
 
         What the arenas hold may change between runs. Workspaces are the device's own affair.
-
-        Args:
-            kernel: what to run.
-            arenas: its tensors, by name.
-            scalars: its scalars, by name.
-            timeout_s: for each run.
 
         Raises:
             KernelFault: the kernel did not compile, or cannot be launched.
         """
 
-    def run_once(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        timeout_s: float,
-        order_seed: int = 0,
-    ) -> None:
-        """Run all launches of ``kernel`` once, in place on the arenas; see `load`.
+    def run_once(self, job: Job, arenas: Mapping[str, Arena], order_seed: int = 0) -> None:
+        """Run all launches of the job's kernel once, in place on the arenas; see `load`.
 
         Raises:
             KernelFault: the kernel did not compile, crashed, hung, or raced.
         """
-        with self.load(kernel, arenas, scalars, timeout_s=timeout_s) as loaded:
+        with self.load(job, arenas) as loaded:
             loaded.run(order_seed)
 
     @abstractmethod
     def repeat(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        work: Work | None,
-        timeout_s: float,
-        cache: CacheState = "hot",
-        apart: bool = False,
+        self, job: Job, arenas: Mapping[str, Arena]
     ) -> AbstractContextManager[KernelRepeater]:
-        """Load ``kernel`` with the arenas' contents as its buffers, ready to run back to back.
-
-        With ``apart``, as a measurement that is to be kept takes it: in a process that has run no
-        other kernel back to back, so that it does not matter what was measured before; and with
-        several sets of buffers that take turns, each for some milliseconds, so that it is not of
-        one place in memory. An emulated GPU has neither of these effects.
+        """Load the job's kernel with the arenas' contents as its buffers, to run back to back.
 
         Raises:
             KernelFault: the kernel did not compile or could not be launched, or its buffers are

@@ -12,13 +12,13 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pytest_gpuenergy.control.setpoint import CURRENT, UNKNOWN, Setpoint
-from pytest_gpuenergy.devices.cache import CacheState
-from pytest_gpuenergy.devices.device import Device, Repeater, Work
+from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.energy.processes import ProcessWatch
 from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.kernels.job import CacheState, Job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
@@ -105,18 +105,11 @@ class Harness:
     def _measured_kernel(
         self, draft: Measurement, kernel: Kernel, workload: Workload, phases: _Phases
     ) -> Measurement:
+        job = Job.of(kernel, workload, cache=self._cache, timeout_s=self._timeout_s, apart=True)
         try:
-            with arenas_for(workload, seed=0) as arenas:
-                check = check_of(workload, arenas, seed=0)
-                repeat = self._device.repeat(
-                    kernel,
-                    arenas,
-                    {scalar.name: scalar for scalar in workload.scalars},
-                    work=Work(workload.flops, workload.bytes_moved),
-                    timeout_s=self._timeout_s,
-                    cache=self._cache,
-                    apart=True,
-                )
+            with arenas_for(workload, job.seed) as arenas:
+                check = check_of(workload, arenas, job.seed)
+                repeat = self._device.repeat(job, arenas)
                 return self._measured(
                     draft, repeat, phases, lambda repeater: check_again(repeater, check)
                 )

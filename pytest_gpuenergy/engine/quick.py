@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena, Device, KernelRepeater, Timeline, Work
+from pytest_gpuenergy.devices.device import Arena, Device, KernelRepeater, Timeline
 from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import Workload
@@ -94,13 +95,7 @@ def _repeat(
     arenas: Mapping[str, Arena],
     timeout_s: float,
 ) -> AbstractContextManager[KernelRepeater]:
-    return device.repeat(
-        kernel,
-        arenas,
-        {scalar.name: scalar for scalar in workload.scalars},
-        work=Work(workload.flops, workload.bytes_moved),
-        timeout_s=timeout_s,
-    )
+    return device.repeat(Job.of(kernel, workload, timeout_s=timeout_s), arenas)
 
 
 def median_time_ms(timeline: Timeline) -> float:

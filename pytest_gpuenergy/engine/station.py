@@ -14,13 +14,13 @@ from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.leftovers import restore_leftovers
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.writers import SettingsWriter
-from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.engine.harness import Harness
+from pytest_gpuenergy.kernels.job import CacheState
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.scratch import remove_leftovers
 from pytest_gpuenergy.support.signals import termination_as_interrupt, uninterrupted

@@ -17,6 +17,7 @@ import numpy as np
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.comparison import Reference
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.errors import DeviceError
@@ -25,7 +26,7 @@ from pytest_gpuenergy.support.json_input import FormError, decode
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.scratch import scratch_folder
-from pytest_gpuenergy.workloads.workload import Array, ErrorBound, Tensor, Workload
+from pytest_gpuenergy.workloads.workload import Array, ErrorBound, IoContract, Tensor, Workload
 
 SEEDS = (0, 1)
 _FORMAT = 3
@@ -70,19 +71,19 @@ def verify(
 def _errors(
     device: Device, kernel: Kernel, workload: Workload, seeds: Sequence[int], timeout_s: float
 ) -> list[ErrorBound]:
-    scalars = {scalar.name: scalar for scalar in workload.scalars}
+    job = Job.of(kernel, workload, seed=seeds[0], timeout_s=timeout_s)
     errors = []
     with (
         _references(workload, seeds) as references,
-        arenas_for(workload, seeds[0]) as arenas,
-        device.load(kernel, arenas, scalars, timeout_s=timeout_s) as loaded,
+        arenas_for(workload, job.seed) as arenas,
+        device.load(job, arenas) as loaded,
     ):
         for turn, (seed, reference) in enumerate(zip(seeds, references, strict=True)):
             if turn:
                 contents = _contents(workload, seed, turn)
                 for name, arena in arenas.items():
                     arena.fill(contents.get(name))
-            check = ArenaCheck(arenas, reference.result, bounds_of(workload), seed)
+            check = ArenaCheck(arenas, reference.result, job.io.bounds, seed)
             loaded.run(order_seed=turn)
             errors.append(check())
         check_again(loaded, check)
@@ -102,12 +103,7 @@ def _references(workload: Workload, seeds: Sequence[int]) -> Iterator[list[Futur
 def check_of(workload: Workload, arenas: Mapping[str, Arena], seed: int) -> ArenaCheck:
     """What ``arenas`` with the inputs of ``seed`` must hold after a run."""
     reference = functools.partial(cached_reference, workload, seed)
-    return ArenaCheck(arenas, reference, bounds_of(workload), seed)
-
-
-def bounds_of(workload: Workload) -> dict[str, ErrorBound]:
-    """How far each output may be off, by its name."""
-    return {tensor.name: workload.bound_of(tensor) for tensor in workload.outputs}
+    return ArenaCheck(arenas, reference, workload.io.bounds, seed)
 
 
 @contextlib.contextmanager
@@ -118,18 +114,28 @@ def arenas_for(workload: Workload, seed: int, turn: int = 0) -> Iterator[dict[st
     smallest value of the type alternate, infinities included. So no value is right in all turns
     where nothing was written, whatever a kernel combines it with.
     """
-    values = _contents(workload, seed, turn)
-    size = sum(tensor.nbytes + 3 * GUARD_BYTES for tensor in workload.tensors)
+    with arenas_of(workload.io, _contents(workload, seed, turn)) as arenas:
+        yield arenas
+
+
+@contextlib.contextmanager
+def arenas_of(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[str, Arena]]:
+    """A temporary folder of arenas, by tensor name, with ``values``; NaN where there is none.
+
+    Raises:
+        DeviceError: there is no room for them.
+    """
+    size = sum(tensor.nbytes + 3 * GUARD_BYTES for tensor in io.tensors)
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(scratch_folder(size))
             arenas = {
                 tensor.name: Arena.create(folder / str(index), tensor, values.get(tensor.name))
-                for index, tensor in enumerate(workload.tensors)
+                for index, tensor in enumerate(io.tensors)
             }
         except OSError as error:
             raise DeviceError(
-                f"The buffers of {workload.name}, {size} bytes, cannot be written "
+                f"The buffers of {io.name}, {size} bytes, cannot be written "
                 f"({error.strerror}): make room in /dev/shm or $TMPDIR."
             ) from None
         yield arenas

@@ -15,6 +15,7 @@ from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.engine.callable_check import CallableCheck
 from pytest_gpuenergy.engine.harness import Subject, describe_workload
 from pytest_gpuenergy.engine.results import expect
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.labels import item_label, kernel_label
@@ -158,7 +159,7 @@ class EnergyBenchmark:
         if fault is not None:
             export_failure(folder, draft)
             raise fault
-        export(folder, draft, kernel, workload)
+        export(folder, draft, Job.of(kernel, workload), workload)
         pytest.skip(f"written to {folder}, not measured")
 
     def _callable(

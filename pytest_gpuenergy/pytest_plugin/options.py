@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import pytest
 
 from pytest_gpuenergy.control.tables import cap_words
-from pytest_gpuenergy.devices.cache import STATES, CacheState
 from pytest_gpuenergy.devices.select import check_spec
 from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
 from pytest_gpuenergy.pytest_plugin.option_table import named_device
 from pytest_gpuenergy.pytest_plugin.xdist import GPU
 from pytest_gpuenergy.support.errors import InputError
@@ -68,7 +68,7 @@ class Options:
             resume=bool(_either(config, "gpuenergy_resume")),
             timeout_s=_seconds(config, "gpuenergy_timeout"),
             lock_wait_s=_seconds(config, "gpuenergy_lock_wait", zero=True),
-            cache=_choice(config, "gpuenergy_cache", STATES),
+            cache=_choice(config, "gpuenergy_cache", CACHE_STATES),
             order=_choice(config, "gpuenergy_order", ORDERS),
             anchor_s=_seconds(config, "gpuenergy_anchor", zero=True),
             export_folder=_path(config, "gpuenergy_export"),

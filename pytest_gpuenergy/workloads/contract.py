@@ -72,7 +72,7 @@ class Contract(Workload):
         if not self.outputs:
             raise InputError(f"Workload {self.name!r} needs a tensor with the role 'output'.")
         for tensor in self.contract:
-            _check(tensor, self.name)
+            check_tensor(tensor, self.name)
         object.__setattr__(self, "flops", whole_flops(self.flops, f"Workload {self.name!r}"))
         if self.bound is not None and not isinstance(self.bound, ErrorBound):
             raise InputError(
@@ -173,7 +173,12 @@ def _check_range(
         )
 
 
-def _check(tensor: Tensor, workload: str) -> None:
+def check_tensor(tensor: Tensor, workload: str) -> None:
+    """See that memory can be had for a tensor of a workload.
+
+    Raises:
+        InputError: its type is not understood, or it has no elements.
+    """
     where = f"Tensor {tensor.name!r} of workload {workload!r}"
     try:
         known = np.dtype(tensor.dtype).kind in "fiub"

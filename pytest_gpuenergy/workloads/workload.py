@@ -8,7 +8,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
 
@@ -112,6 +112,27 @@ class ErrorBound:
         )
 
 
+@dataclass(frozen=True)
+class IoContract:
+    """What a workload says of its arguments and its amount of work, as data without functions.
+
+    Attributes:
+        name: of the workload.
+        tensors: inputs, then outputs.
+        scalars: arguments passed by value.
+        flops: floating-point operations of one run; 0 when not known.
+        bytes_moved: least traffic of one run, in bytes; 0 when not known.
+        bounds: the largest errors of each output, by its name.
+    """
+
+    name: str
+    tensors: tuple[Tensor, ...] = ()
+    scalars: tuple[Scalar, ...] = ()
+    flops: int = 0
+    bytes_moved: int = 0
+    bounds: Mapping[str, ErrorBound] = field(default_factory=dict, hash=False)
+
+
 class Workload(ABC):
     """What is computed. Knows nothing of kernels, devices or pytest.
 
@@ -187,6 +208,14 @@ class Workload(ABC):
     def bytes_moved(self) -> int:
         """Least traffic of one run: every input read once, every output written once, in bytes."""
         return sum(t.nbytes for t in self.tensors)
+
+    @property
+    def io(self) -> IoContract:
+        """All of the above that is data."""
+        bounds = {tensor.name: self.bound_of(tensor) for tensor in self.outputs}
+        return IoContract(
+            self.name, self.tensors, self.scalars, self.flops, self.bytes_moved, bounds
+        )
 
     def make_inputs(self, seed: int) -> dict[str, Array]:
         """Inputs drawn from ``seed``, by tensor name; the same on every machine.

@@ -16,6 +16,7 @@ from pytest_gpuenergy.engine.identity import run_info
 from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.gate.comparison import Comparison
 from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.workloads import Contract, Tensor
 
@@ -35,7 +36,7 @@ COPY = Contract(
 def exhibit(device: EmulatedDevice, folder: Path, kernel: Kernel) -> Exhibit:
     draft, fault = Harness(device).verify_kernel(kernel, COPY, Subject("test", "copy"))
     assert fault is None
-    export(folder, draft, kernel, COPY)
+    export(folder, draft, Job.of(kernel, COPY), COPY)
     (found,) = load_exhibits(folder)
     return found
 

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again, falsified
-from pytest_gpuenergy.engine.verification import arenas_for, bounds_of, cached_reference
+from pytest_gpuenergy.engine.verification import arenas_for, cached_reference
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
 
@@ -76,7 +76,7 @@ def again(launch: Launch, sets: int = 3) -> None:
     with arenas_for(DOUBLE, seed=0) as arenas:
         reference = cached_reference(DOUBLE, 0)
         draw = np.random.default_rng(0)
-        check = ArenaCheck(arenas, lambda: reference, bounds_of(DOUBLE), seed=0, draw=draw)
+        check = ArenaCheck(arenas, lambda: reference, DOUBLE.io.bounds, seed=0, draw=draw)
         check_again(Launches(launch, arenas, sets), check)
 
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from jobs import job_of
 
 from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.device import Repeater, Timeline, Work
+from pytest_gpuenergy.devices.device import Repeater, Timeline
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, _VirtualRepeater
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
 from pytest_gpuenergy.devices.select import open_device
@@ -291,9 +292,8 @@ def test_a_kernel_that_is_wrong_after_its_measurement_has_no_figures(
 
 
 def repeater(device: EmulatedDevice, timeout_s: float = 60.0) -> Any:
-    return device.repeat(
-        recorded(device, 400.0), {}, {}, work=Work(10**6, 10**3), timeout_s=timeout_s
-    )
+    kernel = recorded(device, 400.0)
+    return device.repeat(job_of(kernel, flops=10**6, bytes_moved=10**3, timeout_s=timeout_s), {})
 
 
 def test_a_callable_is_measured(device: EmulatedDevice) -> None:

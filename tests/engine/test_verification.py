@@ -22,7 +22,6 @@ from pytest_gpuenergy.devices.device import (
     Device,
     KernelRepeater,
     Loaded,
-    Work,
 )
 from pytest_gpuenergy.engine.comparison import compare
 from pytest_gpuenergy.engine.verification import (
@@ -31,6 +30,7 @@ from pytest_gpuenergy.engine.verification import (
     cached_reference,
     verify,
 )
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.errors import InputError, KernelFault
@@ -64,26 +64,12 @@ class FakeDevice(Device):
         raise NotImplementedError
 
     @contextmanager
-    def load(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        timeout_s: float,
-    ) -> Iterator[Loaded]:
-        assert kernel.launches
-        self.scalars = scalars
-        yield FakeLoaded(self, arenas, timeout_s)
+    def load(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[Loaded]:
+        self.scalars = job.scalars
+        yield FakeLoaded(self, arenas, job.timeout_s)
 
     def repeat(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        work: Work | None,
-        timeout_s: float,
+        self, job: Job, arenas: Mapping[str, Arena]
     ) -> AbstractContextManager[KernelRepeater]:
         raise NotImplementedError
 

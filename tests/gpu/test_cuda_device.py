@@ -10,8 +10,7 @@ import pytest
 from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.limits import read_limits
 from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.cache import STATES, CacheState
-from pytest_gpuenergy.devices.device import Device, Work
+from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.meter import EnergyMeter
@@ -24,6 +23,7 @@ from pytest_gpuenergy.energy.samples import (
 )
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.verification import arenas_for, verify
+from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState, Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.report import Measurement
 from pytest_gpuenergy.support.errors import KernelFault, WritesDeniedError
@@ -153,10 +153,9 @@ def test_measured_time_and_energy_are_plausible(device: Device) -> None:
 
 
 def test_launches_are_back_to_back(device: Device) -> None:
-    scalars = {"factor": Scalar("factor", "float32", 2.0)}
     with (
         arenas_for(workload(), seed=0) as arenas,
-        device.repeat(kernel(), arenas, scalars, work=Work(N, 8 * N), timeout_s=20) as repeater,
+        device.repeat(Job.of(kernel(), workload()), arenas) as repeater,
     ):
         reading = EnergyMeter(device).measure(repeater)
     busy = sum(t.busy_seconds for t in reading.trials) / sum(t.seconds for t in reading.trials)
@@ -164,11 +163,9 @@ def test_launches_are_back_to_back(device: Device) -> None:
 
 
 def test_launches_from_the_host_come_one_after_another(device: Device) -> None:
-    work = workload()
-    scalars = {scalar.name: scalar for scalar in work.scalars}
     with (
-        arenas_for(work, seed=0) as arenas,
-        device.repeat(kernel(), arenas, scalars, work=None, timeout_s=60.0) as repeater,
+        arenas_for(workload(), seed=0) as arenas,
+        device.repeat(Job.of(kernel(), workload()), arenas) as repeater,
     ):
         many, one = repeater.launch(10_000), repeater.launch(1)
     assert many.count == 10_000
@@ -179,7 +176,7 @@ def test_launches_from_the_host_come_one_after_another(device: Device) -> None:
 def test_a_cold_cache_makes_a_kernel_slower(device: Device) -> None:
     found = {
         state: Harness(device, cache=state).measure_kernel(kernel(), workload(), Subject("t", "s"))
-        for state in STATES
+        for state in CACHE_STATES
     }
     hot, cold = found["hot"], found["cold"]
     assert (hot.cache, cold.cache) == ("hot", "cold")
@@ -191,12 +188,10 @@ def test_a_cold_cache_makes_a_kernel_slower(device: Device) -> None:
 
 
 def test_sets_of_buffers_take_turns_of_a_graph_each(device: Device) -> None:
-    scalars = {"factor": Scalar("factor", "float32", 2.0)}
     with arenas_for(workload(), seed=0) as arenas:
         for apart, sets in ((False, 1), (True, MAX_PLACEMENTS)):
-            with device.repeat(
-                kernel(), arenas, scalars, work=None, timeout_s=20, apart=apart
-            ) as repeater:
+            job = Job.of(kernel(), workload(), apart=apart)
+            with device.repeat(job, arenas) as repeater:
                 repeater.start()
                 timeline = repeater.stop()
             assert timeline.placements == sets
@@ -215,14 +210,11 @@ def test_a_measurement_has_a_process_of_its_own_and_no_foreign_one(device: Devic
 
 @pytest.mark.parametrize("read", [instant_power_mw, average_power_mw])
 def test_integrated_power_agrees_with_the_counter(device: Device, read: PowerReading) -> None:
-    scalars = {"factor": Scalar("factor", "float32", 2.0)}
     meter, powers_w = EnergyMeter(device), []
     with arenas_for(workload(), seed=0) as arenas:
         for source in (choose_source(device), PowerSamples(device, "power", read)):
             meter._source = source
-            with device.repeat(
-                kernel(), arenas, scalars, work=Work(N, 8 * N), timeout_s=20
-            ) as repeater:
+            with device.repeat(Job.of(kernel(), workload()), arenas) as repeater:
                 powers_w.append(meter.measure(repeater).power_w)
     assert powers_w[1] == pytest.approx(powers_w[0], rel=0.02)
 
@@ -240,10 +232,9 @@ def test_writing_a_power_limit_is_denied(device: Device) -> None:
 
 
 def test_numpy_inputs_reach_the_gpu_unchanged(device: Device) -> None:
-    copy = kernel("y[i] = x[i] * factor;")
+    copy = kernel("y[i] = x[i];")
     with arenas_for(workload(), seed=3) as arenas:
-        scalars = {"factor": Scalar("factor", "float32", 1.0)}
-        device.run_once(copy, arenas, scalars, timeout_s=20)
+        device.run_once(Job.of(copy, workload()), arenas)
         assert np.array_equal(arenas["x"].value(), arenas["y"].value())
 
 
@@ -279,7 +270,7 @@ def counting(device: Device, leave: str, cache: CacheState) -> Measurement:
     return Harness(device, cache=cache).measure_kernel(kernel, short, Subject("t", "s"))
 
 
-@pytest.mark.parametrize("cache", STATES)
+@pytest.mark.parametrize("cache", CACHE_STATES)
 def test_a_kernel_that_counts_and_stays_right_is_measured(
     device: Device, cache: CacheState
 ) -> None:
@@ -287,7 +278,7 @@ def test_a_kernel_that_counts_and_stays_right_is_measured(
     assert (measured.outcome, measured.measured) == ("correct", True), measured.error
 
 
-@pytest.mark.parametrize("cache", STATES)
+@pytest.mark.parametrize("cache", CACHE_STATES)
 @pytest.mark.parametrize(
     "leave",
     [

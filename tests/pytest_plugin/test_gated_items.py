@@ -359,9 +359,11 @@ def test_exported_kernels_are_verified_and_not_measured(project: Project) -> Non
     (exhibit,) = load_exhibits(project.path / "out")
     assert exhibit.draft.node_id == "test_scale.py::test_scale[200W]"
     assert exhibit.draft.correctness is not None
-    assert exhibit.kernel().digest == exhibit.draft.kernel.digest
-    assert (exhibit.reference()["y"] == 2 * exhibit.inputs()["x"]).all()
-    assert 0 < exhibit.bounds["y"].max_relative < 1e-5
+    stored = exhibit.stored
+    assert stored is not None
+    assert stored.job.kernel.digest == exhibit.draft.kernel.digest
+    assert (stored.reference()["y"] == 2 * stored.inputs()["x"]).all()
+    assert 0 < stored.job.io.bounds["y"].max_relative < 1e-5
 
 
 def test_an_export_asks_for_a_cap_and_sets_none(

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool
 from pytest_gpuenergy.devices.device import (
     Arena,
@@ -18,15 +17,14 @@ from pytest_gpuenergy.devices.device import (
     Launches,
     Loaded,
     Timeline,
-    Work,
 )
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError
-from pytest_gpuenergy.workloads.workload import Scalar
 
 
 class HostClock:
@@ -80,44 +78,25 @@ class CudaDevice(Device):
         self._binary(kernel)
 
     @contextmanager
-    def load(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        timeout_s: float,
-    ) -> Iterator[Loaded]:
-        binary = self._compiled(kernel, arenas, scalars)
-        yield _WorkerKernel(self, timeout_s, kernel, binary, dict(arenas), dict(scalars))
+    def load(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[Loaded]:
+        yield _WorkerKernel(self, job.timeout_s, job, self._compiled(job, arenas), dict(arenas))
 
     @contextmanager
-    def repeat(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        work: Work | None,  # noqa: ARG002 -- a real GPU needs no hint
-        timeout_s: float,
-        cache: CacheState = "hot",
-        apart: bool = False,
-    ) -> Iterator[KernelRepeater]:
-        binary = self._compiled(kernel, arenas, scalars)
-        buffers = dict(arenas), dict(scalars)
-        if apart and self._worker_has_repeated:
+    def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
+        binary = self._compiled(job, arenas)
+        if job.apart and self._worker_has_repeated:
             self._renew_worker()
         self._worker_has_repeated = True
-        if apart:
+        if job.apart:
             self._next_worker.start()  # imports CuPy meanwhile, and does not touch the GPU yet
-        self._use(timeout_s, "load", kernel, binary, *buffers, cache, apart)
+        self._use(job.timeout_s, "load", job, binary, dict(arenas))
         try:
-            yield _WorkerRepeater(self, timeout_s)
+            yield _WorkerRepeater(self, job.timeout_s)
         finally:
-            if apart:
+            if job.apart:
                 self._renew_worker()
             elif self._worker.pid is not None:
-                self._call(timeout_s, "unload")
+                self._call(job.timeout_s, "unload")
 
     @property
     def processes(self) -> frozenset[int]:
@@ -149,11 +128,9 @@ class CudaDevice(Device):
             self._pool = CompilerPool(self.architecture, cache_dir("cubin"))
         return self._pool
 
-    def _compiled(
-        self, kernel: Kernel, arenas: Mapping[str, Arena], scalars: Mapping[str, Scalar]
-    ) -> Binary:
-        kernel.check_arguments(arenas, scalars)
-        return self._binary(kernel)
+    def _compiled(self, job: Job, arenas: Mapping[str, Arena]) -> Binary:
+        job.kernel.check_arguments(arenas, job.scalars)
+        return self._binary(job.kernel)
 
     def _binary(self, kernel: Kernel) -> Binary:
         if kernel.language != "cuda":

@@ -8,16 +8,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pytest_gpuenergy.devices.cache import CacheState, sets_needed
+from pytest_gpuenergy.devices.cache import sets_needed
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary
 from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Launches, Timeline
 from pytest_gpuenergy.devices.places import placements
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.support.errors import KernelFault, Outcome
-from pytest_gpuenergy.workloads.workload import Scalar
 
 _T = TypeVar("_T")
 
@@ -45,53 +44,39 @@ class CudaRunner:
         self._repeater: GraphRepeater | None = None
         self._relaunch: CudaRelaunch | None = None
 
-    def run_once(
-        self,
-        kernel: Kernel,
-        binary: Binary,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-    ) -> None:
+    def run_once(self, job: Job, binary: Binary, arenas: Mapping[str, Arena]) -> None:
         """Run the kernel once, in place on the arenas; workspaces are checked for overruns."""
 
         def run() -> None:
-            buffers = CudaBuffers(self._cupy, kernel, arenas)
+            buffers = CudaBuffers(self._cupy, job.kernel, arenas)
             one = buffers.upload()
-            self._bind(kernel, binary, one, arenas, scalars)()
+            self._bind(job, binary, one, arenas)()
             self._cupy.cuda.Device().synchronize()
             buffers.store(buffers.read(one))
             buffers.check_workspaces(one)
 
         self._guarded(run)
 
-    def load(
-        self,
-        kernel: Kernel,
-        binary: Binary,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        cache: CacheState = "hot",
-        spread: bool = False,
-    ) -> None:
+    def load(self, job: Job, binary: Binary, arenas: Mapping[str, Arena]) -> None:
         """Load the kernel with its buffers, ready for `start`; what was loaded before is freed."""
 
         def load() -> None:
             self.unload()
-            buffers = CudaBuffers(self._cupy, kernel, arenas)
-            if cache == "cold":
+            buffers = CudaBuffers(self._cupy, job.kernel, arenas)
+            if job.cache == "cold":
                 l2_bytes = int(self._cupy.cuda.Device().attributes["L2CacheSize"])
                 sets = buffers.side_by_side(sets_needed(buffers.set_bytes, l2_bytes))
-            elif spread:
+            elif job.apart:
                 sets = buffers.scattered(placements(buffers.set_bytes))
             else:
                 sets = buffers.side_by_side(1)
-            turns = [self._bind(kernel, binary, one, arenas, scalars) for one in sets]
+            turns = [self._bind(job, binary, one, arenas) for one in sets]
             self._repeater = (
                 GraphRepeater([_in_turn(turns)], multiple=len(sets))
-                if cache == "cold"
+                if job.cache == "cold"
                 else GraphRepeater(turns)
             )
-            sets_of_turn = [sets] if cache == "cold" else [[one] for one in sets]
+            sets_of_turn = [sets] if job.cache == "cold" else [[one] for one in sets]
             self._relaunch = CudaRelaunch(self._repeater, buffers, sets_of_turn)
 
         self._guarded(load)
@@ -143,25 +128,20 @@ class CudaRunner:
         return self._relaunch
 
     def _bind(
-        self,
-        kernel: Kernel,
-        binary: Binary,
-        buffers: BufferSet,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
+        self, job: Job, binary: Binary, buffers: BufferSet, arenas: Mapping[str, Arena]
     ) -> Callable[[], None]:
         """A function that launches the kernel once on the current stream."""
         module = self._cupy.RawModule(path=str(binary.path))
         sizes = {name: arena.tensor.nbytes for name, arena in arenas.items()}
-        sizes |= {space.name: space.nbytes for space in kernel.workspaces}
+        sizes |= {space.name: space.nbytes for space in job.kernel.workspaces}
         values: dict[str, Any] = {
             name: image[GUARD_BYTES : GUARD_BYTES + sizes[name]] for name, image in buffers.items()
         }
         values |= {
-            name: np.dtype(scalar.dtype).type(scalar.value) for name, scalar in scalars.items()
+            name: np.dtype(scalar.dtype).type(scalar.value) for name, scalar in job.scalars.items()
         }
         plan = []
-        for launch in kernel.launches:
+        for launch in job.kernel.launches:
             function = module.get_function(binary.symbols[launch.entry])
             if launch.shared_bytes > 48 * 1024:
                 function.max_dynamic_shared_size_bytes = launch.shared_bytes

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from pytest_gpuenergy.devices.cache import CacheState, sets_needed
+from pytest_gpuenergy.devices.cache import sets_needed
 from pytest_gpuenergy.devices.device import (
     Arena,
     Device,
@@ -36,6 +36,7 @@ from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile, check_l
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic, TrafficCache
 from pytest_gpuenergy.devices.emulated.toolchain import build_version, find_compiler
 from pytest_gpuenergy.devices.places import placements
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.paths import cache_dir
@@ -138,40 +139,24 @@ class EmulatedDevice(Device):
         self._runner.compile(kernel)
 
     @contextlib.contextmanager
-    def load(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        timeout_s: float,
-    ) -> Iterator[Loaded]:
-        """Make ``kernel`` ready to run on the host; before its first run ever, look for races."""
-        check_geometry(kernel, self.profile)
-        check_memory(kernel, arenas, self.profile)
+    def load(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[Loaded]:
+        """Make the kernel ready to run on the host; before its first run ever, look for races."""
+        check_geometry(job.kernel, self.profile)
+        check_memory(job.kernel, arenas, self.profile)
 
         def before() -> None:
             strike(self.state)
-            self._profiled(kernel, arenas, scalars, timeout_s)
+            self._profiled(job, arenas)
 
         def program() -> AbstractContextManager[HostProgram]:
-            return self._runner.open(kernel, arenas, scalars, timeout_s=timeout_s)
+            return self._runner.open(job.kernel, arenas, job.scalars, timeout_s=job.timeout_s)
 
         with contextlib.ExitStack() as stack:
             yield HostKernel(before, program, stack)
 
     @contextlib.contextmanager
-    def repeat(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        work: Work | None,
-        timeout_s: float,
-        cache: CacheState = "hot",
-        apart: bool = False,
-    ) -> Iterator[KernelRepeater]:
+    def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
+        kernel, cache = job.kernel, job.cache
         check_geometry(kernel, self.profile)
         check_memory(kernel, arenas, self.profile)
         strike(self.state)
@@ -180,14 +165,21 @@ class EmulatedDevice(Device):
         set_bytes = footprint + sum(space.nbytes for space in kernel.workspaces)
         if cache == "cold":
             sets_needed(set_bytes, self.profile.l2_bytes)  # as a real card would have it
-        places = placements(set_bytes) if apart and cache == "hot" else 1
+        places = placements(set_bytes) if job.apart and cache == "hot" else 1
         traffic = None
         if recorded_on(kernel, self.profile, cache) is None:
-            traffic = self._profiled(kernel, arenas, scalars, timeout_s)
+            traffic = self._profiled(job, arenas)
+        known = job.io.flops or job.io.bytes_moved
+        work = Work(job.io.flops, job.io.bytes_moved) if known else None
         demand = demand_of(
-            kernel, work, traffic, self.profile, footprint_bytes=footprint, cache=cache
+            kernel,
+            work,
+            traffic,
+            self.profile,
+            footprint_bytes=footprint,
+            cache=cache,
         )
-        repeater = _VirtualRepeater(self.state, demand, timeout_s, places)
+        repeater = _VirtualRepeater(self.state, demand, job.timeout_s, places)
         try:
             yield repeater
         finally:
@@ -210,17 +202,15 @@ class EmulatedDevice(Device):
         for state in self._states:
             state.close()
 
-    def _profiled(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        timeout_s: float,
-    ) -> tuple[Traffic, ...]:
+    def _profiled(self, job: Job, arenas: Mapping[str, Arena]) -> tuple[Traffic, ...]:
         # A kernel that raced has no profile, so it is looked at, and fails, each time.
         return self._traffic.traffic(
-            kernel,
-            lambda: self._runner.check_races(kernel, arenas, scalars, timeout_s=timeout_s).traffic,
+            job.kernel,
+            lambda: (
+                self._runner.check_races(
+                    job.kernel, arenas, job.scalars, timeout_s=job.timeout_s
+                ).traffic
+            ),
         )
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jobs import job_of
 
 from pytest_gpuenergy.devices.cuda import device as cuda
 from pytest_gpuenergy.devices.cuda.device import CudaDevice
@@ -74,7 +75,7 @@ def kernel() -> Kernel:
 
 def measure(device: CudaDevice, *, apart: bool) -> int:
     """The number of the process that ran a kernel back to back."""
-    with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=apart) as repeater:
+    with device.repeat(job_of(kernel(), apart=apart), {}) as repeater:
         (number,) = device.processes
         repeater.start()
     return number
@@ -96,7 +97,7 @@ def test_the_process_that_proved_a_kernel_right_measures_it(
     device: CudaDevice, workers: list[FakeWorker]
 ) -> None:
     measure(device, apart=True)
-    device.run_once(kernel(), {}, {}, timeout_s=1.0)
+    device.run_once(job_of(kernel()), {})
     number = measure(device, apart=True)
     methods = [method for worker in workers for pid, method in worker.calls if pid == number]
     assert methods == ["run_once", "load", "start"]
@@ -105,7 +106,7 @@ def test_the_process_that_proved_a_kernel_right_measures_it(
 def test_the_next_process_begins_while_a_kernel_is_measured_and_keeps_off_the_gpu(
     device: CudaDevice, workers: list[FakeWorker]
 ) -> None:
-    with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=True) as repeater:
+    with device.repeat(job_of(kernel(), apart=True), {}) as repeater:
         spare = workers[1]
         repeater.start()
         assert spare.pid not in {None, *device.processes}
@@ -121,7 +122,7 @@ def test_this_process_is_one_of_ours_on_the_gpu_once_it_has_a_context(
 
 
 def test_a_search_has_no_second_process(device: CudaDevice, workers: list[FakeWorker]) -> None:
-    with device.repeat(kernel(), {}, {}, work=None, timeout_s=1.0, apart=False) as repeater:
+    with device.repeat(job_of(kernel(), apart=False), {}) as repeater:
         repeater.start()
         assert [worker.pid for worker in workers] == [1, None]
 

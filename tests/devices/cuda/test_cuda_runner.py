@@ -17,6 +17,7 @@ from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS, PAGE_BYTES
 from pytest_gpuenergy.engine.verification import arenas_for
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.workloads import Contract, Tensor
 
@@ -58,7 +59,8 @@ def runner() -> Iterator[tuple[CudaRunner, list[tuple[Memory, ...]]]]:
 def load(arenas: Mapping[str, Arena], cache: Any = "hot", *, spread: bool) -> list[Any]:
     """The arguments of every set, in the order of its turns."""
     with runner() as (found, bound):
-        found.load(KERNEL, Binary(Path("f.cubin"), {"f": "f"}), arenas, {}, cache, spread)
+        job = Job.of(KERNEL, WORKLOAD, cache=cache, apart=spread)
+        found.load(job, Binary(Path("f.cubin"), {"f": "f"}), arenas)
         loaded: Any = found._repeater
         for _ in range(loaded.multiple):
             for turn in loaded.turns:

@@ -18,8 +18,9 @@ from pytest_gpuenergy.devices.cuda.device import CudaDevice
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary
 from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
-from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
-from pytest_gpuenergy.engine.verification import arenas_for, bounds_of, cached_reference, verify
+from pytest_gpuenergy.engine.arena_check import check_again
+from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
@@ -101,13 +102,9 @@ def measured(device: CudaDevice, change: Change, cache: Any = "hot") -> int:
     with host_gpu(double), arenas_for(WORKLOAD, seed=0) as arenas:
         verify(device, KERNEL, WORKLOAD)
         double.late = True
-        check = ArenaCheck(
-            arenas, lambda: cached_reference(WORKLOAD, 0), bounds_of(WORKLOAD), seed=0
-        )
-        repeat = device.repeat(
-            KERNEL, arenas, {}, work=None, timeout_s=9.0, cache=cache, apart=True
-        )
-        with repeat as repeater:
+        check = check_of(WORKLOAD, arenas, seed=0)
+        job = Job.of(KERNEL, WORKLOAD, cache=cache, apart=True)
+        with device.repeat(job, arenas) as repeater:
             repeater.start()
             assert double.all_sets.wait(60.0)
             repeater.stop()

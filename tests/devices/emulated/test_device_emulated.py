@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jobs import job_of
 
 from pytest_gpuenergy.devices.device import Arena, Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, emulated_devices
@@ -100,7 +101,8 @@ def gpu(runner: FakeRunner) -> Iterator[EmulatedDevice]:
 
 
 def repeat(gpu: EmulatedDevice, kernel: Kernel = RECORDED, **options: Any) -> Any:
-    return gpu.repeat(kernel, {}, {}, **{"work": WORK, "timeout_s": 10.0, **options})
+    amount = {"flops": WORK.flops, "bytes_moved": WORK.bytes_moved, "timeout_s": 10.0}
+    return gpu.repeat(job_of(kernel, **{**amount, **options}), {})
 
 
 def timeline(gpu: EmulatedDevice, seconds: float, kernel: Kernel = RECORDED) -> Any:
@@ -236,14 +238,14 @@ def test_the_first_run_looks_for_races_and_later_ones_do_not(
     gpu: EmulatedDevice, runner: FakeRunner
 ) -> None:
     for seed in (0, 1):
-        gpu.run_once(BARE, {}, {}, timeout_s=3, order_seed=seed)
+        gpu.run_once(job_of(BARE, timeout_s=3), {}, order_seed=seed)
     assert runner.calls == ["check 3", "run 0 3", "run 1 3"]
 
 
 def test_a_kernel_that_was_run_is_launched_again_and_again_in_its_process(
     gpu: EmulatedDevice, runner: FakeRunner
 ) -> None:
-    with gpu.load(BARE, {}, {}, timeout_s=3) as loaded:
+    with gpu.load(job_of(BARE, timeout_s=3), {}) as loaded:
         loaded.run(1)
         launches = [list(loaded.relaunch(once=once)) for once in (False, True)]
     assert launches == [[1 + MOST], [2 + MOST]]
@@ -254,7 +256,7 @@ def test_a_kernel_that_takes_long_on_the_host_is_not_launched_again(
     gpu: EmulatedDevice, runner: FakeRunner
 ) -> None:
     runner.launch_s = 1.01 * AFFORDABLE_S
-    with gpu.load(BARE, {}, {}, timeout_s=3) as loaded:
+    with gpu.load(job_of(BARE, timeout_s=3), {}) as loaded:
         loaded.run()
         assert not list(loaded.relaunch(once=False))
     assert runner.calls == ["check 3", "run 0 3"]
@@ -285,7 +287,7 @@ def test_a_race_is_a_fault_each_time(gpu: EmulatedDevice, runner: FakeRunner) ->
     runner.fault = KernelFault("correctness", "threads 0 and 1 race")
     for _ in range(2):
         with pytest.raises(KernelFault, match="race"):
-            gpu.run_once(BARE, {}, {}, timeout_s=3)
+            gpu.run_once(job_of(BARE, timeout_s=3), {})
     assert "run 0 3" not in runner.calls
 
 
@@ -298,7 +300,7 @@ def test_without_a_workload_the_buffers_stand_for_the_traffic(
     gpu: EmulatedDevice, tmp_path: Path
 ) -> None:
     arena = Arena.create(tmp_path / "x", Tensor("x", (256,), "float32", "input"))
-    with gpu.repeat(BARE, {"x": arena}, {}, work=None, timeout_s=10) as repeater:
+    with gpu.repeat(job_of(BARE), {"x": arena}) as repeater:
         repeater.start()
         assert repeater.stop().launches[-1] > 0
 
@@ -323,7 +325,7 @@ def test_launches_that_the_card_would_refuse_are_faults(
     kernel = Kernel("source", (launch,))
     with EmulatedDevice(find_profile(profile), runner=runner) as gpu:
         with pytest.raises(KernelFault) as ran:
-            gpu.run_once(kernel, {}, {}, timeout_s=3)
+            gpu.run_once(job_of(kernel, timeout_s=3), {})
         with pytest.raises(KernelFault) as repeated, repeat(gpu, kernel):
             pass
     assert ran.value.outcome == repeated.value.outcome == "constraints"
@@ -354,7 +356,7 @@ def test_a_launch_can_fail_on_demand(gpu: EmulatedDevice) -> None:
 def test_a_lost_gpu_runs_nothing(gpu: EmulatedDevice) -> None:
     gpu.inject("any", "gpu_is_lost")
     with pytest.raises(KernelFault, match="gpu_is_lost"):
-        gpu.run_once(BARE, {}, {}, timeout_s=3)
+        gpu.run_once(job_of(BARE, timeout_s=3), {})
 
 
 def test_leaving_without_stop_takes_the_load_off(gpu: EmulatedDevice) -> None:

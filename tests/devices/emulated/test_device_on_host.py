@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jobs import job_of
 
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
@@ -56,9 +57,9 @@ def gpu() -> Iterator[EmulatedDevice]:
 
 
 def test_a_kernel_is_computed_and_measured(gpu: EmulatedDevice, arenas: dict[str, Arena]) -> None:
-    gpu.run_once(kernel(SCALED), arenas, SCALE, timeout_s=60)
+    gpu.run_once(job_of(kernel(SCALED), SCALE), arenas)
     np.testing.assert_array_equal(arenas["y"].value(), 2 * np.arange(SIZE, dtype=np.float32))
-    with gpu.repeat(kernel(SCALED), arenas, SCALE, work=None, timeout_s=60) as repeater:
+    with gpu.repeat(job_of(kernel(SCALED), SCALE), arenas) as repeater:
         reading = EnergyMeter(gpu).measure(repeater)
     assert reading.power_w > 0.95 * gpu.profile.idle_w
     assert reading.energy_mj.value == pytest.approx(
@@ -70,7 +71,7 @@ def test_a_race_is_found_before_the_first_run(
     gpu: EmulatedDevice, arenas: dict[str, Arena]
 ) -> None:
     with pytest.raises(KernelFault) as fault:
-        gpu.run_once(kernel(RACING), arenas, SCALE, timeout_s=60)
+        gpu.run_once(job_of(kernel(RACING), SCALE), arenas)
     assert fault.value.outcome == "correctness"
 
 
@@ -113,7 +114,7 @@ def test_text_that_does_not_compile_cannot_be_repeated(
     broken = kernel(SCALED.replace("y[i]", "z[i]"))
     with (
         pytest.raises(KernelFault) as fault,
-        gpu.repeat(broken, arenas, SCALE, work=None, timeout_s=60),
+        gpu.repeat(job_of(broken, SCALE), arenas),
     ):
         pass
     assert fault.value.outcome == "compile"

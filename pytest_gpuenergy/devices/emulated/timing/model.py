@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.devices.cache import CacheState
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.governor import Demand
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 from pytest_gpuenergy.devices.emulated.timing.coefficients import COEFFICIENTS, Coefficients
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
+from pytest_gpuenergy.kernels.job import CacheState
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.support.errors import KernelFault
 

@@ -1,0 +1,206 @@
+"""Jobs on disk, with inputs and reference: any process on any host can run and verify them.
+
+A folder holds many jobs, and what several of them share once:
+
+- ``jobs/NAME.json``: the `Job` without its kernel, and the names of what else belongs to it;
+- ``kernels/DIGEST/``: a launch plan and the source beside it;
+- ``arrays/HASH.npz``: inputs, or the outputs in float64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.engine.arena_check import ArenaCheck
+from pytest_gpuenergy.engine.comparison import Reference
+from pytest_gpuenergy.engine.verification import arenas_of, cached_reference
+from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
+from pytest_gpuenergy.kernels.job import CacheState, Job
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
+from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.workloads.contract import check_tensor
+from pytest_gpuenergy.workloads.workload import Array, IoContract, Tensor, Workload
+
+JOB_VERSION = 1
+"""``schema_version`` of the jobs that are written and read here."""
+
+_JOBS, _KERNELS, _ARRAYS = "jobs", "kernels", "arrays"
+_LARGEST_BYTES = 1 << 20
+_HEADER_BYTES = 4096
+"""Of an array in an archive, beside its elements."""
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A job with its inputs and its reference, which are read when they are needed.
+
+    Attributes:
+        job: what to run.
+        inputs_path: archive of the inputs.
+        reference_path: archive of the right outputs, in float64.
+    """
+
+    job: Job
+    inputs_path: Path
+    reference_path: Path
+
+    def inputs(self) -> dict[str, Array]:
+        """The inputs, by tensor name.
+
+        Raises:
+            InputError: they cannot be read.
+        """
+        return _load(self.inputs_path, [t for t in self.job.io.tensors if t.role == "input"])
+
+    def reference(self) -> Reference:
+        """The right outputs, by tensor name.
+
+        Raises:
+            InputError: they cannot be read.
+        """
+        outputs = [t for t in self.job.io.tensors if t.role == "output"]
+        return _load(self.reference_path, [replace(t, dtype="float64") for t in outputs])
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[tuple[dict[str, Arena], ArenaCheck]]:
+        """Arenas with the inputs, and the check of them.
+
+        Raises:
+            DeviceError: there is no room for the arenas.
+            InputError: the inputs cannot be read.
+        """
+        contract = self.job.io
+        with arenas_of(contract, self.inputs()) as arenas:
+            reference = functools.cache(self.reference)
+            yield arenas, ArenaCheck(arenas, reference, contract.bounds, self.job.seed)
+
+
+class _Stored(Struct, frozen=True):
+    """``jobs/NAME.json``."""
+
+    schema_version: int
+    kernel: str
+    inputs: str
+    reference: str
+    io: IoContract
+    seed: Annotated[int, Meta(ge=0)]
+    cache: CacheState
+    timeout_s: Annotated[float, Meta(gt=0)]
+    apart: bool
+
+
+def write_job(folder: Path, job: Job, workload: Workload) -> str:
+    """Add a job to ``folder``, with the inputs and the reference of its workload.
+
+    Returns:
+        Its name, for `read_job`: equal jobs have the same.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    stored = _Stored(
+        JOB_VERSION,
+        job.kernel.digest,
+        _save(folder / _ARRAYS, workload.make_inputs(job.seed)),
+        _save(folder / _ARRAYS, cached_reference(workload, job.seed)),
+        *(job.io, job.seed, job.cache, job.timeout_s, job.apart),
+    )
+    write_kernel(folder / _KERNELS / stored.kernel, job.kernel)
+    content = encode(stored)
+    name = hashlib.sha256(content).hexdigest()[:32]
+    path = folder / _JOBS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)
+    return name
+
+
+def read_job(folder: Path, name: str) -> StoredJob:
+    """What `write_job` has written.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    path = folder / _JOBS / f"{Path(name).name}.json"
+    content = read_bytes(path, "job", _LARGEST_BYTES)
+    try:
+        version = schema_version(content.decode(errors="replace"))
+        if version != JOB_VERSION:
+            raise FormError(
+                f"its schema_version is {shown(version)}, and this gpuenergy reads {JOB_VERSION}"
+            )
+        stored = decode(content, _Stored)
+        _check_contract(stored.io)
+    except FormError as error:
+        raise InputError(
+            f"The job {path} cannot be used, because {error}: write it again."
+        ) from None
+    kernel = read_kernel(folder / _KERNELS / Path(stored.kernel).name)
+    job = Job(kernel, stored.io, stored.seed, stored.cache, stored.timeout_s, stored.apart)
+    inputs, reference = (
+        folder / _ARRAYS / Path(archive).name for archive in (stored.inputs, stored.reference)
+    )
+    return StoredJob(job, inputs, reference)
+
+
+def _check_contract(contract: IoContract) -> None:
+    for tensor in contract.tensors:
+        check_tensor(tensor, contract.name)
+    names = [tensor.name for tensor in contract.tensors]
+    names += [scalar.name for scalar in contract.scalars]
+    if len(set(names)) != len(names):
+        raise FormError("two of its arguments share a name")
+    outputs = {tensor.name for tensor in contract.tensors if tensor.role == "output"}
+    if not outputs or outputs != set(contract.bounds):
+        raise FormError("its outputs and its bounds do not have the same names")
+
+
+def _save(folder: Path, arrays: Mapping[str, Array]) -> str:
+    """The file's name, which is made from the content."""
+    content = hashlib.sha256()
+    for name, value in sorted(arrays.items()):
+        content.update(f"{name} {value.dtype} {value.shape}".encode())
+        content.update(np.ascontiguousarray(value).tobytes())
+    path = folder / f"{content.hexdigest()[:32]}.npz"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        archive = io.BytesIO()
+        np.savez(archive, allow_pickle=False, **arrays)
+        write_atomically(path, archive.getvalue())
+    return path.name
+
+
+def _load(path: Path, tensors: Sequence[Tensor]) -> dict[str, Any]:
+    """Arrays of an archive, of which no more is read than they may have."""
+    most = sum(tensor.nbytes + _HEADER_BYTES for tensor in tensors)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(part.file_size for part in archive.infolist())
+        if size > most:
+            raise FormError(f"it holds {size} bytes, more than the {most} of its tensors")
+        with np.load(path, allow_pickle=False) as stored:
+            found = {tensor.name: stored[tensor.name] for tensor in tensors}
+        for tensor in tensors:
+            array = found[tensor.name]
+            if (array.shape, array.dtype) != (tensor.shape, np.dtype(tensor.dtype)):
+                raise FormError(f"{tensor.name} is of another shape or type than its tensor")
+    except FormError as error:
+        problem = str(error)
+    except Exception as error:  # a damaged archive raises almost anything
+        problem = f"{type(error).__name__}: {error}"
+    else:
+        return found
+    raise InputError(f"The arrays in {path} cannot be used ({problem}): write the job again.")
