@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.workloads.workload import Array, Tensor
 
 GUARD_BYTES = 65536
@@ -216,12 +216,16 @@ class Device(ABC):
     handle: Any
     clock: Clock
 
+    def refusal(self, kernel: AnyKernel) -> str | None:  # noqa: ARG002 -- for those that refuse
+        """Why this device cannot run kernels like this one, as a sentence; None if it can."""
+        return None
+
     @abstractmethod
-    def prepare(self, kernels: Sequence[Kernel]) -> None:
+    def prepare(self, kernels: Sequence[AnyKernel]) -> None:
         """Begin compiling ``kernels`` in the background, in parallel; faults surface later."""
 
     @abstractmethod
-    def compile(self, kernel: Kernel) -> None:
+    def compile(self, kernel: AnyKernel) -> None:
         """Wait until ``kernel`` is compiled.
 
         Raises:

@@ -15,7 +15,7 @@ from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.gate.drift import judge_check, unchecked
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.anchor import DRIFT
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.store import Report, RunFolder
@@ -27,7 +27,7 @@ from pytest_gpuenergy.workloads.workload import Workload
 class _Anchor:
     """A kernel that is measured again, and what was measured since it was last found unchanged."""
 
-    kernel: Kernel
+    kernel: AnyKernel
     workload: Workload
     subject: Subject
     first: Measurement
@@ -75,7 +75,7 @@ class AnchorWatch:
         self,
         subject: Subject,
         measurement: Measurement,
-        kernel: Kernel | None = None,
+        kernel: AnyKernel | None = None,
         workload: Workload | None = None,
     ) -> None:
         """Remember what has been measured: the first kernel at a setpoint is its anchor."""
@@ -93,7 +93,7 @@ class AnchorWatch:
         self,
         subject: Subject,
         known: Measurement,
-        kernel: Kernel,
+        kernel: AnyKernel,
         workload: Workload,
         earlier: Report,
     ) -> None:

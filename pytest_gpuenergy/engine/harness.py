@@ -19,7 +19,7 @@ from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.job import CacheState, Job
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
@@ -77,7 +77,9 @@ class Harness:
         self._cache = cache
         self._watch = ProcessWatch(device)
 
-    def measure_kernel(self, kernel: Kernel, workload: Workload, subject: Subject) -> Measurement:
+    def measure_kernel(
+        self, kernel: AnyKernel, workload: Workload, subject: Subject
+    ) -> Measurement:
         """Verify ``kernel`` on ``workload``, measure it, and verify it once more.
 
         A kernel that fails gives a measurement with its outcome and error and no figures.
@@ -92,7 +94,7 @@ class Harness:
             draft = self._measured_kernel(draft, kernel, workload, phases)
         return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
 
-    def measure_again(self, kernel: Kernel, workload: Workload, subject: Subject) -> Measurement:
+    def measure_again(self, kernel: AnyKernel, workload: Workload, subject: Subject) -> Measurement:
         """Measure a kernel that was proved right before; as `measure_kernel`."""
         began = perf_counter()
         phases = _Phases()
@@ -103,7 +105,7 @@ class Harness:
         return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
 
     def _measured_kernel(
-        self, draft: Measurement, kernel: Kernel, workload: Workload, phases: _Phases
+        self, draft: Measurement, kernel: AnyKernel, workload: Workload, phases: _Phases
     ) -> Measurement:
         job = Job.of(kernel, workload, cache=self._cache, timeout_s=self._timeout_s, apart=True)
         try:
@@ -117,7 +119,7 @@ class Harness:
             return replace(draft, outcome=fault.outcome, error=str(fault))
 
     def verify_kernel(
-        self, kernel: Kernel, workload: Workload, subject: Subject
+        self, kernel: AnyKernel, workload: Workload, subject: Subject
     ) -> tuple[Measurement, KernelFault | None]:
         """Prove ``kernel`` right on ``workload``: a measurement without figures, and the fault.
 
@@ -127,7 +129,7 @@ class Harness:
         return self._verified(kernel, workload, subject, _Phases())
 
     def _verified(
-        self, kernel: Kernel, workload: Workload, subject: Subject, phases: _Phases
+        self, kernel: AnyKernel, workload: Workload, subject: Subject, phases: _Phases
     ) -> tuple[Measurement, KernelFault | None]:
         draft = self._draft(
             subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
@@ -235,7 +237,7 @@ def describe_workload(workload: Workload) -> WorkloadInfo:
     )
 
 
-def _describe_kernel(kernel: Kernel, label: str) -> KernelInfo:
+def _describe_kernel(kernel: AnyKernel, label: str) -> KernelInfo:
     origin = kernel.origin
     return KernelInfo(label, kernel.digest, origin.kind, origin.rank, dict(origin.details))
 

@@ -18,7 +18,7 @@ from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.files import keep_for_later
@@ -34,7 +34,7 @@ _FORMAT = 3
 
 def verify(
     device: Device,
-    kernel: Kernel,
+    kernel: AnyKernel,
     workload: Workload,
     *,
     seeds: Sequence[int] = SEEDS,
@@ -69,7 +69,7 @@ def verify(
 
 
 def _errors(
-    device: Device, kernel: Kernel, workload: Workload, seeds: Sequence[int], timeout_s: float
+    device: Device, kernel: AnyKernel, workload: Workload, seeds: Sequence[int], timeout_s: float
 ) -> list[ErrorBound]:
     job = Job.of(kernel, workload, seed=seeds[0], timeout_s=timeout_s)
     errors = []
@@ -214,7 +214,9 @@ def _read_archive(path: Path, _mtime_ns: int, _size: int) -> Reference:
         return dict(stored.items())
 
 
-def _memory_path(device: Device, kernel: Kernel, workload: Workload, seeds: Sequence[int]) -> Path:
+def _memory_path(
+    device: Device, kernel: AnyKernel, workload: Workload, seeds: Sequence[int]
+) -> Path:
     key = [_FORMAT, kernel.digest, workload.digest, list(seeds), sorted(device.describe().items())]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     return cache_dir("verified") / f"{digest}.json"

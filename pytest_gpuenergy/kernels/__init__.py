@@ -1,5 +1,17 @@
 """How it is computed: source text, launches, argument order, origin."""
 
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin, RecordedFigures
+from pytest_gpuenergy.kernels.job import Job
+from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch, Origin, RecordedFigures
+from pytest_gpuenergy.kernels.library import LibraryCall
+from pytest_gpuenergy.kernels.triton import TritonKernel
 
-__all__ = ["Kernel", "Launch", "Origin", "RecordedFigures"]
+__all__ = [
+    "AnyKernel",
+    "Job",
+    "Kernel",
+    "Launch",
+    "LibraryCall",
+    "Origin",
+    "RecordedFigures",
+    "TritonKernel",
+]

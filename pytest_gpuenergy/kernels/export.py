@@ -96,14 +96,10 @@ def launch_header(item: RankedKernel) -> str:
     """The C++ header through which ``driver.cu`` includes and launches this kernel.
 
     Raises:
-        InputError: the kernel is not CUDA text, takes something the driver cannot give, or is of a
-            workload of which the driver has no reference.
+        InputError: the kernel takes something the driver cannot give, or is of a workload of which
+            the driver has no reference.
     """
     kernel, workload = item.kernel, item.workload
-    if kernel.language != "cuda":
-        raise InputError(
-            f"{workload.name} {item.stem} is {kernel.language} text: only CUDA can be exported."
-        )
     reference = _reference(workload)
     parameters = "\n".join(
         f"#define PARAMETER_{name} {value}"

@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.source import plan_of, read_plan
+from msgspec import Struct
+
+from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, Kernel, Kind, Origin
+from pytest_gpuenergy.kernels.library import LibraryCall, Option
+from pytest_gpuenergy.kernels.source import StoredWorkspace, plan_of, read_plan, workspace_of
+from pytest_gpuenergy.kernels.triton import Constant, TritonKernel
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import encode
 
 _PLAN, _SOURCE = "kernel.json", "kernel.cu"
+_LARGEST_BYTES = 16 << 20
 
 
-def write_kernel(folder: Path, kernel: Kernel) -> None:
+class _Kind(Struct, frozen=True):
+    kind: Kind = "cuda"
+
+
+class _Stored(Struct, frozen=True, kw_only=True):
+    sha256: str
+    workspaces: tuple[StoredWorkspace, ...]
+    origin: Origin
+
+
+class _Triton(_Stored, frozen=True, kw_only=True):
+    source: str
+    function: str
+    grid: Dim3
+    arguments: tuple[str, ...]
+    constants: dict[str, Constant]
+    num_warps: int
+    num_stages: int
+
+
+class _Library(_Stored, frozen=True, kw_only=True):
+    entry: str
+    tensors: dict[str, str]
+    options: dict[str, Option]
+
+
+def write_kernel(folder: Path, kernel: AnyKernel) -> None:
     """Write ``kernel`` into ``folder``, unless one is there.
 
     Raises:
@@ -21,15 +55,63 @@ def write_kernel(folder: Path, kernel: Kernel) -> None:
     if (folder / _PLAN).exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / _SOURCE, kernel.source)
+    if isinstance(kernel, Kernel):
+        write_atomically(folder / _SOURCE, kernel.source)
+        content = plan_of(kernel, _SOURCE)
+    else:
+        content = {
+            **kernel.content,
+            "workspaces": [asdict(tensor) for tensor in kernel.workspaces],
+            "origin": asdict(kernel.origin),
+            "sha256": kernel.digest,
+        }
     # The plan goes last: where it is, the source is whole.
-    write_atomically(folder / _PLAN, encode(plan_of(kernel, _SOURCE)))
+    write_atomically(folder / _PLAN, encode(content))
 
 
-def read_kernel(folder: Path) -> Kernel:
+def read_kernel(folder: Path) -> AnyKernel:
     """What `write_kernel` has written.
 
     Raises:
         InputError: it is missing or damaged.
     """
-    return read_plan(folder / _PLAN)
+    path = folder / _PLAN
+    content = read_bytes(path, "kernel", _LARGEST_BYTES)
+    try:
+        kind = decode(content, _Kind).kind
+        if kind == "cuda":
+            return read_plan(path)
+        stored, kernel = _triton(content) if kind == "triton" else _library(content)
+        if stored.sha256 != kernel.digest:
+            raise FormError("its content is not that of its sha256")
+    except FormError as error:
+        raise InputError(
+            f"The kernel {path} cannot be used, because {error}: write it again."
+        ) from None
+    return kernel
+
+
+def _triton(content: bytes) -> tuple[_Stored, AnyKernel]:
+    stored = decode(content, _Triton)
+    return stored, TritonKernel(
+        stored.source,
+        stored.function,
+        stored.grid,
+        stored.arguments,
+        stored.constants,
+        stored.num_warps,
+        stored.num_stages,
+        workspaces=tuple(map(workspace_of, stored.workspaces)),
+        origin=stored.origin,
+    )
+
+
+def _library(content: bytes) -> tuple[_Stored, AnyKernel]:
+    stored = decode(content, _Library)
+    return stored, LibraryCall(
+        stored.entry,
+        stored.tensors,
+        stored.options,
+        workspaces=tuple(map(workspace_of, stored.workspaces)),
+        origin=stored.origin,
+    )

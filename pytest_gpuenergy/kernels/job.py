@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.workloads.workload import IoContract, Scalar, Workload
 
 CacheState = Literal["hot", "cold"]
@@ -34,7 +34,7 @@ class Job:
             depend on one place in memory. An emulated GPU has neither of these effects.
     """
 
-    kernel: Kernel
+    kernel: AnyKernel
     io: IoContract
     seed: int = 0
     cache: CacheState = "hot"
@@ -44,7 +44,7 @@ class Job:
     @classmethod
     def of(
         cls,
-        kernel: Kernel,
+        kernel: AnyKernel,
         workload: Workload,
         *,
         seed: int = 0,

@@ -1,20 +1,21 @@
-"""The `Kernel`: immutable, hashable by content, independent of any device."""
+"""Kernels: immutable, told apart by content, independent of any device."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pytest_gpuenergy.record.amounts import AboveZero
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads.workload import Tensor
 
-Language = Literal["cuda", "triton"]
+Kind = Literal["cuda", "triton", "library"]
 Dim3 = tuple[int, int, int]
 
 # A function, or an instance of a template. It is pasted into C++ text.
@@ -108,40 +109,47 @@ class Origin:
     details: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """Source text with all that is needed to launch it.
+@dataclass(frozen=True, kw_only=True)
+class AnyKernel(ABC):
+    """What a worker process runs on a job's tensors: data, without functions of this process.
 
     Equality and `digest` cover what is executed, not where it comes from.
+
+    Attributes:
+        kind: by which a worker knows how to run it.
+        workspaces: buffers of its own.
+        origin: where it comes from.
     """
 
-    source: str
-    launches: tuple[Launch, ...]
-    language: Language = "cuda"
+    kind: ClassVar[Kind]
     workspaces: tuple[Tensor, ...] = ()
     origin: Origin = field(default=Origin("source"), compare=False)
-    recorded: tuple[RecordedFigures, ...] = field(default=(), compare=False)
 
-    def __post_init__(self) -> None:
-        if not self.launches:
-            raise InputError("A kernel needs at least one launch.")
-        if "\0" in self.source or not self.source.strip():
-            raise InputError("A kernel needs source text; this one is empty or binary.")
-        try:
-            self.source.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"The kernel's text holds half a character at position {error.start}, as JSON can: "
-                "write it as UTF-8."
-            ) from None
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What reports call it unless they are told: not the hash, which each version changes."""
+
+    @property
+    @abstractmethod
+    def content(self) -> Mapping[str, object]:
+        """What is executed, as JSON values, beside the workspaces."""
+
+    @property
+    @abstractmethod
+    def taken(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of tensors, workspaces and scalars, by the function that takes them."""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Python modules that a process needs to run it on a real GPU."""
+        return ()
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the source, language, launches and workspaces, in hexadecimal."""
+        """SHA-256 of the content and the workspaces, in hexadecimal."""
         content = {
-            "source": self.source,
-            "language": self.language,
-            "launches": [asdict(launch) for launch in self.launches],
+            **self.content,
             "workspaces": [asdict(tensor) for tensor in self.workspaces],
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -153,12 +161,12 @@ class Kernel:
             KernelFault: ``constraints``, when a launch takes something else.
         """
         known = [*tensors, *(space.name for space in self.workspaces), *scalars]
-        for launch in self.launches:
-            for name in launch.arguments:
+        for function, names in self.taken.items():
+            for name in names:
                 if name not in known:
                     raise KernelFault(
                         "constraints",
-                        f"{launch.entry} takes an argument {name!r}, which is no tensor, workspace "
+                        f"{function} takes an argument {name!r}, which is no tensor, workspace "
                         f"or scalar (there are {', '.join(known)}).",
                     )
 
@@ -166,3 +174,57 @@ class Kernel:
     def short_digest(self) -> str:
         """The first twelve characters of `digest`, for people."""
         return self.digest[:12]
+
+
+@dataclass(frozen=True)
+class Kernel(AnyKernel):
+    """CUDA text with all that is needed to launch it.
+
+    Attributes:
+        source: the text.
+        launches: of its functions, one after another.
+        recorded: what it took on real GPUs.
+    """
+
+    kind = "cuda"
+    source: str
+    launches: tuple[Launch, ...]
+    recorded: tuple[RecordedFigures, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.launches:
+            raise InputError("A kernel needs at least one launch.")
+        check_source(self.source)
+
+    @property
+    def label(self) -> str:
+        return self.launches[0].entry
+
+    @property
+    def content(self) -> Mapping[str, object]:
+        launches = [asdict(launch) for launch in self.launches]
+        return {"source": self.source, "language": self.kind, "launches": launches}
+
+    @property
+    def taken(self) -> Mapping[str, tuple[str, ...]]:
+        taken: dict[str, tuple[str, ...]] = {}
+        for launch in self.launches:
+            taken[launch.entry] = (*taken.get(launch.entry, ()), *launch.arguments)
+        return taken
+
+
+def check_source(source: str) -> None:
+    """See that a kernel's source is text.
+
+    Raises:
+        InputError: it is empty, binary, or cannot be written as UTF-8.
+    """
+    if "\0" in source or not source.strip():
+        raise InputError("A kernel needs source text; this one is empty or binary.")
+    try:
+        source.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"The kernel's text holds half a character at position {error.start}, as JSON can: "
+            "write it as UTF-8."
+        ) from None

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from pytest_gpuenergy.kernels.kernel import (
     Dim3,
     Kernel,
-    Language,
     Launch,
     Origin,
     RecordedFigures,
@@ -32,7 +31,9 @@ _DTYPES = frozenset(["bool", "float16", "float32", "float64", *_INTEGERS])
 _TEXT_SIGN = re.compile(r"[\n{};]|__global__")
 
 
-class _Workspace(Struct, frozen=True):
+class StoredWorkspace(Struct, frozen=True):
+    """A workspace as files have it."""
+
     name: str
     shape: tuple[Annotated[int, Meta(ge=1)], ...]
     dtype: str
@@ -41,9 +42,9 @@ class _Workspace(Struct, frozen=True):
 class _Plan(Struct, frozen=True):
     source: str
     sha256: str
-    language: Language
+    language: Literal["cuda"]
     launches: tuple[Launch, ...]
-    workspaces: tuple[_Workspace, ...]
+    workspaces: tuple[StoredWorkspace, ...]
     origin: Origin
     recorded: tuple[RecordedFigures, ...]
 
@@ -108,7 +109,7 @@ def plan_of(kernel: Kernel, source_name: str) -> dict[str, Any]:
         "schema_version": PLAN_VERSION,
         "source": source_name,
         "sha256": kernel.digest,
-        "language": kernel.language,
+        "language": kernel.kind,
         "launches": [asdict(launch) for launch in kernel.launches],
         "workspaces": [asdict(tensor) for tensor in kernel.workspaces],
         "origin": {
@@ -137,8 +138,7 @@ def read_plan(path: Path) -> Kernel:
         kernel = Kernel(
             source=_read_text(_beside(path, plan.source), "kernel source"),
             launches=plan.launches,
-            language=plan.language,
-            workspaces=tuple(map(_workspace, plan.workspaces)),
+            workspaces=tuple(map(workspace_of, plan.workspaces)),
             origin=plan.origin,
             recorded=plan.recorded,
         )
@@ -206,7 +206,12 @@ def _decoded(path: Path, text: str) -> _Plan:
         raise InputError(f"In the launch plan {path}: {error}") from None
 
 
-def _workspace(found: _Workspace) -> Tensor:
+def workspace_of(found: StoredWorkspace) -> Tensor:
+    """The tensor.
+
+    Raises:
+        FormError: its type is not understood.
+    """
     if found.dtype not in _DTYPES:
         raise FormError(f"a workspace is of type {shown(found.dtype)}")
     return Tensor(found.name, found.shape, found.dtype, "workspace")

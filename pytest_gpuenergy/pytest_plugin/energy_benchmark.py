@@ -16,7 +16,7 @@ from pytest_gpuenergy.engine.callable_check import CallableCheck
 from pytest_gpuenergy.engine.harness import Subject, describe_workload
 from pytest_gpuenergy.engine.results import expect
 from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.labels import item_label, kernel_label
 from pytest_gpuenergy.pytest_plugin.session import Session
@@ -41,7 +41,7 @@ class EnergyBenchmark:
 
     def __call__(
         self,
-        subject: Kernel | Callable[..., Any],
+        subject: AnyKernel | Callable[..., Any],
         *args: object,
         workload: Workload | None = None,
         reference: object = None,
@@ -52,7 +52,8 @@ class EnergyBenchmark:
         """Verify, measure, record.
 
         Args:
-            subject: a `Kernel`, or a callable that launches work on the current CUDA stream.
+            subject: a `Kernel`, `TritonKernel` or `LibraryCall`, or a callable that launches work
+                on the current CUDA stream.
             args: the callable's arguments.
             workload: what is computed; needed for a kernel. A callable's measurement is named
                 after it, or else after the item.
@@ -89,7 +90,7 @@ class EnergyBenchmark:
                 session.apply(CURRENT)
             label = label or self._default_label(subject, workload)
             named = Subject(self._item.nodeid, label, self._setpoint, session.enforced())
-            if isinstance(subject, Kernel):
+            if isinstance(subject, AnyKernel):
                 measurement = self._kernel(subject, workload, named)
             else:
                 info = WorkloadInfo(self._item.name, {}, flops, 0)
@@ -103,7 +104,7 @@ class EnergyBenchmark:
                 flags = (*session.judge_setpoint(), *session.anchors.flags(named))
                 measurement = measurement.flagged(*flags)
             session.keep(measurement)
-            if isinstance(subject, Kernel):
+            if isinstance(subject, AnyKernel):
                 session.anchors.add(named, measurement, subject, workload)
             else:
                 session.anchors.add(named, measurement)
@@ -119,7 +120,7 @@ class EnergyBenchmark:
         pytest.fail(problem, pytrace=False)
 
     def _default_label(
-        self, subject: Kernel | Callable[..., Any], workload: Workload | None
+        self, subject: AnyKernel | Callable[..., Any], workload: Workload | None
     ) -> str:
         label = kernel_label(subject)
         if workload is None:  # it is named after the item, parameters included
@@ -131,9 +132,11 @@ class EnergyBenchmark:
         identity = named.identity(workload, self._session.options.cache)
         self._session.identities.claim(identity, named.node_id)
 
-    def _kernel(self, kernel: Kernel, workload: Workload | None, named: Subject) -> Measurement:
+    def _kernel(self, kernel: AnyKernel, workload: Workload | None, named: Subject) -> Measurement:
         if workload is None:
             raise InputError("energy_benchmark needs workload=... to prove a kernel right.")
+        if reason := self._session.device.refusal(kernel):
+            pytest.skip(reason)
         if (folder := self._session.options.export_folder) is not None:
             self._export(kernel, workload, named, folder)
         self._claim(named, workload.name)
@@ -152,7 +155,9 @@ class EnergyBenchmark:
                 "make room, or raise its limits."
             ) from None
 
-    def _export(self, kernel: Kernel, workload: Workload, named: Subject, folder: Path) -> NoReturn:
+    def _export(
+        self, kernel: AnyKernel, workload: Workload, named: Subject, folder: Path
+    ) -> NoReturn:
         from pytest_gpuenergy.ab.exhibit import export, export_failure
 
         draft, fault = self._session.harness.verify_kernel(kernel, workload, named)
@@ -224,9 +229,9 @@ class EnergyBenchmark:
 
 
 def _check_arguments(
-    subject: Kernel | Callable[..., Any], reference: object, bound: object, label: object
+    subject: AnyKernel | Callable[..., Any], reference: object, bound: object, label: object
 ) -> None:
-    if isinstance(subject, Kernel) and reference is not None:
+    if isinstance(subject, AnyKernel) and reference is not None:
         raise InputError(
             "energy_benchmark has a kernel and reference=: a kernel's reference belongs to its "
             "workload, such as compute in Contract(name, contract, compute)."

@@ -6,22 +6,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
 
 if TYPE_CHECKING:
     import pytest
 
 
-def kernel_label(subject: Kernel | Callable[..., Any]) -> str:
-    """``k01`` from a kernel's rank, or else the entry point of its first launch; a callable's name.
+def kernel_label(subject: AnyKernel | Callable[..., Any]) -> str:
+    """``k01`` from a kernel's rank, or else its function's name; a callable's name.
 
     Not the hash: the next version of the kernel must be found under the same name.
     """
-    if not isinstance(subject, Kernel):
+    if not isinstance(subject, AnyKernel):
         return str(getattr(subject, "__name__", "callable"))
     rank = subject.origin.rank
-    return subject.launches[0].entry if rank is None else f"k{rank:02d}"
+    return subject.label if rank is None else f"k{rank:02d}"
 
 
 def item_label(item: pytest.Item, label: str, workload: str, setpoint: Setpoint) -> str:

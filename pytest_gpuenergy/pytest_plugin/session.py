@@ -20,7 +20,7 @@ from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.identity import git_revision_of, run_info
 from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.gate.identity import Identities
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
@@ -194,7 +194,7 @@ class Session:
         return self._anchors
 
     def recall_anchor(
-        self, subject: Subject, known: Measurement, kernel: Kernel, workload: Workload
+        self, subject: Subject, known: Measurement, kernel: AnyKernel, workload: Workload
     ) -> None:
         """Tell the anchors of an item of the run being resumed."""
         assert self._earlier is not None

@@ -149,11 +149,6 @@ def test_a_workload_whose_name_is_other_text_is_refused(tmp_path: Path, name: st
     assert not (tmp_path / "out").exists()
 
 
-def test_only_cuda_text_is_exported() -> None:
-    with pytest.raises(InputError, match="is triton text"):
-        launch_header(replace(ITEM, kernel=replace(ITEM.kernel, language="triton")))
-
-
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty"):

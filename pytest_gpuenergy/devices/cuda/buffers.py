@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Bytes
 from pytest_gpuenergy.devices.places import pieces, pool_bytes, scattered
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import Tensor
 
@@ -26,7 +26,7 @@ class CudaBuffers:
         arenas: of its tensors, by name.
     """
 
-    def __init__(self, cupy: Any, kernel: Kernel, arenas: Mapping[str, Arena]) -> None:
+    def __init__(self, cupy: Any, kernel: AnyKernel, arenas: Mapping[str, Arena]) -> None:
         self._cupy = cupy
         self._kernel = kernel
         self._arenas = arenas

@@ -21,7 +21,7 @@ from pytest_gpuenergy.devices.device import (
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
 from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError
@@ -70,11 +70,18 @@ class CudaDevice(Device):
         self._worker_has_repeated = False
         self._with_context: int | None = None  # the worker that has one, by number
 
-    def prepare(self, kernels: Sequence[Kernel]) -> None:
-        for kernel in kernels:
-            self._compilers().submit(kernel)
+    def refusal(self, kernel: AnyKernel) -> str | None:
+        missing = [module for module in kernel.modules if find_spec(module) is None]
+        if not missing:
+            return None
+        return f"{kernel.label} needs {missing[0]}, which is not installed: pip install it."
 
-    def compile(self, kernel: Kernel) -> None:
+    def prepare(self, kernels: Sequence[AnyKernel]) -> None:
+        for kernel in kernels:
+            if isinstance(kernel, Kernel):
+                self._compilers().submit(kernel)
+
+    def compile(self, kernel: AnyKernel) -> None:
         self._binary(kernel)
 
     @contextmanager
@@ -128,13 +135,16 @@ class CudaDevice(Device):
             self._pool = CompilerPool(self.architecture, cache_dir("cubin"))
         return self._pool
 
-    def _compiled(self, job: Job, arenas: Mapping[str, Arena]) -> Binary:
+    def _compiled(self, job: Job, arenas: Mapping[str, Arena]) -> Binary | None:
         job.kernel.check_arguments(arenas, job.scalars)
         return self._binary(job.kernel)
 
-    def _binary(self, kernel: Kernel) -> Binary:
-        if kernel.language != "cuda":
-            raise KernelFault("compile", f"{kernel.language} text is launched as a callable.")
+    def _binary(self, kernel: AnyKernel) -> Binary | None:
+        """What NVRTC has compiled; None for a kernel that the worker makes ready itself."""
+        if reason := self.refusal(kernel):
+            raise KernelFault("constraints", reason)
+        if not isinstance(kernel, Kernel):
+            return None
         return self._compilers().submit(kernel).result()
 
     def _renew_worker(self) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import TypeVar
 
 from pytest_gpuenergy.devices.cache import sets_needed
+from pytest_gpuenergy.devices.cuda.binders import Launcher, bind
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary
@@ -44,7 +43,7 @@ class CudaRunner:
         self._repeater: GraphRepeater | None = None
         self._relaunch: CudaRelaunch | None = None
 
-    def run_once(self, job: Job, binary: Binary, arenas: Mapping[str, Arena]) -> None:
+    def run_once(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
         """Run the kernel once, in place on the arenas; workspaces are checked for overruns."""
 
         def run() -> None:
@@ -57,7 +56,7 @@ class CudaRunner:
 
         self._guarded(run)
 
-    def load(self, job: Job, binary: Binary, arenas: Mapping[str, Arena]) -> None:
+    def load(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
         """Load the kernel with its buffers, ready for `start`; what was loaded before is freed."""
 
         def load() -> None:
@@ -128,31 +127,15 @@ class CudaRunner:
         return self._relaunch
 
     def _bind(
-        self, job: Job, binary: Binary, buffers: BufferSet, arenas: Mapping[str, Arena]
-    ) -> Callable[[], None]:
+        self, job: Job, binary: Binary | None, buffers: BufferSet, arenas: Mapping[str, Arena]
+    ) -> Launcher:
         """A function that launches the kernel once on the current stream."""
-        module = self._cupy.RawModule(path=str(binary.path))
         sizes = {name: arena.tensor.nbytes for name, arena in arenas.items()}
         sizes |= {space.name: space.nbytes for space in job.kernel.workspaces}
-        values: dict[str, Any] = {
+        payloads = {
             name: image[GUARD_BYTES : GUARD_BYTES + sizes[name]] for name, image in buffers.items()
         }
-        values |= {
-            name: np.dtype(scalar.dtype).type(scalar.value) for name, scalar in job.scalars.items()
-        }
-        plan = []
-        for launch in job.kernel.launches:
-            function = module.get_function(binary.symbols[launch.entry])
-            if launch.shared_bytes > 48 * 1024:
-                function.max_dynamic_shared_size_bytes = launch.shared_bytes
-            arguments = tuple(values[name] for name in launch.arguments)
-            plan.append((function, launch.grid, launch.block, arguments, launch.shared_bytes))
-
-        def enqueue() -> None:
-            for function, grid, block, arguments, shared_bytes in plan:
-                function(grid, block, arguments, shared_mem=shared_bytes)
-
-        return enqueue
+        return bind(self._cupy, job, binary, payloads)
 
     def _guarded(self, action: Callable[[], _T]) -> _T:
         cupy = self._cupy
@@ -173,7 +156,7 @@ class CudaRunner:
             raise KernelFault(outcome, f"CUDA: {said}.") from None
 
 
-def _in_turn(actions: Sequence[Callable[[], None]]) -> Callable[[], None]:
+def _in_turn(actions: Sequence[Launcher]) -> Launcher:
     """A function that does one of ``actions`` at each call, in a circle."""
     turns = cycle(actions)
     return lambda: next(turns)()

@@ -37,7 +37,7 @@ from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic, TrafficCac
 from pytest_gpuenergy.devices.emulated.toolchain import build_version, find_compiler
 from pytest_gpuenergy.devices.places import placements
 from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.workloads.workload import Scalar
@@ -132,31 +132,37 @@ class EmulatedDevice(Device):
         self._faults.append(self.state.inject(Fault.of(what, value)))
         return self._faults[-1]
 
-    def prepare(self, kernels: Sequence[Kernel]) -> None:
-        self._runner.prepare(kernels)
+    def refusal(self, kernel: AnyKernel) -> str | None:
+        if isinstance(kernel, Kernel):
+            return None
+        return f"{kernel.label} needs a real GPU: the emulated one runs CUDA text only."
 
-    def compile(self, kernel: Kernel) -> None:
-        self._runner.compile(kernel)
+    def prepare(self, kernels: Sequence[AnyKernel]) -> None:
+        self._runner.prepare([kernel for kernel in kernels if isinstance(kernel, Kernel)])
+
+    def compile(self, kernel: AnyKernel) -> None:
+        self._runner.compile(self._text(kernel))
 
     @contextlib.contextmanager
     def load(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[Loaded]:
         """Make the kernel ready to run on the host; before its first run ever, look for races."""
-        check_geometry(job.kernel, self.profile)
-        check_memory(job.kernel, arenas, self.profile)
+        kernel = self._text(job.kernel)
+        check_geometry(kernel, self.profile)
+        check_memory(kernel, arenas, self.profile)
 
         def before() -> None:
             strike(self.state)
             self._profiled(job, arenas)
 
         def program() -> AbstractContextManager[HostProgram]:
-            return self._runner.open(job.kernel, arenas, job.scalars, timeout_s=job.timeout_s)
+            return self._runner.open(kernel, arenas, job.scalars, timeout_s=job.timeout_s)
 
         with contextlib.ExitStack() as stack:
             yield HostKernel(before, program, stack)
 
     @contextlib.contextmanager
     def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
-        kernel, cache = job.kernel, job.cache
+        kernel, cache = self._text(job.kernel), job.cache
         check_geometry(kernel, self.profile)
         check_memory(kernel, arenas, self.profile)
         strike(self.state)
@@ -202,13 +208,19 @@ class EmulatedDevice(Device):
         for state in self._states:
             state.close()
 
+    def _text(self, kernel: AnyKernel) -> Kernel:
+        if not isinstance(kernel, Kernel):
+            raise KernelFault("constraints", str(self.refusal(kernel)))
+        return kernel
+
     def _profiled(self, job: Job, arenas: Mapping[str, Arena]) -> tuple[Traffic, ...]:
+        kernel = self._text(job.kernel)
         # A kernel that raced has no profile, so it is looked at, and fails, each time.
         return self._traffic.traffic(
-            job.kernel,
+            kernel,
             lambda: (
                 self._runner.check_races(
-                    job.kernel, arenas, job.scalars, timeout_s=job.timeout_s
+                    kernel, arenas, job.scalars, timeout_s=job.timeout_s
                 ).traffic
             ),
         )

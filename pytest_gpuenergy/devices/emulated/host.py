@@ -169,10 +169,6 @@ class HostRunner:
         return future.result()
 
     def _build(self, kernel: Kernel, variant: str) -> Path:
-        if kernel.language != "cuda":
-            raise KernelFault(
-                "compile", f"{kernel.language} text cannot run on the emulated GPU: give CUDA C++."
-            )
         entries = entries_of(kernel)
         text = translate(kernel.source, entries)
         tools = self._toolchain()

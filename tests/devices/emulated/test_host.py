@@ -669,12 +669,6 @@ def test_faults_of_prepared_kernels_surface_when_they_are_compiled(runner):
         runner.compile(bad)
 
 
-def test_triton_text_is_refused(runner):
-    kernel = Kernel("pass", (Launch("k", (1, 1, 1), (1, 1, 1), ()),), language="triton")
-    with _fault("compile", "triton text cannot run"):
-        runner.compile(kernel)
-
-
 def test_the_compiler_named_by_cxx_comes_first(monkeypatch, tmp_path):
     mine = tmp_path / "my-g++"
     mine.write_text("#!/bin/sh\n")

@@ -1,0 +1,165 @@
+"""How each kind of kernel becomes a function that launches it once: for the worker process."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pytest_gpuenergy.devices.cuda.nvrtc import Binary
+from pytest_gpuenergy.kernels.job import Job
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.library import LibraryCall, Option
+from pytest_gpuenergy.kernels.triton import TritonKernel
+from pytest_gpuenergy.support.errors import KernelFault, Outcome
+from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.paths import cache_dir
+
+Launcher = Callable[[], object]
+"""Launches a kernel once on the current stream of CuPy and, where it is imported, of PyTorch."""
+
+# By class, as their modules are not imported here.
+_OUTCOMES: Mapping[str, Outcome] = {
+    "CompilationError": "compile",
+    "CompileTimeAssertionFailure": "compile",
+    "UnsupportedLanguageConstruct": "compile",
+    "PTXASError": "compile",
+    "OutOfResources": "constraints",
+    "OutOfMemoryError": "constraints",
+}
+
+
+def bind(cupy: Any, job: Job, binary: Binary | None, payloads: Mapping[str, Any]) -> Launcher:
+    """A function that launches the job's kernel once.
+
+    Args:
+        cupy: the module.
+        job: whose kernel it is.
+        binary: of CUDA text.
+        payloads: the bytes of tensors and workspaces by name, as arrays of CuPy.
+
+    Raises:
+        KernelFault: the kernel cannot be loaded; the function raises it too.
+    """
+    return _BINDERS[job.kernel.kind](cupy, job, binary, payloads)
+
+
+def _bind_cuda(cupy: Any, job: Job, binary: Binary | None, payloads: Mapping[str, Any]) -> Launcher:
+    kernel = job.kernel
+    assert isinstance(kernel, Kernel)
+    assert binary is not None
+    module = cupy.RawModule(path=str(binary.path))
+    values = {**payloads, **_scalars(job)}
+    plan = []
+    for launch in kernel.launches:
+        function = module.get_function(binary.symbols[launch.entry])
+        if launch.shared_bytes > 48 * 1024:
+            function.max_dynamic_shared_size_bytes = launch.shared_bytes
+        arguments = tuple(values[name] for name in launch.arguments)
+        plan.append((function, launch.grid, launch.block, arguments, launch.shared_bytes))
+
+    def enqueue() -> None:
+        for function, grid, block, arguments, shared_bytes in plan:
+            function(grid, block, arguments, shared_mem=shared_bytes)
+
+    return enqueue
+
+
+def _bind_triton(
+    _cupy: Any, job: Job, _binary: Binary | None, payloads: Mapping[str, Any]
+) -> Launcher:
+    kernel = job.kernel
+    assert isinstance(kernel, TritonKernel)
+    function = _triton_function(kernel.source, kernel.function)
+    scalars = {name: value.item() for name, value in _scalars(job).items()}
+    values = {**_torch_tensors(job, payloads), **scalars}
+    arguments = [values[name] for name in kernel.arguments]
+    how = {**kernel.constants, "num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+    return lambda: _explained(lambda: function[kernel.grid](*arguments, **how))
+
+
+def _bind_library(
+    _cupy: Any, job: Job, _binary: Binary | None, payloads: Mapping[str, Any]
+) -> Launcher:
+    call = job.kernel
+    assert isinstance(call, LibraryCall)
+    tensors = _torch_tensors(job, payloads)
+    given = {parameter: tensors[name] for parameter, name in call.tensors.items()}
+    launcher = LIBRARY[call.entry](given, call.all_options)
+    return lambda: _explained(launcher)
+
+
+def _torch_matmul(tensors: Mapping[str, Any], options: Mapping[str, Option]) -> Launcher:
+    import torch
+
+    def multiply() -> None:
+        torch.backends.cuda.matmul.allow_tf32 = options["allow_tf32"]
+        torch.matmul(tensors["input"], tensors["other"], out=tensors["out"])
+
+    return multiply
+
+
+LIBRARY: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Option]], Launcher]] = {
+    "torch.matmul": _torch_matmul,
+}
+"""What makes a call of each of `LIBRARY_ENTRIES`."""
+
+_BINDERS: Mapping[str, Callable[[Any, Job, Binary | None, Mapping[str, Any]], Launcher]] = {
+    "cuda": _bind_cuda,
+    "triton": _bind_triton,
+    "library": _bind_library,
+}
+
+
+def _scalars(job: Job) -> dict[str, Any]:
+    return {name: np.dtype(one.dtype).type(one.value) for name, one in job.scalars.items()}
+
+
+def _torch_tensors(job: Job, payloads: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors of PyTorch in the memory of the payloads, by name."""
+    import torch
+
+    return {
+        tensor.name: torch.as_tensor(
+            payloads[tensor.name].view(np.dtype(tensor.dtype)).reshape(tensor.shape), device="cuda"
+        )
+        for tensor in (*job.io.tensors, *job.kernel.workspaces)
+    }
+
+
+@functools.lru_cache(maxsize=1)  # the sets of buffers share it
+def _triton_function(source: str, name: str) -> Any:
+    # Triton reads the text of the function from the module's file.
+    path = cache_dir("triton") / f"{hashlib.sha256(source.encode()).hexdigest()}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, source)
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:
+        raise KernelFault("compile", f"The Triton module does not load: {_said(error)}.") from None
+    function = getattr(module, name, None)
+    if not hasattr(function, "__getitem__"):
+        raise KernelFault("compile", f"The Triton module has no function {name!r} with triton.jit.")
+    return function
+
+
+def _explained(launch: Launcher) -> None:
+    try:
+        launch()
+    except Exception as error:
+        names = [kind.__name__ for kind in type(error).__mro__]
+        outcomes: list[Outcome] = [_OUTCOMES[name] for name in names if name in _OUTCOMES]
+        raise KernelFault(outcomes[0] if outcomes else "runtime", f"{_said(error)}.") from None
+
+
+def _said(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {' '.join(line.strip() for line in lines)}".rstrip(".: ")

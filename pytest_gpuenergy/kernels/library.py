@@ -1,0 +1,96 @@
+"""A call of a library's function, as data: the worker process makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.support.errors import InputError
+
+Option = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class LibraryEntry:
+    """What a function of a library takes.
+
+    Attributes:
+        parameters: the tensors.
+        options: values of the options that a call does not give; of the same types as those.
+        modules: Python modules that it needs.
+    """
+
+    parameters: tuple[str, ...]
+    options: Mapping[str, Option]
+    modules: tuple[str, ...]
+
+
+LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
+    "torch.matmul": LibraryEntry(("input", "other", "out"), {"allow_tf32": False}, ("torch",)),
+}
+"""By the name that a `LibraryCall` gives."""
+
+
+@dataclass(frozen=True)
+class LibraryCall(AnyKernel):
+    """A call of one of `LIBRARY_ENTRIES` with a job's tensors.
+
+    Attributes:
+        entry: name of the function, such as ``torch.matmul``.
+        tensors: name of the tensor for each parameter.
+        options: other arguments; what is left out has the entry's own value.
+
+    Raises:
+        InputError: the entry is not known, or does not take these.
+    """
+
+    kind = "library"
+    entry: str
+    tensors: Mapping[str, str] = field(hash=False)
+    options: Mapping[str, Option] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        known = LIBRARY_ENTRIES.get(self.entry)
+        if known is None:
+            raise InputError(
+                f"There is no library entry {self.entry!r}: give one of "
+                f"{', '.join(LIBRARY_ENTRIES)}."
+            )
+        if set(self.tensors) != set(known.parameters):
+            raise InputError(
+                f"{self.entry} takes the tensors {', '.join(known.parameters)}, not "
+                f"{', '.join(self.tensors) or 'none'}."
+            )
+        for name, value in self.options.items():
+            if type(value) is not type(known.options.get(name)):
+                raise InputError(
+                    f"{self.entry} does not take {name}={value!r}: its options are "
+                    f"{', '.join(f'{n}={v!r}' for n, v in known.options.items())}."
+                )
+
+    @property
+    def label(self) -> str:
+        return self.entry
+
+    @property
+    def all_options(self) -> Mapping[str, Option]:
+        """The options with those that are not given."""
+        return {**LIBRARY_ENTRIES[self.entry].options, **self.options}
+
+    @property
+    def content(self) -> Mapping[str, object]:
+        return {
+            "kind": self.kind,
+            "entry": self.entry,
+            "tensors": dict(self.tensors),
+            "options": dict(self.all_options),
+        }
+
+    @property
+    def taken(self) -> Mapping[str, tuple[str, ...]]:
+        return {self.entry: tuple(self.tensors.values())}
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return LIBRARY_ENTRIES[self.entry].modules

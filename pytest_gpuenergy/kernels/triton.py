@@ -1,0 +1,92 @@
+"""A Triton function with its constants, as data: the worker process compiles and launches it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, check_source
+from pytest_gpuenergy.support.errors import InputError
+
+Constant = bool | int | float | str
+_MOST_WARPS = 32  # of a block
+
+
+@dataclass(frozen=True)
+class TritonKernel(AnyKernel):
+    """A function of a Python module, decorated with ``triton.jit``.
+
+    The module's text is run in the worker process, on real GPUs only. It is arbitrary Python:
+    run no text that you would not run yourself.
+
+    Attributes:
+        source: text of the module, with its imports.
+        function: name of the function.
+        grid: programs in x, y and z.
+        arguments: names of tensors, workspaces and scalars, in the order of the parameters.
+        constants: values of the parameters that are ``tl.constexpr``, by name.
+        num_warps: of a program; a power of two.
+        num_stages: of software pipelines.
+
+    Raises:
+        InputError: one of them cannot be used.
+    """
+
+    kind = "triton"
+    source: str
+    function: str
+    grid: Dim3
+    arguments: tuple[str, ...]
+    constants: Mapping[str, Constant] = field(default_factory=dict, hash=False)
+    num_warps: int = 4
+    num_stages: int = 3
+
+    def __post_init__(self) -> None:
+        check_source(self.source)
+        if not self.function.isidentifier():
+            raise InputError(f"A Triton kernel's function {self.function!r} is no name.")
+        if len(self.grid) != 3 or any(type(d) is not int or d < 1 for d in self.grid):
+            raise InputError(
+                f"The grid of {self.function!r} must be three positive integers, not {self.grid!r}."
+            )
+        if self.num_warps not in [1 << k for k in range(_MOST_WARPS.bit_length())]:
+            raise InputError(
+                f"num_warps of {self.function!r} must be a power of two up to {_MOST_WARPS}, not "
+                f"{self.num_warps!r}."
+            )
+        if type(self.num_stages) is not int or self.num_stages < 1:
+            raise InputError(
+                f"num_stages of {self.function!r} must be a positive integer, not "
+                f"{self.num_stages!r}."
+            )
+        for name, value in self.constants.items():
+            if not isinstance(value, Constant):
+                raise InputError(
+                    f"The constant {name!r} of {self.function!r} must be a number or a text, not "
+                    f"{value!r}."
+                )
+
+    @property
+    def label(self) -> str:
+        return self.function
+
+    @property
+    def content(self) -> Mapping[str, object]:
+        return {
+            "kind": self.kind,
+            "source": self.source,
+            "function": self.function,
+            "grid": list(self.grid),
+            "arguments": list(self.arguments),
+            "constants": dict(self.constants),
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+        }
+
+    @property
+    def taken(self) -> Mapping[str, tuple[str, ...]]:
+        return {self.function: self.arguments}
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return ("triton", "torch")

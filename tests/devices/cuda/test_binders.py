@@ -1,0 +1,181 @@
+"""Kernels of each kind in the worker, with the host's memory and a fake Triton and PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from host_cupy import HostGpu, host_gpu
+from test_relaunch import Worker
+
+from pytest_gpuenergy.devices.cuda import binders
+from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda.device import CudaDevice
+from pytest_gpuenergy.engine.arena_check import check_again
+from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.kernels import AnyKernel, Job, LibraryCall, TritonKernel
+from pytest_gpuenergy.kernels.library import LIBRARY_ENTRIES
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
+
+N = 32
+SCALE = Contract(
+    "scale",
+    (Tensor("x", (N,), "float32", "input"), Tensor("y", (N,), "float32", "output")),
+    lambda inputs: {"y": 6 * inputs["x"]},
+    values=(Scalar("a", "float32", 3.0),),
+)
+MATMUL = Contract(
+    "matmul",
+    (
+        Tensor("a", (4, 8), "float32", "input"),
+        Tensor("b", (8, 3), "float32", "input"),
+        Tensor("c", (4, 3), "float32", "output"),
+    ),
+    lambda inputs: {"c": inputs["a"] @ inputs["b"]},
+    reduction_length=8,
+)
+SOURCE = """
+import triton
+
+@triton.jit
+def scale(x, y, a, TWICE):
+    y[:] = a * x * (2 if TWICE else 1)
+"""
+TRITON = TritonKernel(SOURCE, "scale", (1, 1, 1), ("x", "y", "a"), {"TWICE": True})
+CALL = LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"})
+
+
+class Jit:
+    """A Triton function that is a Python function, launched by the GPU that is this process."""
+
+    gpu: HostGpu
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
+        assert grid == (1, 1, 1)
+
+        def launch(*arguments: Any, num_warps: int, num_stages: int, **constants: Any) -> None:
+            assert (num_warps, num_stages) == (4, 3)
+            launch_on(self.gpu, lambda: self._function(*arguments, **constants))
+
+        return launch
+
+
+def launch_on(gpu: HostGpu, action: Any) -> None:
+    gpu._launch(None, None, (action,))
+
+
+@contextmanager
+def fakes(monkeypatch: pytest.MonkeyPatch, matmul: Any = np.matmul) -> Iterator[None]:
+    with host_gpu(lambda action: action()) as gpu:
+
+        def run(a: Any, b: Any, out: Any) -> None:
+            launch_on(gpu, lambda: matmul(a, b, out=out))
+
+        torch = SimpleNamespace(
+            as_tensor=lambda array, device: array,  # noqa: ARG005
+            matmul=run,
+            backends=SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace())),
+            cuda=SimpleNamespace(
+                stream=lambda _: nullcontext(), ExternalStream=lambda pointer: pointer
+            ),
+        )
+        monkeypatch.setattr(Jit, "gpu", gpu, raising=False)
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(jit=Jit))
+        binders._triton_function.cache_clear()
+        yield
+        binders._triton_function.cache_clear()
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
+    monkeypatch.setattr(cuda, "Worker", Worker)
+    monkeypatch.setattr(cuda, "find_spec", lambda _: object())
+    nvml: Any = SimpleNamespace(nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0))
+    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
+    return CudaDevice(nvml, gpu)
+
+
+def test_each_library_entry_has_what_calls_it() -> None:
+    assert binders.LIBRARY.keys() == LIBRARY_ENTRIES.keys()
+
+
+@pytest.mark.parametrize(("kernel", "workload"), [(TRITON, SCALE), (CALL, MATMUL)])
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_kernel_is_verified_repeated_and_verified_again(
+    device: CudaDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    kernel: AnyKernel,
+    workload: Contract,
+    apart: bool,
+) -> None:
+    with fakes(monkeypatch), arenas_for(workload, seed=0) as arenas:
+        verify(device, kernel, workload)
+        check = check_of(workload, arenas, seed=0)
+        with device.repeat(Job.of(kernel, workload, apart=apart), arenas) as repeater:
+            repeater.start()
+            assert repeater.stop().launches[-1] > 0
+            check_again(repeater, check)
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome", "words"),
+    [
+        ("def scale(", "compile", "does not load: SyntaxError"),
+        ("def scale(): pass", "compile", "no function 'scale' with triton.jit"),
+        (SOURCE.replace("a * x", "b * x"), "runtime", "NameError: name 'b'"),
+        (
+            f"class OutOfResources(Exception): pass\n{SOURCE}    raise OutOfResources('shared')",
+            "constraints",
+            "OutOfResources: shared",
+        ),
+        (SOURCE.replace("a * x", "x"), "correctness", "wrong"),
+    ],
+)
+def test_what_goes_wrong_in_a_triton_kernel_is_a_fault(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch, source: str, outcome: str, words: str
+) -> None:
+    kernel = TritonKernel(source, "scale", (1, 1, 1), TRITON.arguments, TRITON.constants)
+    with fakes(monkeypatch), pytest.raises(KernelFault, match=words) as fault:
+        verify(device, kernel, SCALE)
+    assert fault.value.outcome == outcome
+
+
+def test_a_library_call_that_stops_working_is_found(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def matmul(a: Any, b: Any, out: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls < 6:
+            np.matmul(a, b, out=out)
+
+    with fakes(monkeypatch, matmul), arenas_for(MATMUL, seed=0) as arenas:
+        verify(device, CALL, MATMUL)
+        check = check_of(MATMUL, arenas, seed=0)
+        with device.repeat(Job.of(CALL, MATMUL), arenas) as repeater:
+            repeater.start()
+            repeater.stop()
+            with pytest.raises(KernelFault, match="Right at first and wrong after"):
+                check_again(repeater, check)
+
+
+def test_without_its_modules_a_kernel_is_refused(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "find_spec", lambda name: None if name == "triton" else object())
+    assert device.refusal(CALL) is None
+    with pytest.raises(KernelFault, match="scale needs triton, which is not installed") as fault:
+        device.compile(TRITON)
+    assert fault.value.outcome == "constraints"
