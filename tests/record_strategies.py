@@ -106,6 +106,7 @@ def measurements(draw: st.DrawFn) -> Measurement:
         begin=draw(st.none() | CONDITIONS),
         end=draw(st.none() | CONDITIONS),
         cap_binding=draw(st.none() | st.booleans()),
+        in_process=draw(st.none() | st.booleans()),
         validity=draw(FLAGS),
         started=draw(TEXTS),
         wall_s=draw(FINITE),

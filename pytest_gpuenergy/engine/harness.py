@@ -163,6 +163,7 @@ class Harness:
         began = perf_counter()
         phases = _Phases()
         draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
+        draft = replace(draft, in_process=True)
         try:
             draft = self._measured(draft, make_repeater(), phases, check)
         except KernelFault as fault:
@@ -180,6 +181,7 @@ class Harness:
             power_limit_w=subject.setpoint.power_limit_w,
             enforced_power_limit_w=subject.enforced.power_limit_w,
             cache=self._cache,
+            in_process=False,
             gpu_uuid=self._device.uuid,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )

@@ -32,7 +32,8 @@ class Measurement(Struct, frozen=True):
     ``warm_trials`` are of the end of the heat-up: they tell of the scatter that the intervals are
     made of, and are no part of a figure. All figures are of one launch: ms, mJ, W, GFLOP/s,
     GFLOP/s/W, mJ ms. ``wall_s`` is what the item took, and ``phases_s`` what each of `PHASES` took
-    of it.
+    of it. ``in_process`` reports whether the measuring process itself launched it, as it does with
+    callables, rather than a worker process (None: not recorded).
     """
 
     node_id: str
@@ -67,6 +68,7 @@ class Measurement(Struct, frozen=True):
     started: str = ""
     wall_s: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
+    in_process: bool | None = None
 
     @property
     def measured(self) -> bool:

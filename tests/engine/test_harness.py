@@ -274,6 +274,10 @@ def test_settings_of_the_meter_are_used(device: EmulatedDevice) -> None:
     assert len(harness.measure_kernel(conv(), SMALL, SUBJECT).trials) == 6
 
 
+def test_a_kernel_is_not_launched_by_this_process(device: EmulatedDevice) -> None:
+    assert Harness(device).measure_kernel(conv(), SMALL, SUBJECT).in_process is False
+
+
 def test_a_kernel_that_is_wrong_after_its_measurement_has_no_figures(
     device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +304,7 @@ def test_a_callable_is_measured(device: EmulatedDevice) -> None:
     workload = WorkloadInfo("mine", {}, 10**6, 10**3)
     found = Harness(device).measure_callable(lambda: repeater(device), workload, SUBJECT, "call")
     assert (found.workload, found.kernel.origin) == (workload, "call")
+    assert found.in_process
     assert found.time_ms == pytest.approx(0.02, rel=0.01)
     assert found.power_w == pytest.approx(400.0, rel=0.01)
     assert found.correctness is None

@@ -46,6 +46,7 @@ def test_a_reference_may_be_an_array_anywhere_or_a_function(
     project.run("--powercap", "current").assert_outcomes(passed=1)
     (measurement,) = project.report().measurements
     assert measurement.measured
+    assert measurement.in_process
 
 
 def test_the_reference_is_made_before_the_callable_runs(project: Project) -> None:
