@@ -164,9 +164,8 @@ class Relaunching(Protocol):
         in the buffers: of the first set, and then of each other set in which anything differs.
 
         Args:
-            once: launch as before at first, then overwrite the outputs, and launch a single time
-                directly after that: what is left of a launch's work when it is one of many shows,
-                and no later launch can make good what one has left out.
+            once: launch a few times, then overwrite the outputs, and launch a single time directly
+                after that: no later launch can make up for what that one leaves out.
 
         Yields:
             How many launches there have been, each time that the arenas have been written. Nothing

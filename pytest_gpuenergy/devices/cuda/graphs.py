@@ -28,7 +28,7 @@ MAX_CALLS = 4096
 MAX_CALLS_OF_ALL = 3 * MAX_CALLS
 """To the graphs of all turns together, which take time to make."""
 _IN_FLIGHT = 3
-_MOST_MORE = 8
+_MOST_BEFORE = 8
 
 
 class GraphRepeater:
@@ -120,20 +120,24 @@ class GraphRepeater:
             turn: its number.
             prepare: enqueues on the current stream what the work's buffers are to hold; it is given
                 what the work returned, whose memory a graph writes each time.
-            once: replay the turn, prepare, and do the work a single time (``multiple`` calls)
-                directly after that; otherwise prepare, and replay the turn. A few calls more come
-                before the single one, so that no work can tell it by its number; where a turn is
-                a single call that takes long, none does.
+            once: do the work a few times, prepare, and do it a single time (``multiple`` calls)
+                directly after that; otherwise prepare, and replay the graph of the turn. How often
+                the work is done before the single time is random, so that no work can tell that
+                time by its number; work that takes long is not done before.
 
         Returns:
             What the last call returned; of a graph, when it was captured.
         """
         with self._current_stream():
-            if not once:
+            if self._graphs and once:
+                self._relaunch_graph_once(turn, prepare)
+            elif self._graphs:
+                prepare(self._returned[turn])
+                self._graphs[turn].launch(self._stream)
+                self.launches += self._batch
+            elif not once:
                 prepare(self._returned[turn])
                 self._submit(turn)
-            elif self._graphs:
-                self._relaunch_graph_once(turn, prepare)
             else:
                 self._submit(turn)
                 prepare(self._returned[turn])
@@ -144,14 +148,12 @@ class GraphRepeater:
     def _relaunch_graph_once(self, turn: int, prepare: Callable[[object], object]) -> None:
         graph, self._returned[turn] = self._graph_of(self._turns[turn], self._multiple)
         times = self._replays * self._batch // self._multiple
-        if times > 1:
-            self._submit(turn)
-        more = int(np.random.default_rng().integers(min(times, _MOST_MORE)))
-        for _ in range(more):
+        before = 1 + int(np.random.default_rng().integers(_MOST_BEFORE)) if times > 1 else 0
+        for _ in range(before):
             graph.launch(self._stream)
         prepare(self._returned[turn])
         graph.launch(self._stream)
-        self.launches += (more + 1) * self._multiple
+        self.launches += (before + 1) * self._multiple
 
     def _batch_for(self, launch_s: float) -> int:
         """Calls to a graph."""

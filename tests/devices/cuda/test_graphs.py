@@ -263,14 +263,13 @@ def test_a_relaunch_is_of_the_graphs_that_were_measured() -> None:
         assert relaunched(repeater, gpu, 1, once=False) == [["prepare"], graph]
 
 
-def test_a_single_launch_comes_directly_after_those_that_were_measured() -> None:
+def test_a_single_launch_comes_directly_after_a_random_number_of_others() -> None:
     with gpu_of(1e-5) as gpu:
         repeater = GraphRepeater([gpu.kernel("a"), gpu.kernel("b")])
-        _, measured = replayed(repeater, gpu)
         found = [relaunched(repeater, gpu, 1, once=True) for _ in range(50)]
-        for first, *more, prepared, last in found:
-            assert (first, prepared, last) == (["b"] * len(measured[0]), ["prepare"], ["b"])
-            assert more == [["b"]] * len(more)
+        for *before, prepared, last in found:
+            assert (prepared, last) == (["prepare"], ["b"])
+            assert before == [["b"]] * len(before) != []
         assert len({len(one) for one in found}) > 4
 
 
