@@ -16,7 +16,8 @@ from pytest_gpuenergy.devices.device import Arena, Device
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.objective import Evaluation, promising
 from pytest_gpuenergy.engine.quick import measure_power_w, measure_time_ms
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.job import Job
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import KernelFault
@@ -29,32 +30,30 @@ class Rig:
 
     Attributes:
         device: where they run.
-        workload: what they compute.
-        arenas: its tensors by name, which stay as they are.
+        arenas: the workload's tensors by name, which stay as they are.
         objective: what is minimized.
     """
 
     device: Device
-    workload: Workload
     arenas: Mapping[str, Arena]
     objective: Metric
 
 
 def evaluate(
     rig: Rig,
-    batch: Sequence[Kernel | KernelFault],
+    batch: Sequence[Job | KernelFault],
     known: Sequence[Evaluation],
     is_stopped: Callable[[], bool],
 ) -> Iterator[tuple[int, Evaluation]]:
-    """Time the kernels of a batch one by one, then measure the power of the promising ones.
+    """Time the jobs of a batch one by one, then measure the power of the promising ones.
 
     Nothing is verified here: see `confirm`.
 
     Args:
         rig: where.
-        batch: the kernels, or why there is none.
+        batch: a job for each candidate, see `quick_job`, or why it has none.
         known: evaluations of earlier batches.
-        is_stopped: asked before each kernel; when it says so, the rest is left out.
+        is_stopped: asked before each job; when it says so, the rest is left out.
 
     Yields:
         A place in the batch and what is known of that candidate, as soon as it is; again when more
@@ -64,33 +63,33 @@ def evaluate(
         DeviceError: the device does not answer.
     """
     timed: list[Evaluation] = []
-    for kernel in batch:
+    for job in batch:
         if is_stopped():
             return
-        timed.append(_timed(rig, kernel))
+        timed.append(_timed(rig, job))
         yield len(timed) - 1, timed[-1]
     for place in promising(rig.objective, timed, known):
         if is_stopped():
             return
-        kernel = batch[place]
-        assert isinstance(kernel, Kernel)  # others have not been timed
-        yield place, _weighed(rig, kernel, timed[place])
+        job = batch[place]
+        assert isinstance(job, Job)  # others have not been timed
+        yield place, _weighed(rig, job, timed[place])
 
 
-def _timed(rig: Rig, kernel: Kernel | KernelFault) -> Evaluation:
+def _timed(rig: Rig, job: Job | KernelFault) -> Evaluation:
     try:
-        if isinstance(kernel, KernelFault):
-            raise kernel
-        time_ms = measure_time_ms(rig.device, kernel, rig.workload, rig.arenas)
+        if isinstance(job, KernelFault):
+            raise job
+        time_ms = measure_time_ms(rig.device, job, rig.arenas)
     except KernelFault as fault:
         return Evaluation(outcome=fault.outcome, message=str(fault))
     return Evaluation(outcome="timed", time_ms=time_ms)
 
 
-def _weighed(rig: Rig, kernel: Kernel, timed: Evaluation) -> Evaluation:
+def _weighed(rig: Rig, job: Job, timed: Evaluation) -> Evaluation:
     """``timed`` with its power, or with the fault that shows under load."""
     try:
-        power_w = measure_power_w(rig.device, kernel, rig.workload, rig.arenas)
+        power_w = measure_power_w(rig.device, job, rig.arenas)
     except KernelFault as fault:
         return Evaluation(outcome=fault.outcome, message=str(fault))
     if power_w is None or timed.time_ms is None:
@@ -98,7 +97,7 @@ def _weighed(rig: Rig, kernel: Kernel, timed: Evaluation) -> Evaluation:
     return replace(timed, power_w=power_w, energy_mj=power_w * timed.time_ms)
 
 
-def confirm(device: Device, harness: Harness, kernel: Kernel, workload: Workload) -> Measurement:
+def confirm(device: Device, harness: Harness, kernel: AnyKernel, workload: Workload) -> Measurement:
     """Verify a kernel that is to be kept, once, and measure it as a bench does.
 
     Raises:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena, Device, KernelRepeater, Timeline
+from pytest_gpuenergy.devices.device import Arena, Device, Timeline
 from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -21,36 +20,33 @@ TIMEOUT_S = 20.0
 QUICK = MeterSettings(warmup_s=0.6, warmup_max_s=0.6, trial_s=0.2, min_trials=2, max_measure_s=0.4)
 
 
+def quick_job(kernel: AnyKernel, workload: Workload) -> Job:
+    """A job of a candidate, which may not hang for as long as in a bench."""
+    return Job.of(kernel, workload, timeout_s=TIMEOUT_S)
+
+
 def measure_time_ms(
-    device: Device,
-    kernel: Kernel,
-    workload: Workload,
-    arenas: Mapping[str, Arena],
-    *,
-    duration_s: float = DURATION_S,
-    timeout_s: float = TIMEOUT_S,
+    device: Device, job: Job, arenas: Mapping[str, Arena], *, duration_s: float = DURATION_S
 ) -> float:
     """GPU time of one launch in ms: the median over batches of back-to-back launches.
 
     Args:
         device: where to run.
-        kernel: what to run; nothing is verified here.
-        workload: what it computes.
+        job: what to run; nothing is verified here.
         arenas: its tensors by name, which stay as they are.
         duration_s: how long to run, by the device's clock.
-        timeout_s: for each step of it.
 
     Raises:
         KernelFault: the kernel did not compile, crashed or hung.
     """
-    with _repeat(device, kernel, workload, arenas, timeout_s) as repeater:
+    with device.repeat(job, arenas) as repeater:
         repeater.start()
         device.clock.sleep_s(duration_s)
         timeline = repeater.stop()
     return median_time_ms(timeline)
 
 
-def verify_timed(device: Device, kernel: Kernel, workload: Workload) -> None:
+def verify_timed(device: Device, kernel: AnyKernel, workload: Workload) -> None:
     """Verify a kernel before and after it runs back to back, as `measure_time_ms` has it.
 
     Raises:
@@ -59,43 +55,26 @@ def verify_timed(device: Device, kernel: Kernel, workload: Workload) -> None:
     verify(device, kernel, workload)
     with arenas_for(workload, seed=0) as arenas:
         check = check_of(workload, arenas, seed=0)
-        with _repeat(device, kernel, workload, arenas, TIMEOUT_S) as repeater:
+        with device.repeat(quick_job(kernel, workload), arenas) as repeater:
             repeater.start()
             device.clock.sleep_s(DURATION_S)
             repeater.stop()
             check_again(repeater, check)
 
 
-def measure_power_w(
-    device: Device,
-    kernel: Kernel,
-    workload: Workload,
-    arenas: Mapping[str, Arena],
-    *,
-    timeout_s: float = TIMEOUT_S,
-) -> float | None:
-    """Mean power while ``kernel`` runs back to back, in W, after a short heat-up.
+def measure_power_w(device: Device, job: Job, arenas: Mapping[str, Arena]) -> float | None:
+    """Mean power while the job's kernel runs back to back, in W, after a short heat-up.
 
     None where the card does not tell its energy.
 
     Raises:
         KernelFault: the kernel did not compile, crashed or hung.
     """
-    with _repeat(device, kernel, workload, arenas, timeout_s) as repeater:
+    with device.repeat(job, arenas) as repeater:
         try:
             return EnergyMeter(device, QUICK).measure(repeater).power_w
         except CounterError:
             return None
-
-
-def _repeat(
-    device: Device,
-    kernel: Kernel,
-    workload: Workload,
-    arenas: Mapping[str, Arena],
-    timeout_s: float,
-) -> AbstractContextManager[KernelRepeater]:
-    return device.repeat(Job.of(kernel, workload, timeout_s=timeout_s), arenas)
 
 
 def median_time_ms(timeline: Timeline) -> float:

@@ -14,12 +14,14 @@ from msgspec.structs import asdict
 
 from pytest_gpuenergy.engine.evaluate import Rig, evaluate
 from pytest_gpuenergy.engine.objective import cost_ms, typical_power_w
+from pytest_gpuenergy.engine.quick import quick_job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.tuning.progress import SearchProgress
 from pytest_gpuenergy.tuning.raw_log import RawLog
 from pytest_gpuenergy.tuning.space import Candidate, Feedback, Proposer, RecipeForm
 from pytest_gpuenergy.tuning.trial import Trial
+from pytest_gpuenergy.workloads.workload import Workload
 
 _MOST_BARREN = 5  # batches in a row, of each process of the proposer, that hold nothing new
 
@@ -29,13 +31,15 @@ class Loop:
     """A search in one folder.
 
     Attributes:
-        rig: where candidates are evaluated.
+        workload: what candidates compute.
+        rig: where they are evaluated.
         form: of their recipes.
         log: where every trial is written.
         progress: told of every trial.
         stop: when set, what is left is not tried any more.
     """
 
+    workload: Workload
     rig: Rig
     form: RecipeForm
     log: RawLog
@@ -77,7 +81,11 @@ class Loop:
         trials = self.log.trials
         first, known = len(trials), trials.copy()
         kernels = [candidate.kernel for candidate in batch]
-        for place, evaluation in evaluate(self.rig, kernels, known, self.stop.is_set):
+        jobs = [
+            quick_job(kernel, self.workload) if isinstance(kernel, Kernel) else kernel
+            for kernel in kernels
+        ]
+        for place, evaluation in evaluate(self.rig, jobs, known, self.stop.is_set):
             kernel, index = kernels[place], first + place
             is_new = index == len(trials)
             elapsed_s = round(self.progress.elapsed_s, 3) if is_new else trials[index].elapsed_s

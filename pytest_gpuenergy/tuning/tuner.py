@@ -137,8 +137,9 @@ class Tuner:
             SearchProgress(name, trials, log.trials.copy(), self.tell, self.live) as progress,
             arenas_for(tuning.workload, seed=0) as arenas,
         ):
-            rig = Rig(self.device, tuning.workload, arenas, self.settings.objective)
-            Loop(rig, tuning.space.form, log, progress, self.stop).run(tuning.proposer, trials)
+            rig = Rig(self.device, arenas, self.settings.objective)
+            loop = Loop(tuning.workload, rig, tuning.space.form, log, progress, self.stop)
+            loop.run(tuning.proposer, trials)
             tuning.proposer.close()
             search_s = progress.elapsed_s
         if self.stop.is_set():

@@ -12,6 +12,7 @@ from tuning_fakes import FakeDevice, word_kernel
 from pytest_gpuenergy.engine import evaluate as module
 from pytest_gpuenergy.engine.evaluate import Rig, confirm, evaluate
 from pytest_gpuenergy.engine.objective import Evaluation
+from pytest_gpuenergy.engine.quick import quick_job
 from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.record.metrics import Metric
@@ -46,9 +47,14 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Evaluate]:
             known: Sequence[Evaluation] = (),
             stop_after: int = 99,
         ) -> Found:
-            batch = [FAULT if word == "bad" else word_kernel(word) for word in words.split()]
-            monkeypatch.setattr(module, "measure_power_w", lambda _, k, *__: power_w(k.source))
-            rig = Rig(FakeDevice(time_ms), WORKLOAD, arenas, objective)
+            batch = [
+                FAULT if word == "bad" else quick_job(word_kernel(word), WORKLOAD)
+                for word in words.split()
+            ]
+            monkeypatch.setattr(
+                module, "measure_power_w", lambda _, job, __: power_w(job.kernel.source)
+            )
+            rig = Rig(FakeDevice(time_ms), arenas, objective)
             seen: Found = []
             for pair in evaluate(rig, batch, known, lambda: len(seen) >= stop_after):
                 seen.append(pair)

@@ -12,7 +12,7 @@ from tuning_fakes import FakeDevice
 from pytest_gpuenergy.devices.device import Timeline
 from pytest_gpuenergy.devices.emulated.device import _VirtualRepeater
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.quick import measure_time_ms, median_time_ms, verify_timed
+from pytest_gpuenergy.engine.quick import measure_time_ms, median_time_ms, quick_job, verify_timed
 from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
@@ -20,6 +20,7 @@ from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
 WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)
 KERNEL = Kernel("text", (Launch("k", (1, 1, 1), (1, 1, 1), ("data", "weight", "output")),))
+JOB = quick_job(KERNEL, WORKLOAD)
 
 
 def timeline(launches: list[float], busy_s: list[float]) -> Timeline:
@@ -29,14 +30,14 @@ def timeline(launches: list[float], busy_s: list[float]) -> Timeline:
 def test_it_is_the_gpu_time_of_a_launch() -> None:
     device = FakeDevice(lambda _: 0.25)
     with arenas_for(WORKLOAD, seed=0) as arenas:
-        assert measure_time_ms(device, KERNEL, WORKLOAD, arenas) == pytest.approx(0.25)
+        assert measure_time_ms(device, JOB, arenas) == pytest.approx(0.25)
 
 
 def test_it_runs_for_as_long_as_told_by_the_devices_clock() -> None:
     device = FakeDevice(lambda _: 0.25)
     began_s = device.clock.now_s()
     with arenas_for(WORKLOAD, seed=0) as arenas:
-        measure_time_ms(device, KERNEL, WORKLOAD, arenas, duration_s=0.04)
+        measure_time_ms(device, JOB, arenas, duration_s=0.04)
     assert device.clock.now_s() - began_s == pytest.approx(0.04)
 
 
@@ -65,7 +66,7 @@ def test_a_fault_of_the_kernel_passes_through() -> None:
         raise KernelFault("timeout", f"{kernel.short_digest} hangs.")
 
     with arenas_for(WORKLOAD, seed=0) as arenas, pytest.raises(KernelFault) as fault:
-        measure_time_ms(FakeDevice(hang), KERNEL, WORKLOAD, arenas)
+        measure_time_ms(FakeDevice(hang), JOB, arenas)
     assert fault.value.outcome == "timeout"
 
 

@@ -76,11 +76,13 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             device = FakeDevice(timed)
             log = stack.enter_context(RawLog(tmp_path / "raw", WORKLOAD, device, WORDS))
             arenas = stack.enter_context(arenas_for(WORKLOAD, seed=0))
-            monkeypatch.setattr(evaluate, "measure_power_w", lambda _, k, *__: power_w(k.source))
+            monkeypatch.setattr(
+                evaluate, "measure_power_w", lambda _, job, __: power_w(job.kernel.source)
+            )
             proposer = WordProposer([batch.split() for batch in batches], word_kernel)
             progress = SearchProgress("tiny", trials, log.trials.copy(), lambda _: None)
-            rig = Rig(device, WORKLOAD, arenas, objective)
-            Loop(rig, WORDS, log, progress, stop).run(proposer, trials)
+            rig = Rig(device, arenas, objective)
+            Loop(WORKLOAD, rig, WORDS, log, progress, stop).run(proposer, trials)
             return Search(log, device, proposer)
 
         yield go
