@@ -88,18 +88,6 @@ class CudaBuffers:
             payload: Any = self._arenas[name].payload(one[name])
             payload.data.copy_from_device_async(content.data, content.nbytes)
 
-    def copies(self, one: BufferSet) -> BufferSet:
-        """Copies of the images of a set's tensors, in the GPU's memory."""
-        return {name: one[name].copy() for name in self._arenas}
-
-    def same(self, one: BufferSet, other: BufferSet) -> bool:
-        """Whether the images of the tensors of two sets are the same; compared by the GPU."""
-        # Words are compared faster than bytes; the length of an image is a multiple of 256.
-        return all(
-            bool((one[name].view(np.uint64) == other[name].view(np.uint64)).all())
-            for name in self._arenas
-        )
-
     def read(self, one: BufferSet) -> dict[str, Bytes]:
         """Copies of the images of a set's tensors."""
         return {name: one[name].get() for name in self._arenas}

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
+from pytest_gpuenergy.devices.device import Bytes
+
+Result = Mapping[str, Bytes]
+"""The images of a set's tensors, by name."""
 
 
 class CudaRelaunch:
@@ -24,8 +30,8 @@ class CudaRelaunch:
         self._buffers = buffers
         self._sets = sets
         self._outputs: BufferSet = {}
-        self._first: BufferSet | None = None
-        self._results: list[BufferSet] = []
+        self._first: Result | None = None
+        self._results: list[Result] = []
 
     def begin(self) -> int:
         """Take the outputs that the arenas hold, and tell how many turns have been used."""
@@ -52,13 +58,22 @@ class CudaRelaunch:
         self._results = []
         for one in sets:
             self._buffers.check_workspaces(one)
+            result = self._buffers.read(one)
             if self._first is None:
-                self._first = self._buffers.copies(one)
-            elif self._buffers.same(one, self._first):
+                self._first = result
+            elif _same(result, self._first):
                 continue
-            self._results.append(one)
+            self._results.append(result)
         return self._repeater.launches, len(self._results)
 
     def fetch(self, number: int) -> None:
         """Write a result of the last `relaunch` to the arenas."""
-        self._buffers.store(self._buffers.read(self._results[number]))
+        self._buffers.store(self._results[number])
+
+
+def _same(one: Result, other: Result) -> bool:
+    # Words are compared faster than bytes; the length of an image is a multiple of 256.
+    return all(
+        np.array_equal(image.view(np.uint64), other[name].view(np.uint64))
+        for name, image in one.items()
+    )
