@@ -28,6 +28,7 @@ CACHE_FOLDERS = (
     "emulated/traffic",
     "lowered",
     "references",
+    "triton",
     "verified",
 )
 """Folders that this package makes in its cache."""

@@ -134,10 +134,11 @@ def _torch_tensors(job: Job, payloads: Mapping[str, Any]) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1)  # the sets of buffers share it
 def _triton_function(source: str, name: str) -> Any:
     # Triton reads the text of the function from the module's file.
-    path = cache_dir("triton") / f"{hashlib.sha256(source.encode()).hexdigest()}.py"
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    path = cache_dir("triton") / digest / "kernel.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, source)
-    specification = importlib.util.spec_from_file_location(path.stem, path)
+    specification = importlib.util.spec_from_file_location(digest, path)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
