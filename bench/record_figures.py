@@ -23,7 +23,7 @@ from pytest_gpuenergy.tuning.records import Measured, dump_records
 from pytest_gpuenergy.tvm.records import load_records
 from pytest_gpuenergy.workloads import find_workload
 
-RECORDS = Path(__file__).parent / "records" / "nvidia-h200"
+RECORDS = Path(__file__).parent / "records"
 
 
 def figures(m: Measurement, accepted: Set[str]) -> Measured | None:
@@ -47,7 +47,7 @@ def record(reports: list[Path], folder: Path, accepted: Set[str]) -> dict[str, i
         raise InputError("An emulated run's figures are not measured: run on a real GPU.")
     updated: dict[str, int] = {}
     for name in dict.fromkeys(m.workload.name for m in report.measurements):
-        path = find_records(folder, find_workload(name))
+        path = find_records(folder, find_workload(name), report.run.gpu_name)
         file = load_records(path)
         if file.gpu != report.run.gpu_name:
             raise InputError(f"{path} is of {file.gpu}, and the run was on {report.run.gpu_name}.")

@@ -154,8 +154,41 @@ def test_records_may_lie_elsewhere(bench: Bench) -> None:
     bench.give_records(1, bench.path / "mine")
     assert len(bench.ids("--powercap", "1", "--records", "mine")) == 7
     bench.run("--collect-only", "--records", "mine").stdout.fnmatch_lines(
-        [f"bench: kernels from {bench.path / 'mine'}"]
+        [f"bench: kernels from {bench.path / 'mine'}, tuned for Test GPU*"]
     )
+
+
+def test_records_for_the_gpu_itself_come_first(bench: Bench) -> None:
+    bench.give_records(1, gpu="NVIDIA H200")
+    bench.give_records(2, bench.records.with_name("nvidia-a30"), gpu="NVIDIA A30")
+    for device, kernels, name in (("h200", 1, "H200"), ("a30", 2, "A30")):
+        arguments = ["--powercap", "1", "--gpu-device", f"emulated:{device}"]
+        assert len(bench.ids(*arguments)) == 7 * kernels
+        bench.run("--collect-only", *arguments).stdout.fnmatch_lines(
+            [f"bench: kernels from */nvidia-{device}, tuned for NVIDIA {name}"]
+        )
+
+
+def test_records_for_another_gpu_serve_and_are_named(bench: Bench) -> None:
+    bench.give_records(1, gpu="NVIDIA H200")
+    arguments = ["--powercap", "1", "--gpu-device", "emulated:a30"]
+    assert len(bench.ids(*arguments)) == 7
+    bench.run("--collect-only", *arguments).stdout.fnmatch_lines(
+        [
+            "bench: kernels from */nvidia-h200, tuned for NVIDIA H200, "
+            "as there are none for NVIDIA A30"
+        ]
+    )
+
+
+def test_a_workload_without_records_for_the_gpu_has_those_for_another(bench: Bench) -> None:
+    bench.give_records(1, gpu="NVIDIA H200")
+    own = bench.records.with_name("nvidia-a30")
+    bench.give_records(2, own, gpu="NVIDIA A30")
+    (own / file_name(CASE1)).unlink()
+    ids = bench.ids("--powercap", "1", "--gpu-device", "emulated:a30")
+    assert [item for item in ids if item.startswith("case1")] == ["case1-k01-100W"]
+    assert len(ids) == 1 + 6 * 2
 
 
 @pytest.mark.parametrize(
@@ -188,7 +221,7 @@ def test_missing_records_are_told_with_what_to_do(bench: Bench) -> None:
 def test_shipped_records_must_be_complete(bench: Bench) -> None:
     bench.give_records(1)
     (bench.records / file_name(CASES["case4"])).unlink()
-    _assert_refused(bench, bench.run(), "There are no records of case4 in *")
+    _assert_refused(bench, bench.run(), "There are no records of case4 in */bench/records (*")
 
 
 @pytest.mark.parametrize(
