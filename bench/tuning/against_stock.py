@@ -39,7 +39,7 @@ from command import (
 )
 
 from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.workloads import Workload
 
 BENCH = "tuning/against_stock"
 TUNERS = ("stock", "direct", "all")
@@ -145,7 +145,7 @@ def _search(
 
 
 def _measure(
-    arguments: argparse.Namespace, workload: Conv2d, file: steps.ResultFile
+    arguments: argparse.Namespace, workload: Workload, file: steps.ResultFile
 ) -> steps.Result:
     """The contenders of all searches of one workload, by tuner."""
     found = {

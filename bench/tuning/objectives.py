@@ -43,7 +43,7 @@ from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tuning.record_folders import find_records
 from pytest_gpuenergy.tvm.records import load_records
 from pytest_gpuenergy.tvm.settings import SPACES
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.workloads import Workload
 
 BENCH = "tuning/objectives"
 FIGURES = ("time_ms", "energy_mj", "edp_mj_ms")
@@ -134,7 +134,7 @@ def _steps(
 def _search(
     arguments: argparse.Namespace,
     tune: Sequence[str],
-    workload: Conv2d,
+    workload: Workload,
     objective: str,
     budget: steps.Budget,
 ) -> steps.Result:
@@ -158,7 +158,7 @@ def _search(
 
 
 def _measure(
-    arguments: argparse.Namespace, workload: Conv2d, file: steps.ResultFile
+    arguments: argparse.Namespace, workload: Workload, file: steps.ResultFile
 ) -> steps.Result:
     found = {
         objective: file.results.get(f"{workload.name}/{objective}", {}).get("contenders", [])

@@ -14,13 +14,13 @@ from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.support.json_input import convert
 from pytest_gpuenergy.support.json_output import plain
 from pytest_gpuenergy.tvm.store import KernelStore
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.workloads import Workload
 
 LOCK_WAIT_S = 10.0
 
 
 def measure_all(
-    device: str, workload: Conv2d, contenders: Mapping[str, Sequence[dict[str, Any]]]
+    device: str, workload: Workload, contenders: Mapping[str, Sequence[dict[str, Any]]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Measure what `tuner_process.contenders` gave, by tuner.
 

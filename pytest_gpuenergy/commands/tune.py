@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.control.setpoint import Setpoint
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.tuning.outcome import TuneResult
+    from pytest_gpuenergy.tuning.tuner import TuneSettings
     from pytest_gpuenergy.workloads.workload import Workload
 
 _LOCK_WAIT_S = 2.0
@@ -83,7 +84,7 @@ gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
         "--objective",
         choices=METRICS,
         default="time",
-        help="What to make small; of energy and edp, the power of promising trials is measured too "
+        help="What to minimize; of energy and edp, the power of promising trials is measured too "
         "(default: time)",
     )
     how.add_argument(
@@ -150,34 +151,21 @@ gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
 
 def run(arguments: Namespace) -> int:
     """Tune all the workloads asked for, one after the other."""
-    import os
-
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.support.signals import interrupt_once
     from pytest_gpuenergy.tuning.confirm import confirm_with
     from pytest_gpuenergy.tuning.outcome import is_kept, keep_outcome
     from pytest_gpuenergy.tuning.progress import live_stream
-    from pytest_gpuenergy.tuning.tuner import Tuner, TuneSettings
+    from pytest_gpuenergy.tuning.tuner import Tuner
     from pytest_gpuenergy.tvm.requirements import check_tvm
     from pytest_gpuenergy.tvm.space import TvmSpace
     from pytest_gpuenergy.tvm.store import KernelStore
 
     workloads = _workloads(arguments)
     check_tvm()
-    quick = arguments.quick
-    trials = _given(arguments.trials, _QUICK_TRIALS if quick else _TRIALS)
-    threads = _given(arguments.threads, len(os.sched_getaffinity(0)))
-    settings = TuneSettings(
-        trials=trials,
-        keep=_given(arguments.keep, _QUICK_KEPT if quick else _MOST_KEPT),
-        objective=Metric(arguments.objective),
-        energy=not arguments.no_energy,
-        resume=arguments.resume,
-    )
-    search = SearchSettings(
-        arguments.seed, threads, arguments.strategy, arguments.space
-    ).for_trials(trials)
+    settings = _settings(arguments)
+    search = _search_settings(arguments, settings.trials)
     results: list[TuneResult] = []
     with ExitStack() as stack:
         stack.callback(_report, results, as_json=arguments.json)  # whatever ends the tuning
@@ -187,7 +175,7 @@ def run(arguments: Namespace) -> int:
         for sentence in station.restored:
             tell(sentence)
         stack.enter_context(station.under(_one_setpoint(device, arguments.powercap)))
-        store = stack.enter_context(KernelStore(threads))
+        store = stack.enter_context(KernelStore(search.threads))
         tuner = Tuner(
             device=device,
             make_space=lambda workload: TvmSpace(workload, device, store, search),
@@ -203,6 +191,27 @@ def run(arguments: Namespace) -> int:
             results.append(result)
             keep_outcome(arguments.out, result)
     return 0
+
+
+def _settings(arguments: Namespace) -> TuneSettings:
+    from pytest_gpuenergy.tuning.tuner import TuneSettings
+
+    quick = arguments.quick
+    return TuneSettings(
+        trials=_given(arguments.trials, _QUICK_TRIALS if quick else _TRIALS),
+        keep=_given(arguments.keep, _QUICK_KEPT if quick else _MOST_KEPT),
+        objective=Metric(arguments.objective),
+        energy=not arguments.no_energy,
+        resume=arguments.resume,
+    )
+
+
+def _search_settings(arguments: Namespace, trials: int) -> SearchSettings:
+    import os
+
+    threads = _given(arguments.threads, len(os.sched_getaffinity(0)))
+    settings = SearchSettings(arguments.seed, threads, arguments.strategy, arguments.space)
+    return settings.for_trials(trials)
 
 
 def _given(value: int | None, otherwise: int) -> int:

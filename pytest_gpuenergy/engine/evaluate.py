@@ -104,7 +104,7 @@ def confirm(device: Device, harness: Harness, kernel: AnyKernel, workload: Workl
         KernelFault: it is wrong, or fails while it is measured.
         DeviceError: the device does not answer.
     """
-    subject = Subject("tune", kernel.short_digest, enforced=enforced_setpoint(device))
+    subject = Subject(workload.name, kernel.short_digest, enforced=enforced_setpoint(device))
     measurement = harness.measure_kernel(kernel, workload, subject)
     if measurement.outcome != "correct":
         raise KernelFault(measurement.outcome, measurement.error or "it failed.")

@@ -1,1 +1,1 @@
-"""Kernels from Apache TVM: records, lowering, search spaces and the tuner."""
+"""Kernels from Apache TVM: its search space for the tuner, and the store that lowers records."""

@@ -5,10 +5,11 @@ TVM is imported inside the functions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tvm.operators import operator_of
+from pytest_gpuenergy.tvm.operators import Rewrite, operator_of
 from pytest_gpuenergy.tvm.requirements import import_tvm
 from pytest_gpuenergy.tvm.settings import Space
 from pytest_gpuenergy.workloads.workload import Workload
@@ -35,8 +36,6 @@ def space_generator(workload: Workload, space: Space, number: int = 0, processes
     Of the forms it has every ``processes``-th, from ``number`` on: together they have all.
     """
     import_tvm()
-    from tvm.ir.utils import derived_object
-    from tvm.s_tir import Schedule
     from tvm.s_tir import meta_schedule as ms
 
     direct = ms.space_generator.PostOrderApply(
@@ -44,26 +43,14 @@ def space_generator(workload: Workload, space: Space, number: int = 0, processes
     )
     all_forms = () if space == "direct" else operator_of(workload).forms(workload)
     forms = all_forms[number::processes] or all_forms
-    if space == "direct" or not forms:
-        return direct
+    return _with_forms(direct, forms, with_direct=space == "all") if forms else direct
 
-    @derived_object
-    class Verify(ms.postproc.PyPostproc):  # type: ignore[misc]
-        """TVM's check of a schedule's limits, for which it lowers it; a form keeps them."""
 
-        def __init__(self, check: Any) -> None:
-            super().__init__()
-            self._check = check
-
-        def _initialize_with_tune_context(self, context: Any) -> None:
-            self._check._initialize_with_tune_context(context)
-
-        def apply(self, schedule: Any) -> bool:
-            kinds = (str(instruction.kind.name) for instruction in schedule.trace.insts)
-            return "ReIndex" in kinds or bool(self._check.apply(schedule))
-
-        def clone(self) -> Any:
-            return Verify(self._check.clone())
+def _with_forms(direct: Any, forms: Sequence[Rewrite], *, with_direct: bool) -> Any:
+    """A generator of schedules of the forms, and of those of ``direct`` if wanted."""
+    from tvm.ir.utils import derived_object
+    from tvm.s_tir import Schedule
+    from tvm.s_tir import meta_schedule as ms
 
     @derived_object
     class Spaces(ms.space_generator.PySpaceGenerator):  # type: ignore[misc]
@@ -73,7 +60,7 @@ def space_generator(workload: Workload, space: Space, number: int = 0, processes
             super().__init__()
             self.sch_rules = list(direct.sch_rules)
             self.postprocs = [
-                Verify(rule) if isinstance(rule, ms.postproc.VerifyGPUCode) else rule
+                _but_of_forms(rule) if isinstance(rule, ms.postproc.VerifyGPUCode) else rule
                 for rule in direct.postprocs
             ]
             self.mutator_probs = dict(direct.mutator_probs.items())
@@ -82,7 +69,7 @@ def space_generator(workload: Workload, space: Space, number: int = 0, processes
             direct._initialize_with_tune_context(context)
 
         def generate_design_space(self, module: Any) -> Any:
-            found = list(direct.generate_design_space(module)) if space == "all" else []
+            found = list(direct.generate_design_space(module)) if with_direct else []
             for form in forms:
                 schedule = Schedule(module)
                 form(schedule)
@@ -93,3 +80,25 @@ def space_generator(workload: Workload, space: Space, number: int = 0, processes
             return Spaces()
 
     return Spaces()
+
+
+def _but_of_forms(check: Any) -> Any:
+    """TVM's check of a schedule's limits, for which it lowers it; a form keeps them."""
+    from tvm.ir.utils import derived_object
+    from tvm.s_tir import meta_schedule as ms
+
+    @derived_object
+    class Verify(ms.postproc.PyPostproc):  # type: ignore[misc]
+        """Lets schedules of forms pass."""
+
+        def _initialize_with_tune_context(self, context: Any) -> None:
+            check._initialize_with_tune_context(context)
+
+        def apply(self, schedule: Any) -> bool:
+            kinds = (str(instruction.kind.name) for instruction in schedule.trace.insts)
+            return "ReIndex" in kinds or bool(check.apply(schedule))
+
+        def clone(self) -> Any:
+            return _but_of_forms(check.clone())
+
+    return Verify()

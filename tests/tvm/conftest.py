@@ -23,7 +23,7 @@ def child() -> Iterator[Worker]:
 
 
 @pytest.fixture(scope="session")
-def lowering() -> Iterator[KernelStore]:
+def store() -> Iterator[KernelStore]:
     """One process that lowers, for the whole session."""
     with KernelStore() as store:
         yield store

@@ -157,9 +157,9 @@ def test_a_launch_of_another_function_is_refused() -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_call_put_anywhere_into_a_real_text_is_refused(
-    lowering: KernelStore, record_file: RecordFile, data: st.DataObject
+    store: KernelStore, record_file: RecordFile, data: st.DataObject
 ) -> None:
-    header, rest = emitted(lowering.kernel(record_file, 1).source)
+    header, rest = emitted(store.kernel(record_file, 1).source)
     position = data.draw(st.integers(0, len(rest.rstrip())))
     call = data.draw(st.sampled_from(['system("id")', "getenv(0)", "::abort()", "([]{}())", "#if"]))
     check_emitted(header + rest, [header], ["main_kernel"])
@@ -170,7 +170,7 @@ def test_a_call_put_anywhere_into_a_real_text_is_refused(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_text_of_a_record_becomes_text_of_a_kernel(
-    lowering: KernelStore, record_file: RecordFile, data: st.DataObject
+    store: KernelStore, record_file: RecordFile, data: st.DataObject
 ) -> None:
     content = data.draw(
         st.sampled_from([json.loads(record.recipe) for record in record_file.records])
@@ -183,7 +183,7 @@ def test_no_text_of_a_record_becomes_text_of_a_kernel(
     before = data.draw(st.booleans())
     bad = changed(content, place, lambda text: inserted + text if before else text + inserted)
     try:
-        kernel = lowering.lower(CASES["case7"], json.dumps(bad)).result()
+        kernel = store.lower(CASES["case7"], json.dumps(bad)).result()
     except KernelFault as fault:
         assert str(fault).isprintable()  # noqa: PT017 -- either is right
     else:
@@ -254,11 +254,11 @@ def test_a_tensor_with_another_name_is_refused(child: Worker, name: str) -> None
 
 
 def test_a_stored_workload_that_is_no_plain_program_is_refused(
-    lowering: KernelStore, database: Database
+    store: KernelStore, database: Database
 ) -> None:
     module = module_of(database.workloads[0])
     (call,) = (node for node in module["nodes"] if node["type"] == "ir.Op")
     call["data"] = "tirx.call_pure_extern"
     hostile = type(database)(database.path, (json.dumps(stored_with(module)),), database.records)
     with pytest.raises(KernelFault, match=r"^line 1 of .* because its node \d+ is"):
-        lowering.database_kernel(hostile, hostile.valid[0])
+        store.database_kernel(hostile, hostile.valid[0])

@@ -45,17 +45,17 @@ def changed(file: RecordFile, part: int, value: object) -> RecordFile:
 
 
 def test_tvm_compiles_nothing_where_it_could(
-    child: Worker, lowering: KernelStore, record_file: RecordFile
+    child: Worker, store: KernelStore, record_file: RecordFile
 ) -> None:
     record = record_file.records[0].recipe
     kernel = child.call("lower_beside_a_cuda_runtime", record_file.workload, record, timeout_s=60)
-    assert kernel.source == lowering.kernel(record_file, 1).source
+    assert kernel.source == store.kernel(record_file, 1).source
 
 
 def test_a_record_becomes_a_kernel_of_the_workloads_tensors(
-    lowering: KernelStore, record_file: RecordFile
+    store: KernelStore, record_file: RecordFile
 ) -> None:
-    kernel = lowering.kernel(record_file, 1)
+    kernel = store.kernel(record_file, 1)
     (launch,) = kernel.launches
     assert launch.entry == "main_kernel"
     assert sorted(launch.arguments) == ["data", "output", "weight"]
@@ -68,28 +68,26 @@ def test_a_record_becomes_a_kernel_of_the_workloads_tensors(
 
 
 def test_the_same_record_gives_the_same_text_in_another_process(
-    lowering: KernelStore, record_file: RecordFile
+    store: KernelStore, record_file: RecordFile
 ) -> None:
-    first = lowering.kernels(record_file, [1, 3])
-    with KernelStore() as store:
-        second = store.kernels(record_file, [3, 1])
+    first = store.kernels(record_file, [1, 3])
+    with KernelStore() as another:
+        second = another.kernels(record_file, [3, 1])
     assert [k.digest for k in first] == [k.digest for k in reversed(second)]
     assert first[0].digest != first[1].digest
 
 
-def test_the_origin_tells_rank_band_and_tuning(
-    lowering: KernelStore, record_file: RecordFile
-) -> None:
-    origin = lowering.kernel(record_file, 2).origin
+def test_the_origin_tells_rank_band_and_tuning(store: KernelStore, record_file: RecordFile) -> None:
+    origin = store.kernel(record_file, 2).origin
     assert (origin.kind, origin.rank) == ("tvm-metaschedule", 2)
     assert origin.details["band"] == "p10"
     assert origin.details["gpu"] == "Test GPU"
 
 
-def test_measured_figures_reach_the_kernel(lowering: KernelStore, record_file: RecordFile) -> None:
+def test_measured_figures_reach_the_kernel(store: KernelStore, record_file: RecordFile) -> None:
     file = record_file.with_measured({1: Measured(0.02, 410.0, 8.2, 700.0)})
-    (figures,) = lowering.kernel(file, 1).recorded
-    assert lowering.kernel(record_file, 1).recorded == ()
+    (figures,) = store.kernel(file, 1).recorded
+    assert store.kernel(record_file, 1).recorded == ()
     assert (figures.gpu, figures.energy_mj) == ("Test GPU", 8.2)
 
 
@@ -147,12 +145,10 @@ def test_missing_tvm_is_told_with_what_to_install(record_file: RecordFile) -> No
         store.kernel(record_file, 1)
 
 
-def test_a_record_of_other_tensors_is_refused(
-    lowering: KernelStore, record_file: RecordFile
-) -> None:
+def test_a_record_of_other_tensors_is_refused(store: KernelStore, record_file: RecordFile) -> None:
     file = replace(record_file, workload=CASES["case1"])
     with pytest.raises(KernelFault, match=r"other than case1's") as fault:
-        lowering.kernel(file, 1)
+        store.kernel(file, 1)
     assert fault.value.outcome == "compile"
 
 
@@ -172,10 +168,10 @@ def test_a_record_of_other_tensors_is_refused(
     ],
 )
 def test_a_record_that_cannot_be_lowered_is_told(
-    lowering: KernelStore, record_file: RecordFile, part: int, value: object, message: str
+    store: KernelStore, record_file: RecordFile, part: int, value: object, message: str
 ) -> None:
     with pytest.raises(KernelFault, match=message) as fault:
-        lowering.kernel(changed(record_file, part, value), 1)
+        store.kernel(changed(record_file, part, value), 1)
     assert fault.value.outcome == "compile"
     assert "case7 kernel 1" in str(fault.value)
     assert "\n" not in str(fault.value)
@@ -196,37 +192,37 @@ def test_a_tvm_that_crashes_is_told_with_its_versions(
 
 
 def test_a_database_record_takes_the_names_of_the_workload(
-    lowering: KernelStore, database: Database
+    store: KernelStore, database: Database
 ) -> None:
     record = database.valid[0]
-    named = lowering.database_kernel(database, record, CASES["case7"])
-    assert lowering.database_kernel(database, record, CASES["case7"]) == named
+    named = store.database_kernel(database, record, CASES["case7"])
+    assert store.database_kernel(database, record, CASES["case7"]) == named
     assert set(named.launches[0].arguments) == {"data", "weight", "output"}
     assert named.origin.details["line"] == record.line
 
 
 def test_a_database_record_without_a_workload_keeps_its_names(
-    lowering: KernelStore, database: Database
+    store: KernelStore, database: Database
 ) -> None:
-    kernel = lowering.database_kernel(database, database.valid[0])
+    kernel = store.database_kernel(database, database.valid[0])
     assert set(kernel.launches[0].arguments) == {"data", "weight", "conv2d_nchw"}
 
 
 def test_the_stored_workload_gives_the_same_kernel_as_ours(
-    lowering: KernelStore, database: Database, record_file: RecordFile
+    store: KernelStore, database: Database, record_file: RecordFile
 ) -> None:
     record = next(r for r in database.valid if r.text == record_file.records[0].recipe)
-    from_database = lowering.database_kernel(database, record, CASES["case7"])
-    assert from_database == lowering.kernel(record_file, 1)
+    from_database = store.database_kernel(database, record, CASES["case7"])
+    assert from_database == store.kernel(record_file, 1)
 
 
 def test_a_database_record_of_another_workload_is_refused(
-    lowering: KernelStore, database: Database
+    store: KernelStore, database: Database
 ) -> None:
     record = database.valid[0]
-    lowering.database_kernel(database, record, CASES["case7"])
+    store.database_kernel(database, record, CASES["case7"])
     with pytest.raises(KernelFault, match="other shapes"):
-        lowering.database_kernel(database, record, CASES["case6"])
+        store.database_kernel(database, record, CASES["case6"])
 
 
 def test_a_failed_trial_has_no_kernel(database: Database) -> None:
@@ -242,11 +238,11 @@ def test_a_database_without_workloads_has_no_kernels(database: Database) -> None
 
 
 def test_a_stored_workload_that_cannot_be_read_is_told(
-    lowering: KernelStore, database: Database
+    store: KernelStore, database: Database
 ) -> None:
     damaged = replace(database, workloads=('["1","AAAA"]',))
     with pytest.raises(KernelFault, match="its module is not complete"):
-        lowering.database_kernel(damaged, damaged.valid[0])
+        store.database_kernel(damaged, damaged.valid[0])
 
 
 def test_two_launches_share_a_workspace(child: Worker) -> None:

@@ -58,9 +58,9 @@ def one_thread_per_output(workload: Conv2d) -> RecordFile:
 
 @pytest.mark.parametrize("workload", [PLAIN, *WORKLOADS], ids=lambda workload: workload.name)
 def test_it_is_lowered_to_cuda_and_is_right(
-    workload: Conv2d, lowering: KernelStore, device: EmulatedDevice
+    workload: Conv2d, store: KernelStore, device: EmulatedDevice
 ) -> None:
-    kernel = lowering.kernel(one_thread_per_output(workload), 1)
+    kernel = store.kernel(one_thread_per_output(workload), 1)
     assert "__global__" in kernel.source
     (launch,) = kernel.launches
     assert launch.blocks == -(-workload.outputs[0].size // 64)
@@ -69,11 +69,11 @@ def test_it_is_lowered_to_cuda_and_is_right(
 
 
 def test_the_kernel_of_another_dilation_is_found_wrong(
-    lowering: KernelStore, device: EmulatedDevice
+    store: KernelStore, device: EmulatedDevice
 ) -> None:
     one, other = (Conv2d.of("x", 1, 9, 9, 4, 4, 3, 3, 1, d, d) for d in (1, 2))
     assert [t.shape for t in one.tensors] == [t.shape for t in other.tensors]
-    kernel = lowering.kernel(one_thread_per_output(one), 1)
+    kernel = store.kernel(one_thread_per_output(one), 1)
     with pytest.raises(KernelFault, match="wrong") as fault:
         verify(device, kernel, other)
     assert fault.value.outcome == "correctness"

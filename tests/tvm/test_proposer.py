@@ -32,12 +32,12 @@ Start = Callable[..., TvmProposer]
 
 
 @pytest.fixture
-def start(lowering: KernelStore, tmp_path: Path) -> Iterator[Start]:
+def start(store: KernelStore, tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def go(settings: SearchSettings, known: Sequence[Feedback] = ()) -> TvmProposer:
             proposer = TvmProposer(
-                WORKLOAD, "sm_90", settings, lowering, prepared.append, tmp_path, lambda: known
+                WORKLOAD, "sm_90", settings, store, prepared.append, tmp_path, lambda: known
             )
             return stack.enter_context(proposer)
 

@@ -29,7 +29,7 @@ Tune = Callable[..., TuneResult]
 
 
 @pytest.fixture(scope="module")
-def tune(lowering: KernelStore) -> Tune:
+def tune(store: KernelStore) -> Tune:
     """tune(folder, trials): search case7 at random; the timings in ``failing`` fail."""
 
     def go(
@@ -49,7 +49,7 @@ def tune(lowering: KernelStore) -> Tune:
         settings = SearchSettings(0, 1, "replay-trace", space, batch=4)
         tuner = Tuner(
             device=device,
-            make_space=lambda one: TvmSpace(one, device, lowering, settings),
+            make_space=lambda one: TvmSpace(one, device, store, settings),
             folder=folder,
             settings=TuneSettings(trials, keep=4, energy=False, resume=True),
             confirm=lambda *_: None,
@@ -96,13 +96,13 @@ def test_a_trial_found_wrong_later_has_failed_for_who_reads_the_database(
 
 
 def test_a_record_gives_the_very_kernel_that_was_timed(
-    searched: TuneResult, lowering: KernelStore
+    searched: TuneResult, store: KernelStore
 ) -> None:
     timed = {trial.digest: trial.time_ms for trial in trials(searched)}
     file = load_records(searched.path)
     assert len(file.records) == 4
     for rank in file.ranks:
-        digest = lowering.kernel(file, rank).digest
+        digest = store.kernel(file, rank).digest
         assert timed[digest] == pytest.approx(file.search_ms(rank))
 
 
