@@ -28,7 +28,7 @@ from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.record.estimate import WANDER
 from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.trial import Trial
+from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 from pytest_gpuenergy.workloads.workload import IoContract
 
@@ -87,7 +87,7 @@ def drawn_measurement(rng: np.random.Generator) -> Measure:
         ]
         ends = [figure.interval for figure in figures]
         trials = tuple(
-            Trial(0.3, 0.3 * e / t, 300 / t, 0.3)
+            Window(0.3, 0.3 * e / t, 300 / t, 0.3)
             for t, e in zip(time_ms.tolist(), energy_mj.tolist(), strict=True)
         )
         return Measurement(

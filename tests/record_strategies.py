@@ -15,7 +15,7 @@ from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.measurement import FIGURES, PHASES, Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.record.trial import Trial
+from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.errors import Outcome
 
@@ -44,7 +44,7 @@ CORRECTNESS = st.builds(
     Correctness, FINITE, FINITE, FINITE, FINITE, st.lists(COUNTS, max_size=3).map(tuple)
 )
 TRIALS = st.lists(
-    st.builds(Trial, ABOVE_ZERO, NOT_NEGATIVE, ABOVE_ZERO, NOT_NEGATIVE), max_size=3
+    st.builds(Window, ABOVE_ZERO, NOT_NEGATIVE, ABOVE_ZERO, NOT_NEGATIVE), max_size=3
 ).map(tuple)
 FLAGS = st.lists(TEXTS, max_size=3).map(tuple)
 RUNS = st.builds(

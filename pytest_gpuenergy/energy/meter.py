@@ -22,11 +22,11 @@ from pytest_gpuenergy.energy.sensors import (
 )
 from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.energy.statistics import estimate
-from pytest_gpuenergy.energy.trials import cut_trials, placement_variance
+from pytest_gpuenergy.energy.windows import cut_windows, placement_variance
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.estimate import WANDER, Estimate
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.trial import Trial
+from pytest_gpuenergy.record.window import Window
 
 _SPAN_S = 1.0
 _TRANSIENT_S = 0.3
@@ -86,8 +86,8 @@ class Reading:
     energy_mj: Estimate
     edp_mj_ms: Estimate
     power_w: float
-    warm_trials: tuple[Trial, ...]
-    trials: tuple[Trial, ...]
+    warm_trials: tuple[Window, ...]
+    trials: tuple[Window, ...]
     start: Conditions
     begin: Conditions
     end: Conditions
@@ -261,7 +261,7 @@ class EnergyMeter:
         chosen += range(len(run.warm) - 1, len(all_edges))
         times = [all_times[index] for index in chosen]
         energies_mj = [all_edges[index].energy_mj for index in chosen]
-        cut = cut_trials(times, energies_mj, run.timeline)
+        cut = cut_windows(times, energies_mj, run.timeline)
         trials, times = cut[count:], times[count:]
         window_s = times[-1] - times[0]
         power_w = sum(trial.joules for trial in trials) / window_s

@@ -12,7 +12,7 @@ from pytest_gpuenergy.record.estimate import Estimate, Interval
 from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.trial import Trial
+from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.support.errors import Outcome
 from pytest_gpuenergy.support.json_input import FormError
 
@@ -57,8 +57,8 @@ class Measurement(Struct, frozen=True):
     power_w: NotNegative | None = None
     gflops: float | None = None
     gflops_per_w: float | None = None
-    trials: tuple[Trial, ...] = ()
-    warm_trials: tuple[Trial, ...] = ()
+    trials: tuple[Window, ...] = ()
+    warm_trials: tuple[Window, ...] = ()
     correctness: Correctness | None = None
     start: Conditions | None = None
     begin: Conditions | None = None

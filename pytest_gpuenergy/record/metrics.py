@@ -24,7 +24,7 @@ class Metric(StrEnum):
 
     @property
     def field(self) -> str:
-        """The attribute that holds the figure in a `Measurement`, a `Trial` or a `Reading`."""
+        """The attribute that holds the figure in a `Measurement`, a `Window` or a `Reading`."""
         return _FIELDS[self]
 
 

@@ -15,12 +15,12 @@ from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.trial import Trial
+from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.views import write_json
 from pytest_gpuenergy.support.errors import InputError
 
-TRIALS = (Trial(0.1, 10.0, 100.0, 0.1),) * 5
+TRIALS = (Window(0.1, 10.0, 100.0, 0.1),) * 5
 FACTORS = (0.99, 1.0, 1.01)
 
 

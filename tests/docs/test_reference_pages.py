@@ -93,7 +93,7 @@ def test_the_fields_of_the_record_are_those_of_the_schema(title: str, record: st
 def test_parts_of_a_measurement_are_documented() -> None:
     schema = json.loads(_page("report.schema.json"))
     names = set(re.findall(r"`(\w+)`", _section("record.md", "Measurement")))
-    for part in ("WorkloadInfo", "KernelInfo", "Interval", "Trial", "Correctness", "Conditions"):
+    for part in ("WorkloadInfo", "KernelInfo", "Interval", "Window", "Correctness", "Conditions"):
         assert set(schema["$defs"][part]["properties"]) <= names, part
 
 

@@ -17,7 +17,7 @@ from pytest_gpuenergy.gate.drift import BOUND, judge_check, unchecked
 from pytest_gpuenergy.record.anchor import AnchorCheck
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.estimate import Estimate, Interval
-from pytest_gpuenergy.record.trial import Trial
+from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report import Measurement, RunFolder, load_report
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.html.data import page_data
@@ -28,7 +28,7 @@ from pytest_gpuenergy.support.errors import ReportError
 
 Make = Callable[..., Any]
 PLAIN = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-TRIALS = tuple(Trial(0.3, 100.0, 600.0, 0.299) for _ in range(4))
+TRIALS = tuple(Window(0.3, 100.0, 600.0, 0.299) for _ in range(4))
 
 
 @pytest.fixture

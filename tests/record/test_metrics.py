@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpuenergy.record.estimate import Estimate, Interval
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.trial import Trial
+from pytest_gpuenergy.record.window import Window
 
 Make = Callable[..., Any]
 
@@ -39,5 +39,5 @@ def test_without_figures_there_is_no_estimate(failed: Make) -> None:
 
 
 def test_a_trial_has_each_metric() -> None:
-    trial = Trial(seconds=0.2, joules=0.8, launches=100.0, busy_seconds=0.05)
+    trial = Window(seconds=0.2, joules=0.8, launches=100.0, busy_seconds=0.05)
     assert [getattr(trial, metric.field) for metric in Metric] == [0.5, 8.0, 4.0]

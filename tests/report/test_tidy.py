@@ -16,7 +16,7 @@ from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import WorkloadInfo
-from pytest_gpuenergy.record.trial import Trial
+from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report.tidy import tidy_columns, tidy_csv, write_parquet
 from pytest_gpuenergy.support.errors import ReportError
 
@@ -38,7 +38,7 @@ def test_there_is_a_row_for_each_measurement(report: Make, measured: Make, faile
 def test_nested_fields_have_columns_of_their_own(report: Make, measured: Make) -> None:
     item = measured(
         energy_mj_ci95=Interval(99.0, 101.5),
-        trials=(Trial(0.3, 1.0, 10.0, 0.3), Trial(0.3, 1.0, 10.0, 0.3)),
+        trials=(Window(0.3, 1.0, 10.0, 0.3), Window(0.3, 1.0, 10.0, 0.3)),
         correctness=Correctness(1e-6, 2e-6, 1e-5, 1e-5, (0, 1)),
         end=Conditions(43, 1980, 3201, 0, 700000),
         validity=("host_gaps", "not_steady"),

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.device import Timeline
-from pytest_gpuenergy.energy.trials import cut_trials, placement_variance
-from pytest_gpuenergy.record.trial import Trial
+from pytest_gpuenergy.energy.windows import cut_windows, placement_variance
+from pytest_gpuenergy.record.window import Window
 
 
 def ascending(least: int = 2) -> st.SearchStrategy[list[float]]:
@@ -25,7 +25,7 @@ def test_trials_add_up_to_the_whole_window(
     time_s, launches = np.array(batches_s[:count]), np.array(counts[:count])
     timeline = Timeline(time_s, launches, 0.9 * time_s)
     energies_mj = np.random.default_rng(seed).integers(1, 10**6, len(edges_s)).cumsum()
-    trials = cut_trials(edges_s, energies_mj.tolist(), timeline)
+    trials = cut_windows(edges_s, energies_mj.tolist(), timeline)
     ends_s = [edges_s[0], edges_s[-1]]
     assert len(trials) == len(edges_s) - 1
     assert sum(t.seconds for t in trials) == pytest.approx(edges_s[-1] - edges_s[0])
@@ -37,13 +37,13 @@ def test_trials_add_up_to_the_whole_window(
 
 def test_a_trial_of_a_known_rate() -> None:
     timeline = Timeline(np.array([0.0, 10.0]), np.array([0.0, 1000.0]), np.array([0.0, 9.0]))
-    (trial,) = cut_trials([2.0, 4.0], [5000, 6000], timeline)
+    (trial,) = cut_windows([2.0, 4.0], [5000, 6000], timeline)
     assert (trial.seconds, trial.joules, trial.launches) == pytest.approx((2.0, 1.0, 200.0))
     assert (trial.time_ms, trial.energy_mj) == pytest.approx((9.0, 5.0))
 
 
 def test_figures_of_a_trial_are_of_one_launch() -> None:
-    trial = Trial(seconds=1.0, joules=2.0, launches=100.0, busy_seconds=0.5)
+    trial = Window(seconds=1.0, joules=2.0, launches=100.0, busy_seconds=0.5)
     assert (trial.time_ms, trial.energy_mj) == (5.0, 20.0)
 
 

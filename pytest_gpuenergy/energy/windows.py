@@ -1,4 +1,4 @@
-"""Trials: windows between edges of the energy source, and what a timeline says of them."""
+"""Windows between edges of the energy source, and what a timeline says of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from pytest_gpuenergy.devices.device import Timeline
-from pytest_gpuenergy.record.trial import Trial
+from pytest_gpuenergy.record.window import Window
 
 
-def cut_trials(
+def cut_windows(
     times_s: Sequence[float], energies_mj: Sequence[float], timeline: Timeline
-) -> tuple[Trial, ...]:
+) -> tuple[Window, ...]:
     """The windows between successive edges, with the launches and GPU time that fell into them."""
     launches = np.interp(times_s, timeline.time_s, timeline.launches)
     busy_s = np.interp(times_s, timeline.time_s, timeline.busy_s)
@@ -23,7 +23,7 @@ def cut_trials(
         np.diff(busy_s),
         strict=True,
     )
-    return tuple(Trial(*(float(value) for value in row)) for row in table)
+    return tuple(Window(*(float(value) for value in row)) for row in table)
 
 
 def placement_variance(timeline: Timeline, begin_s: float, end_s: float) -> float:

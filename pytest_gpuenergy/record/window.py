@@ -1,4 +1,4 @@
-"""One trial of a measurement."""
+"""One window of a measurement, which its JSON calls a trial."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from msgspec import Struct
 from pytest_gpuenergy.record.amounts import AboveZero, NotNegative
 
 
-class Trial(Struct, frozen=True, gc=False):
+class Window(Struct, frozen=True, gc=False):
     """One window between two edges of the energy source."""
 
     seconds: AboveZero
