@@ -41,24 +41,44 @@ gpuenergy kernels export --case case1,case5 --kernels top1 --out exported
 """,
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
-    show_all = add_command(
+    for action in (_add_list(actions), _add_show(actions), _add_export(actions)):
+        action.add_argument(
+            "--records",
+            metavar="PATH",
+            type=Path,
+            help=f"Record file, or folder of them (default: {RECORDS} here or in a parent folder)",
+        )
+        action.add_argument("--json", action="store_true", help="Print JSON")
+    kernels_sample.add_parser(actions)
+
+
+def _add_list(actions: Subparsers) -> ArgumentParser:
+    parser = add_command(
         actions,
         "list",
         _list,
         summary="List the kernels with what they took on the GPU they were tuned for",
         example="gpuenergy kernels list --case case1,case5 --json",
     )
-    _add_case(show_all)
-    show = add_command(
+    _add_case(parser)
+    return parser
+
+
+def _add_show(actions: Subparsers) -> ArgumentParser:
+    parser = add_command(
         actions,
         "show",
         _show,
         summary="Print one kernel's source and launch plan",
         example="gpuenergy kernels show case1 1 > kernel01.cu",
     )
-    show.add_argument("case", metavar="CASE", help="Workload, such as case1")
-    show.add_argument("rank", metavar="RANK", type=int, help="Rank, 1 = fastest")
-    export = add_command(
+    parser.add_argument("case", metavar="CASE", help="Workload, such as case1")
+    parser.add_argument("rank", metavar="RANK", type=int, help="Rank, 1 = fastest")
+    return parser
+
+
+def _add_export(actions: Subparsers) -> ArgumentParser:
+    parser = add_command(
         actions,
         "export",
         _export,
@@ -71,25 +91,17 @@ cmake -S exported -B exported/build && cmake --build exported/build
 ctest --test-dir exported/build --verbose
 """,
     )
-    _add_case(export)
-    export.add_argument(
+    _add_case(parser)
+    parser.add_argument(
         "--kernels",
         metavar="LIST",
         default="all",
         help="all, top1, top2, ..., or ranks such as 1,5,25 (default: all)",
     )
-    export.add_argument(
+    parser.add_argument(
         "--out", metavar="DIR", type=Path, required=True, help="New or empty folder to write to"
     )
-    kernels_sample.add_parser(actions)
-    for action in (show_all, show, export):
-        action.add_argument(
-            "--records",
-            metavar="PATH",
-            type=Path,
-            help=f"Record file, or folder of them (default: {RECORDS} here or in a parent folder)",
-        )
-        action.add_argument("--json", action="store_true", help="Print JSON")
+    return parser
 
 
 def _add_case(parser: ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,14 +33,32 @@ gpuenergy powercap restore
 """,
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
-    show = add_command(
+    for action, default in (
+        (_add_show(actions), "auto"),
+        (_add_set(actions), "auto"),
+        (_add_restore(actions), None),
+    ):
+        action.add_argument(
+            "--gpu-device",
+            metavar="DEVICE",
+            default=default,
+            help=_DEVICE.format(default or "every GPU with something to put back"),
+        )
+        action.add_argument("--json", action="store_true", help="Print JSON")
+
+
+def _add_show(actions: Subparsers) -> ArgumentParser:
+    return add_command(
         actions,
         "show",
         _show,
         summary="Print the constraints, the limit in force and the caps of this GPU's table",
         example="gpuenergy powercap show --gpu-device emulated:a100",
     )
-    change = add_command(
+
+
+def _add_set(actions: Subparsers) -> ArgumentParser:
+    parser = add_command(
         actions,
         "set",
         _set,
@@ -49,8 +67,12 @@ gpuenergy powercap restore
         "own: they put it back after their caps.",
         example="gpuenergy powercap set 300",
     )
-    change.add_argument("watts", metavar="W", type=_watts, help="The limit, such as 300 or 300W")
-    restore = add_command(
+    parser.add_argument("watts", metavar="W", type=_watts, help="The limit, such as 300 or 300W")
+    return parser
+
+
+def _add_restore(actions: Subparsers) -> ArgumentParser:
+    return add_command(
         actions,
         "restore",
         _restore,
@@ -59,14 +81,6 @@ gpuenergy powercap restore
         "somebody else has set since is left alone.",
         example="gpuenergy powercap restore",
     )
-    for action, default in ((show, "auto"), (change, "auto"), (restore, None)):
-        action.add_argument(
-            "--gpu-device",
-            metavar="DEVICE",
-            default=default,
-            help=_DEVICE.format(default or "every GPU with something to put back"),
-        )
-        action.add_argument("--json", action="store_true", help="Print JSON")
 
 
 def _show(arguments: Namespace) -> int:

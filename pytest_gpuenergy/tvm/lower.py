@@ -7,15 +7,13 @@ process, through `Lowerer`, unless the records are those that this process's own
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from pytest_gpuenergy.kernels.kernel import Dim3, Kernel, Launch
+from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.support.json_input import FormError, parse
-from pytest_gpuenergy.tvm.emitted import check_emitted, cuda_headers
+from pytest_gpuenergy.support.json_input import parse
+from pytest_gpuenergy.tvm.build import first_line, parameters_of, refusing, to_kernel
 from pytest_gpuenergy.tvm.operators import operator_of
 from pytest_gpuenergy.tvm.record_form import check_record
 from pytest_gpuenergy.tvm.requirements import import_tvm
@@ -26,7 +24,6 @@ SHARED_BYTES = 49152
 """Static shared memory that a block has on every CUDA GPU (CUDA C++ Programming Guide)."""
 
 _CUDA_RUNTIME = "ffi.Module.create.cuda"
-_DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
 
 
 def cuda_target(architecture: str) -> Any:
@@ -64,25 +61,6 @@ def apply_trace(module: Any, trace: Sequence[Any]) -> Any:
             "compile", f"The record does not apply to this workload: {first_line(error)}"
         ) from None
     return schedule.mod
-
-
-def to_kernel(module: Any, target: Any, names: Sequence[str] | None = None) -> Kernel:
-    """CUDA text and launches of a scheduled module, with every argument named.
-
-    Args:
-        module: one function ``main`` whose parameters are buffers.
-        target: a CUDA target.
-        names: what to call the parameters, in their order; None keeps the buffers' own names.
-
-    Raises:
-        KernelFault: the module cannot be lowered for a GPU.
-    """
-    try:
-        return _to_kernel(module, target, names)
-    except KernelFault:
-        raise
-    except Exception as error:
-        raise KernelFault("compile", f"TVM cannot lower it: {first_line(error)}") from None
 
 
 def lower_record(module: Any, record: str, workload: Workload) -> Kernel:
@@ -144,14 +122,14 @@ class Lowerer:
             KernelFault: the module has other parameters, or the record cannot be lowered.
         """
         content = _checked(record)
-        with _let_through("The stored workload cannot be used"):
+        with refusing("The stored workload"):
             check_stored_workload(parse(stored))
         import_tvm()
         from tvm.s_tir.meta_schedule.database import Workload as StoredWorkload
 
         try:
             module = StoredWorkload.from_json(json.loads(stored)).mod
-            parameters = _parameters(module["main"])
+            parameters = parameters_of(module["main"])
         except Exception as error:
             raise KernelFault(
                 "compile", f"TVM cannot read the stored workload: {first_line(error)}"
@@ -166,31 +144,8 @@ class Lowerer:
         return _lower(module, content, [tensor.name for tensor in tensors])
 
 
-def first_line(error: BaseException) -> str:
-    """The sentence of a TVM error that says what is wrong, without its backtrace."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "Error" in line or "Check failed" in line]
-    text = (telling or lines or [type(error).__name__])[-1]
-    return (text if len(text) <= 300 else f"{text[:297]}...").rstrip(".") + "."
-
-
-@dataclass(frozen=True)
-class _Buffer:
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-
-@contextmanager
-def _let_through(refusal: str) -> Iterator[None]:
-    try:
-        yield
-    except FormError as error:
-        raise KernelFault("compile", f"{refusal}, because {error}.") from None
-
-
 def _checked(record: str) -> list[Any]:
-    with _let_through("The record cannot be used"):
+    with refusing("The record"):
         return check_record(parse(record))
 
 
@@ -205,102 +160,3 @@ def _lower(module: Any, content: Sequence[Any], names: Sequence[str] | None) -> 
 
 def _with_host(target: Any) -> Any:
     return target.with_host(import_tvm().target.Target("llvm")) if target.host is None else target
-
-
-def _buffer(buffer: Any) -> _Buffer:
-    return _Buffer(str(buffer.name), tuple(int(size) for size in buffer.shape), str(buffer.dtype))
-
-
-def _parameters(function: Any) -> list[_Buffer]:
-    return [_buffer(parameter) for parameter in function.params]
-
-
-def _to_kernel(module: Any, target: Any, names: Sequence[str] | None) -> Kernel:
-    tvm = import_tvm()
-    from tvm import tirx
-    from tvm.tirx.build import codegen_build, split_host_device_mods
-
-    parameters = [p.name for p in _parameters(module["main"])]
-    if len(set(parameters)) != len(parameters):
-        raise KernelFault("compile", f"Buffers share a name: {', '.join(parameters)}.")
-    if target.kind.name != "cuda":
-        raise KernelFault("compile", f"The record is for {target.kind.name}, not for CUDA.")
-    # The steps of `tvm.tirx.build`, without code for the host.
-    pipeline, _, finalize_device = tirx.get_default_tir_pipeline(target)
-    lowered = pipeline(tirx.transform.BindTarget(target)(module))
-    host, devices = split_host_device_mods(lowered)
-    if len(devices) != 1:
-        raise KernelFault("compile", "The record makes no CUDA kernel.")
-    ((device_target, device),) = devices.items()
-    device = finalize_device()(device)
-    source = codegen_build(device, device_target).inspect_source()
-    renamed = dict(zip(parameters, names or parameters, strict=True))
-    calls, spaces = _walk(host, tvm)
-    workspaces = tuple(
-        Tensor(space.name, space.shape, space.dtype, "workspace")
-        for space in spaces
-        if space.name not in renamed
-    )
-    launches = tuple(_launch(call, device, renamed, workspaces) for call in calls)
-    with _let_through("TVM's text of it cannot be used"):
-        check_emitted(str(source), cuda_headers(), [launch.entry for launch in launches])
-    return Kernel(str(source), launches, workspaces=workspaces)
-
-
-def _walk(host: Any, tvm: Any) -> tuple[list[Any], list[_Buffer]]:
-    """The calls of kernels and the buffers allocated in the host's module, in program order."""
-    import tvm_ffi
-
-    calls: list[Any] = []
-    spaces: list[_Buffer] = []
-
-    def on_call(call: Any) -> None:
-        if getattr(call.op, "name", "") == "tirx.call_ffi_kernel":
-            calls.append(call)
-
-    def on_allocation(node: Any) -> None:
-        spaces.append(_buffer(node.buffer))
-
-    for function in host.functions.values():
-        tvm_ffi.structural_walk(
-            function.body, ((tvm.ir.Call, on_call), (tvm.tirx.AllocBuffer, on_allocation))
-        )
-    return calls, spaces
-
-
-def _launch(
-    call: Any, device: Any, renamed: dict[str, str], workspaces: tuple[Tensor, ...]
-) -> Launch:
-    """The launch of a typed kernel call: name, arguments in the entry's order, then extents."""
-    tvm = import_tvm()
-    arguments = list(call.args)
-    entry = str(arguments[0].value)
-    keys = [str(key) for key in call.attrs.launch_params]
-    split = len(arguments) - len(keys)
-    extents = {key: int(e) for key, e in zip(keys, arguments[split:], strict=True)}
-    known = {**renamed, **{space.name: space.name for space in workspaces}}
-    names = []
-    for argument in arguments[1:split]:
-        is_data = isinstance(argument, tvm.ir.Call) and argument.op.name == "tirx.buffer_data"
-        buffer = argument.args[0] if is_data else argument
-        name = str(getattr(buffer, "name", getattr(buffer, "name_hint", buffer)))
-        if name not in known:
-            raise KernelFault(
-                "compile", f"{entry} takes {name}, which is no buffer of a fixed size."
-            )
-        names.append(known[name])
-    functions = {str(f.attrs["global_symbol"]): f for f in device.functions.values()}
-    if len(functions[entry].params) != len(names):
-        raise KernelFault("compile", f"{entry} is called with a wrong number of arguments.")
-    return Launch(
-        entry,
-        _dim3(extents, "blockIdx"),
-        _dim3(extents, "threadIdx"),
-        tuple(names),
-        extents.get(_DYNAMIC_SHARED, 0),
-    )
-
-
-def _dim3(extents: dict[str, int], axis: str) -> Dim3:
-    x, y, z = (extents.get(f"{axis}.{d}", 1) for d in "xyz")
-    return x, y, z

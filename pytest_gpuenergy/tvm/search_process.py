@@ -18,8 +18,9 @@ from typing import Any
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import parse
 from pytest_gpuenergy.tuning.space import Feedback
+from pytest_gpuenergy.tvm.build import first_line
 from pytest_gpuenergy.tvm.generators import space_generator
-from pytest_gpuenergy.tvm.lower import cuda_target, first_line
+from pytest_gpuenergy.tvm.lower import cuda_target
 from pytest_gpuenergy.tvm.operators import operator_of
 from pytest_gpuenergy.tvm.record_form import check_record
 from pytest_gpuenergy.tvm.requirements import import_tvm, without_tensor_intrinsics

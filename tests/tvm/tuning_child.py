@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.tvm.build import to_kernel
 from pytest_gpuenergy.tvm.conv2d import Conv2dOperator
 from pytest_gpuenergy.tvm.conv2d_forms import GemmForm, as_gemm
 from pytest_gpuenergy.tvm.generators import space_generator
-from pytest_gpuenergy.tvm.lower import Lowerer, apply_trace, cuda_target, to_kernel
+from pytest_gpuenergy.tvm.lower import Lowerer, apply_trace, cuda_target
 from pytest_gpuenergy.tvm.requirements import without_tensor_intrinsics
 from pytest_gpuenergy.tvm.settings import Space
 from pytest_gpuenergy.workloads import Conv2d
