@@ -8,9 +8,12 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from jobs import job_of
 
+# Imported here, so that a run of pytester, which forgets what it has imported, leaves them alone.
+from pytest_gpuenergy.devices.cuda import graphs
 from pytest_gpuenergy.devices.device import Device, Repeater, Timeline
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.pytest_plugin import session
 
 
 @contextmanager
@@ -66,6 +69,6 @@ def unmarked_gpu(
                     self.launches += 1
                 return self._returned
 
-        monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.session.open_device", unmarked)
-        monkeypatch.setattr("pytest_gpuenergy.devices.cuda.graphs.GraphRepeater", Graph)
+        monkeypatch.setattr(session, "open_device", unmarked)
+        monkeypatch.setattr(graphs, "GraphRepeater", Graph)
         yield
