@@ -74,7 +74,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--records",
         metavar="DIR",
-        help="Folder of record files, or of one for each GPU (default: bench/records)",
+        help="Folder of record files, or with one such folder per GPU model (default: "
+        "bench/records)",
     )
 
 
@@ -85,7 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What takes minutes, and compares, is run only when its path is named."""
+    """Benches that take minutes run only if their path is named."""
     if collection_path not in WHEN_NAMED:
         return None
     named = [config.invocation_params.dir / arg.partition("::")[0] for arg in config.args]
@@ -93,7 +94,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """``shipped_kernel`` is each kernel, ``bench_workload`` each workload, records or not."""
+    """Parametrize ``shipped_kernel`` by kernel, ``bench_workload`` by workload."""
     config, marker = metafunc.config, metafunc.definition.get_closest_marker("shipped")
     try:
         if "bench_workload" in metafunc.fixturenames:
@@ -121,7 +122,7 @@ def kernel_store() -> Iterator[KernelStore]:
 
 @pytest.fixture(scope="session")
 def prefetched() -> set[str]:
-    """Names of the workloads whose kernels are on their way."""
+    """Names of the workloads whose kernels are being compiled."""
     return set()
 
 
@@ -182,9 +183,9 @@ def _groups(config: pytest.Config) -> list[Sequence[Workload]]:
 def _record_files(
     config: pytest.Config, groups: Sequence[Sequence[Workload]]
 ) -> list[list[RecordFile]]:
-    """The records of each group for this GPU, or for another one; what is said about them.
+    """The records of each group for this GPU or, if there are none, for another one.
 
-    Only the shipped ones must have all cases.
+    Only the bundled records must include all cases.
     """
     given = config.getoption("--records")
     folder = config.invocation_params.dir / given if given else RECORDS

@@ -1,7 +1,7 @@
 """The subcommands of ``gpuenergy``: each module has ``add_parser`` and ``run``.
 
-Importing a command module must stay cheap, since ``gpuenergy --help`` imports them all: NumPy,
-the workloads and everything heavier is imported inside ``run``.
+Importing a command module must stay cheap, because ``gpuenergy --help`` imports them all: NumPy,
+the workloads and everything heavier are imported inside ``run``.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def add_command(
     Args:
         subparsers: what `argparse.ArgumentParser.add_subparsers` returned.
         name: the word on the command line.
-        run: called with the parsed arguments; gives the exit code.
+        run: called with the parsed arguments; returns the exit code.
         summary: one phrase, for the list of commands.
-        example: command lines, one a line.
-        description: more sentences for ``--help``.
+        example: command lines, one per line.
+        description: further sentences for ``--help``.
     """
     indented = "\n".join(f"  {line}" for line in example.strip().splitlines())
     parser = subparsers.add_parser(
@@ -71,7 +71,7 @@ def write_outcome(
     json_document: Callable[[_T], str],
     markdown: Callable[[_T], str],
 ) -> None:
-    """To wherever ``--json`` and ``--md`` say; to the terminal, unless one of them does already.
+    """Write to the paths of ``--json`` and ``--md``, and to the terminal unless one of them is it.
 
     Raises:
         ReportError: a file cannot be written.
@@ -88,7 +88,7 @@ def write_outcome(
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print each as one line, whatever is in it."""
+    """Print each as one line, whatever it contains."""
     for line in lines:
         print(printable(line))
 
@@ -99,7 +99,7 @@ def tell(line: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print ``value`` as indented JSON for scripts; not-a-number is refused, not written."""
+    """Print ``value`` as indented JSON for scripts; NaN is refused."""
     json.dump(value, sys.stdout, indent=2, allow_nan=False)
     print()
 

@@ -26,10 +26,10 @@ def add_parser(subparsers: Subparsers) -> None:
         run,
         summary="Measure two revisions of the kernels alternately on the same GPU",
         description="pytest verifies the kernels of both in git worktrees, without measuring; then "
-        "each pair is measured by turns in one session, so that what differs between machines, "
-        "boards and hours drops out. Kernels that are the same in both are not measured. Both "
-        "revisions must have energy items, tests that give a kernel to energy_benchmark: name the "
-        "folder or file of the bench unless pytest finds it by itself.",
+        "each pair is measured alternately in one session, so differences between machines, boards "
+        "and hours cancel. Kernels that are the same in both are not measured. Both revisions must "
+        "have energy items, that is, tests that pass a kernel to energy_benchmark: name the folder "
+        "or file of the bench unless pytest finds it by itself.",
         example="""
 gpuenergy ab main HEAD bench -k case1 --powercap 3
 gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
@@ -46,7 +46,7 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
         metavar="N",
         type=_rounds,
         default=ROUNDS,
-        help=f"How often each version has its turn (default: {ROUNDS})",
+        help=f"How often each revision is measured (default: {ROUNDS})",
     )
     parser.add_argument("--powercap", metavar="LIST", help="As for pytest")
     parser.add_argument("--gpu-device", metavar="DEVICE", default="auto", help="As for pytest")
@@ -54,7 +54,7 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
 
 
 def run(arguments: Namespace) -> int:
-    """Export both, measure, judge; 1 when the gate fails."""
+    """Export both, measure, judge; 1 if the gate fails."""
     from pytest_gpuenergy.ab.revisions import check_paths, commit_of, run_pytest
     from pytest_gpuenergy.ab.side import check_sides, load_side
     from pytest_gpuenergy.commands.report import check_outputs

@@ -1,4 +1,4 @@
-"""``gpuenergy baseline update``: makes a run the one that others are judged by."""
+"""``gpuenergy baseline update``: makes a run the baseline that later runs are judged by."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "baseline",
         None,
         summary="Make a run the baseline that later ones are judged by",
-        description="Nothing else ever changes a baseline.",
+        description="No other command changes a baseline.",
         example="gpuenergy baseline update",
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
@@ -25,9 +25,9 @@ def add_parser(subparsers: Subparsers) -> None:
         actions,
         "update",
         _update,
-        summary="Take what a run has measured without a flag into the baseline",
-        description="Kernels that the run did not measure keep what the baseline has of them. "
-        "How the new figures compare with the old ones is printed.",
+        summary="Add a run's measurements without a flag to the baseline",
+        description="Kernels that the run did not measure keep their figures in the baseline. A "
+        "comparison of the new figures with the old ones is printed.",
         example="""
 gpuenergy baseline update
 gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200.json
@@ -40,7 +40,7 @@ gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200
         "--to", metavar="PATH", default=DEFAULT, help=f"The baseline (default: {DEFAULT})"
     )
     change.add_argument(
-        "--replace", action="store_true", help="Begin a new baseline, whatever there is now"
+        "--replace", action="store_true", help="Start a new baseline, discarding the present one"
     )
 
 

@@ -19,7 +19,7 @@ _RUN_FILES = re.compile(
     rf"(run|report)\.json|(measurements|anchors)\.jsonl|csv/[^/]+/(all\.csv|powercap[^/]+/results\.csv|"
     rf"(powercap[^/]+/)?{_DRAFT})|{_DRAFT}"
 )
-"""What a run writes, by its path in the folder of the run."""
+"""The files that a run writes, by their path in its folder."""
 
 CACHE_FOLDERS = (
     "charts",
@@ -31,26 +31,26 @@ CACHE_FOLDERS = (
     "triton",
     "verified",
 )
-"""Folders that this package makes in its cache."""
+"""Folders that this package creates in its cache."""
 
 _CACHE_ENTRY = re.compile(
     r"(host-)?[0-9a-f]{16,64}([-.][\w.-]+)?|\.(gpuenergy-)?[0-9a-f]{16,64}[\w.-]*\.tmp|"
     r"\.(host|build)-\w+"
 )
-"""Everything in them is named by the hash of what it was made from, or is a torn build.
+"""Names in these folders: the hash of what an entry was made from, or an unfinished build.
 
-The folder of the cache can be set by the user, so that a name in it alone proves nothing.
+The user can choose the cache folder, so the name of a folder in it alone proves nothing.
 """
 
 
 @dataclass(frozen=True)
 class Found:
-    """What lies in our folders.
+    """The contents of our folders.
 
     Attributes:
-        generated: files of ours, which may be removed.
-        folders: folders of ours, deepest first, removed when they are empty by then.
-        foreign: files, links and folders that are not ours.
+        generated: files that we created, which may be removed.
+        folders: folders that we created, deepest first; removed if they are empty by then.
+        foreign: files, links and folders that we did not create.
     """
 
     generated: tuple[Path, ...] = ()
@@ -72,8 +72,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "clean",
         run,
         summary="Remove the runs of this project, and the caches",
-        description="Lists what would go and asks first. Only files this package made are removed; "
-        "links are not followed, and saved power limits are never touched.",
+        description="Lists what would be removed and asks first. Only files that this package "
+        "created are removed; links are not followed, and saved power limits are never touched.",
         example="""
 gpuenergy clean
 gpuenergy clean --cache --yes
@@ -86,7 +86,7 @@ gpuenergy clean --cache --yes
 
 
 def run(arguments: Namespace) -> int:
-    """List, ask, remove; 1 when the answer is no or something could not be removed."""
+    """List, ask, remove; 1 if the answer is no or something could not be removed."""
     found = find_project_files(Path.cwd())
     if arguments.cache:
         from pytest_gpuenergy.support.paths import cache_dir
@@ -111,7 +111,7 @@ def find_project_files(root: Path) -> Found:
     """The runs under ``root/.gpuenergy``.
 
     Raises:
-        InputError: there is a folder of that name that this package did not make.
+        InputError: there is a folder of that name that this package did not create.
     """
     home = root / _HOME
     if not home.is_symlink() and not home.exists():
@@ -119,8 +119,8 @@ def find_project_files(root: Path) -> Found:
     sign = home / ".gitignore"
     if home.is_symlink() or not _is_ours(sign):
         raise InputError(
-            f"{home} was not made by gpuenergy, or is a link: nothing is removed there; "
-            "look into it and remove it by hand."
+            f"{home} was not made by gpuenergy, or is a link, so nothing is removed there: "
+            "inspect it and remove it by hand."
         )
     runs = home / "runs"
     found = Found()
@@ -133,7 +133,7 @@ def find_project_files(root: Path) -> Found:
     others = [path for path in _entries(home) if path not in ours and path != runs]
     if (runs.is_symlink() or runs.exists()) and not _is_folder(runs):
         others.append(runs)
-    # The sign goes last, so that an interrupted clean can be taken up again.
+    # The sign is removed last, so an interrupted clean can be repeated.
     generated = tuple(path for path in (home / "latest", sign) if _is_file(path))
     if found.foreign or others:
         generated = tuple(path for path in generated if path != sign)
@@ -142,7 +142,7 @@ def find_project_files(root: Path) -> Found:
 
 
 def find_cache_files(cache: Path) -> Found:
-    """Everything named by a hash in this package's folders of ``cache``, which itself stays."""
+    """Everything named by a hash in this package's folders in ``cache``, which itself is kept."""
     found = Found()
     for name in CACHE_FOLDERS:
         folder = cache / name
@@ -170,7 +170,7 @@ def _everything(path: Path) -> Found:
 
 def _of_run(folder: Path) -> Found:
     found = _views(folder, folder)
-    # By it the folder is known to be of a run: it goes last, and with the rest only.
+    # It identifies the folder as that of a run, so it is removed last, and only with the rest.
     sign = folder / "run.json"
     generated = tuple(path for path in found.generated if path != sign)
     return Found(generated if found.foreign else (*generated, sign), found.folders, found.foreign)
@@ -208,7 +208,7 @@ def _is_ours(sign: Path) -> bool:
 def _confirmed(question: str) -> bool:
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:  # nobody is there to answer
+    except EOFError:  # there is nobody to answer
         print()
         return False
 

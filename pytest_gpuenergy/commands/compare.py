@@ -34,7 +34,7 @@ gpuenergy compare old.json new.json --fail edp:5% --md - >> "$GITHUB_STEP_SUMMAR
     )
     parser.add_argument("base", metavar="BASE", help="Run folder, run id, or JSON report")
     parser.add_argument(
-        "new", metavar="NEW", nargs="?", help="Likewise (default: this project's latest run)"
+        "new", metavar="NEW", nargs="?", help="The same (default: this project's latest run)"
     )
     add_gate_arguments(parser)
     parser.add_argument(
@@ -59,17 +59,19 @@ def add_gate_arguments(parser: ArgumentParser) -> None:
         metavar="METRIC:PERCENT",
         action="append",
         default=[],
-        help="Judge this metric (time, energy, edp) and fail when it is worse by more than this, "
+        help="Judge this metric (time, energy, edp) and fail if it is worse by more than this, "
         "such as edp:5%%; may be repeated (default: judge all at 5%%, fail none)",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="AMBIGUOUS, and missing in the baseline, fail too"
+        "--strict",
+        action="store_true",
+        help="Also fail if a verdict is AMBIGUOUS or a kernel is missing in the baseline",
     )
     add_output_arguments(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """Compare, write or print; 1 when the gate fails."""
+    """Compare, write or print; 1 if the gate fails."""
     from pytest_gpuenergy.commands.report import check_outputs, find_runs
     from pytest_gpuenergy.gate.comparison import compare
     from pytest_gpuenergy.gate.settings import GateSettings
@@ -91,7 +93,7 @@ def run(arguments: Namespace) -> int:
 
 
 def write_comparison(comparison: Comparison, arguments: Namespace) -> None:
-    """To wherever the arguments say; in GitHub Actions, annotations on the error output too.
+    """Write to the outputs that the arguments name; in GitHub Actions, also print annotations.
 
     Raises:
         ReportError: a file cannot be written.

@@ -26,7 +26,7 @@ import json, cupy
 from cupy.cuda import nvrtc
 print(json.dumps([cupy.__version__, ".".join(map(str, nvrtc.getVersion()))]))
 """
-# Version 0.1.15 of apache-tvm-ffi ends the process here, so it cannot be tried in ours.
+# Version 0.1.15 of apache-tvm-ffi crashes here, so this must not run in our own process.
 _TVM_PROBE = """
 import json, tvm
 tvm.ir.save_json(tvm.tirx.IntImm("int32", 1))
@@ -41,15 +41,15 @@ def add_parser(subparsers: Subparsers) -> None:
         "doctor",
         run,
         summary="Check drivers, permissions, compilers and packages",
-        description="Nothing is changed. A missing optional thing is a note; the exit code is 1 "
-        "only when something is broken.",
+        description="Changes nothing. A missing optional component is a note; the exit code is 1 "
+        "only if something is broken.",
         example="gpuenergy doctor\ngpuenergy doctor --json",
     )
     parser.add_argument("--json", action="store_true", help="Print JSON")
 
 
 def run(arguments: Namespace) -> int:
-    """Print the checks; 0 when nothing is broken."""
+    """Print the checks; 0 if nothing is broken."""
     checks = list(all_checks())
     broken = sum(check.status == "broken" for check in checks)
     if arguments.json:
@@ -65,7 +65,7 @@ def run(arguments: Namespace) -> int:
 
 
 def all_checks() -> Iterator[Check]:
-    """Every check, in the order in which the things depend on each other."""
+    """Every check, in an order in which each depends on earlier ones only."""
     yield _check_python()
     yield from (_check_package(name) for name in _PACKAGES)
     yield from (_check_folder(name) for name in ("cache", "state"))
@@ -91,14 +91,14 @@ def check_cupy() -> Check:
         return Check(
             "CuPy",
             "broken",
-            f"it is installed and does not work: {error}",
+            f"installed, but it does not work: {error}",
             "install one CuPy that fits the driver: cupy-cuda12x[ctk] or cupy-cuda13x[ctk]",
         )
     return Check("CuPy", "ok", f"{answer[0]} with NVRTC {answer[1]}")
 
 
 def check_tvm() -> Check:
-    """TVM and tvm-ffi as a pair: needed to tune and to lower records."""
+    """TVM together with tvm-ffi: needed to tune and to lower records."""
     if find_spec("tvm") is None:
         return Check(
             "TVM",
@@ -196,7 +196,7 @@ def _version(name: str) -> str | None:
 
 
 def _probe(code: str) -> tuple[list[str] | None, str]:
-    """What ``code`` prints as JSON in a process of its own, or None and how it ended."""
+    """Run ``code`` in a process of its own: the JSON that it prints, or None and the reason."""
     try:
         child = subprocess.run(
             [sys.executable, "-c", code],

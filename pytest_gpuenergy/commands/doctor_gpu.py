@@ -1,4 +1,4 @@
-"""What ``gpuenergy doctor`` asks of NVIDIA GPUs. Everything here only reads."""
+"""The checks of ``gpuenergy doctor`` that concern NVIDIA GPUs. They only read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at.
+    """The result of one check.
 
     Attributes:
-        name: what was looked at.
-        status: ``note`` is an optional thing that is missing, ``broken`` stops work.
+        name: what was checked.
+        status: ``note`` means that something optional is missing, ``broken`` that measuring fails.
         found: what was found.
-        advice: what to do; empty when nothing needs doing.
+        advice: what to do; empty if nothing is to be done.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Check:
 
 
 def check_gpus() -> Iterator[Check]:
-    """The driver, NVML, the CUDA driver library, and every GPU NVML sees."""
+    """The driver, NVML, the CUDA driver library, and every GPU that NVML sees."""
     from pytest_gpuenergy.devices.nvml import load_nvml, text
 
     try:
@@ -48,7 +48,7 @@ def check_gpus() -> Iterator[Check]:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
         uuids = [text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
     except nvml.NVMLError as error:
-        yield Check("driver", "broken", f"NVML fails: {error}", "see whether nvidia-smi works")
+        yield Check("driver", "broken", f"NVML fails: {error}", "check that nvidia-smi works")
         return
     yield Check("driver", "ok", f"NVIDIA driver {version}, {count} GPU(s)")
     yield _cuda_agrees(uuids)
@@ -57,7 +57,7 @@ def check_gpus() -> Iterator[Check]:
 
 
 def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
-    """One GPU: its limits and who may set them, persistence, MIG, other users, leftovers."""
+    """One GPU: its limits and who may set them, persistence, MIG, other processes, leftovers."""
     from pytest_gpuenergy.devices.nvml import text
 
     try:
@@ -80,14 +80,14 @@ def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
             )
         )
     except nvml.NVMLError:
-        pass  # not supported here, and then nothing can be done about it
+        pass  # not supported here, so there is no advice to give
     yield from _mig(nvml, handle, label)
     yield from _other_processes(nvml, handle, label)
     yield from check_leftover(label, uuid)
 
 
 def check_leftover(label: str, uuid: str) -> Iterator[Check]:
-    """A power limit on the card ``uuid`` that ``gpuenergy powercap restore`` would put back."""
+    """A power limit of the card ``uuid`` that ``gpuenergy powercap restore`` would undo."""
     from pytest_gpuenergy.control.lease_record import kept_record, leftover
 
     try:
@@ -96,7 +96,7 @@ def check_leftover(label: str, uuid: str) -> Iterator[Check]:
         yield Check(f"{label} saved power limit", "broken", str(error))
         return
     for record, what in (
-        (left, "by a run that was killed, and never put back to"),
+        (left, "by a run that was killed before it restored"),
         (kept, "by gpuenergy powercap set; before that it was"),
     ):
         if record is not None:
@@ -116,7 +116,7 @@ def _no_nvml(error: DeviceError) -> Check:
         return Check(
             "driver",
             "broken",
-            "the loaded driver and its libraries are of different versions",
+            "the loaded driver and its libraries have different versions",
             "restart the machine, or reload the driver's kernel modules",
         )
     if code in _NO_DRIVER:
@@ -141,12 +141,12 @@ def _cuda_agrees(uuids: list[str]) -> Check:
         return Check(
             "CUDA driver library",
             "broken",
-            f"CUDA sees {unknown[0]}, NVML does not",
-            "see whether nvidia-smi -L lists it; name whole GPUs in CUDA_VISIBLE_DEVICES",
+            f"CUDA sees {unknown[0]}, but NVML does not",
+            "check that nvidia-smi -L lists it; name whole GPUs in CUDA_VISIBLE_DEVICES",
         )
     if len(cuda) < len(uuids):
         visible = os.environ.get(VISIBLE)
-        # Which of them is device 0 does not matter here: the names may be taken for the same.
+        # It does not matter here which of them is device 0, so their names may be equal.
         remark = visible_gpus(os.environ, [(uuid, "") for uuid in uuids]).remark
         why = remark or (f"{VISIBLE}={visible}" if visible is not None else "")
         return Check(
@@ -170,8 +170,8 @@ def _power_limits(nvml: Any, handle: Any, label: str, model: str, uuid: str) -> 
     try:
         limits = read_limits(gpu)
     except DeviceError as error:
-        return Check(name, "note", f"not told: {error}", "use --powercap current")
-    found = f"{limits.current_w:g} W, may be {limits.min_w:g} W to {limits.max_w:g} W"
+        return Check(name, "note", f"unknown: {error}", "use --powercap current")
+    found = f"{limits.current_w:g} W, allowed are {limits.min_w:g} W to {limits.max_w:g} W"
     if limits.min_w == limits.max_w:
         return Check(name, "note", f"{found}: fixed", "use --powercap current")
     try:
@@ -194,7 +194,7 @@ def _mig(nvml: Any, handle: Any, label: str) -> Iterator[Check]:
     try:
         current, _ = nvml.nvmlDeviceGetMigMode(handle)
     except nvml.NVMLError:
-        return  # a card that has no MIG
+        return  # a card without MIG
     if current:
         yield Check(
             f"{label} MIG",
@@ -208,7 +208,7 @@ def _other_processes(nvml: Any, handle: Any, label: str) -> Iterator[Check]:
     try:
         processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except nvml.NVMLError as error:
-        yield Check(f"{label} other processes", "note", f"not told: {error}")
+        yield Check(f"{label} other processes", "note", f"unknown: {error}")
         return
     others = [process for process in processes if process.pid != os.getpid()]
     if others:
@@ -219,5 +219,5 @@ def _other_processes(nvml: Any, handle: Any, label: str) -> Iterator[Check]:
             f"{label} other processes",
             "note",
             f"in use by process {listed}",
-            "end them before measuring: their work is in every power reading",
+            "end them before measuring: every power reading includes their work",
         )

@@ -27,8 +27,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "history",
         run,
         summary="Show a metric over the runs of this project, and where it changed",
-        description="Runs are those in .gpuenergy; boards are kept apart. Flagged measurements are "
-        "shown, and left out when changes are looked for.",
+        description="Reads the runs in .gpuenergy, each board separately. Flagged measurements are "
+        "shown, but not used to find changes.",
         example="""
 gpuenergy history -k case1
 gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
@@ -39,7 +39,7 @@ gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
         metavar="WORDS",
         dest="words",
         default="",
-        help="Kernels whose label, such as case1-k01-300W, has all these words (default: all)",
+        help="Kernels whose label, such as case1-k01-300W, contains all these words (default: all)",
     )
     parser.add_argument(
         "--metric", choices=[*map(str, METRICS)], default="edp", help="Default: edp"
@@ -51,7 +51,7 @@ gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
 
 
 def run(arguments: Namespace) -> int:
-    """Show, or write."""
+    """Print, or write."""
     from pytest_gpuenergy.commands.report import check_outputs
     from pytest_gpuenergy.gate.history import history
     from pytest_gpuenergy.gate.history_views import json_document, markdown, terminal

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.tuning.records import Record, RecordFile
 
 RECORDS = Path("bench", "records")
-"""Where records lie by default, under the current folder or one above it."""
+"""The default folder of records, relative to the current folder or one above it."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -31,8 +31,8 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "kernels",
         None,
-        summary="List, show or export the tuned kernels, or sample a search's log",
-        description="Kernels come from record files: those of this project's bench/records, or "
+        summary="List, show or export tuned kernels, or sample the log of a search",
+        description="Kernels come from record files: those in this project's bench/records, or "
         "those that --records names. Showing and exporting need TVM.",
         example="""
 gpuenergy kernels list --case case1
@@ -46,7 +46,8 @@ gpuenergy kernels export --case case1,case5 --kernels top1 --out exported
             "--records",
             metavar="PATH",
             type=Path,
-            help=f"Record file, or folder of them (default: {RECORDS} here or in a parent folder)",
+            help="Record file, folder of them, or folder with one such folder per GPU model "
+            f"(default: {RECORDS} here or in a parent folder)",
         )
         action.add_argument("--json", action="store_true", help="Print JSON")
     kernels_sample.add_parser(actions)
@@ -57,7 +58,7 @@ def _add_list(actions: Subparsers) -> ArgumentParser:
         actions,
         "list",
         _list,
-        summary="List the kernels with what they took on the GPU they were tuned for",
+        summary="List kernels with their figures on the GPU that they were tuned for",
         example="gpuenergy kernels list --case case1,case5 --json",
     )
     _add_case(parser)
@@ -83,8 +84,8 @@ def _add_export(actions: Subparsers) -> ArgumentParser:
         "export",
         _export,
         summary="Write kernels as CUDA sources that build without this package",
-        description="Beside each source lies its launch plan, which load_kernel reads; a driver "
-        "and a CMakeLists.txt build one program per kernel, which checks it and then times it.",
+        description="Each source comes with its launch plan, which load_kernel reads. A driver and "
+        "a CMakeLists.txt build one program per kernel, which verifies it and then times it.",
         example="""
 gpuenergy kernels export --case case1 --kernels top1 --out exported
 cmake -S exported -B exported/build && cmake --build exported/build
@@ -111,7 +112,7 @@ def _add_case(parser: ArgumentParser) -> None:
 
 
 def load_record_files(records: Path | None) -> list[RecordFile]:
-    """The record files that ``--records`` names, or those of the project around us.
+    """The record files that ``--records`` names, or those of the current project.
 
     Raises:
         InputError: there are none, or one is damaged.
@@ -139,12 +140,12 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
 
 
 def choose_cases(files: Sequence[RecordFile], words: str | None) -> list[RecordFile]:
-    """The files of the workloads that ``--case`` names; all of them without it.
+    """The files of the workloads that ``--case`` names, or all files without it.
 
-    A workload without records of its own takes those of its shape, under its name.
+    A workload without records of its own gets those of its shape, under its name.
 
     Raises:
-        InputError: there are no records of one of them.
+        InputError: there are no records for one of them.
     """
     if words is None or words == "all":
         return list(files)
@@ -154,13 +155,13 @@ def choose_cases(files: Sequence[RecordFile], words: str | None) -> list[RecordF
         found = own or _of_its_shape(files, name)
         if not found:
             known = ", ".join(dict.fromkeys(file.workload.name for file in files))
-            raise InputError(f"There are no records of {name!r}: there are {known}.")
+            raise InputError(f"There are no records for {name!r}, only for {known}.")
         chosen += found
     return chosen
 
 
 def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
-    """The records of the shape that is called ``name``, one file for each GPU."""
+    """The records for the shape of the workload ``name``, one file for each GPU."""
     from pytest_gpuenergy.workloads import all_networks
 
     known = {w.name: w for network in all_networks(Path.cwd()).values() for w in network}
@@ -241,7 +242,7 @@ def _only(files: Sequence[RecordFile], case: str) -> RecordFile:
     if len(files) > 1:
         tuned = ", ".join(file.gpu for file in files)
         raise InputError(
-            f"There are several sets of records of {case} (for {tuned}): "
+            f"There are several sets of records for {case} (tuned for {tuned}): "
             "name one folder with --records."
         )
     return files[0]
@@ -253,11 +254,11 @@ def _export(arguments: Namespace) -> int:
 
     files = choose_cases(load_record_files(arguments.records), arguments.case)
     for file in files:
-        name = file.workload.name  # which folders are called by
+        name = file.workload.name  # exported folders are named after it
         same = [other for other in files if other.workload.name == name]
         if any(other.workload != file.workload for other in same):
             raise InputError(
-                f"There are records of several workloads called {name}: remove the outdated file, "
+                f"There are records for several workloads called {name}: remove the outdated file, "
                 "or name another folder with --records."
             )
         _only(same, name)

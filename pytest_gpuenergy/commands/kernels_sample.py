@@ -1,4 +1,4 @@
-"""``gpuenergy kernels sample``: the trials that stand for a search, from its log."""
+"""``gpuenergy kernels sample``: the trials that represent a search, from its log."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def add_parser(actions: Subparsers) -> None:
         actions,
         "sample",
         run,
-        summary="Choose the trials that stand for a whole search",
+        summary="Choose the trials that represent a whole search",
         description="Reads a database of TVM's MetaSchedule or a log of its former auto-scheduler "
-        "(Ansor), plain or compressed (.gz, .xz). A fifth of the trials are the fastest, the "
-        "others those nearest to the 10th, 25th, 50th and 75th percentile of time.",
+        "(Ansor), plain or compressed (.gz, .xz). A fifth of the chosen trials are the fastest; "
+        "the others are nearest to the 10th, 25th, 50th and 75th percentile of time.",
         example="""
 gpuenergy kernels sample tuned/case5/raw --performance performance/case5.json
 gpuenergy kernels sample cuda_resnet_testCase_3_conv2d.json --shape 1,56,56,64,64,3,3,1,1
@@ -37,14 +37,14 @@ gpuenergy kernels sample cuda_resnet_testCase_3_conv2d.json --shape 1,56,56,64,6
     )
     parser.add_argument(
         "--shape",
-        metavar="N,H,W,CO,CI,KH,KW,S,P",
-        help="Sizes of the convolution with stride and padding, where the log does not tell",
+        metavar="[KIND:]SIZES",
+        help="The workload, as for gpuenergy tune, if the log does not contain its sizes",
     )
     parser.add_argument(
         "--performance",
         metavar="PATH",
         type=Path,
-        help="Write their GFLOP/s as one integer a line, the fastest first",
+        help="Write their GFLOP/s as one integer per line, the fastest first",
     )
     parser.add_argument("--json", action="store_true", help="Print JSON")
 
@@ -62,8 +62,8 @@ def run(arguments: Namespace) -> int:
         figures = [pick.gflops for pick in chosen if pick.gflops is not None]
         if len(figures) < len(chosen):
             raise InputError(
-                f"{search.path} does not tell the sizes of its workload, without which there are "
-                "no GFLOP/s: give them with --shape."
+                f"{search.path} does not contain the sizes of its workload, without which there "
+                "are no GFLOP/s: give them with --shape."
             )
         write_performance(arguments.performance, figures)
     if arguments.json:
@@ -91,9 +91,9 @@ def _print(search: Search, chosen: list[Sampled], keep: int) -> None:
     ran = len(search.trials)
     print(f"{len(chosen)} of {ran} trials that ran; {search.total - ran} of {search.total} failed")
     if len(chosen) < keep:
-        print(f"fewer than the {keep} asked for: there are no other schedules that ran")
+        print(f"fewer than the {keep} requested: no other schedules ran")
     if search.flops is None:
-        print("no GFLOP/s: the log does not tell the workload's sizes, give them with --shape")
+        print("no GFLOP/s: the log does not contain the workload's sizes, give them with --shape")
 
 
 def _document(search: Search, chosen: list[Sampled], keep: int) -> dict[str, object]:
@@ -109,5 +109,5 @@ def _document(search: Search, chosen: list[Sampled], keep: int) -> dict[str, obj
 
 def _count(word: str) -> int:
     if not (word.isascii() and word.isdecimal() and 0 < len(word) < 10 and int(word)):
-        raise ArgumentTypeError(f"{word!r} is no positive whole number")
+        raise ArgumentTypeError(f"{word!r} is not a positive integer")
     return int(word)

@@ -24,8 +24,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "powercap",
         None,
         summary="Show, set or restore the power limit of a GPU",
-        description="Setting one takes root, zeusd or a sudo rule; gpuenergy doctor tells which is "
-        "there. Neither CUDA nor CuPy is needed.",
+        description="Setting a limit needs root, zeusd or a sudo rule; gpuenergy doctor reports "
+        "which is available. Neither CUDA nor CuPy is needed.",
         example="""
 gpuenergy powercap show --json
 gpuenergy powercap set 300 --gpu-device 0
@@ -42,7 +42,7 @@ gpuenergy powercap restore
             "--gpu-device",
             metavar="DEVICE",
             default=default,
-            help=_DEVICE.format(default or "every GPU with something to put back"),
+            help=_DEVICE.format(default or "every GPU with something to restore"),
         )
         action.add_argument("--json", action="store_true", help="Print JSON")
 
@@ -63,8 +63,8 @@ def _add_set(actions: Subparsers) -> ArgumentParser:
         "set",
         _set,
         summary="Set the power limit, until it is restored",
-        description="The limit before it is saved, for restore. Runs take this one for the GPU's "
-        "own: they put it back after their caps.",
+        description="The prior limit is saved for restore. Runs treat the new one as the GPU's "
+        "own and restore it after their caps.",
         example="gpuenergy powercap set 300",
     )
     parser.add_argument("watts", metavar="W", type=_watts, help="The limit, such as 300 or 300W")
@@ -76,9 +76,9 @@ def _add_restore(actions: Subparsers) -> ArgumentParser:
         actions,
         "restore",
         _restore,
-        summary="Put back the limit that was in force before",
-        description="It undoes set, and what a run that was killed has left behind. A limit that "
-        "somebody else has set since is left alone.",
+        summary="Restore the limit that was in force before",
+        description="Undoes set, and what a killed run has left behind. A limit that somebody else "
+        "has set since is left alone.",
         example="gpuenergy powercap restore",
     )
 
@@ -101,7 +101,7 @@ def _show(arguments: Namespace) -> int:
     if state["restore_to_w"] is not None:
         print(
             f"before it was set: {_show_watts(state['restore_to_w'])}; "
-            "gpuenergy powercap restore puts it back"
+            "gpuenergy powercap restore returns to it"
         )
     return 0
 
@@ -152,7 +152,7 @@ def _set(arguments: Namespace) -> int:
     print(
         f"{_title(gpu)}: power limit {setpoint.label}, "
         f"enforced {_show_watts(enforced.power_limit_w)}"
-        + ("" if prior_w is None else f"; gpuenergy powercap restore puts back {prior_w:g} W")
+        + ("" if prior_w is None else f"; gpuenergy powercap restore returns to {prior_w:g} W")
     )
     return 0
 
@@ -173,7 +173,7 @@ def _restore(arguments: Namespace) -> int:
         except DeviceError as error:
             refused = isinstance(error, SetpointError)
             if spec is None and name not in waiting and not refused:
-                continue  # its run is under way, and will put it back
+                continue  # its run is still in progress and will restore it
             problems.setdefault(str(error), []).append(name)
     if arguments.json:
         print_json(done)
@@ -194,7 +194,7 @@ def _restored(gpu: Gpu) -> dict[str, Any]:
     from pytest_gpuenergy.devices.lock import gpu_lock
 
     with gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
-        # A run begins with the limit that set has made: the run is undone first.
+        # A run starts from the limit that `set` has written, so the run is undone first.
         said = [restore(gpu) for restore in (restore_leftover, restore_kept)]
         limit_w = read_limits(gpu).current_w
     nothing = f"{_title(gpu)}: nothing to restore, its limit was not set by gpuenergy"

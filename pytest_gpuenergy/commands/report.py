@@ -32,7 +32,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "report",
         run,
         summary="Merge runs and write them as a page, tables or other tools' formats",
-        description="Runs on the same GPU are merged; of an item measured twice, the later "
+        description="Runs on the same GPU are merged; if an item was measured twice, the later "
         "measurement counts. Without an output, the summary is printed.",
         example="""
 gpuenergy report
@@ -51,7 +51,7 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
         "outputs (default: this project's latest run)",
     )
     parser.add_argument(
-        "--gpu", metavar="NAME", help="GPU that an older tool's outputs are of (default: unknown)"
+        "--gpu", metavar="NAME", help="GPU of an older tool's outputs (default: unknown)"
     )
     outputs = parser.add_argument_group("outputs; - as PATH is the terminal")
     for name, what in _TEXTS.items():
@@ -66,17 +66,17 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
     parser.add_argument(
         "--baseline",
         metavar="RUN",
-        help="Earlier run or JSON report that the HTML page shows the differences to",
+        help="Earlier run or JSON report with which the HTML page compares",
     )
 
 
 def run(arguments: Namespace) -> int:
-    """Merge, write, print; 1 when a run cannot be read or a view cannot be written."""
+    """Merge, write, print; 1 if a run cannot be read or a view cannot be written."""
     from pytest_gpuenergy.report.store import merge
 
     asked = {name: getattr(arguments, name) for name in _TEXTS}
     if arguments.baseline is not None and asked["html"] is None:
-        raise InputError("--baseline is shown on the HTML page: give --html too.")
+        raise InputError("--baseline is shown on the HTML page only: give --html too.")
     paths = {name: getattr(arguments, name) for name in (*_TEXTS, "parquet", "schema")}
     check_outputs(paths, [*arguments.runs, arguments.baseline], csv=arguments.csv)
     if arguments.schema is not None:
@@ -108,11 +108,11 @@ def check_outputs(
     runs: Iterable[str | None] = (),
     csv: Path | None = None,
 ) -> None:
-    """See that no output takes the place of another, or of the runs it is made from.
+    """Check that no output would overwrite another one, or the runs it is made from.
 
     Args:
         outputs: paths by the names of their options.
-        runs: as on the command line; None is left out.
+        runs: as on the command line; None is skipped.
         csv: the folder of the classic tree.
 
     Raises:
@@ -128,7 +128,7 @@ def check_outputs(
     ]
     targets += [] if csv is None else [Target("--csv", csv, folder=True)]
     named = [run for run in runs if run is not None]
-    found = find_runs(named) if named else []  # the latest run is where no view may go anyway
+    found = find_runs(named) if named else []  # no view may be written to the latest run anyway
     check_targets(targets, [file for run in found for file in files_read(run)])
 
 
@@ -169,8 +169,8 @@ def _load(paths: list[Path], gpu: str | None) -> list[Report]:
     reports = [load_legacy(path, gpu) if is_legacy(path) else load_report(path) for path in paths]
     if gpu is not None and not all(report.run.gpu_name == gpu for report in reports):
         raise InputError(
-            "--gpu names the GPU of an older tool's outputs, and the runs tell their own: "
-            "leave it out."
+            "--gpu names the GPU of an older tool's outputs, but these runs name their own: "
+            "omit --gpu."
         )
     for report in reports:
         if report.run.legacy and (errors := [m.error for m in report.measurements if m.error]):
@@ -189,7 +189,7 @@ def _write(text: str, target: str) -> None:
 
 
 def find_runs(runs: list[str]) -> list[Path]:
-    """Paths of runs that are named by path or by id; without a name, this project's latest.
+    """Paths of the runs given by path or by id; without any, this project's latest run.
 
     Raises:
         InputError: there is no latest run.

@@ -1,4 +1,4 @@
-"""``gpuenergy tune``: searches fast kernels of a workload and writes its record file."""
+"""``gpuenergy tune``: searches for kernels of workloads and writes their record files."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "tune",
         run,
-        summary="Search fast or thrifty kernels of workloads with TVM and keep the best and others",
-        description="Workloads are tuned one after the other; of equal shapes only the first. "
-        "What was tried is on disk at once: a search that was ended goes on with --resume.",
+        summary="Search for fast or energy-efficient kernels with TVM and write record files",
+        description="Workloads are tuned one after the other, and of equal shapes only the first. "
+        "Trials are written to disk immediately, so an interrupted search can be continued with "
+        "--resume.",
         example="""
 gpuenergy tune --quick --out tuned
 gpuenergy tune --case case1,case2 --trials 200 --no-energy --out tuned --gpu-device 0
@@ -50,7 +51,7 @@ gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
 
 
 def run(arguments: Namespace) -> int:
-    """Tune all the workloads asked for, one after the other."""
+    """Tune all requested workloads, one after the other."""
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.support.signals import interrupt_once
@@ -99,7 +100,7 @@ def _one_setpoint(device: Device, text: str) -> Setpoint:
     found = NamedSetpoints.of(device, text, Path.cwd()).setpoints
     if len(found) != 1:
         raise InputError(
-            f"--powercap {text}: a search takes one power limit: give one, or current."
+            f"--powercap {text}: a search runs under a single power limit; give one, or current."
         )
     return found[0]
 

@@ -1,4 +1,4 @@
-"""The options of ``gpuenergy tune``, and the settings that are made of them."""
+"""The options of ``gpuenergy tune``, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.workloads.workload import Workload
 
 _MOST_KEPT = 25
-_MOST_TRIALS = 30_000  # which make a database of less than 1 GiB, the largest that is read
+_MOST_TRIALS = 30_000  # their database has less than 1 GiB, the most that is read
 _TRIALS = 1000
 _QUICK_TRIALS = 100
 _QUICK_KEPT = 2
@@ -30,7 +30,8 @@ def add_workload_options(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME[,NAME...]",
-        help="Names, your project's own among them, or all for the cases; may be repeated",
+        help="Workloads by name, including your project's own, or all for the cases; may be "
+        "repeated",
     )
     group.add_argument(
         "--network",
@@ -43,13 +44,14 @@ def add_workload_options(parser: ArgumentParser) -> None:
         "--shape",
         action="append",
         default=[],
-        metavar="[NAME=]N,H,W,CO,CI,KH,KW,STRIDE,PADDING[,DILATION[,GROUPS]]",
-        help="A convolution by its sizes, or KIND:SIZES of another kind; may be repeated",
+        metavar="[NAME=][KIND:]SIZES",
+        help="A workload by its sizes; without KIND a convolution, "
+        "N,H,W,CO,CI,KH,KW,STRIDE,PADDING[,DILATION[,GROUPS]]; may be repeated",
     )
     group.add_argument(
         "--quick",
         action="store_true",
-        help=f"Only the first and the last of them, {_QUICK_TRIALS} trials, {_QUICK_KEPT} kernels",
+        help=f"Only the first and the last workload, {_QUICK_TRIALS} trials, {_QUICK_KEPT} kernels",
     )
 
 
@@ -66,14 +68,15 @@ def add_search_options(parser: ArgumentParser) -> None:
         "--objective",
         choices=METRICS,
         default="time",
-        help="What to minimize; of energy and edp, the power of promising trials is measured too "
+        help="What to minimize; for energy and edp, the power of promising trials is measured too "
         "(default: time)",
     )
     group.add_argument(
         "--space",
         choices=SPACES,
         default="all",
-        help="Schedules to look at: TVM's own, those as a matrix product, or all (default: all)",
+        help="Schedules to consider: TVM's own (direct), those as a matrix product (gemm), or all "
+        "(default: all)",
     )
     group.add_argument(
         "--strategy",
@@ -93,12 +96,12 @@ def add_search_options(parser: ArgumentParser) -> None:
         "--threads",
         type=_between(1, 1024),
         metavar="N",
-        help="Processor cores for the search (default: all)",
+        help="CPU cores for the search (default: all)",
     )
     group.add_argument(
         "--resume",
         action="store_true",
-        help="Go on with the searches in --out; --trials counts what they have tried",
+        help="Continue the searches in --out; --trials includes their trials",
     )
 
 
@@ -130,7 +133,7 @@ def add_device_options(parser: ArgumentParser) -> None:
     group.add_argument(
         "--no-energy",
         action="store_true",
-        help="Do not measure power and energy of the kernels that are kept",
+        help="Do not measure power and energy of the kept kernels",
     )
     group.add_argument("--json", action="store_true", help="Print the outcome as JSON")
 
@@ -150,7 +153,7 @@ def chosen_workloads(arguments: Namespace) -> list[Workload]:
     distinct = distinct_shapes(chosen)
     for first, others in distinct.items():
         for other in others:
-            tell(f"{other.name}: has the shape of {first.name}, whose records serve it")
+            tell(f"{other.name}: has the same shape as {first.name} and uses its records")
     workloads = list(distinct)
     if arguments.quick:
         workloads = list(dict.fromkeys((workloads[0], workloads[-1])))

@@ -1,1 +1,1 @@
-"""The tuner: proposes, evaluates and keeps kernels of a workload, over any search space."""
+"""The tuner: proposes, evaluates and keeps kernels of a workload, from any search space."""

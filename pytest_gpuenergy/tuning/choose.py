@@ -1,4 +1,4 @@
-"""Chooses the kernels of a search that are kept: representatives that are right."""
+"""Chooses the kernels of a search that are kept: representatives that compute correctly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_gpuenergy.tuning.trial import TRIALS_FILE, Trial
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial that is kept: its index, the band it stands for, its precise figures."""
+    """A trial that is kept: its index, the band it represents, its precise figures."""
 
     index: int
     band: Band
@@ -34,16 +34,16 @@ class Chosen:
 class Chooser:
     """Chooses among the trials of one search.
 
-    Twice as many as are wanted contend for the best; one that is measured precisely is ranked by
-    that. For another objective than time all that contend are measured.
+    Twice as many trials as are wanted contend for the best. One that has been measured precisely is
+    ranked by that measurement. Unless the objective is time, all contenders are measured.
 
     Args:
         space: makes their kernels.
-        log: the trials; one that turns out wrong is amended there.
-        keep: how many are wanted.
+        log: the trials; one whose kernel turns out to be wrong is amended there.
+        keep: number of kernels to choose.
         objective: what is minimized.
         confirm: verifies a kernel and, if ``measures``, measures it.
-        measures: whether it does.
+        measures: whether ``confirm`` measures.
 
     Raises:
         InputError: no trial ran.
@@ -64,8 +64,8 @@ class Chooser:
         self._good = [trial for trial in log.trials if trial.good]
         if not self._good:
             raise InputError(
-                f"None of the {len(log.trials)} trials of {space.workload.name} ran: see why in "
-                f"{log.folder / TRIALS_FILE}, or try more with --trials."
+                f"None of the {len(log.trials)} trials of {space.workload.name} ran: see the "
+                f"reasons in {log.folder / TRIALS_FILE}, or try more with --trials."
             )
         self._typical_w = typical_power_w(self._good)
         estimates = {t.index: cost_ms(objective, t, self._typical_w) for t in self._good}
@@ -81,19 +81,19 @@ class Chooser:
         return tuple(self._wrong.values())
 
     def choose(self, tell: Callable[[str], None], stop: Event) -> list[Chosen]:
-        """Representatives that are right; a wrong one is replaced by the next nearest.
+        """Representatives that compute correctly; a wrong one is replaced by the next nearest.
 
         Args:
             tell: called with lines of progress.
-            stop: set by someone else to end early.
+            stop: set by the caller to end early.
 
         Raises:
-            InputError: no kernel is right.
-            KeyboardInterrupt: told to stop.
+            InputError: no kernel is correct.
+            KeyboardInterrupt: ``stop`` was set.
         """
         name = self._space.workload.name
         while fresh := self._unconfirmed(picks := self._picks()):
-            tell(f"{name}: checking {len(fresh)} chosen kernels")
+            tell(f"{name}: verifying {len(fresh)} chosen kernels")
             for index in fresh:
                 if stop.is_set():
                     raise KeyboardInterrupt
@@ -101,11 +101,11 @@ class Chooser:
                     tell(f"{name}: replacing {problem}")
         if not picks:
             raise InputError(
-                f"No kernel of {name} is right ({len(self._wrong)} checked), the first because "
-                f"{next(iter(self._wrong.values()))}"
+                f"No kernel of {name} is correct; {len(self._wrong)} were verified. The first one "
+                f"failed: {next(iter(self._wrong.values()))}"
             )
         if len(picks) < self._keep:
-            tell(f"{name}: only {len(picks)} of {self._keep} kernels to keep")
+            tell(f"{name}: there are only {len(picks)} kernels to keep instead of {self._keep}")
         indices = [self._good[pick.index].index for pick in picks]
         return [
             Chosen(index, pick.band, self._right[index])
@@ -122,7 +122,7 @@ class Chooser:
         return [index for index in wanted if index not in self._right and index not in self._wrong]
 
     def _check(self, index: int) -> str | None:
-        """Confirm a kernel; why it is replaced."""
+        """Confirm a kernel; returns why it must be replaced, or None."""
         trial = self._log.trials[index]
         try:
             kernel = self._space.kernel(self._log.recipes[index])
@@ -143,7 +143,7 @@ class Chooser:
 def contenders(
     good: Sequence[Trial], log: RawLog, form: RecipeForm, costs: Mapping[int, float]
 ) -> list[Contender]:
-    """The trials that ran, for the choice; only those with ``costs`` contend for the best."""
+    """The trials that ran, as contenders; only those in ``costs`` contend for the best."""
     return [
         Contender(
             trial.time_ms or math.inf,

@@ -1,4 +1,4 @@
-"""Confirms the kernels that a tuner keeps: verified once, and measured as a bench does."""
+"""Confirms the kernels that a tuner keeps: verifies them, and measures them as a bench does."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pytest_gpuenergy.tuning.records import Measured
 from pytest_gpuenergy.workloads.workload import Workload
 
 Confirm = Callable[[Kernel, Workload], Measured | None]
-"""Verifies a kernel and measures it; raises KernelFault when it fails, gives None when there are no
+"""Verifies a kernel and measures it; raises KernelFault if it fails, returns None if there are no
 figures."""
 
 
 def confirm_with(station: Station, *, energy: bool, tell: Callable[[str], None]) -> Confirm:
-    """A function that confirms kernels on the claimed GPU, at the power limit that it has.
+    """A function that confirms kernels on the claimed GPU, under its present power limit.
 
     Args:
         station: the claimed GPU.
         energy: whether time, power and energy are measured.
-        tell: called with a line about a kernel that is right and has no figures.
+        tell: called with a line about a kernel that is correct but has no figures.
     """
     harness = station.harness()
 
@@ -32,7 +32,7 @@ def confirm_with(station: Station, *, energy: bool, tell: Callable[[str], None])
             return None
         found = confirm(station.device, harness, kernel, workload)
         if found.time_ms is None or found.power_w is None or found.energy_mj is None:
-            tell(f"{workload.name}: no energy of {kernel.short_digest}: {found.error}")
+            tell(f"{workload.name}: no energy for {kernel.short_digest}: {found.error}")
             return None
         limit_w = found.enforced_power_limit_w
         if limit_w is None:

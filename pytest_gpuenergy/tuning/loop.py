@@ -1,7 +1,7 @@
-"""The loop of a search: take a batch of candidates, evaluate it, write it down, learn from it.
+"""The loop of a search: take a batch of candidates, evaluate it, log it, learn from it.
 
-While one batch is evaluated, the next ones are made, so that neither the GPU nor the processor
-waits for the other.
+While one batch is evaluated, the next ones are made, so neither the GPU nor the CPU waits for the
+other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_gpuenergy.tuning.space import Candidate, Feedback, Proposer, RecipeF
 from pytest_gpuenergy.tuning.trial import Trial
 from pytest_gpuenergy.workloads.workload import Workload
 
-_MOST_BARREN = 5  # batches in a row, of each process of the proposer, that hold nothing new
+_MOST_BARREN = 5  # consecutive batches without a new candidate, per process of the proposer
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Loop:
         rig: where they are evaluated.
         form: of their recipes.
         log: where every trial is written.
-        progress: told of every trial.
-        stop: when set, what is left is not tried any more.
+        progress: counts every trial.
+        stop: when set, the remaining candidates are not tried.
     """
 
     workload: Workload
@@ -47,9 +47,9 @@ class Loop:
     stop: Event
 
     def run(self, proposer: Proposer, trials: int) -> None:
-        """Try candidates until there are ``trials`` in the log, none are left, or it is stopped.
+        """Try candidates until the log has ``trials``, no more are found, or the search is stopped.
 
-        What was tried before is not tried again.
+        A candidate that was tried before is not tried again.
 
         Raises:
             InputError: the proposer failed.
@@ -68,7 +68,7 @@ class Loop:
             proposer.learn(feedback(self.rig.objective, recipes, tried, self.log.trials))
 
     def _fresh(self, batch: Sequence[Candidate], seen: set[str]) -> list[Candidate]:
-        """The candidates that have not been seen, each once; they have been seen then."""
+        """The candidates that have not been seen, each once; adds them to ``seen``."""
         fresh = []
         for candidate in batch:
             if (identity := self.form.identity(candidate.recipe)) not in seen:
@@ -77,7 +77,7 @@ class Loop:
         return fresh
 
     def _try(self, batch: Sequence[Candidate]) -> list[Trial]:
-        """Evaluate a batch, and write down what is known as soon as it is."""
+        """Evaluate a batch, and log each result immediately."""
         trials = self.log.trials
         first, known = len(trials), trials.copy()
         kernels = [candidate.kernel for candidate in batch]
@@ -101,7 +101,7 @@ class Loop:
 def feedback(
     objective: Metric, recipes: Sequence[str], tried: Sequence[Trial], known: Sequence[Trial]
 ) -> list[Feedback]:
-    """What the proposer is told of the trials in ``tried``, which may be fewer than ``recipes``."""
+    """The proposer's feedback on the trials in ``tried``, which may be fewer than ``recipes``."""
     typical_w = typical_power_w(known)
     return [
         Feedback(recipe, cost_ms(objective, trial, typical_w) / 1e3 if trial.good else None)

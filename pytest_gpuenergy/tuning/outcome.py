@@ -1,4 +1,4 @@
-"""What tunings came to, beside the record files: a table of them, and the rates of kernels."""
+"""The results of tunings besides record files: a table of them, and the rates of kernels."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _LISTS = ("gflops", "rejected")
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What became of one workload's tuning.
+    """The result of tuning one workload.
 
     Attributes:
         workload: its name.
         path: the record file.
-        started: when it began, in ISO 8601.
+        started: start time in ISO 8601.
         tried: trials in the folder, of which ``valid`` ran.
         kept: kernels in the record file.
-        best_ms: time of the best kernel's launch in the search.
+        best_ms: time of a launch of the best kernel in the search.
         best_gflops: the same as a rate.
         gflops: the rate of each kernel in the record file, in its order.
         rejected: why chosen kernels were replaced.
         search_s: wall time of this search.
-        elapsed_s: wall time of the search and of all that followed.
-        energy_j: what the card took meanwhile; None where it does not tell.
+        elapsed_s: wall time of the search and everything after it.
+        energy_j: energy that the card took meanwhile; None if it has no energy counter.
     """
 
     workload: str
@@ -51,14 +51,14 @@ class TuneResult:
 
 
 def is_kept(folder: Path, workload: Workload) -> bool:
-    """Whether `keep_outcome` has come to its end for this workload."""
+    """Whether `keep_outcome` has been completed for this workload."""
     return (folder / PERFORMANCE_FOLDER / file_name(workload)).exists()
 
 
 def keep_outcome(folder: Path, result: TuneResult) -> None:
-    """Add a row to ``tuning.csv``, and write the kernels' rates, one integer GFLOP/s a line.
+    """Add a row to ``tuning.csv``, and write the kernels' rates, one integer GFLOP/s per line.
 
-    The rates go into ``performance/`` under the name of the record file.
+    The rates are written to ``performance/``, under the name of the record file.
 
     Raises:
         InputError: a file cannot be written.
@@ -78,7 +78,7 @@ def keep_outcome(folder: Path, result: TuneResult) -> None:
 
 
 def write_performance(path: Path, gflops: Iterable[float]) -> None:
-    """Write one integer a line, the rounded GFLOP/s, whole or not at all.
+    """Write the rounded GFLOP/s, one integer per line; the file is complete or not written at all.
 
     Raises:
         InputError: it cannot be written.
@@ -89,6 +89,6 @@ def write_performance(path: Path, gflops: Iterable[float]) -> None:
         write_atomically(path, text)
     except OSError as error:
         raise InputError(
-            f"{path} cannot be written ({error.strerror}): choose a file in a place you may "
+            f"{path} cannot be written ({error.strerror}): choose a file in a folder that you may "
             "write to."
         ) from None

@@ -16,14 +16,14 @@ _TELL_EVERY_S = 3.0
 
 
 class SearchProgress:
-    """Counts the trials of one workload's search and tells of them; a context manager.
+    """Counts the trials of one workload's search and reports progress; a context manager.
 
     Args:
         name: of the workload.
-        wanted: how many trials there will be in all.
-        before: trials of earlier searches of the same folder.
+        wanted: total number of trials, including earlier ones.
+        before: trials of earlier searches in the same folder.
         tell: called with plain lines.
-        live: where to draw a display instead; None for plain lines only.
+        live: terminal on which to draw a display instead; None for plain lines only.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SearchProgress:
             self.tell_now()
 
     def tell_now(self) -> None:
-        """Give a plain line now."""
+        """Report progress now, as a plain line."""
         self._told_s = monotonic()
         self._tell(self._line())
 
@@ -103,7 +103,7 @@ def live_stream() -> TextIO | None:
 
 
 class _Display:
-    """A bar with the line of progress behind it, drawn by rich."""
+    """A bar followed by the line of progress, drawn by rich."""
 
     def __init__(self, stream: TextIO, wanted: int, done: int) -> None:
         from rich.console import Console

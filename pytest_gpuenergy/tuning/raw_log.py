@@ -1,8 +1,8 @@
 """The raw results of a search, on disk: every trial, written as soon as it has ended.
 
-A folder holds a file of recipes in their own form, a line for every trial, failed ones too, and
-``trials.jsonl``, which says how each ended. Both are only ever added to, line by line, so that a
-search that is killed loses at most the trial in flight, and can be continued.
+A folder contains a file of recipes in their own form, with a line for every trial, failed ones
+included, and ``trials.jsonl``, which states how each trial ended. Lines are only ever appended to
+both, so a search that is killed loses at most the trial in progress, and can be continued.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ _LARGEST_LIST_BYTES = 1 << 30
 
 
 class RawLog:
-    """A folder of raw results, open for more; a context manager.
+    """A folder of raw results, open for appending; a context manager.
 
     Args:
-        folder: created, or continued if it holds a search of the same.
-        workload: what is searched.
-        device: where.
+        folder: created, or continued if it contains the same search.
+        workload: what the kernels compute.
+        device: where they run.
         form: of the recipes.
 
     Attributes:
-        trials: all there are.
-        recipes: those of the trials, as they are kept.
+        trials: all trials.
+        recipes: their recipes, as stored.
 
     Raises:
-        InputError: the folder holds a search of something else, on another GPU or under another
-            power limit, is damaged, cannot be written, or another process writes to it.
+        InputError: the folder contains a search of another workload, on another GPU or under
+            another power limit; it is damaged or cannot be written; or another process writes to
+            it.
     """
 
     def __init__(self, folder: Path, workload: Workload, device: Device, form: RecipeForm) -> None:
@@ -64,7 +65,7 @@ class RawLog:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 _identify(folder / IDENTITY_FILE, identity)
-                # Not buffered beyond a line, so that what is known survives a kill.
+                # Line-buffered, so that nothing is lost if the process is killed.
                 self._events = stack.enter_context(_opened(folder / TRIALS_FILE))
                 _lock(self._events, folder)
                 self.trials = _read_trials(folder / TRIALS_FILE)
@@ -78,7 +79,7 @@ class RawLog:
             stack.pop_all()
 
     def add(self, recipe: str, trial: Trial) -> Trial:
-        """Write down how the trial of ``recipe`` ended; its ``index`` is set here.
+        """Log how the trial of ``recipe`` ended; its ``index`` is set here.
 
         Raises:
             OutputError: it cannot be written.
@@ -93,7 +94,7 @@ class RawLog:
         return trial
 
     def amend(self, trial: Trial) -> None:
-        """Write down what has become known of a trial since.
+        """Log what has become known about a trial since it was added.
 
         Raises:
             OutputError: it cannot be written.
@@ -111,7 +112,7 @@ class RawLog:
         trace: TracebackType | None,
     ) -> None:
         for stream in (self._lines, self._events):
-            with suppress(OSError):  # of a line that could not be written, which has been reported
+            with suppress(OSError):  # a line that could not be written has been reported already
                 stream.close()
 
     def _write(self, trial: Trial) -> None:
@@ -125,7 +126,7 @@ class RawLog:
         return self._form.read(self._recipes_path)
 
     def _check_recipes(self) -> None:
-        """Refuse recipes that no search has written: the search is given those that ran."""
+        """Refuse recipes that no search has written, because the search learns from them."""
         for line, (recipe, trial) in enumerate(
             zip(self.recipes, self.trials, strict=True), start=1
         ):
@@ -138,7 +139,7 @@ class RawLog:
                 ) from None
 
     def _agree(self) -> None:
-        """Drop what a killed search wrote in one of the files only."""
+        """Drop what a killed search wrote to only one of the files."""
         count = min(len(self.trials), len(self.recipes))
         if len(self.recipes) > count:
             _truncate(self._recipes_path, count)
@@ -153,7 +154,7 @@ class RawLog:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Report what keeps a search from writing ``path``.
+    """Report that a search cannot write ``path``, and why.
 
     Raises:
         OutputError: it cannot be written.
@@ -162,12 +163,12 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(
-            f"{path} cannot be written ({error.strerror}): make room, then go on with --resume."
+            f"{path} cannot be written ({error.strerror}): make room, then continue with --resume."
         ) from None
 
 
 def gpu_name(device: Device) -> str:
-    """The device's name for record files; an emulated one is called so."""
+    """The device's name in record files, where an emulated one is marked."""
     return f"{device.name} (emulated)" if device.emulated else device.name
 
 
@@ -176,7 +177,7 @@ def _opened(path: Path) -> TextIOWrapper:
 
 
 def _lock(stream: TextIOWrapper, folder: Path) -> None:
-    """One search at a time writes to a folder; the lock goes with the process."""
+    """Let one search at a time write to a folder; the lock ends with the process."""
     if not lock(stream.fileno(), wait=False):
         raise InputError(
             f"Another process is searching in {folder}: wait for it to end, or name another folder "
@@ -198,13 +199,13 @@ def _identify(path: Path, identity: dict[str, Any]) -> None:
         limit_w = identity["power_limit_w"]
         under = "" if limit_w is None else f" under {limit_w:g} W"
         raise InputError(
-            f"{path.parent} holds another search than one of {identity['workload']['name']} on "
+            f"{path.parent} contains another search than that of {identity['workload']['name']} on "
             f"{identity['gpu']}{under}: name another folder with --out."
         )
 
 
 def _with_kind(found: Any) -> Any:
-    """What a search said of itself; those from before there were kinds named none."""
+    """The identity that a search has written; older ones do not contain a kind."""
     try:
         return {**found, "workload": to_parameters(from_parameters(found["workload"]))}
     except (InputError, TypeError, KeyError, ValueError):

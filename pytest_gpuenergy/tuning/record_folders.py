@@ -1,6 +1,6 @@
-"""Folders of record files: which file serves a workload on a GPU, and which of its kernels.
+"""Folders of record files: finds the file for a workload on a GPU, and chooses from its kernels.
 
-A folder holds record files, or else a folder of them for each GPU model, such as ``nvidia-h200``.
+A folder contains record files, or else one folder of them per GPU model, such as ``nvidia-h200``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_gpuenergy.tuning.records import PERFORMANCE_FOLDER, WHAT, RecordFile
 from pytest_gpuenergy.workloads.registry import KINDS
 from pytest_gpuenergy.workloads.workload import Workload
 
-_LONGEST_RANKS = 4000  # characters; of a number as long Python would make none
+_LONGEST_RANKS = 4000  # characters; Python refuses to convert longer numbers
 
 
 def gpu_folder(gpu: str) -> str:
@@ -24,7 +24,7 @@ def gpu_folder(gpu: str) -> str:
 
 
 def record_paths(folder: Path) -> list[Path]:
-    """The record files in ``folder``, or else those in the folders in it, one for each GPU."""
+    """The record files in ``folder`` or, if it has none, those in its folders per GPU model."""
     own, below = (
         sorted({path for kind in KINDS for path in folder.glob(pattern.format(kind))})
         for pattern in ("*_{}_*.json", "*/*_{}_*.json")
@@ -34,18 +34,18 @@ def record_paths(folder: Path) -> list[Path]:
 
 
 def find_records(folder: Path, workload: Workload, gpu: str | None = None) -> Path:
-    """The record file of ``workload`` in ``folder``, or of another workload of the same shape.
+    """The record file for ``workload`` in ``folder``, or for another workload of the same shape.
 
-    The workload's own comes first, then the first one by name.
+    The workload's own file is preferred, then the first one by name.
 
     Args:
         folder: see `record_paths`.
         workload: what is to be computed.
-        gpu: model of the GPU that will compute it. Its own records come first, then those for the
-            first other GPU by name. Without one there may be only one GPU's.
+        gpu: model of the GPU that will compute it. Records for this model are preferred, then those
+            for the first other model by name. None requires that all are for one model.
 
     Raises:
-        InputError: there is none, or there are several, for different GPUs.
+        InputError: there is none, or ``gpu`` is None and there are several for different GPUs.
     """
     name = file_name(workload)
     ending = f"_{workload.signature}.json"
@@ -53,7 +53,7 @@ def find_records(folder: Path, workload: Workload, gpu: str | None = None) -> Pa
     if not found:
         out = folder / gpu_folder(gpu) if gpu and _has_folders(folder) else folder
         raise InputError(
-            f"There are no records of {workload.name} in {folder} (no file {name}): "
+            f"There are no records for {workload.name} in {folder} (no file {name}): "
             f"make them with 'gpuenergy tune --case {workload.name} --out {out}'."
         )
     own = [path for path in found if path.name == name]
@@ -62,7 +62,7 @@ def find_records(folder: Path, workload: Workload, gpu: str | None = None) -> Pa
     if len(gpus) > 1:
         if gpu is None:
             raise InputError(
-                f"There are several sets of records of {workload.name} in {folder} "
+                f"There are several sets of records for {workload.name} in {folder} "
                 f"({', '.join(gpus)}): name one of these folders."
             )
         chosen = gpu_folder(gpu) if gpu_folder(gpu) in gpus else gpus[0]
@@ -79,14 +79,14 @@ def records_of(
     """The records in ``folder`` that serve ``workload``, under its name; see `find_records`.
 
     Raises:
-        InputError: there are none, or the file cannot be used or holds those of another shape.
+        InputError: there are none, or the file cannot be used or is for another shape.
     """
     path = find_records(folder, workload, gpu)
     file = load(path)
     if file.workload.signature != workload.signature:
         raise InputError(
-            f"The {WHAT} {path} holds kernels of {file.workload.name} instead of "
-            f"{workload.name}: restore it from where it came."
+            f"The {WHAT} {path} contains kernels of {file.workload.name} instead of "
+            f"{workload.name}: restore the original file."
         )
     return replace(file, workload=workload)
 
@@ -96,10 +96,10 @@ def _has_folders(folder: Path) -> bool:
 
 
 def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:
-    """The ranks that ``--kernels`` names, of those there are.
+    """Those of ``ranks`` that ``--kernels`` names.
 
     Raises:
-        InputError: it is not understood, or names one that does not exist.
+        InputError: ``words`` is not understood, or names a rank that does not exist.
     """
     if words == "all":
         return list(ranks)

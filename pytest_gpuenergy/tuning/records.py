@@ -1,7 +1,7 @@
 """Record files: the tuned kernels of one workload, as recipes. Data, never code.
 
-A file is one JSON document: for which GPU and with what it was tuned, the workload, and up to 25
-recipes with their rank, the band of the search they come from and, once measured, time, power and
+A file is one JSON document: the GPU, the tuner and its toolchain, the workload, and up to 25
+recipes with their rank, the band of the search they represent and, once measured, time, power and
 energy.
 """
 
@@ -29,21 +29,21 @@ FORMAT = "gpuenergy-records"
 FORMAT_VERSION = 1
 MOST_RECORDS = 25
 WHAT = "record file"
-"""What these files are called in messages."""
+"""The name of these files in messages."""
 
 Band = Literal["fastest", "best", "p10", "p25", "p50", "p75"]
 BANDS: tuple[Band, ...] = ("fastest", "p10", "p25", "p50", "p75")
-"""Where the objective is time; otherwise ``best`` takes the place of ``fastest``."""
+"""For the objective time; for others ``best`` takes the place of ``fastest``."""
 
 PERFORMANCE_FOLDER = "performance"
-"""Beside record files: the rates of their kernels, under the same names."""
+"""Beside record files; contains the rates of their kernels under the same names."""
 
 _LARGEST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one launch took on the GPU the file was tuned for, at that power limit."""
+    """What one launch took on the GPU that the file was tuned for, under that power limit."""
 
     time_ms: AboveZero
     power_w: AboveZero
@@ -57,10 +57,10 @@ class Record:
 
     Attributes:
         rank: its place in the file, 1 = the best by the file's objective.
-        band: the part of the search it represents: the fastest trials (the best ones, where the
+        band: the part of the search it represents: the fastest trials (the best ones, if the
             objective is not time), or those nearest to a percentile of time.
-        recipe: what the kernel is made from again, as JSON text.
-        measured: figures of its own measurement; None before that.
+        recipe: from which the kernel is made again, as JSON text.
+        measured: figures of its measurement; None if it has not been measured.
     """
 
     rank: int
@@ -76,11 +76,11 @@ class RecordFile:
     Attributes:
         workload: what the kernels compute.
         form: of their recipes.
-        gpu: name of the GPU they were tuned for, as NVML gives it.
+        gpu: name of the GPU they were tuned for, as in NVML.
         driver: its driver's version.
         toolchain: what the recipes were made with and for, such as TVM's version and target.
-        date: day of the search, ``2026-11-21``.
-        trials_total: candidates the search tried; ``trials_valid`` of them ran.
+        date: day of the search, such as ``2026-11-21``.
+        trials_total: trials of the search; ``trials_valid`` of them ran.
         records: sorted by rank, 1, 2, ...
         objective: what the search minimized.
     """
@@ -98,7 +98,7 @@ class RecordFile:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks there are, ascending."""
+        """All ranks, ascending."""
         return tuple(record.rank for record in self.records)
 
     def record(self, rank: int) -> Record:
@@ -116,16 +116,16 @@ class RecordFile:
         )
 
     def search_ms(self, rank: int) -> float:
-        """The time of the search's own trial of that rank, which timed short launches."""
+        """The time of a launch in ms in that rank's trial, which is shorter than a measurement."""
         return self.form.time_ms(self.record(rank).recipe)
 
     def recorded(self, rank: int) -> tuple[RecordedFigures, ...]:
-        """The measured figures of that rank, for `Kernel.recorded`; empty without any."""
+        """The measured figures of that rank, for `Kernel.recorded`; empty if there are none."""
         measured = self.record(rank).measured
         return () if measured is None else (RecordedFigures(gpu=self.gpu, **asdict(measured)),)
 
     def with_measured(self, measured: Mapping[int, Measured | None]) -> RecordFile:
-        """The same file with the figures of the given ranks replaced.
+        """A copy with the figures of the given ranks replaced.
 
         Raises:
             InputError: a rank is not in the file.
@@ -158,7 +158,7 @@ def load_records(path: Path, forms: Iterable[RecipeForm]) -> RecordFile:
 
     Args:
         path: the file.
-        forms: of recipes that it may have.
+        forms: the forms of recipes to accept.
 
     Raises:
         InputError: the file is missing, damaged, of another format or inconsistent.
@@ -168,13 +168,13 @@ def load_records(path: Path, forms: Iterable[RecipeForm]) -> RecordFile:
         return _record_file(decode(content, Any, "the document"), forms)
     except (FormError, InputError) as error:
         raise InputError(
-            f"The {WHAT} {path} cannot be used, because {str(error).rstrip('.')}: restore it from "
-            "where it came, or write it again with 'gpuenergy tune'."
+            f"The {WHAT} {path} cannot be used, because {_clause(error)}: restore the original "
+            "file, or write it again with 'gpuenergy tune'."
         ) from None
 
 
 def dump_records(file: RecordFile, path: Path) -> None:
-    """Write a record file, whole or not at all.
+    """Write a record file, completely or not at all.
 
     Raises:
         InputError: the file is inconsistent or cannot be written.
@@ -192,7 +192,7 @@ def dump_records(file: RecordFile, path: Path) -> None:
     }
     if file.objective != Metric.TIME:
         header["objective"] = file.objective
-    # One line per record: they are long, and a change of one should show as one line.
+    # One line per record: they are long, and a change to one should appear as one line.
     lines = ",\n".join(f"    {_entry_text(record)}" for record in file.records)
     head = json.dumps(header, indent=2).removesuffix("\n}")
     text = f'{head},\n  "records": [\n{lines}\n  ]\n}}\n'
@@ -207,6 +207,12 @@ def dump_records(file: RecordFile, path: Path) -> None:
         write_atomically(path, text)
     except OSError as error:
         raise InputError(f"The {WHAT} {path} cannot be written: {error.strerror}.") from None
+
+
+def _clause(error: Exception) -> str:
+    """An error's sentence as a part of another one."""
+    text = str(error).rstrip(".")
+    return text[:1].lower() + text[1:]
 
 
 def _entry_text(record: Record) -> str:
@@ -230,7 +236,7 @@ class _Entry(Struct):
 class _Head(Struct):
     format: Any = None
     version: Any = None
-    tuner: str = "tvm-metaschedule"  # which was the only one, and not named
+    tuner: str = "tvm-metaschedule"  # older files do not name their tuner
 
 
 class _Document(Struct):
@@ -249,7 +255,7 @@ def _record_file(value: object, forms: Iterable[RecipeForm]) -> RecordFile:
         raise FormError(f"its format is {shown(head.format)} instead of {FORMAT!r}")
     if head.version != FORMAT_VERSION:
         raise FormError(
-            f"its version is {shown(head.version)}, and this gpuenergy reads {FORMAT_VERSION}"
+            f"its version is {shown(head.version)}, but this gpuenergy reads {FORMAT_VERSION}"
         )
     form = _form_of(head.tuner, forms)
     top = convert(value, _Document, "the document")
@@ -257,7 +263,7 @@ def _record_file(value: object, forms: Iterable[RecipeForm]) -> RecordFile:
     counts, entries = top.trials, top.records
     if not 0 <= counts.valid <= counts.total or counts.valid < len(entries):
         raise FormError(
-            f"it has {len(entries)} records of {counts.valid} valid trials of {counts.total}"
+            f"it has {len(entries)} records, but {counts.valid} of {counts.total} trials were valid"
         )
     if not 1 <= len(entries) <= MOST_RECORDS:
         raise FormError(f"it has {len(entries)} records instead of 1 to {MOST_RECORDS}")
@@ -290,9 +296,9 @@ def _form_of(tuner: str, forms: Iterable[RecipeForm]) -> RecipeForm:
 
 
 def _check_line(key: str, text: str) -> None:
-    """A terminal can be given such a text, which neither ends a line nor commands it."""
+    """Accept text that is safe to print on a terminal: no line ends, no control characters."""
     if not text.isprintable():
-        raise FormError(f"{key!r} is {shown(text)}, which holds characters that cannot be printed")
+        raise FormError(f"{key!r} is {shown(text)}, which contains unprintable characters")
 
 
 def _record(entry: _Entry, rank: int, workload: Workload, form: RecipeForm) -> Record:

@@ -1,4 +1,4 @@
-"""Which trials stand for a whole search: some of the fastest, some near each percentile."""
+"""Chooses trials that represent a whole search: some of the fastest, some near each percentile."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Contender:
 
     Attributes:
         time_ms: time of one launch.
-        identities: what makes it the same as another one: of its recipe, of its kernel.
-        cost: what the best have least of; None is their time.
+        identities: of its recipe and of its kernel; trials that share one are the same.
+        cost: ranks the best, lower is better; None for the time.
     """
 
     time_ms: float
@@ -26,13 +26,13 @@ class Contender:
 
     @property
     def merit(self) -> float:
-        """By which the best are chosen: the less the better."""
+        """What the best are chosen by: lower is better."""
         return self.time_ms if self.cost is None else self.cost
 
 
 @dataclass(frozen=True)
 class Representative:
-    """The trial at ``index`` of the list given, and the band it stands for."""
+    """The trial at ``index`` of the given list, and the band it represents."""
 
     index: int
     band: Band
@@ -41,20 +41,20 @@ class Representative:
 def representatives(
     trials: Sequence[Contender], count: int, rejected: Collection[int] = ()
 ) -> list[Representative]:
-    """Choose ``count`` of ``trials``, spread evenly over the bands; fewer when there are fewer.
+    """Choose ``count`` of ``trials``, distributed evenly over the bands; fewer if there are fewer.
 
-    Of trials that share an identity only the fastest is looked at. The others are sorted by time.
-    The band of a percentile q takes those nearest to the place q (n - 1) among all n, the faster
-    of two equally near; ``fastest`` takes those of the least cost. Bands choose in their order, and
-    none takes what another has taken. The same trials always give the same choice.
+    Of trials that share an identity only the fastest is considered. The rest are sorted by time.
+    The band of a percentile q takes those nearest to the place q (n - 1) among all n, the faster of
+    two equally near; ``fastest`` takes those with the lowest cost. Bands choose in their order, and
+    none takes a trial that another has taken. The same trials always give the same choice.
 
     Args:
         trials: those that ran, in any order.
-        count: how many are wanted; where the bands cannot be equal, the earlier ones get more.
+        count: number to choose; if the bands cannot be equal, the earlier ones get more.
         rejected: indices that must not be chosen, although they count for the percentiles.
 
     Returns:
-        The chosen ones: those of the first band by their cost, then the others by their time.
+        The chosen trials: those of the first band by cost, then the others by time.
     """
     places = _distinct(trials)
     free = [place for place, index in enumerate(places) if index not in set(rejected)]

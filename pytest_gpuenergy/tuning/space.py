@@ -1,7 +1,8 @@
-"""What the tuner asks of a search space: candidates, and the form in which it keeps them.
+"""What the tuner needs from a search space: candidates, and the form in which they are stored.
 
-A space is of one workload. Its proposer makes batches of candidates, each a kernel and its recipe:
-a text from which the space makes the same kernel again, and which means nothing to the tuner.
+A space belongs to one workload. Its proposer makes batches of candidates, each a kernel with its
+recipe: a text from which the space makes the same kernel again, and which the tuner does not
+interpret.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 @dataclass(frozen=True)
 class Candidate:
-    """A proposed kernel, or why there is none, and its recipe."""
+    """A proposed kernel, or the reason why there is none, with its recipe."""
 
     recipe: str
     kernel: Kernel | KernelFault
@@ -27,17 +28,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Feedback:
-    """What a candidate costs: seconds (`engine.objective.cost_ms`), or None when it failed."""
+    """The cost of a candidate in s (see `engine.objective.cost_ms`); None if it failed."""
 
     recipe: str
     cost_s: float | None
 
 
 class RecipeForm(Protocol):
-    """How recipes of one kind are kept. They are data, never code.
+    """How recipes of one tuner are stored. They are data, never code.
 
     Attributes:
-        tuner: who writes them, as in `Origin.kind`.
+        tuner: name of the tuner that writes them, as in `Origin.kind`.
         file_name: of the file in a folder of raw results that has a line for each trial.
     """
 
@@ -47,68 +48,68 @@ class RecipeForm(Protocol):
     def file_name(self) -> str: ...
 
     def identity(self, recipe: str) -> str:
-        """What is the same for recipes of the same kernel."""
+        """A key that is equal for recipes of the same kernel."""
 
     def with_time(self, recipe: str, time_ms: float | None) -> str:
-        """The recipe as it is kept: with the time of its trial if the form has room for it.
+        """The recipe as it is stored: with the time of its trial if the form includes one.
 
         ``time_ms`` is None for a trial that failed.
         """
 
     def time_ms(self, recipe: str) -> float:
-        """The time in a recipe that is kept."""
+        """The time in a stored recipe."""
 
     def line(self, recipe: str) -> str:
         """The recipe as a line of `file_name`."""
 
     def read(self, path: Path) -> list[str]:
-        """The recipes of such a file, in their order.
+        """The recipes of a file called `file_name`, in their order.
 
         Raises:
             InputError: it cannot be read, or is damaged.
         """
 
     def check_stored(self, recipe: str, *, ran: bool) -> None:
-        """See that a recipe of `file_name` is one that a search can have written.
+        """Check that a recipe of `file_name` is one that a search can have written.
 
         Args:
-            recipe: as `read` gives it.
+            recipe: as returned by `read`.
             ran: whether its trial ran; the search learns from those.
 
         Raises:
-            FormError: it holds something else.
+            FormError: it contains something else.
         """
 
     def check(self, value: object, workload: Workload) -> str:
-        """The recipe that is ``value`` in a record file, a JSON value.
+        """The recipe in a record file, from its JSON value.
 
         Raises:
-            FormError: it is none, is of another workload, or of a trial that failed.
+            FormError: it is not a recipe, or is for another workload or a trial that failed.
         """
 
     def check_toolchain(self, header: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Those members of a record file's header that say what its recipes are for and made with.
+        """The members of a record file's header that state what its recipes were made with and for.
 
         Raises:
-            FormError: one is missing or is not what it should be.
+            FormError: one is missing or invalid.
         """
 
 
 class Proposer(Protocol):
-    """Makes candidates in the background, from the moment that there is one.
+    """Makes candidates in the background, starting when it is created.
 
     Attributes:
-        processes: how many batches are made at the same time.
+        processes: number of batches that are made at the same time.
     """
 
     @property
     def processes(self) -> int: ...
 
     def take(self, wanted: int, stop: Event) -> Sequence[Candidate]:
-        """The next batch; waits for it, while ``stop`` is not set.
+        """The next batch; waits for it until ``stop`` is set.
 
-        Batches after it are made meanwhile, unless it has as many candidates as are ``wanted``.
-        It is empty when nothing more is found.
+        Further batches are made meanwhile, unless this one has as many candidates as ``wanted``.
+        It is empty if nothing more is found.
 
         Raises:
             InputError: the search failed.
@@ -116,19 +117,19 @@ class Proposer(Protocol):
         """
 
     def learn(self, feedback: Sequence[Feedback]) -> None:
-        """Take note of what candidates cost."""
+        """Learn the costs of candidates."""
 
     def close(self) -> None:
-        """End at once what is under way. Idempotent."""
+        """Stop immediately. Idempotent."""
 
 
 class SearchSpace(Protocol):
-    """Where kernels of one workload are looked for.
+    """The kernels that are considered for one workload.
 
     Attributes:
         workload: what they compute.
         form: of their recipes.
-        effort: what the search takes and does, for people.
+        effort: a phrase about the extent of the search, for the user.
     """
 
     @property
@@ -139,11 +140,11 @@ class SearchSpace(Protocol):
     def effort(self) -> str: ...
 
     def propose(self, folder: Path, known: Callable[[], Sequence[Feedback]]) -> Proposer:
-        """Begin to make candidates.
+        """Start to make candidates.
 
         Args:
-            folder: of raw results, for files of the search's own.
-            known: the trials of earlier searches in that folder, and those so far.
+            folder: of raw results, for the search's own files.
+            known: returns the trials so far, including those of earlier searches in that folder.
         """
 
     def kernel(self, recipe: str) -> Kernel:
@@ -154,4 +155,4 @@ class SearchSpace(Protocol):
         """
 
     def toolchain(self, recipe: str) -> Mapping[str, Any]:
-        """What `RecipeForm.check_toolchain` reads, for a record file with this recipe."""
+        """The members that `RecipeForm.check_toolchain` reads, for a file with this recipe."""

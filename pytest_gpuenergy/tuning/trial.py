@@ -16,12 +16,12 @@ _LARGEST_BYTES = 256 << 20
 
 
 class Trial(Evaluation, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One candidate of a search and what is known of it.
+    """One candidate of a search, and what is known about it.
 
     Attributes:
         index: its place in the search, from 0.
-        digest: of its kernel; None when there is none.
-        elapsed_s: from the beginning of the search it is of until it was known.
+        digest: of its kernel; None if there is no kernel.
+        elapsed_s: time from the start of its search until its result was known.
     """
 
     index: int
@@ -30,9 +30,9 @@ class Trial(Evaluation, frozen=True, kw_only=True, forbid_unknown_fields=True, o
 
 
 def read_trials(path: Path) -> list[Trial]:
-    """Every trial of ``trials.jsonl``, by the last line about it.
+    """Every trial in ``trials.jsonl``, as of the last line about it.
 
-    An incomplete last line is left out. The file may be compressed (``.gz``, ``.xz``).
+    An incomplete last line is ignored. The file may be compressed (``.gz``, ``.xz``).
 
     Raises:
         InputError: it cannot be read, or is damaged.

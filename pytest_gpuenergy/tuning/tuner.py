@@ -38,14 +38,14 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 @dataclass(frozen=True)
 class TuneSettings:
-    """What a tuning is asked for.
+    """What a tuning should do.
 
     Attributes:
-        trials: candidates to time, all searches of the folder together.
-        keep: how many kernels a record file gets.
+        trials: candidates to time, in all searches of a folder together.
+        keep: number of kernels in a record file.
         objective: what the search minimizes.
         energy: whether power and energy of the kept kernels are measured.
-        resume: whether a folder that holds a search is continued, rather than refused.
+        resume: whether a folder that contains a search is continued rather than refused.
     """
 
     trials: int
@@ -61,14 +61,15 @@ class Tuner:
 
     Attributes:
         device: where candidates run.
-        make_space: where to look for kernels of a workload; raises InputError if nowhere.
-        folder: where record files go; raw results go into ``<workload>/raw`` in it.
-        settings: what is asked for.
+        make_space: returns the search space of a workload; raises InputError if it is empty.
+        folder: where record files are written; raw results are written to ``<workload>/raw`` in it.
+        settings: what to do.
         confirm: verifies a chosen kernel, and measures it if ``settings.energy``.
         tell: called with lines of progress.
-        live: a terminal to draw the progress on; None for lines only.
-        stop: set by someone else to end early.
-        is_kept: whether the caller has all of a workload's outcome; one that has not gets it anew.
+        live: a terminal on which to draw the progress; None for lines only.
+        stop: set by the caller to end early.
+        is_kept: whether the caller has stored all results of a workload; otherwise they are
+            produced again.
     """
 
     device: Device
@@ -84,14 +85,14 @@ class Tuner:
     def tune(self, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         """Search workload by workload, and write the record file of each.
 
-        One whose record file is there already, as this search would leave it, is passed over. The
-        search of the next one begins while the kernels of this one are confirmed. What is wrong
-        with one is reported immediately, and raised when the others are done.
+        A workload whose record file already is as this search would leave it is skipped. The search
+        for the next workload starts while the kernels of this one are confirmed. A workload that
+        cannot be tuned is reported immediately, and raised when the others are done.
 
         Raises:
-            InputError: a folder holds another search, or one although it is not to be resumed;
-                or the space is empty; or no candidate runs.
-            KeyboardInterrupt: told to stop; what was tried is in the raw results.
+            InputError: a folder contains another search, or one that is not to be resumed; a space
+                is empty; or no candidate runs.
+            KeyboardInterrupt: ``stop`` was set; the raw results contain all trials.
         """
         ahead: _Tuning | None = None
         failed: list[str] = []
@@ -104,10 +105,10 @@ class Tuner:
                     with current:
                         search_s = self._search(current)
                         if self._is_written(current):
-                            self.tell(f"{workload.name}: its kernels are chosen and proven already")
+                            self.tell(f"{workload.name}: kernels already chosen and verified")
                             continue
                         if following is not None:
-                            with suppress(GpuEnergyError):  # it is reported at its turn
+                            with suppress(GpuEnergyError):  # reported when it is tuned itself
                                 ahead = _Tuning(self, following)
                         result = self._finish(current, search_s)
                 except InputError as error:
@@ -127,7 +128,7 @@ class Tuner:
             )
 
     def _search(self, tuning: _Tuning) -> float:
-        """Try candidates; the wall time it took in s."""
+        """Try candidates; returns the wall time in s."""
         name, log, trials = tuning.workload.name, tuning.log, self.settings.trials
         tuning.begin()
         if tuning.proposer is None:
@@ -143,19 +144,19 @@ class Tuner:
             tuning.proposer.close()
             search_s = progress.elapsed_s
         if self.stop.is_set():
-            self.tell(f"{name}: stopped; what was tried is kept in {log.folder}")
+            self.tell(f"{name}: stopped; its trials are kept in {log.folder}")
             raise KeyboardInterrupt
         if len(log.trials) < trials:
-            self.tell(f"{name}: the search found no more than {len(log.trials)} schedules")
+            self.tell(f"{name}: the search found only {len(log.trials)} candidates")
         return search_s
 
     def _is_written(self, tuning: _Tuning) -> bool:
-        """Whether the record file has what `_finish` would put there, as far as can be told."""
+        """Whether the record file appears to have what `_finish` would write."""
         try:
             path = self.folder / file_name(tuning.workload)
             file = load_records(path, [tuning.space.form])
         except GpuEnergyError:
-            return False  # there is none, or it is damaged
+            return False  # missing or damaged
         trials, settings = tuning.log.trials, self.settings
         good = [trial for trial in trials if trial.good]
         found = contenders(good, tuning.log, tuning.space.form, {})
@@ -229,10 +230,10 @@ class Tuner:
 
 
 class _Tuning:
-    """The tuning of one workload that has begun: its raw results and its proposer.
+    """The tuning of one workload in progress: its raw results and its proposer.
 
     Attributes:
-        proposer: None when there are trials enough.
+        proposer: None if there are enough trials already.
     """
 
     def __init__(self, tuner: Tuner, workload: Workload) -> None:
@@ -246,8 +247,8 @@ class _Tuning:
             self.log = log
             if log.trials and not tuner.settings.resume:
                 raise InputError(
-                    f"{folder} holds {len(log.trials)} trials already: continue them with --resume "
-                    "(--trials counts those too), or name another folder with --out."
+                    f"{folder} already contains {len(log.trials)} trials: continue with --resume "
+                    "(--trials includes them), or name another folder with --out."
                 )
             if len(log.trials) < tuner.settings.trials:
                 self.proposer = self.space.propose(folder, lambda: self._known(tuner))
@@ -256,11 +257,11 @@ class _Tuning:
         self.begin()
 
     def _known(self, tuner: Tuner) -> Sequence[Feedback]:
-        trials = self.log.trials.copy()  # in another thread there are more meanwhile
+        trials = self.log.trials.copy()  # another thread may append to it
         return feedback(tuner.settings.objective, self.log.recipes, trials, trials)
 
     def begin(self) -> None:
-        """Count wall time and joules from now on."""
+        """Start to count wall time and joules."""
         self.started = datetime.now(UTC)
         self.before_j = _energy_j(self._device)
         self._began_s = monotonic()
@@ -271,7 +272,7 @@ class _Tuning:
         return monotonic() - self._began_s
 
     def close(self) -> None:
-        """End what is still under way. Idempotent."""
+        """Stop whatever is in progress. Idempotent."""
         self._stack.close()
 
     def __enter__(self) -> _Tuning:
@@ -282,7 +283,7 @@ class _Tuning:
 
 
 def _energy_j(device: Device) -> float | None:
-    """What the card has taken since its driver was loaded; None where it does not tell."""
+    """Energy the card has taken since its driver was loaded; None without an energy counter."""
     try:
         return float(device.nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle)) / 1e3
     except device.nvml.NVMLError:

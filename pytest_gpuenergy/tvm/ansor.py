@@ -1,9 +1,10 @@
 """Logs of TVM's auto-scheduler (Ansor): data, never code. Needs no TVM.
 
-A log has one JSON object a line: ``i`` holds the task (workload key, target, ...) and the state
+A log has one JSON object per line: ``i`` holds the task (workload key, target, ...) and the state
 (the steps of the schedule), ``r`` the costs in seconds, an error number, how long the trial took
 and when it ended, ``v`` the format's version (TVM v0.12, src/auto_scheduler/measure_record.cc).
-TVM has dropped the auto-scheduler, so what trials took can be read, and no kernel rebuilt.
+TVM has dropped the auto-scheduler, so the times of the trials can be read, but their kernels cannot
+be rebuilt.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _LARGEST_BYTES = 256 << 20
 
 
 class _Ansor(Struct):
-    """What every line has."""
+    """The members of every line."""
 
     i: Any
     r: Any
 
 
 class _Line(Struct):
-    """The task, of which the workload key comes first, and the state; what was measured."""
+    """The task, whose first part is the workload key, with the state; and what was measured."""
 
     i: tuple[list[Any], list[Any]]
     r: tuple[list[AboveZero], int, Any, Any]
@@ -45,9 +46,9 @@ class AnsorTrial:
 
     Attributes:
         line: its line in the log, from 1.
-        workload_key: the function that was tuned with its arguments, as JSON text, or a hash.
-        state: stages and steps of the schedule, as JSON text: equal for equal schedules.
-        costs_s: its measured times in seconds.
+        workload_key: the tuned function with its arguments, as JSON text, or a hash.
+        state: stages and steps of the schedule, as JSON text: the same for equal schedules.
+        costs_s: the measured times in seconds.
         error_no: 0 when it compiled and ran.
     """
 
@@ -59,17 +60,17 @@ class AnsorTrial:
 
     @property
     def failed(self) -> bool:
-        """Whether the trial failed (the auto-scheduler writes a cost of 1e10 s as well)."""
+        """Whether the trial failed; the auto-scheduler then also writes a cost of 1e10 s."""
         return self.error_no != 0 or not self.costs_s or is_failed(self.costs_s)
 
     @property
     def time_ms(self) -> float:
-        """The mean of the measured times, by which the auto-scheduler ranks, in ms."""
+        """The mean of the measured times in ms, by which the auto-scheduler ranks trials."""
         return 1e3 * sum(self.costs_s) / len(self.costs_s)
 
 
 def load_ansor(path: Path) -> tuple[AnsorTrial, ...]:
-    """The trials of a log of the auto-scheduler. It may be compressed (``.gz``, ``.xz``).
+    """Read the trials in a log of the auto-scheduler, which may be compressed (``.gz``, ``.xz``).
 
     Raises:
         InputError: the file is missing, damaged, or something else.
@@ -80,25 +81,25 @@ def load_ansor(path: Path) -> tuple[AnsorTrial, ...]:
             trials.append(_trial(line, decode(text, _Line, "the line")))
         except FormError as error:
             raise InputError(
-                f"Line {line} of the {_WHAT} {path} cannot be used, because {error}: remove that "
-                "line if a search was interrupted there, or else name a log that TVM's "
-                "auto-scheduler wrote."
+                f"Line {line} of the {_WHAT} {path} cannot be used, because {error}: remove the "
+                "line if a search was interrupted there, otherwise name a log written by TVM's "
+                "auto-scheduler."
             ) from None
     return tuple(trials)
 
 
 def data_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Numbers, from 1, and contents of the lines that TVM reads: no empty ones, no comments."""
+    """The lines that TVM reads, with their numbers from 1: neither empty nor comments."""
     for line, text in enumerate(io.BytesIO(content), start=1):
         if text.strip() and text[:1] not in (b"#", b" "):
             yield line, text
 
 
 def refuse_ansor(path: Path) -> None:
-    """See that the file ``path`` is no log of the auto-scheduler.
+    """Refuse a log of the auto-scheduler.
 
     Raises:
-        InputError: it is one, so that no kernel can be made of it.
+        InputError: ``path`` is one; its kernels cannot be rebuilt.
     """
     try:
         content = read_bytes(path, _WHAT, _LARGEST_BYTES)
@@ -106,9 +107,9 @@ def refuse_ansor(path: Path) -> None:
     except (InputError, FormError):
         return
     raise InputError(
-        f"{path} is a log of TVM's auto-scheduler (Ansor), whose kernels cannot be rebuilt "
-        "because TVM has dropped it: see its trials with 'gpuenergy kernels sample', or search "
-        "again with 'gpuenergy tune'."
+        f"{path} is a log of TVM's auto-scheduler (Ansor), which TVM has dropped, so its kernels "
+        "cannot be rebuilt: list its trials with 'gpuenergy kernels sample', or search again with "
+        "'gpuenergy tune'."
     )
 
 

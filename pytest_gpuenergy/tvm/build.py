@@ -1,4 +1,4 @@
-"""From a scheduled module of TVM to CUDA text and its launches.
+"""Builds a scheduled module of TVM: CUDA text and its launches.
 
 TVM is imported inside the functions.
 """
@@ -49,7 +49,7 @@ def to_kernel(module: Any, target: Any, names: Sequence[str] | None = None) -> K
 
 
 def first_line(error: BaseException) -> str:
-    """The sentence of a TVM error that says what is wrong, without its backtrace."""
+    """The line of a TVM error that says what is wrong, without the backtrace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "Error" in line or "Check failed" in line]
     text = (telling or lines or [type(error).__name__])[-1]
@@ -93,7 +93,7 @@ def _to_kernel(module: Any, target: Any, names: Sequence[str] | None) -> Kernel:
     lowered = pipeline(tirx.transform.BindTarget(target)(module))
     host, devices = split_host_device_mods(lowered)
     if len(devices) != 1:
-        raise KernelFault("compile", "The record makes no CUDA kernel.")
+        raise KernelFault("compile", "The record does not give a CUDA kernel.")
     ((device_target, device),) = devices.items()
     device = finalize_device()(device)
     source = codegen_build(device, device_target).inspect_source()
@@ -105,13 +105,13 @@ def _to_kernel(module: Any, target: Any, names: Sequence[str] | None) -> Kernel:
         if space.name not in renamed
     )
     launches = tuple(_launch(call, device, renamed, workspaces) for call in calls)
-    with refusing("TVM's text of it"):
+    with refusing("The text that TVM made of it"):
         check_emitted(str(source), cuda_headers(), [launch.entry for launch in launches])
     return Kernel(str(source), launches, workspaces=workspaces)
 
 
 def _walk(host: Any, tvm: Any) -> tuple[list[Any], list[Buffer]]:
-    """The calls of kernels and the buffers allocated in the host's module, in program order."""
+    """The kernel calls and buffer allocations in the host's module, in program order."""
     import tvm_ffi
 
     calls: list[Any] = []
@@ -144,11 +144,11 @@ def _launch(
     names = [_name_of(argument) for argument in arguments[1:split]]
     if unknown := [name for name in names if name not in known]:
         raise KernelFault(
-            "compile", f"{entry} takes {unknown[0]}, which is no buffer of a fixed size."
+            "compile", f"{entry} takes {unknown[0]}, which is not a buffer of fixed size."
         )
     functions = {str(f.attrs["global_symbol"]): f for f in device.functions.values()}
     if len(functions[entry].params) != len(names):
-        raise KernelFault("compile", f"{entry} is called with a wrong number of arguments.")
+        raise KernelFault("compile", f"{entry} is called with the wrong number of arguments.")
     return Launch(
         entry,
         _dim3(extents, "blockIdx"),

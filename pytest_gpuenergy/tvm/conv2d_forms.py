@@ -1,13 +1,13 @@
-"""The forms of a convolution as a matrix product, beside TVM's own schedules of it.
+"""The forms of a convolution as a matrix product, in addition to TVM's own schedules of it.
 
 A convolution is the product of its weights (CO x K, K = CI KH KW) with the matrix of its windows
 (K x M, M = N OH OW), which is never stored: its elements are computed as they are loaded. Unlike
-the convolution's own loops, M can be padded to a multiple of any tile, which matters where OH and
-OW are 17 or 34, and K can be split among blocks, which matters where CO x M is small against the
-GPU; the parts are then added up by a second kernel.
+the convolution's own loops, M can be padded to a multiple of any tile, which matters if OH and OW
+are 17 or 34, and K can be split among blocks, which matters if CO x M is too small to fill the GPU;
+a second kernel then adds up the parts.
 
-Every step is an instruction of the trace, so that a record of it applies to the plain convolution.
-TVM is imported inside the functions.
+Every step is an instruction of the trace, so a record of it applies to the plain convolution. TVM
+is imported inside the functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAIN = "conv2d_nchw"
 _GRIDS = ((2, 32), (4, 16), (8, 8), (4, 32), (8, 16), (8, 32), (16, 16))
 _OUTPUTS = ((4, 2), (8, 2), (4, 4), (8, 4), (8, 8))
 _MOST_ADDED = 0.35
-_THREADS = (512 * 132, 1024 * 132)  # in all, that a split should come near to
+_THREADS = (512 * 132, 1024 * 132)  # total numbers of threads that a split aims for
 _MOST_PARTS = 32
 _LEAST_PART = 64  # elements of K in a part
 _SUM_THREADS = 256
@@ -44,13 +44,13 @@ class GemmForm:
     """One way to compute a convolution as a matrix product.
 
     A block computes a tile of the output, of ``threads`` x ``outputs`` elements in each direction;
-    M, and CO where need be, are rounded up to a multiple of the tile.
+    M and, if necessary, CO are rounded up to a multiple of the tile.
 
     Attributes:
         threads: of a block, along CO and M.
         outputs: of a thread, along CO and M.
-        parts: into how many parts K is split, each with blocks of its own; 1 is no split.
-        pipelined: whether a tile is loaded while the one before it is multiplied.
+        parts: into how many parts K is split, each with its own blocks; 1 means no split.
+        pipelined: whether a tile is loaded while the previous one is multiplied.
     """
 
     threads: tuple[int, int]
@@ -73,12 +73,12 @@ class GemmForm:
 
 
 def gemm_forms(shape: Conv2dShape) -> tuple[GemmForm, ...]:
-    """The forms that may be of use for ``shape``.
+    """The forms that may be useful for ``shape``.
 
-    There are none for a grouped convolution, and none where there is one output position: that is
-    a matrix times a vector, and TVM drops the axis M, which then can be neither padded nor tiled.
-    Of the tiles those that add no more than 35 % of outputs, or else the least. K is split where
-    there are fewer blocks than a large GPU runs at once.
+    There are none for a grouped convolution, and none for a single output position: that is a
+    matrix-vector product, and TVM drops the axis M, which can then be neither padded nor tiled.
+    Only tiles that add at most 35 % of outputs are used or, if there are none, those that add the
+    least. K is split if there are fewer blocks than a large GPU runs at a time.
     """
     outputs = shape.CO, shape.N * shape.OH * shape.OW
     if shape.groups != 1 or outputs[1] == 1:
@@ -105,7 +105,7 @@ def _blocks(outputs: tuple[int, int], grid: tuple[int, int], each: tuple[int, in
 
 
 def _parts(threads: int, depth: int) -> list[int]:
-    """Divisors of ``depth``, the nearest (by ratio) to what makes each of the wanted threads."""
+    """The divisors of ``depth`` nearest (by ratio) to what gives each wanted number of threads."""
     divisors = [
         parts
         for parts in range(1, _MOST_PARTS + 1)
@@ -144,8 +144,8 @@ def as_gemm(schedule: Any, shape: Conv2dShape, form: GemmForm) -> None:
 def _reindex(schedule: Any, block: Any, shape: Conv2dShape) -> None:
     """Give the computation three loops, CO, M and K, and its buffers two dimensions.
 
-    A tile of weights keeps K as its fastest dimension, as they are stored: so did 82 of the 100
-    fastest schedules in searches of five cases on an H200 that had the choice
+    In a tile of weights K remains the fastest dimension, as the weights are stored: in searches of
+    five cases on an H200 that could choose, so did 82 of the 100 fastest schedules
     (bench/results/nvidia-h200-2026-11-21/searches.tar.xz, 20 of each case).
     """
 
@@ -172,7 +172,7 @@ def _reindex(schedule: Any, block: Any, shape: Conv2dShape) -> None:
 
 
 def _index_map(names: Sequence[str], indices: Sequence[Callable[[Axes], Any]]) -> Any:
-    """The map from axes of those names; TVM drops some of extent 1, which are then 0."""
+    """The map from axes of those names; axes of extent 1 that TVM has dropped count as 0."""
     import tvm
 
     def to_indices(*axes: Any) -> list[Any]:
@@ -213,7 +213,7 @@ def _tile(schedule: Any, block: Any, output: Any, form: GemmForm) -> None:
         schedule.annotate(block, f"meta_schedule.thread_extent_{bound}_inclusive", extent)
     schedule.reverse_compute_at(output, thread, preserve_unit_loops=True)
     _windows, weights = (_load_together(schedule, block, number, outer) for number in range(2))
-    # A warp reads the same k of several rows of weights at a time: from different banks.
+    # A warp reads the same k of several rows of weights at a time; they must be in different banks.
     schedule.storage_align(weights, 0, 0, _PITCH_FACTOR, _PITCH_OFFSET)
     unrolled = schedule.sample_categorical(_UNROLLED, [1 / len(_UNROLLED)] * len(_UNROLLED))
     schedule.annotate(schedule.get_sblock("root"), "meta_schedule.unroll_explicit", unrolled)
@@ -223,10 +223,10 @@ def _tile(schedule: Any, block: Any, output: Any, form: GemmForm) -> None:
 
 
 def _cut(schedule: Any, loop: Any, threads: int, outputs: int) -> Sequence[Any]:
-    """Loops over blocks, virtual threads, threads, and outputs that are side by side.
+    """Loops over blocks, virtual threads, threads, and adjacent outputs.
 
-    How a thread's outputs are divided between virtual threads and neighbours is drawn: for that
-    there has to be a loop over them, which is there for a moment.
+    How a thread's outputs are divided between virtual threads and adjacent ones is drawn at random,
+    which needs a temporary loop over them.
     """
     block, tile = schedule.split(loop, [None, threads * outputs])
     own, other = schedule.split(tile, [outputs, threads])
@@ -236,10 +236,10 @@ def _cut(schedule: Any, loop: Any, threads: int, outputs: int) -> Sequence[Any]:
 
 
 def _load_together(schedule: Any, block: Any, number: int, loop: Any) -> Any:
-    """Load what ``block`` reads into shared memory, at ``loop``, computing it on the way.
+    """Load what ``block`` reads into shared memory at ``loop``, computing it as it is loaded.
 
     Returns:
-        The block that does it.
+        The block that loads it.
     """
     copy = schedule.cache_read(block, number, "shared")
     schedule.compute_at(copy, loop, preserve_unit_loops=True)

@@ -33,10 +33,10 @@ class DatabaseRecord:
 
     Attributes:
         line: its line in the file, from 1.
-        workload_index: which of the database's workloads it is of, from 0.
+        workload_index: the number of its workload in the database, from 0.
         text: the MetaSchedule record ``[trace, run_secs, target, args_info]`` as JSON text.
-        run_secs: its measured times in seconds.
-        refuted: whether the search that wrote it knows that it failed, whatever its times.
+        run_secs: the measured times in seconds.
+        refuted: whether the search that wrote it knows that it failed, regardless of its times.
     """
 
     line: int
@@ -47,25 +47,25 @@ class DatabaseRecord:
 
     @property
     def failed(self) -> bool:
-        """Whether the trial failed (MetaSchedule writes a run time of 1e10 s)."""
+        """Whether the trial failed; MetaSchedule then writes a run time of 1e10 s."""
         return self.refuted or is_failed(self.run_secs)
 
     @property
     def time_ms(self) -> float:
-        """The mean of the measured times, by which MetaSchedule ranks, in ms."""
+        """The mean of the measured times in ms, by which MetaSchedule ranks trials."""
         return 1e3 * sum(self.run_secs) / len(self.run_secs)
 
     @cached_property
     def trace_text(self) -> str:
-        """The trace alone, as JSON text: equal for equal schedules."""
+        """The trace alone, as JSON text: the same for equal schedules."""
         return compact(json.loads(self.text)[0])
 
 
 @dataclass(frozen=True)
 class Database:
-    """The trials of a search, and the stored form of what they compute.
+    """The trials of a search, and the stored form of their workloads.
 
-    ``workloads`` holds entries of ``database_workload.json`` as JSON text; it is empty when there
+    ``workloads`` holds the entries of ``database_workload.json`` as JSON text; it is empty if there
     is no such file.
     """
 
@@ -82,12 +82,12 @@ class Database:
 def load_database(path: Path) -> Database:
     """Read a MetaSchedule JSON database.
 
-    Of one that ``gpuenergy tune`` wrote, ``trials.jsonl`` beside it tells what has become known of
-    a trial since it was timed, such as that its kernel is wrong.
+    For one that ``gpuenergy tune`` wrote, ``trials.jsonl`` beside it is read too. It contains what
+    became known of a trial after it was timed, such as that its kernel is wrong.
 
     Args:
-        path: its folder, or its file of tuning records, beside which the file of workloads is
-            looked for. Files may be compressed (``.gz``, ``.xz``).
+        path: its folder, or its file of tuning records; the file of workloads is expected in the
+            same folder. Files may be compressed (``.gz``, ``.xz``).
 
     Raises:
         InputError: a file is missing, damaged, or something else.
@@ -96,7 +96,7 @@ def load_database(path: Path) -> Database:
         found = _beside(path / RECORD_FILE)
         if found is None:
             raise InputError(
-                f"There is no {RECORD_FILE} in {path}: name the folder that a search has written."
+                f"There is no {RECORD_FILE} in {path}: name a folder that a search has written."
             )
         path = found
     named = _workload_path(path)
@@ -111,7 +111,7 @@ def load_database(path: Path) -> Database:
 
 
 def _refuted(path: Path) -> set[int]:
-    """Places of the failed trials of a search of ours; other tuners' lists may count otherwise."""
+    """Indices of the failed trials of a search of ours; other tuners may count differently."""
     trials_path = _beside(path.with_name(TRIALS_FILE))
     if trials_path is None or _beside(path.with_name(IDENTITY_FILE)) is None:
         return set()
@@ -119,7 +119,7 @@ def _refuted(path: Path) -> set[int]:
 
 
 def _workload_path(path: Path) -> Path | None:
-    """The file of workloads that goes with one of records, by MetaSchedule's names."""
+    """The file of workloads that belongs to a file of records, by MetaSchedule's names."""
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     if "tuning_record" not in name:
         return None
@@ -132,7 +132,7 @@ def _beside(path: Path) -> Path | None:
 
 
 def _lines(path: Path, read: Callable[[int, bytes], _T]) -> Iterator[_T]:
-    """What ``read`` makes of each line's number and text."""
+    """The results of ``read`` for each line's number and text."""
     content = read_unpacked(path, "database", _LARGEST_BYTES)
     for line, text in enumerate(io.BytesIO(content), start=1):
         if not text.strip():
@@ -143,9 +143,9 @@ def _lines(path: Path, read: Callable[[int, bytes], _T]) -> Iterator[_T]:
             yield read(line, text)
         except FormError as error:
             raise InputError(
-                f"Line {line} of the database {path} cannot be used, because {error}: remove that "
-                "line if a search was interrupted there, or else name a database that MetaSchedule "
-                "wrote."
+                f"Line {line} of the database {path} cannot be used, because {error}: remove the "
+                "line if a search was interrupted there, otherwise name a database written by "
+                "MetaSchedule."
             ) from None
 
 

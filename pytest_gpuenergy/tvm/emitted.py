@@ -1,8 +1,9 @@
 """What TVM may write: kernels that compute, and nothing else.
 
-The last line of defence against a record that is a program. The text is not parsed as C++: it is
-seen that it can name and call nothing but what it declares and what CUDA has. Without strings,
-lambdas, types of functions and preprocessor lines, what is left is arithmetic on its arguments.
+The last line of defence against a record that is a program. The text is not parsed as C++. Instead
+it is checked that the text names and calls nothing but what it declares and what CUDA provides.
+Without strings, lambdas, function types and preprocessor lines, only arithmetic on its arguments
+remains.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pytest_gpuenergy.tvm.requirements import import_tvm
 
 _HEADER = "tirx.intrinsics.cuda.header_generator"
 _HEADER_TAGS = ((), ("warp_shuffle",), ("math_constants",), ("warp_shuffle", "math_constants"))
-_LONGEST = 16 << 20  # characters; the longest that searches made have 600,000
+_LONGEST = 16 << 20  # characters; the longest text of a search has had 600,000
 
 _NUMBERS = ("char", "short", "int", "long", "longlong", "float", "double")
 _VECTORS = "|".join(f"u?{name}[1-4]" for name in _NUMBERS)
@@ -30,7 +31,7 @@ _KNOWN = re.compile(
     r"|threadIdx|blockIdx|blockDim|gridDim|CUDART_(?:INF|NAN)(?:_F)?",
     re.ASCII,
 )
-# What else of C++ has a meaning, or begins like what compilers declare; TVM's own are __1, __2, ...
+# Other words with a meaning in C++, or reserved for compilers; TVM's own names are __1, __2, ...
 _RESERVED = re.compile(
     r"__(?!\d+$).*|and|and_eq|asm|auto|bitand|bitor|case|catch|class|compl|concept|consteval"
     r"|constexpr|constinit|const_cast|decltype|default|delete|do|dynamic_cast|enum|explicit|export"
@@ -58,9 +59,9 @@ _FUNCTIONS = frozenset(
         *(f"make_{sign}{name}{n}" for sign in ("", "u") for name in _NUMBERS for n in "1234"),
     )
 )
-"""What may stand before an opening bracket."""
+"""The names allowed before an opening parenthesis."""
 
-# Waits for asynchronous copies, which TVM writes even where it copies otherwise.
+# Waits for asynchronous copies, which TVM writes even if it copies in another way.
 _WAIT = re.compile(
     r"__forceinline__ __device__ void (tvm_builtin_ptx_cp_async_\w+)\(\) \{\n"
     r'  asm volatile\("cp\.async\.(?:commit_group|wait_group \d+);" :  : (?: : "memory")?\);\n'
@@ -96,7 +97,7 @@ _FORBIDDEN = re.compile(
 
 @functools.cache
 def cuda_headers() -> tuple[str, ...]:
-    """What TVM may write before all else where numbers are integers and floats of 32 or 64 bits.
+    """What TVM may write at the beginning if it uses integers, and floats of 32 or 64 bits, only.
 
     Raises:
         InputError: TVM is missing.
@@ -109,7 +110,7 @@ def cuda_headers() -> tuple[str, ...]:
 
 
 def check_emitted(source: str, headers: Iterable[str], entries: Collection[str]) -> None:
-    """See that ``source``, which TVM made, defines the kernels ``entries`` and does nothing else.
+    """Check that ``source``, written by TVM, defines the kernels ``entries`` and nothing else.
 
     Args:
         source: CUDA text.
@@ -117,7 +118,7 @@ def check_emitted(source: str, headers: Iterable[str], entries: Collection[str])
         entries: the kernels that are launched.
 
     Raises:
-        FormError: what it has that no kernel of a search has.
+        FormError: it contains something that no kernel of a search does.
     """
     if len(source) > _LONGEST:
         raise FormError(f"it has {len(source)} characters")

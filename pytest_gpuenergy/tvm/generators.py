@@ -1,4 +1,4 @@
-"""Where a search looks: TVM's own schedules of a workload, and those of our forms of it.
+"""The schedules that a search considers: TVM's own of a workload, and those of our forms of it.
 
 TVM is imported inside the functions.
 """
@@ -16,24 +16,25 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 
 def require_space(workload: Workload, space: Space) -> None:
-    """Refuse a search that has nowhere to look.
+    """Refuse a search without schedules to consider.
 
     Raises:
-        InputError: TVM does not know the workload's kind; or only forms are wanted, and there are
+        InputError: TVM does not know the workload's kind, or only forms are wanted and there are
             none.
     """
     operator = operator_of(workload)
     if space == "gemm" and not operator.forms(workload):
         raise InputError(
-            f"{workload.name} has no schedules as a matrix product, since {operator.formless}: "
-            "leave --space gemm out."
+            f"{workload.name} has no schedules as a matrix product, because {operator.formless}: "
+            "omit --space gemm."
         )
 
 
 def space_generator(workload: Workload, space: Space, number: int = 0, processes: int = 1) -> Any:
     """A MetaSchedule space generator for ``workload``.
 
-    Of the forms it has every ``processes``-th, from ``number`` on: together they have all.
+    It contains every ``processes``-th form, starting with ``number``; the generators of all
+    processes together contain all forms.
     """
     import_tvm()
     from tvm.s_tir import meta_schedule as ms
@@ -47,7 +48,7 @@ def space_generator(workload: Workload, space: Space, number: int = 0, processes
 
 
 def _with_forms(direct: Any, forms: Sequence[Rewrite], *, with_direct: bool) -> Any:
-    """A generator of schedules of the forms, and of those of ``direct`` if wanted."""
+    """A generator of the schedules of the forms and, if wanted, of those of ``direct``."""
     from tvm.ir.utils import derived_object
     from tvm.s_tir import Schedule
     from tvm.s_tir import meta_schedule as ms
@@ -83,13 +84,16 @@ def _with_forms(direct: Any, forms: Sequence[Rewrite], *, with_direct: bool) -> 
 
 
 def _but_of_forms(check: Any) -> Any:
-    """TVM's check of a schedule's limits, for which it lowers it; a form keeps them."""
+    """TVM's check of a schedule's limits, skipped for forms.
+
+    The check lowers the schedule, which takes time; forms respect the limits by construction.
+    """
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
 
     @derived_object
     class Verify(ms.postproc.PyPostproc):  # type: ignore[misc]
-        """Lets schedules of forms pass."""
+        """Accepts the schedules of forms unchecked."""
 
         def _initialize_with_tune_context(self, context: Any) -> None:
             check._initialize_with_tune_context(context)

@@ -1,4 +1,4 @@
-"""Kernels on disk, by what they were lowered from. JSON: data, never code."""
+"""Kernels cached on disk under what they were lowered from. JSON: data, never code."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.workloads.workload import Tensor
 
 _FORMAT = 2
-"""Raised when texts that were kept before must not be used again."""
+"""Incremented when texts that were cached before must not be used any more."""
 
 
 class KernelCache:
-    """Kernels by the hash of what they were lowered from and by TVM's version.
+    """Kernels by TVM's version and the hash of what they were lowered from.
 
     Args:
-        folder: where the entries are; it exists.
-        tvm: TVM's version; None when it is not installed, where an entry by any version serves.
+        folder: of the entries; it exists.
+        tvm: TVM's version; None if it is not installed, in which case an entry of any version is
+            used.
     """
 
     def __init__(self, folder: Path, tvm: str | None) -> None:
@@ -33,7 +34,7 @@ class KernelCache:
         self._tvm = tvm
 
     def get(self, *parts: str) -> Kernel | None:
-        """The kernel lowered from ``parts``; None when there is no sound entry."""
+        """The kernel lowered from ``parts``; None if there is no valid entry."""
         for path in self._paths(_key(parts)):
             try:
                 return _decode(path.read_bytes())
@@ -42,7 +43,7 @@ class KernelCache:
         return None
 
     def put(self, kernel: Kernel, *parts: str) -> None:
-        """Keep ``kernel``, without its origin and figures, as lowered from ``parts``."""
+        """Store ``kernel``, lowered from ``parts``, without its origin and figures."""
         if self._tvm is None:
             return
         keep_for_later(self._path(_key(parts), self._tvm), _encode(kernel))

@@ -1,7 +1,7 @@
-"""From a workload and a scheduling record to CUDA text and its launches, through TVM.
+"""Lowers a scheduling record of a workload to CUDA text and its launches, with TVM.
 
-TVM is imported inside the functions. A record may make TVM crash, so that this runs in a child
-process, through `Lowerer`, unless the records are those that this process's own search made.
+TVM is imported inside the functions. A record may crash TVM, so this runs in a child process,
+through `Lowerer`, except for records from this process's own search.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def cuda_target(architecture: str) -> Any:
 
 
 def apply_trace(module: Any, trace: Sequence[Any]) -> Any:
-    """The module, scheduled as the JSON ``trace`` says.
+    """The module, scheduled according to the JSON ``trace``.
 
     Raises:
         KernelFault: the trace does not apply to this module.
@@ -67,21 +67,21 @@ def lower_record(module: Any, record: str, workload: Workload) -> Kernel:
     """The kernel of a MetaSchedule record (JSON text) of ``workload``, whose module is ``module``.
 
     Raises:
-        KernelFault: the record is of other tensors, does not apply, or cannot be lowered.
+        KernelFault: the record is for other tensors, does not apply, or cannot be lowered.
     """
     content = _checked(record)
-    # TVM would apply tile sizes of other extents without a word.
+    # TVM would silently apply tile sizes for other extents.
     wanted = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
     if content[3] != wanted:
-        raise KernelFault("compile", f"The record is of tensors other than {workload.name}'s.")
+        raise KernelFault("compile", f"The record is for other tensors than {workload.name}'s.")
     return _lower(module, content, [tensor.name for tensor in workload.tensors])
 
 
 class Lowerer:
-    """The child process's side: records in, kernels out. Keeps the module it used last.
+    """The child process's side: takes records, returns kernels. Keeps the module it used last.
 
-    Its TVM has no CUDA runtime, as on a machine without a GPU: there it would compile every text
-    with NVRTC, only for it to be compiled again.
+    Its TVM has no CUDA runtime, as on a machine without a GPU: otherwise it would compile every
+    text with NVRTC, although the device compiles it again.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Lowerer:
         Args:
             stored: the entry of ``database_workload.json``, as JSON text.
             record: the MetaSchedule record, as JSON text.
-            tensors: whose names the parameters take, by position; None keeps the module's names.
+            tensors: name the parameters, by position; None keeps the module's names.
 
         Raises:
             KernelFault: the module has other parameters, or the record cannot be lowered.

@@ -1,4 +1,4 @@
-"""What TVM must know of each kind of workload: its computation, our forms of it, names in logs."""
+"""What TVM needs for each kind of workload: its computation, our forms of it, names in logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_gpuenergy.tvm.conv2d import Conv2dOperator
 from pytest_gpuenergy.workloads.workload import Workload
 
 Rewrite = Callable[[Any], None]
-"""Rewrites a schedule of the computation in place, as a form of it."""
+"""Rewrites a schedule of the computation into one of its forms, in place."""
 
 
 class Operator(Protocol):
@@ -24,19 +24,19 @@ class Operator(Protocol):
     def formless(self) -> str: ...
 
     def module(self, workload: Workload) -> Any:
-        """The computation as an IRModule with a function ``main`` of the workload's tensors."""
+        """The computation: an IRModule whose function ``main`` takes the workload's tensors."""
 
     def forms(self, workload: Workload) -> Sequence[Rewrite]:
-        """Other ways to compute it, which keep the limits of a GPU."""
+        """Other ways to compute it, which respect the limits of a GPU."""
 
     def from_log_name(self, name: str) -> Workload | None:
-        """The workload whose sizes a log's file name tells; None when it does not."""
+        """The workload whose sizes are in a log's file name; None if there are none."""
 
     def from_log_key(self, key: Sequence[Any]) -> Workload | None:
-        """The workload whose sizes a workload key of TVM's tells; None when it does not."""
+        """The workload whose sizes are in a workload key of TVM; None if there are none."""
 
     def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
-        """FLOPs of the workload that has tensors of these shapes; None when it has others."""
+        """FLOPs of a workload with tensors of these shapes; None for shapes of another kind."""
 
 
 OPERATORS: Mapping[str, Operator] = {"conv2d": Conv2dOperator()}
@@ -44,14 +44,14 @@ OPERATORS: Mapping[str, Operator] = {"conv2d": Conv2dOperator()}
 
 
 def operator_of(workload: Workload) -> Operator:
-    """What TVM must know of ``workload``.
+    """What TVM needs for ``workload``.
 
     Raises:
         InputError: TVM does not know its kind.
     """
     if workload.kind not in OPERATORS:
         raise InputError(
-            f"{workload.name} is of the kind {workload.kind}, of which TVM makes no kernels here: "
+            f"{workload.name} is of the kind {workload.kind}, which cannot be tuned with TVM: "
             f"choose a workload of the kind {' or '.join(OPERATORS)}."
         )
     return OPERATORS[workload.kind]

@@ -1,8 +1,8 @@
 """Schedules proposed by search processes, lowered and compiled in the background.
 
-Several processes search the same workload, each with a population of its own: TVM's objects are
-counted atomically, so that more than a few threads of one process wait for one another. All learn
-from the trials of all. Knows records and kernels, not TVM.
+Several processes search the same workload, each with a population of its own, because TVM counts
+references atomically: more than a few threads of one process would wait for one another. All
+processes learn from the trials of all. This module does not import TVM.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 _TIMEOUT_S = 600.0
 _LEARNING_S = 0.5
-"""For each trial that a resumed search knows already, of which two cores learn 14 a second."""
+"""Allowed for each trial that a resumed search already knows; two cores learn 14 per second."""
 _MOST_DEATHS = 3
 _LOOK_UP_S = 0.2
 
 
 class TvmProposer:
-    """The search processes of a workload and what is made of their proposals; a context manager.
+    """The search processes of a workload, and the kernels they propose; a context manager.
 
-    They begin at once. See `tuning.space.Proposer`.
+    The processes start immediately. See `tuning.space.Proposer`.
 
     Args:
-        workload: what is searched.
+        workload: what the kernels compute.
         architecture: of the GPU.
-        settings: how to search; `SearchSettings.processes` tells how many processes.
-        store: lowers.
-        prepare: begins to compile a kernel.
-        folder: where `WORKLOAD_FILE` goes, which MetaSchedule's database refers to.
-        known: what earlier searches have found, for a search process that begins.
+        settings: how to search; `SearchSettings.processes` is the number of processes.
+        store: lowers schedules.
+        prepare: starts to compile a kernel.
+        folder: where `WORKLOAD_FILE` is written, to which MetaSchedule's database refers.
+        known: returns the trials so far, for a search process that starts.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class TvmProposer:
 
     @property
     def processes(self) -> int:
-        """How many search at the same time."""
+        """The number of search processes."""
         return len(self._searches)
 
     def take(self, wanted: int, stop: Event) -> list[Candidate]:
-        """The batch that is there first; see `tuning.space.Proposer.take`."""
+        """The batch that is ready first; see `tuning.space.Proposer.take`."""
         if not self._making:
             self._request()
         done: set[Future[list[Candidate]]] = set()
@@ -92,12 +92,12 @@ class TvmProposer:
         return batch
 
     def learn(self, feedback: Sequence[Feedback]) -> None:
-        """Tell all searches what schedules cost, each before its next batch."""
+        """Pass the costs of schedules to all searches, which learn them before their next batch."""
         for search in self._searches:
             search.tell(feedback)
 
     def close(self) -> None:
-        """End the processes at once. Idempotent."""
+        """End the processes immediately. Idempotent."""
         for search in self._searches:
             search.close()
 
@@ -108,14 +108,14 @@ class TvmProposer:
         self.close()
 
     def _request(self) -> None:
-        """Let every search that is idle make its next batch."""
+        """Have every idle search make its next batch."""
         busy = set(self._making.values())
         for search in self._searches:
             if search not in busy:
                 self._making[search.submit(self._make, search)] = search
 
     def _keep_workload(self) -> None:
-        """Write what the database's records are of, if that is not there yet."""
+        """Write the workload that the database's records refer to, unless it is there already."""
         if self._stored is not None and not self._workload_path.exists():
             with writing(self._workload_path):
                 write_atomically(self._workload_path, self._stored + "\n")
@@ -126,7 +126,7 @@ class TvmProposer:
             self._stored = search.stored_workload()
         futures = [self._store.lower(self._workload, record) for record in records]
         candidates = []
-        # In order: `as_completed` would wait forever for those that `KernelStore.close` drops.
+        # In order: `as_completed` would wait forever for futures that `KernelStore.close` cancels.
         for record, future in zip(records, futures, strict=True):
             candidates.append(Candidate(record, kernel := _kernel(future)))
             if isinstance(kernel, Kernel):
@@ -135,7 +135,7 @@ class TvmProposer:
 
 
 class _Search:
-    """One search process. All but `tell` is called in its own thread, through `submit`."""
+    """One search process. All methods but `tell` run in its own thread, through `submit`."""
 
     def __init__(
         self,
@@ -153,13 +153,13 @@ class _Search:
             environment=WITHOUT_GPU,
         )
         self._background = ThreadPoolExecutor(1, thread_name_prefix=f"search-{number}")
-        self._untold: list[Feedback] = []
+        self._pending: list[Feedback] = []
         self._lock = Lock()
         self._begun = self._closed = False
         self._deaths = 0
 
     def submit(self, action: Callable[..., Any], *arguments: object) -> Future[Any]:
-        """Do something in the thread of this search, after what was submitted before."""
+        """Run ``action`` in the thread of this search, after everything submitted before."""
         return self._background.submit(action, *arguments)
 
     def stored_workload(self) -> str:
@@ -167,27 +167,27 @@ class _Search:
         return stored
 
     def propose(self) -> list[str]:
-        """The next records, after it has learned what it was told."""
+        """The next records; pending feedback is learned first."""
         with self._lock:
-            told, self._untold = self._untold, []
-        if told and self._begun:
-            self._call("learn", told)
+            pending, self._pending = self._pending, []
+        if pending and self._begun:
+            self._call("learn", pending)
         records: list[str] = self._call("propose")
         return records
 
     def tell(self, feedback: Sequence[Feedback]) -> None:
-        """Keep what there is to learn from."""
+        """Queue feedback to learn from."""
         with self._lock:
-            self._untold += feedback
+            self._pending += feedback
 
     def close(self) -> None:
-        """End the process at once."""
-        self._closed = True  # nothing is started again
+        """End the process immediately."""
+        self._closed = True  # the process is not started again
         self._background.shutdown(wait=False, cancel_futures=True)
         self._worker.retire()
 
     def _call(self, method: str, *arguments: object) -> Any:
-        """Call the search's process, which is started again if TVM ends it."""
+        """Call the search process, starting it again if TVM has ended it."""
         while True:
             try:
                 if not self._begun:
@@ -202,7 +202,7 @@ class _Search:
                 if self._closed or self._deaths > _MOST_DEATHS:
                     raise InputError(
                         f"TVM's search of {self._name} keeps ending its process "
-                        f"({str(error).rstrip('.')}); there is {crash_hint()}"
+                        f"({str(error).rstrip('.')}); {crash_hint()}"
                     ) from None
 
 

@@ -1,4 +1,4 @@
-"""How MetaSchedule's records are kept: the recipes of TVM's tuner. Needs no TVM."""
+"""How MetaSchedule's records, the recipes of TVM's tuner, are stored. Needs no TVM."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class MetaScheduleForm:
     file_name: str = RECORD_FILE
 
     def identity(self, recipe: str) -> str:
-        """The trace: what makes a schedule the same as another one."""
+        """The trace: schedules with the same trace are the same."""
         return compact(json.loads(recipe)[0])
 
     def with_time(self, recipe: str, time_ms: float | None) -> str:
-        """The record with its run time; MetaSchedule gives failed ones a very long one."""
+        """The record with its run time; for a failed trial a very long one, as in MetaSchedule."""
         content = json.loads(recipe)
         content[1] = [_WRITTEN_FAILED_S if time_ms is None else time_ms / 1e3]
         return compact(content)
@@ -48,7 +48,7 @@ class MetaScheduleForm:
         return [record.text for record in load_database(path).records]
 
     def check_stored(self, recipe: str, *, ran: bool) -> None:
-        """That of a trial which ran, by the trial or by the record itself, has a known trace."""
+        """If the trial ran, by its own entry or by the record's time, the trace must be known."""
         content = json.loads(recipe)
         if ran or not is_failed(content[1]):
             check_record(content)

@@ -15,12 +15,12 @@ FAILED_S = 1e9
 
 
 def check_record(content: object) -> list[Any]:
-    """``content`` if it is a MetaSchedule record of a search for CUDA, with nothing else in it.
+    """``content`` if it is a MetaSchedule record of a search for CUDA and contains nothing else.
 
-    TVM is only given records that this has let through.
+    TVM receives only records that pass this check.
 
     Raises:
-        FormError: what is wrong with it.
+        FormError: names what is wrong.
     """
     parts = check_form(content)
     (instructions, decisions), _, target, _ = parts
@@ -30,10 +30,10 @@ def check_record(content: object) -> list[Any]:
 
 
 def check_form(content: object) -> list[Any]:
-    """``content`` if it has the form of a MetaSchedule record, of whatever search.
+    """``content`` if it has the form of a MetaSchedule record of any search.
 
     Raises:
-        FormError: what is wrong with it.
+        FormError: names what is wrong.
     """
     parts = typed(content, list, "the record")
     if len(parts) != 4:
@@ -65,7 +65,7 @@ def tensor_of(argument: object) -> tuple[str, tuple[int, ...]]:
     """Type and shape of an entry of ``args_info``.
 
     Raises:
-        FormError: it is no tensor.
+        FormError: it is not a tensor.
     """
     parts = typed(argument, list, "an argument")
     if len(parts) != 3 or parts[0] != "TENSOR":

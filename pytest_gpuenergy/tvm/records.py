@@ -21,7 +21,7 @@ def load_records(path: Path) -> RecordFile:
     try:
         return records.load_records(path, [METASCHEDULE])
     except InputError:
-        refuse_ansor(path)  # logs have had the names of record files
+        refuse_ansor(path)  # old logs may have the name of a record file
         raise
 
 
@@ -29,11 +29,11 @@ def records_of(folder: Path, workload: Workload, gpu: str | None = None) -> Reco
     """The records in ``folder`` that serve ``workload``, under its name.
 
     Args:
-        folder: of record files, or of a folder of them for each GPU.
+        folder: contains record files, or one folder of them per GPU model.
         workload: what is to be computed.
-        gpu: model of the GPU that will compute it, whose records come first.
+        gpu: model of the GPU that will compute it, whose records are preferred.
 
     Raises:
-        InputError: there are none, or the file cannot be used or holds those of another shape.
+        InputError: there are none, or the file cannot be used or is for another shape.
     """
     return record_folders.records_of(folder, workload, load_records, gpu)

@@ -1,4 +1,4 @@
-"""Whether a TVM that works is installed, and what to say when not."""
+"""Checks that a working TVM is installed, and explains what to install otherwise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 
 def installed_tvm() -> str | None:
-    """TVM's version by its metadata, without importing it; None when it is not installed."""
+    """TVM's version from its metadata, without importing it; None if it is not installed."""
     return _version("apache-tvm")
 
 
@@ -26,7 +26,7 @@ def import_tvm() -> Any:
     """The module ``tvm``.
 
     Raises:
-        InputError: it is missing, of another series than 0.27, or cannot be imported.
+        InputError: it is missing, not of the series 0.27, or cannot be imported.
     """
     if "tvm" in sys.modules:
         return sys.modules["tvm"]
@@ -50,7 +50,10 @@ def import_tvm() -> Any:
 
 @contextlib.contextmanager
 def without_tensor_intrinsics() -> Iterator[None]:
-    """TVM's `TuneContext` imports all tensor intrinsics, which takes seconds; we use none."""
+    """Prevent TVM's `TuneContext` from importing tensor intrinsics, which takes seconds.
+
+    We use none of them.
+    """
     if _INTRINSICS in sys.modules:
         yield
         return
@@ -64,11 +67,11 @@ def without_tensor_intrinsics() -> Iterator[None]:
 
 
 def crash_hint() -> str:
-    """What to do when TVM killed its process: names the versions, and the known culprit."""
+    """The installed versions, and what to do about the one that is known to crash."""
     ffi = _version("apache-tvm-ffi") or "none"
     return (
-        f"apache-tvm {installed_tvm() or 'none'} with apache-tvm-ffi {ffi}; "
-        f"apache-tvm-ffi 0.1.15 is known to crash, so {INSTALL}"
+        f"apache-tvm {installed_tvm() or 'none'} and apache-tvm-ffi {ffi} are installed, and "
+        f"apache-tvm-ffi 0.1.15 is known to crash: {INSTALL}"
     )
 
 
@@ -83,7 +86,7 @@ class Probe:
     """The child process's side of `check_tvm`."""
 
     def survives(self) -> str:
-        """Serialize an expression, which some pairs of TVM and its FFI do not survive.
+        """Serialize an expression, which crashes some combinations of TVM and its FFI.
 
         Returns:
             TVM's version.
@@ -94,17 +97,17 @@ class Probe:
 
 
 def check_tvm(timeout_s: float = 120.0) -> str:
-    """TVM's version, if it is installed and works; tried in a child process.
+    """TVM's version, after a test in a child process that it works.
 
     Raises:
-        InputError: it is missing, of another series, or it crashes.
+        InputError: TVM is missing, of another series, or crashes.
     """
     worker = Worker(f"{__name__}:Probe", environment=WITHOUT_GPU)
     try:
         version: str = worker.call("survives", timeout_s=timeout_s)
     except (WorkerDiedError, WorkerTimeoutError) as error:
         raise InputError(
-            f"TVM does not work here ({str(error).rstrip('.')}); there is {crash_hint()}"
+            f"TVM does not work here ({str(error).rstrip('.')}); {crash_hint()}"
         ) from None
     finally:
         worker.close()

@@ -1,4 +1,4 @@
-"""The trials that stand for a search, from the log of whichever tuner made it."""
+"""Chooses the trials that represent a search, from a log of Ansor or MetaSchedule."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Search:
     """The trials of one workload's search.
 
     Attributes:
-        path: the log they are from.
+        path: the log.
         tuner: ``ansor`` or ``metaschedule``.
-        total: how many were tried.
-        lines: those of the trials that ran, in the log, from 1.
-        trials: those that ran.
-        flops: floating-point operations of one run; None when nothing tells.
+        total: number of trials, including those that failed.
+        lines: line numbers, from 1, of the trials that ran.
+        trials: the trials that ran.
+        flops: floating-point operations of one launch; None if unknown.
     """
 
     path: Path
@@ -58,11 +58,11 @@ def load_search(path: Path, shape: Workload | None = None) -> Search:
 
     Args:
         path: the file, or the folder of a MetaSchedule database.
-        shape: the workload, where the log does not tell.
+        shape: the workload, if the log does not contain its sizes.
 
     Raises:
-        InputError: it is damaged or something else, holds several workloads, holds no trial that
-            ran, or is of another workload than ``shape``.
+        InputError: the file is damaged or something else, contains several workloads, contains no
+            trial that ran, or is for another workload than ``shape``.
     """
     if _is_ansor(path):
         search = _from_ansor(path, load_ansor(path), shape)
@@ -70,19 +70,19 @@ def load_search(path: Path, shape: Workload | None = None) -> Search:
         search = _from_database(load_database(path), shape)
     if not search.trials:
         raise InputError(
-            f"None of the {search.total} trials of {path} ran, so that none can be chosen: name "
-            "another log."
+            f"None of the {search.total} trials of {path} ran, so none can be chosen: name another "
+            "log."
         )
     return search
 
 
 def sample(search: Search, keep: int) -> list[Sampled]:
-    """Choose ``keep`` trials as `representatives` does, the fastest first.
+    """Choose ``keep`` trials with `representatives`, the fastest first.
 
-    Trials of equal schedules count once, so that there may be fewer.
+    Trials of equal schedules count once, so there may be fewer.
 
     Raises:
-        InputError: a time is too short to be one, which makes the GFLOP/s infinite.
+        InputError: a time is so short that the GFLOP/s are infinite.
     """
     return [
         Sampled(
@@ -112,7 +112,7 @@ def _from_ansor(path: Path, trials: Iterable[AnsorTrial], shape: Workload | None
         if len(found) > 1:
             labels = " and ".join(sorted(found))
             raise InputError(
-                f"The name of {path} and its workload key tell different sizes ({labels}): give "
+                f"The name of {path} and its workload key give different sizes ({labels}): give "
                 "the right ones with --shape."
             )
         shape = next(iter(found.values()), None)
@@ -135,8 +135,8 @@ def _from_database(database: Database, shape: Workload | None) -> Search:
     if shape is not None:
         if flops not in (None, shape.flops):
             raise InputError(
-                f"The tensors of {path} are not those of --shape: a run of the one takes {flops} "
-                f"FLOPs, of the other {shape.flops}; leave --shape out."
+                f"The tensors of {path} are not those of --shape: a launch takes {flops} FLOPs "
+                f"instead of {shape.flops}. Omit --shape."
             )
         flops = shape.flops
     return Search(
@@ -152,13 +152,13 @@ def _from_database(database: Database, shape: Workload | None) -> Search:
 def _require_one(path: Path, workloads: int) -> None:
     if workloads > 1:
         raise InputError(
-            f"{path} holds trials of {workloads} workloads, whose times cannot be compared: put "
-            "those of each into a file of its own."
+            f"{path} contains trials of {workloads} workloads, whose times cannot be compared: "
+            "split it into one file per workload."
         )
 
 
 def _of_log(path: Path, keys: Iterable[str]) -> list[Workload]:
-    """The workloads that a log's file name and its workload keys tell, by every operator."""
+    """The workloads that any operator recognizes in a log's file name and workload keys."""
     found = []
     for operator in OPERATORS.values():
         found.append(operator.from_log_name(path.name))

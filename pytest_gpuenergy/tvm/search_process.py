@@ -1,6 +1,6 @@
-"""A search process: MetaSchedule proposes schedules and learns from what they cost.
+"""A search process: MetaSchedule proposes schedules and learns their cost.
 
-It neither lowers nor runs anything. TVM may end its process, which is why it has one of its own;
+It neither lowers nor runs anything. It has a process of its own because TVM may crash it;
 `TvmProposer` is the parent's side. TVM is imported inside the functions.
 """
 
@@ -29,7 +29,7 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 _NO_END = 1 << 30
 _LARGEST_SEED = 2**31 - 3  # of TVM's linear congruential generator
-_SEEDS_APART = 15_485_863  # further than a search has trials
+_SEEDS_APART = 15_485_863  # more than a search has trials
 _MOST_OF_OTHERS = 64
 
 
@@ -39,12 +39,12 @@ class ScheduleSearch:
     Args:
         workload: what they compute.
         architecture: of the GPU, such as ``sm_90``.
-        settings: how to search, those of one process.
-        number: of this process, from 0; another one searches elsewhere.
-        processes: how many there are.
+        settings: how to search; the share of this process.
+        number: of this process, from 0; each process searches a different part.
+        processes: number of search processes.
 
     Raises:
-        InputError: TVM is missing, or its search cannot work on this.
+        InputError: TVM is missing, or cannot search this workload.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class ScheduleSearch:
         self._context: Any = None
 
     def begin(self, known: Sequence[Feedback]) -> None:
-        """Get ready to propose, after a search that has found ``known``.
+        """Get ready to propose, continuing a search with the trials ``known``.
 
-        That one's length is part of the seed, so that its proposals are not made again. Each
-        process learns its share of them and the fastest of the rest: every schedule has to be made
-        again here, which takes as long as proposing one.
+        Their number is part of the seed, so the same schedules are not proposed again. Each process
+        learns its share of the trials and the fastest of the rest: every schedule has to be rebuilt
+        here, which takes as long as proposing one.
         """
-        with _told(), without_tensor_intrinsics():
+        with _in_one_sentence(), without_tensor_intrinsics():
             self._context = self._ms.TuneContext(
                 self._module,
                 target=self._target,
@@ -112,9 +112,9 @@ class ScheduleSearch:
     def propose(self) -> list[str]:
         """The next schedules as MetaSchedule records without a time, as JSON text.
 
-        There are none when the search finds no more.
+        The list is empty if the search finds no more.
         """
-        with _told():
+        with _in_one_sentence():
             found = self._context.search_strategy.generate_measure_candidates() or ()
             texts = [
                 _json(self._ms._ffi_api.TuningRecordAsJSON(self._record(c, 1.0))) for c in found
@@ -123,15 +123,15 @@ class ScheduleSearch:
         return texts
 
     def learn(self, feedback: Sequence[Feedback]) -> None:
-        """Learn what schedules cost: those proposed here, or by another process."""
+        """Learn the costs of schedules, proposed by this process or by another one."""
         self._learn(feedback, commit=False)
 
     def _learn(self, feedback: Sequence[Feedback], *, commit: bool) -> None:
-        """Teach the cost model; the next generation descends from what is in the database.
+        """Update the cost model, and the database from which the next generation descends.
 
-        Of others' schedules (unless ``commit``) only the better half is learned, because each has
-        to be made again here; and only one better than all before goes into the database, because
-        TVM would propose it again, if but once.
+        Of other processes' schedules (unless ``commit``) only the better half is learned, because
+        each has to be rebuilt here, and only one that is better than all before is added to the
+        database, because TVM proposes it once more.
         """
         read = self._ms.database.TuningRecord.from_json
         candidates, results = [], []
@@ -139,11 +139,11 @@ class ScheduleSearch:
         best_s = min(self._costs_s, default=math.inf)
         self._costs_s += costs_s
         typical_s = median(self._costs_s) if self._costs_s else math.inf
-        with _told():
+        with _in_one_sentence():
             for one in feedback:
                 candidate = self._proposed.pop(one.recipe, None)
                 if one.cost_s is None:
-                    continue  # a failed one says nothing of how fast its like are
+                    continue  # a failed one says nothing about how fast similar ones are
                 ours = commit or candidate is not None
                 if not ours and one.cost_s > typical_s:
                     continue
@@ -174,7 +174,7 @@ class ScheduleSearch:
         return strategies.EvolutionarySearch(
             population_size=settings.population,
             init_min_unmeasured=min(settings.population, settings.batch),
-            # With a small population the search else ends without a word.
+            # With a small population the search would otherwise end silently.
             max_fail_count=50,
             genetic_num_iters=settings.generations,
         )
@@ -185,7 +185,7 @@ def _cost_s(one: Feedback) -> float:
 
 
 def _json(value: Any) -> str:
-    """``value``, a nested container of TVM's, as JSON text; its objects as TVM writes them."""
+    """A nested container of TVM as JSON text, with objects in TVM's own form."""
     return json.dumps(_plain(value), separators=(",", ":"))
 
 
@@ -207,8 +207,8 @@ def _plain(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """TVM's errors as one sentence."""
+def _in_one_sentence() -> Iterator[None]:
+    """Turn an error of TVM into one sentence."""
     try:
         yield
     except InputError:

@@ -1,4 +1,4 @@
-"""How to search: what the command line offers, without importing what does it."""
+"""The settings of a search with TVM, separate from the search so that reading options is cheap."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ class SearchSettings:
     """How to search.
 
     Attributes:
-        seed: of the search; with the strategy replay-trace and one thread it decides everything.
-        threads: processor cores for the search, three for each of its processes.
+        seed: of the search; with the strategy replay-trace and one thread it determines all
+            proposals.
+        threads: CPU cores for the search, three for each of its processes.
         strategy: evolutionary learns from trials, replay-trace draws at random.
         space: see `generators`.
-        batch: schedules proposed by all processes together, between two updates of the cost model.
-        population: schedules of one generation, of all processes together.
-        generations: between two proposals.
+        batch: schedules that all processes together propose between two updates of the cost model.
+        population: schedules in one generation, of all processes together.
+        generations: number of generations between two proposals.
     """
 
     seed: int
@@ -40,11 +41,11 @@ class SearchSettings:
 
     @property
     def processes(self) -> int:
-        """How many processes search, each with a population of its own."""
+        """The number of search processes, each with a population of its own."""
         return max(1, self.threads // _THREADS)
 
     def of_process(self) -> SearchSettings:
-        """The settings of one of the processes: its part, but no fewer than makes sense."""
+        """The settings of one process: its share, but not less than is useful."""
         batch = max(_LEAST_BATCH, -(-self.batch // self.processes))
         population = max(_LEAST_POPULATION, -(-self.population // self.processes))
         return replace(
@@ -55,6 +56,6 @@ class SearchSettings:
         )
 
     def for_trials(self, trials: int) -> SearchSettings:
-        """The same with batches that are no larger than half the trials, but at least 16."""
+        """The same with batches of at most half the trials, but at least 16."""
         batch = max(1, min(self.batch, max(16, trials // 2), trials))
         return replace(self, batch=batch, population=min(self.population, max(8, 4 * batch)))

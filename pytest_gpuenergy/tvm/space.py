@@ -25,8 +25,8 @@ class TvmSpace:
     """TVM's schedules of one workload on one device.
 
     Attributes:
-        workload: what is searched.
-        device: where candidates run; it compiles them.
+        workload: what the kernels compute.
+        device: compiles and runs candidates.
         store: lowers them.
         settings: how to search.
 
@@ -49,8 +49,8 @@ class TvmSpace:
 
     @property
     def effort(self) -> str:
-        """Threads and schedules in a batch."""
-        return f"{self.settings.threads} threads, {self.settings.batch} schedules a batch"
+        """Number of threads, and of schedules in a batch."""
+        return f"{self.settings.threads} threads, {self.settings.batch} schedules per batch"
 
     def propose(self, folder: Path, known: Callable[[], Sequence[Feedback]]) -> TvmProposer:
         """Start the search processes."""
@@ -65,7 +65,7 @@ class TvmSpace:
         )
 
     def kernel(self, recipe: str) -> Kernel:
-        """The kernel that TVM makes of a record."""
+        """The kernel that TVM makes from a record."""
         return self.store.lower(self.workload, recipe).result()
 
     def toolchain(self, recipe: str) -> Mapping[str, Any]:

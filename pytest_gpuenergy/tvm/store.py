@@ -1,4 +1,4 @@
-"""The store of kernels: from records, through TVM in child processes, kept on disk."""
+"""The store of kernels: lowered from records by TVM in child processes, and cached on disk."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _TIMEOUT_S = 120.0
 
 
 class TvmCrashError(InputError):
-    """TVM ended its process: the record, or the installed pair of TVM and its FFI, is bad."""
+    """TVM crashed: the record is bad, or the installed TVM and its FFI do not work together."""
 
 
 class KernelStore:
-    """Gives the kernels of record files and databases; a context manager.
+    """Makes the kernels of record files and databases; a context manager.
 
-    A kernel that was lowered before comes from the disk and needs neither TVM nor a process. May be
-    used from several threads.
+    A kernel that was lowered before is read from disk and needs neither TVM nor a process. The
+    store may be used from several threads.
 
     Args:
-        processes: how many kernels may be lowered at the same time.
+        processes: number of kernels that may be lowered at the same time.
     """
 
     def __init__(self, processes: int = 1) -> None:
@@ -80,10 +80,10 @@ class KernelStore:
         )
 
     def lower(self, workload: Workload, record: str) -> Future[Kernel]:
-        """Begin to lower a MetaSchedule record (JSON text) of a search; it is not kept on disk.
+        """Start to lower a MetaSchedule record (JSON text) of a search; it is not cached on disk.
 
-        The future holds the kernel, or a KernelFault when the record cannot be lowered or TVM does
-        not survive it.
+        The future holds the kernel, or a KernelFault if the record cannot be lowered or crashes
+        TVM.
         """
         return self._threads.submit(self._lower_proposed, workload, record)
 
@@ -99,14 +99,14 @@ class KernelStore:
         """The kernel of a raw database's record, lowered from the workload stored beside it.
 
         Args:
-            database: where the record is from.
+            database: which contains the record.
             record: one of its records that did not fail.
-            workload: whose tensors the arguments are named by, by position; without one they have
-                the names of the stored workload's buffers.
+            workload: names the arguments after its tensors, by position; without one they have the
+                names of the stored workload's buffers.
 
         Raises:
             InputError: the trial failed; the database has no workloads; TVM is missing or crashes.
-            KernelFault: the workload is another one, or the record cannot be lowered.
+            KernelFault: the stored workload is another one, or the record cannot be lowered.
         """
         name = f"line {record.line} of {database.path}"
         if record.failed:
@@ -148,8 +148,7 @@ class KernelStore:
     def _lower(self, name: str, method: str, *arguments: object) -> Kernel:
         if self._tvm is None:
             raise InputError(
-                f"To make {name} from its record takes Apache TVM, which is not installed: "
-                f"{INSTALL}"
+                f"Making {name} from its record needs Apache TVM, which is not installed: {INSTALL}"
             )
         try:
             kernel: Kernel = self._workers.call(method, *arguments, timeout_s=_TIMEOUT_S)
@@ -161,7 +160,7 @@ class KernelStore:
             ) from None
         except WorkerDiedError as error:
             raise TvmCrashError(
-                f"TVM ended its process while it made {name} ({str(error).rstrip('.')}); there is "
+                f"TVM ended its process while making {name} ({str(error).rstrip('.')}); "
                 f"{crash_hint()}"
             ) from None
         return kernel

@@ -15,7 +15,7 @@ _Check = Callable[[Any], bool]
 
 
 def check_target(target: object) -> None:
-    """See that ``target`` describes a CUDA GPU, with nothing else in it.
+    """Check that ``target`` describes a CUDA GPU and contains nothing else.
 
     Raises:
         FormError: what is wrong with it.

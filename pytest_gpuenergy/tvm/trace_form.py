@@ -1,8 +1,8 @@
 """The instructions that a MetaSchedule trace may have. Needs no TVM.
 
-TVM copies names out of a trace into the CUDA text it makes: a thread axis ``threadIdx.x +
-([]{...}())`` would be a program. Known are the instructions, attributes and annotations that TVM's
-rules for CUDA and `pytest_gpuenergy.tvm.spaces` write; TVM never sees others.
+TVM copies names from a trace into the CUDA text: a thread axis ``threadIdx.x + ([]{...}())`` would
+be a program. Only the instructions, attributes and annotations that TVM's rules for CUDA and
+`tvm.conv2d_forms` write are accepted; TVM never sees others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LARGEST = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class _Form:
-    """Which values may stand in one place: what they are called, and whether a value is one."""
+    """The values allowed in one place: a name for them, and a test for one."""
 
     what: str
     fits: Callable[[Any], bool]
@@ -37,7 +37,7 @@ class _Form:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What an instruction takes; ``rest`` is the form of all inputs after ``inputs``."""
+    """The operands of an instruction; ``rest`` is the form of all inputs after ``inputs``."""
 
     inputs: tuple[_Form, ...] = ()
     attributes: tuple[_Form, ...] = ()
@@ -46,15 +46,15 @@ class _Kind:
 
 
 def check_trace(instructions: Sequence[Any], decisions: Sequence[Any]) -> None:
-    """See that a trace holds only known instructions, with attributes and decisions of their types.
+    """Check that a trace has only known instructions, with attributes and decisions of their types.
 
     Raises:
-        FormError: what is wrong, and in which instruction (from 0).
+        FormError: names what is wrong, and the instruction (from 0).
     """
     if len(instructions) > _MOST_INSTRUCTIONS:
         raise FormError(
-            f"the trace has {len(instructions)} instructions, and no more than "
-            f"{_MOST_INSTRUCTIONS} are read"
+            f"the trace has {len(instructions)} instructions; at most {_MOST_INSTRUCTIONS} are "
+            "accepted"
         )
     for number, instruction in enumerate(instructions):
         try:
@@ -97,7 +97,7 @@ def _check_values(what: str, values: object, forms: tuple[_Form, ...], rest: _Fo
 
 
 def _annotation(attributes: object) -> _Kind:
-    """What ``Annotate`` takes, which depends on the annotation."""
+    """The operands of ``Annotate``, which depend on the annotation."""
     key = attributes[0] if isinstance(attributes, list) and attributes else None
     value = _ANNOTATIONS.get(key, _NUMBER) if isinstance(key, str) else _NUMBER
     return _Kind((_PLACE, value), (_KEY,))

@@ -1,9 +1,9 @@
-"""TVM's objects as JSON text: which of them are read. Needs no TVM.
+"""Which of TVM's objects are accepted as JSON text. Needs no TVM.
 
 TVM 0.27 writes an object as a list of nodes, each with a type, which refer to earlier nodes by
-number. Reading them makes objects of any type that TVM has, under any name, and TVM copies names
-into the CUDA text. So only the types of index maps and of plain tensor programs are known here, and
-texts only where they are names.
+number. Reading them can create objects of any type that TVM has, under any name, and TVM copies
+names into the CUDA text. Therefore only the types of index maps and of plain tensor programs are
+accepted, and strings only where they are names.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from pytest_gpuenergy.support.json_input import FormError, member, parse, shown, typed
 
-_LONGEST_MAP = 1 << 17  # characters; those that searches write have 3,500
-_LARGEST_MAP = 1 << 12  # nodes, each counted as often as it is used
+_LONGEST_MAP = 1 << 17  # characters; searches write maps of 3,500
+_LARGEST_MAP = 1 << 12  # nodes, each counted every time it is used
 _MOST_NODES = 50_000
 _LENGTH_BYTES = 8
 _LARGEST = (1 << 31) - 1
@@ -27,7 +27,7 @@ _AXIS = re.compile(r"axes_\d{1,2}", re.ASCII)
 _NAME = re.compile(r"(?:[A-Za-z_][\w.]{0,127})?", re.ASCII)
 _DTYPE = re.compile(r"(?:u?int|float)(?:8|16|32|64)|bool", re.ASCII)
 _VERSION = re.compile(r"[\w.+-]{1,64}", re.ASCII)
-# What a plain program computes with; calls of functions by name are no part of it.
+# The operators of a plain program, which does not call functions by name.
 _OPERATORS = frozenset(
     f"{prefix}.{name}"
     for prefix, names in (
@@ -63,7 +63,7 @@ _SCALARS: Mapping[str, _Check] = {
     "int": lambda value: type(value) is int and -_LARGEST <= value <= _LARGEST,
     "ir.Op": lambda value: isinstance(value, str) and value in _OPERATORS,
 }
-# Fields that hold a value; all others hold the number of a node.
+# Fields that contain a value; all others contain the number of a node.
 _VALUES: Mapping[tuple[str, str], _Check] = {
     ("ir.PrimType", "dtype"): _matching(_DTYPE),
     ("ir.FloatImm", "value"): _number,
@@ -122,7 +122,7 @@ _PROGRAM_FIELDS = {
 
 @functools.lru_cache(maxsize=64)  # the traces of a search share theirs
 def is_index_map(text: str) -> bool:
-    """Whether ``text`` is a map of indices as TVM writes it, of axes without names of their own."""
+    """Whether ``text`` is an index map as TVM writes it, whose axes have TVM's generic names."""
     if len(text) > _LONGEST_MAP:
         return False
     try:
@@ -134,10 +134,10 @@ def is_index_map(text: str) -> bool:
 
 
 def check_stored_workload(content: list[str]) -> None:
-    """See that an entry of ``database_workload.json``, a hash and a module, is a plain program.
+    """Check that an entry of ``database_workload.json``, a hash and a module, is a plain program.
 
     Raises:
-        FormError: it is not, or cannot be read.
+        FormError: it is not one, or cannot be read.
     """
     try:
         packed = base64.b64decode(content[1], validate=True)
@@ -150,14 +150,14 @@ def check_stored_workload(content: list[str]) -> None:
 
 
 def _nodes(text: str | bytes, fields: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The nodes of an object that consists of scalars, lists, maps and the types in ``fields``."""
+    """The nodes of an object made of scalars, lists, maps and the types in ``fields``."""
     top = typed(parse(text), dict, "it")
     nodes = member(top, "nodes", list)
     metadata = member(top, "metadata", dict)
     if set(top) != {"root_index", "nodes", "metadata"} or set(metadata) != {"tvm_version"}:
         raise FormError("it is not an object that TVM 0.27 wrote")
     if not _matching(_VERSION)(metadata["tvm_version"]):
-        raise FormError(f"its TVM is {shown(metadata['tvm_version'])}")
+        raise FormError(f"its TVM version is {shown(metadata['tvm_version'])}")
     if len(nodes) > _MOST_NODES or member(top, "root_index", int) != len(nodes) - 1:
         raise FormError(f"it has {len(nodes)} nodes and the root {shown(top['root_index'])}")
     for number, node in enumerate(nodes):
@@ -189,7 +189,7 @@ def _is_earlier(value: object, number: int) -> bool:
 
 
 def _size(nodes: list[dict[str, Any]]) -> int:
-    """Nodes of the root as a tree, in which what is shared is there several times."""
+    """The number of nodes of the root as a tree, in which shared nodes are repeated."""
     sizes: list[int] = []
     for node in nodes:
         data = node.get("data")

@@ -69,7 +69,7 @@ def test_without_tvm_every_item_says_what_to_install(
     result = bench.run("--records", "mine", "--powercap", "1")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        ["To make case7 kernel 1 from its record takes Apache TVM, which is not installed: *"]
+        ["Making case7 kernel 1 from its record needs Apache TVM, which is not installed: *"]
     )
     assert "conftest.py:" not in result.stdout.str()
 

@@ -118,7 +118,7 @@ def test_layers_without_records_are_told(bench: Bench) -> None:
 def test_a_network_without_any_records_is_refused(bench: Bench) -> None:
     bench.give_case7("mine", good=1)
     result = bench.run("--records", "mine", "--network", "yolo")
-    _assert_refused(bench, result, "There are no records of yolo00 in */mine *")
+    _assert_refused(bench, result, "There are no records for yolo00 in */mine *")
 
 
 def test_an_unknown_network_is_refused(bench: Bench) -> None:
@@ -213,7 +213,7 @@ def test_missing_records_are_told_with_what_to_do(bench: Bench) -> None:
     _assert_refused(
         bench,
         result,
-        "There are no records of case1 in */nowhere (no file case1_*.json): "
+        "There are no records for case1 in */nowhere (no file case1_*.json): "
         "make them with 'gpuenergy tune --case case1 --out */nowhere'.",
     )
 
@@ -221,7 +221,7 @@ def test_missing_records_are_told_with_what_to_do(bench: Bench) -> None:
 def test_shipped_records_must_be_complete(bench: Bench) -> None:
     bench.give_records(1)
     (bench.records / file_name(CASES["case4"])).unlink()
-    _assert_refused(bench, bench.run(), "There are no records of case4 in */bench/records (*")
+    _assert_refused(bench, bench.run(), "There are no records for case4 in */bench/records (*")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_the_records_of_another_case_are_refused(bench: Bench) -> None:
     bench.give_records(1)
     path = bench.records / file_name(CASE1)
     path.write_text((bench.records / file_name(CASE7)).read_text())
-    sentence = "The record file */case1_*.json holds kernels of case7 instead of case1: *"
+    sentence = "The record file */case1_*.json contains kernels of case7 instead of case1: *"
     _assert_refused(bench, bench.run(), sentence)
 
 

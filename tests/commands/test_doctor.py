@@ -64,7 +64,7 @@ def test_a_sound_gpu_has_nothing_to_note(gpu: EmulatedDevice) -> None:
     assert {check.status for check in checks.values()} == {"ok"}
     assert checks["GPU 0"].found == f"{gpu.name} {gpu.uuid}"
     assert checks["GPU 0 power limit"].found == (
-        "700 W, may be 200 W to 700 W; this user may set it through NVML"
+        "700 W, allowed are 200 W to 700 W; this user may set it through NVML"
     )
 
 
@@ -138,7 +138,7 @@ def test_a_limit_left_behind_is_noted(gpu: EmulatedDevice, own_folders: Path) ->
     record.write_text(json.dumps({**json.loads(record.read_text()), "started": 0}))
     check = by_name(check_gpus())["GPU 0 saved power limit"]
     assert (check.status, check.advice) == ("note", "gpuenergy powercap restore")
-    assert check.found == "300 W was set by a run that was killed, and never put back to 700 W"
+    assert check.found == "300 W was set by a run that was killed before it restored 700 W"
 
 
 def test_a_damaged_record_is_broken(gpu: EmulatedDevice, own_folders: Path) -> None:

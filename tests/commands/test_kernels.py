@@ -107,7 +107,7 @@ def test_a_workload_takes_the_records_of_its_shape(
 
 def test_a_workload_of_another_shape_has_no_records(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "list", "--case", "resnet03"]) == 2
-    assert "no records of 'resnet03': there are other, tiny." in capsys.readouterr().err
+    assert "no records for 'resnet03', only for other, tiny." in capsys.readouterr().err
 
 
 def test_records_can_be_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +191,7 @@ def test_a_record_that_cannot_be_lowered_ends_with_1(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["list", "--case", "case99"], "There are no records of 'case99': there are other, tiny."),
+        (["list", "--case", "case99"], "There are no records for 'case99', only for other, tiny."),
         (["list", "--records", "/no/such/folder"], "No such file"),
         (["list", "--records", "."], "There are no record files in ."),
         (["show", "tiny", "3"], "has no kernel of rank 3"),
@@ -224,7 +224,10 @@ def test_records_for_several_gpus_must_be_told_apart(
 ) -> None:
     write_records(project / "bench" / "records" / "nvidia-l4", TINY, gpu="NVIDIA L4")
     assert main(["kernels", *words]) == 2
-    assert "several sets of records of tiny (for NVIDIA H200, NVIDIA L4)" in capsys.readouterr().err
+    assert (
+        "several sets of records for tiny (tuned for NVIDIA H200, NVIDIA L4)"
+        in capsys.readouterr().err
+    )
 
 
 @given(

@@ -82,7 +82,7 @@ def test_a_limit_outlives_the_command(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_set_says_what_restore_would_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["powercap", "set", "300", *H200]) == 0
-    assert "gpuenergy powercap restore puts back 700 W" in capsys.readouterr().out
+    assert "gpuenergy powercap restore returns to 700 W" in capsys.readouterr().out
 
 
 def test_set_and_restore_speak_json(capsys: pytest.CaptureFixture[str]) -> None:

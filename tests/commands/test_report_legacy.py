@@ -270,7 +270,7 @@ def test_a_gpu_named_for_a_measured_run_is_refused(tmp_path: Path) -> None:
     run = RunInfo("new", "2026", "host", "NVIDIA A100", "GPU-0", "sm_80", False, {}, {}, {})
     outcome = report(RunFolder.create(tmp_path, run).path, "--gpu", "NVIDIA H200")
     assert outcome.code == 2
-    assert "leave it out" in outcome.err
+    assert "omit --gpu" in outcome.err
 
 
 def test_a_folder_without_outputs_is_no_run(tmp_path: Path) -> None:

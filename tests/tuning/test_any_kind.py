@@ -109,7 +109,7 @@ def test_it_is_made_again_from_its_parameters() -> None:
 
 
 def test_what_cannot_be_done_for_it_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="of the kind blend, of which TVM makes no kernels here"):
+    with pytest.raises(InputError, match="of the kind blend, which cannot be tuned with TVM"):
         operator_of(Blend("mine", 64))
     item = RankedKernel(Blend("mine", 64), 1, word_kernel("x"))
     with pytest.raises(InputError, match="exported driver has no reference"):

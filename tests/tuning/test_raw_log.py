@@ -130,7 +130,7 @@ def test_a_trial_that_drew_no_power_is_read_again(folder: Path) -> None:
 
 
 def test_a_search_on_another_gpu_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"holds another search .* name another folder"):
+    with pytest.raises(InputError, match=r"contains another search .* name another folder"):
         open_raw(folder, gpu="NVIDIA A100")
 
 
@@ -141,7 +141,7 @@ def test_a_search_under_another_power_limit_is_refused(folder: Path) -> None:
 
 def test_a_search_of_another_shape_is_refused(folder: Path) -> None:
     other = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 1)
-    with pytest.raises(InputError, match="holds another search"):
+    with pytest.raises(InputError, match="contains another search"):
         open_raw(folder, workload=other)
 
 

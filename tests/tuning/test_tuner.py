@@ -181,7 +181,7 @@ def test_a_search_goes_on_where_it_ended(tune: Tune, copy: Path) -> None:
 
 
 def test_a_search_is_not_continued_unless_asked_to(tune: Tune, copy: Path) -> None:
-    with pytest.raises(InputError, match="holds 6 trials already: continue them with --resume"):
+    with pytest.raises(InputError, match="already contains 6 trials: continue with --resume"):
         tune(copy, 8, resume=False)
 
 
@@ -197,7 +197,7 @@ def test_a_record_file_that_was_lost_is_written_again(
 def test_a_workload_that_is_done_is_passed_over(tune: Tune, copy: Path) -> None:
     again = tune(copy)
     assert (again.timed, again.confirmed, again.results) == ([], [], [])
-    assert again.told == ["one: its kernels are chosen and proven already"]
+    assert again.told == ["one: kernels already chosen and verified"]
 
 
 def test_a_workload_with_fewer_kernels_than_asked_for_is_passed_over_too(
@@ -233,7 +233,7 @@ def test_what_is_wrong_with_the_next_workload_costs_the_first_nothing(
     with pytest.raises(InputError, match=r"1 of 2 workloads could not be tuned.*: other"):
         tune(copy, 2, workloads=[ONE, OTHER], search=search)
     assert [result.workload for result in search.results] == ["one"]
-    assert any(re.match("other: not tuned: .*other/raw holds", line) for line in search.told)
+    assert any(re.match("other: not tuned: .*other/raw contains", line) for line in search.told)
 
 
 def test_a_workload_that_cannot_be_tuned_does_not_end_the_others(
@@ -266,11 +266,11 @@ def test_no_kernel_is_confirmed_twice(tune: Tune, copy: Path) -> None:
 def test_too_few_kernels_are_told(tune: Tune, copy: Path) -> None:
     search = tune(copy, keep=25)
     assert search.result.kept == 5
-    assert "one: only 5 of 25 kernels to keep" in search.told
+    assert "one: there are only 5 kernels to keep instead of 25" in search.told
 
 
 def test_no_right_kernel_is_an_error(tune: Tune, copy: Path) -> None:
-    with pytest.raises(InputError, match=r"No kernel of one is right \(5 checked\)"):
+    with pytest.raises(InputError, match="No kernel of one is correct; 5 were verified"):
         tune(copy, keep=5, wrong=range(5))
 
 
@@ -296,7 +296,7 @@ def test_the_best_are_those_that_measure_best(tune: Tune, copy: Path) -> None:
 
 
 def test_a_folder_of_another_gpu_is_refused(tune: Tune, copy: Path) -> None:
-    with pytest.raises(InputError, match="holds another search"):
+    with pytest.raises(InputError, match="contains another search"):
         tune(copy, gpu="NVIDIA A100")
 
 

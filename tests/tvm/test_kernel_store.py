@@ -147,7 +147,7 @@ def test_missing_tvm_is_told_with_what_to_install(record_file: RecordFile) -> No
 
 def test_a_record_of_other_tensors_is_refused(store: KernelStore, record_file: RecordFile) -> None:
     file = replace(record_file, workload=CASES["case1"])
-    with pytest.raises(KernelFault, match=r"other than case1's") as fault:
+    with pytest.raises(KernelFault, match=r"for other tensors than case1's") as fault:
         store.kernel(file, 1)
     assert fault.value.outcome == "compile"
 
@@ -161,7 +161,7 @@ def test_a_record_of_other_tensors_is_refused(store: KernelStore, record_file: R
             "instruction 0 of the trace is of the kind",
         ),
         (0, [[["GetSBlock", [], ["absent", "main"], ["b0"]]], []], "does not apply"),
-        (0, [[], []], "no CUDA kernel"),
+        (0, [[], []], "does not give a CUDA kernel"),
         (2, "llvm", "the target is 'llvm'"),
         (2, {"kind": "llvm"}, "the target has 'llvm' as 'kind'"),
         (2, {}, "TVM has no such target"),

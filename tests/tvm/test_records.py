@@ -125,14 +125,14 @@ def test_a_workloads_own_records_come_first(path: Path, record_file: RecordFile)
 
 
 def test_dilation_makes_another_shape(path: Path) -> None:
-    with pytest.raises(InputError, match="no records of dilated"):
+    with pytest.raises(InputError, match="no records for dilated"):
         records_of(path.parent, Conv2d.of("dilated", 1, 14, 14, 256, 256, 3, 3, 1, 1, 2))
 
 
 def test_a_file_of_another_shape_than_its_name_says_is_refused(path: Path) -> None:
     case5 = CASES["case5"]
     path.rename(path.with_name(file_name(case5)))
-    with pytest.raises(InputError, match=r"case5_.* holds kernels of case7 instead of case5"):
+    with pytest.raises(InputError, match=r"case5_.* contains kernels of case7 instead of case5"):
         records_of(path.parent, case5)
 
 
@@ -150,7 +150,7 @@ def test_records_for_several_gpus_must_be_told_apart(path: Path, record_file: Re
     above = path.parent / "above"
     for gpu in ("h200", "l4"):
         dump_records(record_file, above / gpu / path.name)
-    with pytest.raises(InputError, match=r"several sets of records of case7 .*\(h200, l4\)"):
+    with pytest.raises(InputError, match=r"several sets of records for case7 .*\(h200, l4\)"):
         find_records(above, CASES["case7"])
 
 
@@ -165,7 +165,7 @@ def test_a_workload_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> N
 @pytest.mark.parametrize("key", ["gpu", "driver", "tvm", "date"])
 def test_a_text_that_would_command_a_terminal_is_refused(path: Path, key: str, text: str) -> None:
     reason = damaged(path, lambda document: document.update({key: text}))
-    assert f"'{key}' is {text!r}, which holds characters that cannot be printed" in reason
+    assert f"'{key}' is {text!r}, which contains unprintable characters" in reason
     assert reason.isprintable()
 
 
@@ -241,7 +241,7 @@ def test_a_number_that_is_none_is_refused(path: Path, number: str) -> None:
         (lambda d: d.update(gpu=3), "gpu is an integer instead of a string"),
         (lambda d: d.update(records=[]), "0 records"),
         (lambda d: d.update(records=d["records"] * 6), "30 records"),
-        (lambda d: d["trials"].update(valid=2), "5 records of 2 valid trials"),
+        (lambda d: d["trials"].update(valid=2), "5 records, but 2 of 8 trials were valid"),
         (
             lambda d: d["trials"].update(valid=True),
             "trials.valid is a boolean instead of an integer",

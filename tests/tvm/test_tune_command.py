@@ -96,7 +96,7 @@ def test_an_outcome_that_was_lost_is_written_by_resume(tuned: Tuned, tmp_path: P
     (tmp_path / "tuning.csv").write_text("")  # as a full disk leaves it
     for passed_over in (False, True):
         done = tune(tmp_path, "--trials", "3", "--no-energy", "--resume")
-        assert ("chosen and proven already" in done.stderr) == passed_over
+        assert ("already chosen and verified" in done.stderr) == passed_over
     (row,) = csv.DictReader((tmp_path / "tuning.csv").read_text().splitlines())
     assert row["workload"] == "small"
     assert len(list((tmp_path / "performance").glob("small_*.json"))) == 1
@@ -118,7 +118,7 @@ def test_equal_shapes_are_tuned_once(
     arguments = ["--case", "case7,resnet09", "--network", "cases", "--out", str(tmp_path)]
     assert main(["tune", *EMULATED, *arguments]) == 0
     assert tuned == ["case7", *(f"case{k}" for k in range(1, 7))]
-    assert "resnet09: has the shape of case7, whose records serve it" in capsys.readouterr().err
+    assert "resnet09: has the same shape as case7 and uses its records" in capsys.readouterr().err
 
 
 def test_quick_takes_the_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_an_interrupt_keeps_what_was_tried(tmp_path: Path) -> None:
     rest = process.stderr.read()
     process.stderr.close()
     assert process.wait(timeout=60) == 130, (lines, rest)
-    assert "what was tried is kept in" in rest
+    assert "its trials are kept in" in rest
     journal = (tmp_path / "small" / "raw" / "trials.jsonl").read_text().splitlines()
     assert len(load_database(tmp_path / "small" / "raw").records) == len(journal) > 0
 
@@ -256,7 +256,7 @@ def test_a_tuning_begins_with_what_a_killed_run_has_left(
         (["--shape", "fft:1024"], "There is no kind of workload 'fft': choose one of conv2d"),
         (["--case", "case1", "--objective", "speed"], "--objective"),
         (["--case", "case1", "--powercap", "9", *EMULATED], "--powercap 9: this GPU's table has"),
-        (["--case", "case1", "--powercap", "all", *EMULATED], "takes one power limit"),
+        (["--case", "case1", "--powercap", "all", *EMULATED], "runs under a single power limit"),
         (["--case", "case1", "--trials", "many"], "'many' is not a number from 0 to 30000"),
         (["--case", "case1", "--keep", "0"], "'0' is not a number from 1 to 25"),
         (["--case", "case1", "--keep", "26"], "'26' is not a number from 1 to 25"),
