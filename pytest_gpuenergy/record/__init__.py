@@ -1,1 +1,1 @@
-"""What a run leaves behind: frozen records and their form in JSON. Stands on `support` alone."""
+"""What a run records: frozen structs and their JSON form. Imports only `support`."""

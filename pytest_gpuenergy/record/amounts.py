@@ -1,4 +1,4 @@
-"""Numbers that cannot take every value: a report that says otherwise is refused when it is read."""
+"""Numbers with a lower bound: a report that violates it is refused when it is read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The record of an anchor kernel measured again: how far time, energy and EDP have drifted.
 
-A kernel measured early in a run is measured again now and then. What has changed since is not the
-kernel: it is the card, and the measurements in between share the doubt.
+A kernel measured early in a run is measured again from time to time. The kernel has not changed, so
+a different result comes from the card, and casts doubt on the measurements in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.metrics import Metric
 
 DRIFT = "drift"
-"""The flag of measurements that are not between two good checks."""
+"""Flag of measurements that do not lie between two good checks."""
 
 CheckVerdict = Literal["good", "drift", "unsure"]
 
@@ -24,12 +24,12 @@ CheckVerdict = Literal["good", "drift", "unsure"]
 class AnchorCheck(Struct, frozen=True):
     """An anchor kernel measured again, under the same power cap on the same card.
 
-    ``since`` is when it was first measured, ``first_temperature_c`` how warm the card was then; the
-    ratios are the figures now over those of then, with 95 % intervals. ``verdict`` is ``drift``
-    when one of them is off by more than 3 % and its interval does not hold 1, ``unsure`` when there
-    are no figures (``error``) or they are flagged themselves (``validity``), otherwise ``good``.
-    ``items`` are the node ids of what was measured under this cap since the last check that was not
-    ``unsure``: this one speaks for them.
+    ``since`` is when it was first measured, ``first_temperature_c`` the card's temperature then;
+    ``time``, ``energy`` and ``edp`` are ratios of the new figure to the first one, with 95 %
+    intervals. ``verdict`` is ``drift`` when a ratio differs from 1 by more than 3 % and its
+    interval excludes 1, ``unsure`` when there are no figures (``error``) or they are flagged
+    (``validity``), and otherwise ``good``. ``items`` are the node ids of the measurements that the
+    check covers: those made under this cap since the last check that was not ``unsure``.
     """
 
     node_id: str
@@ -51,11 +51,11 @@ class AnchorCheck(Struct, frozen=True):
 
     @property
     def ratios(self) -> Mapping[Metric, Estimate]:
-        """Those that there are."""
+        """The ratios that could be computed."""
         found = {metric: getattr(self, metric) for metric in Metric}
         return {metric: ratio for metric, ratio in found.items() if ratio is not None}
 
 
 def distance(ratio: Estimate) -> float:
-    """How far a ratio is from 1: its logarithm, without the sign."""
+    """Distance of a ratio from 1: the absolute value of its logarithm."""
     return abs(math.log(ratio.value)) if ratio.value > 0 else math.inf

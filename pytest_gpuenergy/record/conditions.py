@@ -1,4 +1,4 @@
-"""The state of a card around a measurement."""
+"""The state of a card before and after a measurement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Conditions(Struct, frozen=True, gc=False):
-    """The state of the card at one moment; None where it does not tell."""
+    """The state of the card at one moment; None for what it does not report."""
 
     temperature_c: int | None
     sm_clock_mhz: int | None

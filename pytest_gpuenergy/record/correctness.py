@@ -1,4 +1,4 @@
-"""How far a kernel's outputs were from the reference."""
+"""How far a kernel's outputs deviate from the reference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Correctness(Struct, frozen=True):
-    """The largest errors seen over all seeds, and the bound they stay under.
+    """The largest errors over all seeds, and their bounds.
 
     ``max_relative_error`` is max|out - ref| / max|ref|, ``normwise_error`` ||out - ref|| / ||ref||.
     """

@@ -1,4 +1,4 @@
-"""Names by which what was measured in one run is found again in another."""
+"""Names that match the measurements of one run to those of another."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import NamedTuple
 
 
 class Identity(NamedTuple):
-    """What makes measurements comparable between runs.
+    """The key by which measurements of different runs are matched.
 
     Attributes:
-        workload: its name.
-        kernel: its label.
-        cap: the label of the setpoint, such as ``450W``, with everything that the card was asked
-            to be set to.
+        workload: the workload's name.
+        kernel: the kernel's label.
+        cap: the setpoint's label, which names every requested setting, such as ``450W``.
         cache: the cache state.
     """
 
@@ -23,14 +22,15 @@ class Identity(NamedTuple):
 
 
 def setpoint_folder(label: str, index: int | None) -> str:
-    """A setpoint's folder in the classic CSV tree.
+    """The name of a setpoint's folder in the classic CSV tree.
 
-    ``powercap3`` when its power limit is the third of the GPU's cap table, otherwise by its label:
-    ``powercap_350W``, ``powercap_current``.
+    ``powercap3`` when the power limit is the third in the GPU's cap table, otherwise named after
+    the label: ``powercap_350W``, ``powercap_current``.
 
     Args:
-        label: of the setpoint.
-        index: place of its power limit in the GPU's cap table, 1 = lowest.
+        label: the setpoint's label.
+        index: index of its power limit in the GPU's cap table, 1 = lowest; None when it is not in
+            the table.
     """
     if not index:
         return f"powercap_{label}"

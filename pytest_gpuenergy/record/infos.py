@@ -1,4 +1,4 @@
-"""What a report says of a workload and of a kernel."""
+"""How a report describes a workload and a kernel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 
 class WorkloadInfo(Struct, frozen=True):
-    """Which workload was measured; ``flops`` and ``bytes_moved`` are of one run."""
+    """The workload that was measured; ``flops`` and ``bytes_moved`` are for one launch."""
 
     name: str
     parameters: dict[str, int | str]
@@ -15,7 +15,7 @@ class WorkloadInfo(Struct, frozen=True):
 
 
 class KernelInfo(Struct, frozen=True):
-    """Which kernel was measured: its label in item ids, its content's hash, where it is from."""
+    """The kernel that was measured: its label in item ids, content hash, origin and rank."""
 
     label: str
     digest: str

@@ -24,16 +24,16 @@ class Measurement(Struct, frozen=True):
     """One kernel of one workload on one device under one power cap.
 
     A kernel that failed has an ``outcome`` other than ``correct``, an ``error``, and no figures.
-    ``power_limit_w`` is what was asked for (None: the card was left as it was),
-    ``enforced_power_limit_w`` what the card enforced. ``cap_binding`` tells whether the limit held
-    the kernel back; ``validity`` names what makes the figures doubtful. ``cache`` tells whether the
-    buffers stayed in place from launch to launch (``hot``) or rotated through more than the L2
-    (``cold``); ``gpu_uuid`` is the card, ``energy_source`` where its joules come from.
-    ``warm_trials`` are of the end of the heat-up: they tell of the scatter that the intervals are
-    made of, and are no part of a figure. All figures are of one launch: ms, mJ, W, GFLOP/s,
-    GFLOP/s/W, mJ ms. ``wall_s`` is what the item took, and ``phases_s`` what each of `PHASES` took
-    of it. ``in_process`` reports whether the measuring process itself launched it, as it does with
-    callables, rather than a worker process (None: not recorded).
+    ``power_limit_w`` is the requested limit (None: the card was left as it was),
+    ``enforced_power_limit_w`` the limit the card enforced. ``cap_binding`` reports whether the
+    limit held the kernel back; ``validity`` lists flags that make the figures doubtful. ``cache``
+    is ``hot`` when all launches use the same buffers and ``cold`` when the buffers rotate through
+    more than the L2. ``gpu_uuid`` identifies the card, ``energy_source`` names the source of its
+    joules. ``warm_trials`` are from the end of the heat-up: they contribute to the intervals, not
+    to the figures. All figures are per launch, in ms, mJ, W, GFLOP/s, GFLOP/s/W and mJ ms.
+    ``wall_s`` is the duration of the item, ``phases_s`` that of each of `PHASES`. ``in_process``
+    reports whether the measuring process itself launched the work, as it does for callables, rather
+    than a worker process (None: not recorded).
     """
 
     node_id: str
@@ -72,57 +72,57 @@ class Measurement(Struct, frozen=True):
 
     @property
     def measured(self) -> bool:
-        """Whether there are figures: all of them, or none."""
+        """Whether there are figures; either all are present or none."""
         return self.energy_mj is not None
 
     def figure(self, metric: Metric) -> float | None:
-        """The figure, in the metric's unit; None where there is none."""
+        """The figure in the metric's unit; None when there is none."""
         found: float | None = getattr(self, metric.field)
         return found
 
     def interval(self, metric: Metric) -> Interval | None:
-        """Its 95 % interval; None where there is none."""
+        """The figure's 95 % interval; None when there is none."""
         found: Interval | None = getattr(self, f"{metric.field}_ci95")
         return found
 
     def estimate(self, metric: Metric) -> Estimate | None:
-        """The figure with its interval; None unless there are both."""
+        """The figure with its interval; None unless both are present."""
         value, ends = self.figure(metric), self.interval(metric)
         return None if value is None or ends is None else Estimate(value, ends.low, ends.high)
 
     @property
     def identity(self) -> Identity:
-        """What makes it comparable between runs."""
+        """The key that matches it to measurements of other runs."""
         return Identity(self.workload.name, self.kernel.label, self.cap, self.cache)
 
     @property
     def scatter_count(self) -> int:
-        """How many trials the intervals are Student's t over."""
+        """Number of trials whose scatter determines the intervals (Student's t)."""
         return len(self.warm_trials) + len(self.trials)
 
     def flagged(self, *flags: str) -> Measurement:
-        """The same with these flags too."""
+        """A copy with ``flags`` added."""
         return replace(self, validity=tuple(dict.fromkeys((*self.validity, *flags))))
 
 
 def check(m: Measurement, place: str = "") -> None:
-    """See that a measurement that was read is whole.
+    """Check that a measurement read from a file is consistent.
 
     Args:
         m: the measurement.
-        place: where it stands, for messages, such as ``measurements[3].``.
+        place: prefix for field names in messages, such as ``measurements[3].``.
 
     Raises:
-        FormError: it has some figures and lacks others, or a figure is not in its interval.
+        FormError: only some of the figures are present, or a figure lies outside its interval.
     """
     known = [name for name in FIGURES if getattr(m, name) is not None]
     if 0 < len(known) < len(FIGURES):
         missing = next(name for name in FIGURES if name not in known)
-        raise FormError(f"{place}{missing} is missing, although {place}{known[0]} is there")
+        raise FormError(f"{place}{missing} is missing, although {place}{known[0]} is present")
     for metric in Metric:
         found = m.estimate(metric)
         if found is not None and not found.low <= found.value <= found.high:
             raise FormError(
-                f"{place}{metric.field}_ci95 goes from {found.low} to {found.high}, which does not "
-                f"hold the {metric.field} of {found.value}"
+                f"{place}{metric.field}_ci95 is {found.low} to {found.high}, which does not "
+                f"contain {metric.field}, {found.value}"
             )

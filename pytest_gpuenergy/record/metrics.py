@@ -1,4 +1,4 @@
-"""The figures of a kernel by which kernels and runs are compared."""
+"""The figures by which kernels and runs are compared."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Metric(StrEnum):
-    """A figure of one launch; less is better."""
+    """A figure of one launch; lower is better."""
 
     TIME = "time"
     ENERGY = "energy"
@@ -14,17 +14,17 @@ class Metric(StrEnum):
 
     @property
     def label(self) -> str:
-        """The metric in words."""
+        """The metric's name for people."""
         return "EDP" if self is Metric.EDP else self.value
 
     @property
     def unit(self) -> str:
-        """The figure's unit."""
+        """The metric's unit."""
         return _UNITS[self]
 
     @property
     def field(self) -> str:
-        """The attribute that holds the figure in a `Measurement`, a `Window` or a `Reading`."""
+        """The attribute of a `Measurement`, `Window` or `Reading` that holds the figure."""
         return _FIELDS[self]
 
 

@@ -6,12 +6,12 @@ from msgspec import Struct
 
 
 class RunInfo(Struct, frozen=True):
-    """The identity of a run: where, on what, with which software and options.
+    """The identity of a run: the host, GPU, software and options.
 
-    ``git_revision`` ends in ``-dirty`` when tracked files differed from the commit. ``legacy``
-    tells that the figures were read from outputs of an older tool. ``cap_table_w`` has the GPU's
-    power caps in W, lowest first, of which `Measurement.cap_index` counts from 1; it is empty when
-    none of them was asked for.
+    ``git_revision`` ends in ``-dirty`` when tracked files differed from the commit. ``legacy`` is
+    set when the figures were read from an older tool's output. ``cap_table_w`` lists the GPU's
+    power caps in W, lowest first, which `Measurement.cap_index` counts from 1; it is empty when
+    none of them was requested.
     """
 
     run_id: str
@@ -30,7 +30,7 @@ class RunInfo(Struct, frozen=True):
 
     @property
     def short_revision(self) -> str | None:
-        """The revision with twelve digits, for people."""
+        """The revision with its hash shortened to twelve digits."""
         if self.git_revision is None:
             return None
         commit, dash, rest = self.git_revision.partition("-")

@@ -8,7 +8,7 @@ from pytest_gpuenergy.record.amounts import AboveZero, NotNegative
 
 
 class Window(Struct, frozen=True, gc=False):
-    """One window between two edges of the energy source."""
+    """One window between two edges (updates) of the energy source."""
 
     seconds: AboveZero
     joules: NotNegative
@@ -17,15 +17,15 @@ class Window(Struct, frozen=True, gc=False):
 
     @property
     def time_ms(self) -> float:
-        """GPU time of one launch."""
+        """GPU time per launch."""
         return 1e3 * self.busy_seconds / self.launches
 
     @property
     def energy_mj(self) -> float:
-        """Energy of one launch."""
+        """Energy per launch."""
         return 1e3 * self.joules / self.launches
 
     @property
     def edp_mj_ms(self) -> float:
-        """Energy-delay product of one launch."""
+        """Energy-delay product per launch."""
         return self.energy_mj * self.time_ms

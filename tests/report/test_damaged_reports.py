@@ -201,7 +201,7 @@ def test_an_interval_that_does_not_hold_its_figure_is_refused(
 ) -> None:
     document["measurements"][0][f"{name}_ci95"] = {"low": low, "high": high}
     said = refused(document)
-    assert said.startswith(f"measurements[0].{name}_ci95 goes from {low} to {high}, which does not")
+    assert said.startswith(f"measurements[0].{name}_ci95 is {low} to {high}, which does not")
 
 
 @pytest.mark.parametrize("missing", FIGURES)
