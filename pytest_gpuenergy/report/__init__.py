@@ -1,4 +1,4 @@
-"""Measurements and the run they belong to: JSON is the truth, everything else a view of it."""
+"""Reports: a run and its measurements, stored as JSON, from which all views are made."""
 
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement

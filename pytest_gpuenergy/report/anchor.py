@@ -1,4 +1,4 @@
-"""What a summary says of anchor kernels measured again."""
+"""The summary's lines about anchor kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_gpuenergy.record.metrics import Metric
 def anchor_lines(
     measurements: Sequence[Measurement], checks: Sequence[AnchorCheck], *, emulated: bool
 ) -> Iterator[str]:
-    """What a summary says of the checks of a run; nothing without any."""
+    """The summary's lines about the anchor checks of a run; none without checks."""
     if not checks:
         return
     drifted = [check for check in checks if check.verdict == "drift"]
@@ -29,7 +29,7 @@ def anchor_lines(
     yield f"anchor kernels{label} were measured again {times}{most}"
     if drifted:
         flagged = sum(DRIFT in m.validity for m in measurements)
-        yield f"drift at {len(drifted)} of these checks: {flagged} measurements are flagged {DRIFT}"
+        yield f"drift in {len(drifted)} of these checks: {flagged} measurements are flagged {DRIFT}"
     if unsure:
         why = unsure[0].error or ", ".join(unsure[0].validity)
         yield f"{len(unsure)} of these checks could not be judged: {why}"

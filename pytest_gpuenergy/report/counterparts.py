@@ -1,4 +1,4 @@
-"""Which measurement of an earlier run belongs to one of a later run."""
+"""Matches the measurements of a later run to those of an earlier run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_gpuenergy.record.measurement import Measurement
 
 
 class Counterparts:
-    """Measurements of an earlier run, found by their identity."""
+    """The measurements of an earlier run, looked up by identity."""
 
     def __init__(self, measurements: Iterable[Measurement]) -> None:
         self._known: dict[Identity, list[Measurement]] = defaultdict(list)
@@ -20,7 +20,10 @@ class Counterparts:
             self._items[measurement.identity, measurement.node_id] = measurement
 
     def of(self, measurement: Measurement) -> Measurement | None:
-        """The one of the same identity; of several, that of the same item."""
+        """The measurement with the same identity; if there are several, the one of the same item.
+
+        None when there is no match, or several and none of them of the same item.
+        """
         identity = measurement.identity
         same_item = self._items.get((identity, measurement.node_id))
         if same_item is not None:
@@ -29,10 +32,10 @@ class Counterparts:
         return known[0] if len(known) == 1 else None
 
     def several(self, measurement: Measurement) -> bool:
-        """Whether more than one has its identity."""
+        """Whether several measurements of the earlier run have its identity."""
         return len(self._known.get(measurement.identity, [])) > 1
 
     def unused(self, measurements: Iterable[Measurement]) -> Iterator[Measurement]:
-        """Those that are nobody's counterpart among ``measurements``."""
+        """The measurements of the earlier run that match none of ``measurements``."""
         used = {id(self.of(measurement)) for measurement in measurements}
         return (one for known in self._known.values() for one in known if id(one) not in used)

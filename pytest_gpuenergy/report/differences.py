@@ -1,4 +1,4 @@
-"""A report beside an earlier one: the same figures, with both intervals and no verdict."""
+"""The figures of two reports side by side, with both intervals and no verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_gpuenergy.support.errors import ReportInputError
 
 @dataclass(frozen=True)
 class Difference:
-    """One metric of one kernel under one cap, then and now, with both ``values``."""
+    """One metric of one kernel under one cap, in both reports; ``values`` are before and now."""
 
     metric: Metric
     before: Measurement
@@ -25,44 +25,45 @@ class Difference:
 
     @property
     def intervals(self) -> tuple[Interval | None, Interval | None]:
-        """Before and now, 95 %."""
+        """The 95 % intervals before and now."""
         return self.before.interval(self.metric), self.now.interval(self.metric)
 
     @property
     def change(self) -> float | None:
-        """Relative: 0.05 is 5 % more; None where it is not a number."""
+        """The relative change, 0.05 for +5 %; None when it is not finite."""
         before, now = self.values
         change = now / before - 1 if before else math.nan
         return change if math.isfinite(change) else None
 
     @property
     def same_kernel(self) -> bool:
-        """Whether both are of a kernel of the same content."""
+        """Whether the kernel has the same content in both reports."""
         return self.before.kernel.digest == self.now.kernel.digest
 
 
 def check_comparable(report: Report, baseline: Report) -> None:
-    """See that the two can be shown side by side.
+    """Check that the two reports can be shown side by side.
 
     Raises:
-        ReportInputError: one is of an emulated GPU and the other of a real one.
+        ReportInputError: one is from an emulated GPU and the other from a real one.
     """
     if report.run.emulated != baseline.run.emulated:
-        one, other = ("emulated", "real") if report.run.emulated else ("real", "emulated")
+        one, other = "an emulated GPU", "a real one"
+        if baseline.run.emulated:
+            one, other = "a real GPU", "an emulated one"
         raise ReportInputError(
-            f"Run {report.run.run_id} is of a GPU that is {one}, and the baseline "
-            f"{baseline.run.run_id} of one that is {other}: compare like with like."
+            f"Run {report.run.run_id} is from {one}, but the baseline {baseline.run.run_id} is "
+            f"from {other}: compare runs of the same kind."
         )
 
 
 def differences(report: Report, baseline: Report) -> Iterator[Difference]:
-    """What both have measured, metric by metric, in the order of ``report``.
+    """The figures present in both reports, metric by metric, in the order of ``report``.
 
-    Measurements belong together as they do for the gate: by workload, kernel label, cap and cache
-    state.
+    Measurements are matched as by the gate: by workload, kernel label, cap and cache state.
 
     Raises:
-        ReportInputError: one is of an emulated GPU and the other of a real one.
+        ReportInputError: one is from an emulated GPU and the other from a real one.
     """
     check_comparable(report, baseline)
     earlier = Counterparts(baseline.measurements)

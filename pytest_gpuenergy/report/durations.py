@@ -1,4 +1,4 @@
-"""Where the wall time of a run went."""
+"""Where the wall time of a run was spent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ SLOWEST = 5
 
 
 def duration_lines(measurements: Sequence[Measurement]) -> Iterator[str]:
-    """The phases' shares of the items' wall time, then the slowest items; nothing without items.
+    """Each phase's share of the items' wall time, then the slowest items; none without items.
 
-    Kernels are compiled ahead in the background: ``compile`` is what an item had to wait for it.
+    Kernels are compiled ahead in the background: ``compile`` is the time an item waited for it.
     """
     total_s = sum(m.wall_s for m in measurements)
     if total_s <= 0:
@@ -31,7 +31,7 @@ def duration_lines(measurements: Sequence[Measurement]) -> Iterator[str]:
 
 
 def span(seconds: float) -> str:
-    """A span of time in words: ``0.53 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    """A duration for people: ``0.53 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
     if seconds < 10:
         return f"{seconds:.2f} s"
     whole = round(seconds)

@@ -1,7 +1,7 @@
-"""Text outputs of older tools, one per kernel and power cap, as a report.
+"""Makes a report from the text outputs of older tools, one per kernel and power cap.
 
-``kernel_outputs/case1/powercap3/output_kernel7.txt`` tells GFLOP/s, energy and time of one launch.
-How they were measured, and whether the kernel was right, is unknown: each figure is flagged
+``kernel_outputs/case1/powercap3/output_kernel7.txt`` has GFLOP/s, energy and time of one launch.
+How they were measured, and whether the kernel was correct, is unknown: each measurement is flagged
 ``legacy``, and such a report is never merged with a measured one.
 """
 
@@ -23,7 +23,7 @@ from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import read_bytes
 
 FLAG = "legacy"
-"""In `Measurement.validity`: the protocol of the measurement is unknown."""
+"""The flag in `Measurement.validity`: how the figures were measured is unknown."""
 
 _OUTPUT = "output_kernel*.txt"
 _FILES = f"powercap*/{_OUTPUT}"
@@ -32,7 +32,7 @@ _NAME = re.compile(r"output_kernel(.*)\.txt", re.DOTALL)
 _RANK = re.compile("[0-9]{1,9}")
 _LARGEST_BYTES = 1 << 20
 
-# Digits are bounded so that no text takes long; a longer label ("Peak GFLOP/s:") is another one.
+# Bounded digits keep matching fast on any text; "Peak GFLOP/s:" is a different label.
 _NUMBER = r"([0-9]{1,40}(?:\.[0-9]{0,40})?(?:[eE][+-]?[0-9]{1,4})?)"
 _FIGURES = {
     name: re.compile(rf"(?<!\w)(?<![A-Za-z][ \t]){label}:[ \t]*{_NUMBER}{unit}", re.ASCII)
@@ -42,16 +42,16 @@ _FIGURES = {
         ("time", "Mean time per iteration", r"[ \t]*ms\b"),
     )
 }
-# The unit of a figure is no word of the label after it.
+# A figure's unit is not part of the label that follows it.
 _UNIT = re.compile(rf"{_NUMBER}[ \t]*(?:[kmunµ]?[JWs]|[kMG]?Hz)\b")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What one output tells of one launch.
+    """The figures of one launch in one output.
 
     Raises:
-        ValueError, ArithmeticError: a figure that follows from them is zero or infinite.
+        ValueError, ArithmeticError: a figure derived from them is zero or infinite.
     """
 
     gflops: float
@@ -70,22 +70,22 @@ class Figures:
 
     @property
     def edp_mj_ms(self) -> float:
-        """Energy-delay product."""
+        """Energy-delay product in mJ ms."""
         return self.energy_mj * self.time_ms
 
     @property
     def power_w(self) -> float:
-        """Mean power."""
+        """Mean power in W."""
         return self.energy_mj / self.time_ms
 
     @property
     def gflops_per_w(self) -> float:
-        """Energy efficiency."""
+        """Energy efficiency in GFLOP/s/W."""
         return self.gflops / self.power_w
 
 
 def is_legacy(folder: Path) -> bool:
-    """Whether ``folder`` is a tree of text outputs, or a part of one, and no run of ours."""
+    """Whether ``folder`` is a tree of text outputs, or part of one, rather than one of our runs."""
     if not folder.is_dir() or is_run(folder):
         return False
     return bool(_outputs(folder)) or any(folder.glob(_OUTPUT))
@@ -94,20 +94,20 @@ def is_legacy(folder: Path) -> bool:
 def load_legacy(folder: Path, gpu: str | None = None) -> Report:
     """Read a tree of text outputs.
 
-    An output that lacks a figure becomes a measurement without any, whose error says so.
+    An output that lacks a figure becomes a measurement without figures whose error says so.
 
     Args:
-        folder: ``kernel_outputs``, the folder above it, or that of one workload in it.
-        gpu: the GPU it is from; nothing in it is relied on for that.
+        folder: ``kernel_outputs``, its parent, or the folder of one workload in it.
+        gpu: name of the GPU that was measured; it is not derived from the files.
 
     Raises:
-        InputError: there are no outputs in it.
+        InputError: there are no outputs in ``folder``.
     """
     paths = _outputs(folder)
     if not paths:
         raise InputError(
-            f"There are no folders of power caps with text outputs in {folder}: name a folder with "
-            "files such as case1/powercap3/output_kernel1.txt, or that of one workload in it."
+            f"{folder} contains no power cap folders with text outputs: give a folder with files "
+            "such as case1/powercap3/output_kernel1.txt, or the folder of one workload in it."
         )
     run = RunInfo(
         run_id=f"{FLAG}-{_text(folder.resolve().name)}",
@@ -126,10 +126,10 @@ def load_legacy(folder: Path, gpu: str | None = None) -> Report:
 
 
 def parse_figures(text: str) -> Figures | str:
-    """The figures of one output, or what is wrong with it, as a clause."""
+    """The figures in an output's text, or a clause that says what is wrong with it."""
     text = _UNIT.sub(r"\g<0>\n", text)
     found = {name: set(map(float, figure.findall(text))) for name, figure in _FIGURES.items()}
-    # NVML's failures were printed as 0 mJ, which no launch takes.
+    # Older tools printed 0 mJ when NVML failed; no launch takes that.
     if missing := [name for name, values in found.items() if not values - {0.0, math.inf}]:
         return f"it has no {_listed(missing)}"
     if several := [name for name, values in found.items() if len(values) > 1]:
@@ -145,19 +145,19 @@ def _listed(names: list[str]) -> str:
 
 
 def _outputs(folder: Path) -> list[Path]:
-    """The outputs, by workload, power cap and kernel, numbers in names counting as numbers."""
+    """The outputs sorted by workload, power cap and kernel, with numbers in natural order."""
     found = (list(folder.resolve().glob(pattern)) for pattern in _PATTERNS)
     paths = next(filter(None, found), [])
     return sorted(paths, key=lambda path: [_natural(part) for part in path.parts[-3:]])
 
 
 def _text(name: str) -> str:
-    """A file's name without bytes that are no text, which no view could be written with."""
+    """A file name with undecodable bytes replaced, since no view could be written with them."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    # As in "case10" after "case2"; a number sorts by its length first.
+    # "case10" sorts after "case2": numbers sort by length first.
     return [
         (len(part.lstrip("0")) if part[:1].isdigit() else 0, part)
         for part in re.split("([0-9]+)", name)
@@ -196,7 +196,7 @@ def _measurement(path: Path) -> Measurement:
 
 
 def _figures(path: Path, name: str) -> Figures | str:
-    """The figures of the output ``path``, which is called ``name``, or why there are none."""
+    """The figures of the output ``path``, or why there are none; messages call it ``name``."""
     try:
         content = read_bytes(path, "output", _LARGEST_BYTES)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""The report as Markdown, fit for the summary page of a CI job."""
+"""The report as Markdown, for the summary page of a CI job."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pytest_gpuenergy.report.views import write_view
 
 
 def markdown(report: Report) -> str:
-    """The run, the best of each workload, and a folded table per workload and cap.
+    """The run, the best of each workload, and a collapsed table per workload and cap.
 
-    Kernels on the Pareto front are in bold. Names and errors are text, whatever is in them.
+    Kernels on the Pareto front are in bold. Names and errors are escaped.
     """
     return "\n".join([*_head(report), *_best(report.measurements), *_tables(report.measurements)])
 

@@ -15,9 +15,9 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def report_schema() -> dict[str, Any]:
-    """JSON Schema, draft 2020-12, of ``report.json``.
+    """The JSON Schema (draft 2020-12) of ``report.json``.
 
-    Unknown properties are allowed, as later releases may add some; readers leave them out.
+    Unknown properties are allowed, because later releases may add some; readers ignore them.
     """
     _, definitions = msgspec.json.schema_components([Report], ref_template="#/$defs/{name}")
     for definition in definitions.values():
@@ -41,5 +41,5 @@ def report_schema() -> dict[str, Any]:
 
 
 def schema_document() -> str:
-    """`report_schema` as it is published."""
+    """`report_schema` as the published JSON document."""
     return dump(report_schema())

@@ -1,4 +1,4 @@
-"""Runs on disk: appended measurement by measurement, readable at any time, also after a crash."""
+"""Runs on disk: written one measurement at a time, readable at any time, even after a crash."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _Record = TypeVar("_Record", bound=Measurement | AnchorCheck)
 
 
 class Report(Struct, frozen=True, tag_field="schema_version", tag=SCHEMA_VERSION):
-    """A run's identity with its measurements; of several runs merged, the last one's.
+    """A run's identity with its measurements; for merged runs, the identity of the last one.
 
-    ``anchors`` are the anchor kernels measured again, in the order of time.
+    ``anchors`` are the checks of anchor kernels, in chronological order.
     """
 
     run: RunInfo
@@ -48,17 +48,17 @@ class _RunFile(Struct, frozen=True):
 
 
 class RunFolder:
-    """``.gpuenergy/runs/<run id>``: a run's identity, and a line for whatever was measured."""
+    """``.gpuenergy/runs/<run id>``: a run's identity, and one line per measurement or check."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def create(cls, root: Path, run: RunInfo) -> RunFolder:
-        """Begin a run under ``root/.gpuenergy``.
+        """Create the folder of a new run under ``root/.gpuenergy``.
 
         Raises:
-            ReportError: it cannot be written there.
+            ReportError: it cannot be written.
         """
         home = root / HOME
         folder = cls(home / "runs" / run.run_id)
@@ -72,19 +72,19 @@ class RunFolder:
         return folder
 
     def append(self, measurement: Measurement) -> None:
-        """Add one measurement; it is on disk when this returns.
+        """Append one measurement; it is on disk when this returns.
 
         Raises:
-            ReportError: it cannot be written; what was written before is kept.
+            ReportError: it cannot be written; earlier measurements are unaffected.
         """
         _append(self.path / _LINES, measurement)
 
     def append_check(self, check: AnchorCheck) -> None:
-        """Add what came of measuring an anchor kernel again; as `append`."""
+        """Append one check of an anchor kernel, like `append`."""
         _append(self.path / _CHECKS, check)
 
     def load(self) -> Report:
-        """Everything measured so far. A line that a crash has cut short is left out.
+        """Everything measured so far; a line truncated by a crash is skipped.
 
         Raises:
             ReportInputError: the folder is not a run, or a line is damaged.
@@ -96,46 +96,49 @@ class RunFolder:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether ``folder`` is the folder of a run."""
+    """Whether ``folder`` is a run folder."""
     return (folder / _RUN).exists()
 
 
 def is_raw(path: Path) -> bool:
-    """Whether ``path``, without links, is where a project's run keeps what it has measured."""
+    """Whether ``path``, with links resolved, is a file in which a run stores its measurements."""
     return path.name in _RAW and HOME in path.parts
 
 
 def files_read(path: Path) -> list[Path]:
-    """The files that a report is read from: of a run, a JSON report or an older tool's outputs."""
+    """The files from which the report at ``path`` is read.
+
+    ``path`` is a run folder, a JSON report or a folder of an older tool's outputs.
+    """
     if not path.is_dir():
         return [path]
     return [path / name for name in _RAW] if is_run(path) else [*path.rglob("*.txt")]
 
 
 def latest_run(root: Path) -> RunFolder | None:
-    """The run begun last under ``root``, if there is any."""
+    """The most recently started run under ``root``, if any."""
     with contextlib.suppress(OSError, ReportError):
         name = read_text(root / HOME / _LATEST).strip()
         folder = root / HOME / "runs" / Path(name).name
         if name and is_run(folder):
             return RunFolder(folder)
-    # That one was removed, or its name never written: ids sort by time.
+    # That run was removed, or its name was never written: ids sort by time.
     others = sorted(filter(is_run, (root / HOME / "runs").glob("*")))
     return RunFolder(others[-1]) if others else None
 
 
 def find_run(named: Path, root: Path) -> Path:
-    """``named``, or the run of that id under ``root`` where there is no such file or folder."""
-    # Only the last part: an id is a plain name, which cannot lead out of the folder of runs.
+    """``named`` if it exists, otherwise the run with that id under ``root`` if there is one."""
+    # Only the last part: an id is a plain name and cannot lead out of the folder of runs.
     own = root / HOME / "runs" / named.name
     return own if not named.exists() and is_run(own) else named
 
 
 def load_report(path: Path) -> Report:
-    """A run folder, or a JSON report written from one.
+    """Read a run folder, or a JSON report written from one.
 
     Raises:
-        ReportInputError: it is neither; the message says what is wrong with it.
+        ReportInputError: it is neither, or it is damaged; the message says what is wrong.
     """
     if path.is_dir():
         return RunFolder(path).load()
@@ -150,7 +153,7 @@ def load_report(path: Path) -> Report:
         raise ReportInputError(f"{path} is not a report of pytest-gpuenergy.")
     if version != SCHEMA_VERSION:
         raise ReportInputError(
-            f"{path} has schema version {version!r}, and this release reads version "
+            f"{path} has schema version {version!r}, but this release reads version "
             f"{SCHEMA_VERSION}: use the release that wrote it."
         )
     report = _read(path, text, Report)
@@ -163,11 +166,13 @@ def load_report(path: Path) -> Report:
 
 
 def merge(reports: Sequence[Report]) -> Report:
-    """One report of several runs on the same GPU; of an item measured twice, the later one.
+    """One report from several runs on the same GPU model.
+
+    Of an item measured more than once, the measurement of the latest run is kept.
 
     Raises:
-        ReportInputError: the runs are of different GPUs or of unknown ones, or real and emulated
-            ones, or measured and legacy ones, or of a hot and a cold cache.
+        ReportInputError: the runs differ in GPU model, cache state, or in being emulated or
+            legacy, or their GPUs are unknown.
     """
     ordered = sorted(reports, key=lambda report: report.run.started)
     last = ordered[-1]
@@ -181,14 +186,14 @@ def merge(reports: Sequence[Report]) -> Report:
                 )
     if len(ordered) > 1 and last.run.gpu_name == UNKNOWN_GPU:
         raise ReportInputError(
-            f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged, because it is "
-            "not known that they are of the same GPU: name it with --gpu."
+            f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged, because their "
+            "GPUs are unknown: name the GPU with --gpu."
         )
     measurements = [m for report in ordered for m in report.measurements]
     if len({m.cache for m in measurements}) > 1:
         raise ReportInputError(
-            f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged: kernels were "
-            "measured with a hot cache in one and a cold one in another."
+            f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged: some kernels "
+            "were measured with a hot cache and others with a cold one."
         )
     anchors = tuple(check for report in ordered for check in report.anchors)
     tables = [report.run.cap_table_w for report in ordered if report.run.cap_table_w]
@@ -197,22 +202,22 @@ def merge(reports: Sequence[Report]) -> Report:
 
 
 def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """The last measurement of each item, in the order in which the items first appear."""
+    """The last measurement of each item, in order of the items' first appearance."""
     return tuple({item.node_id: item for item in measurements}.values())
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of ours.
+    """The text of a report's file.
 
     Raises:
-        ReportInputError: it is missing, huge or not text.
+        ReportInputError: it is missing, not a regular file, too large, or not text.
     """
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe might never end
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe might block forever
             raise ReportInputError(f"{path} is not a file.")
         if status.st_size > MAX_BYTES:
-            raise ReportInputError(f"{path} is larger than any report: {status.st_size} bytes.")
+            raise ReportInputError(f"{path} is too large for a report: {status.st_size} bytes.")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ReportInputError(f"{path} does not exist.") from None
@@ -242,15 +247,15 @@ def _append(path: Path, record: Measurement | AnchorCheck) -> None:
         _read_line(line, type(record))
     except (TypeError, ValueError, RecursionError) as error:
         raise ReportError(
-            f"This cannot be kept, since no report could be read back with it ({error}): give "
-            "workloads and kernels plain names, texts and finite numbers."
+            f"The result cannot be stored, because it could not be read back ({error}): give "
+            "workloads and kernels plain names, text and finite numbers."
         ) from None
     with _explained(path):
         descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             lock(descriptor)
             size = os.fstat(descriptor).st_size
-            # A line that a full disk or a crash has cut short must not spoil the next one.
+            # A line truncated by a full disk or a crash must not corrupt the next one.
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line
             _write_all(descriptor, line)
@@ -268,7 +273,7 @@ def _lines(path: Path, kind: type[_Record]) -> Iterator[_Record]:
         try:
             yield _read_line(line, kind)
         except NotJsonError:
-            continue  # cut short by a crash or a full disk
+            continue  # truncated by a crash or a full disk
         except FormError as error:
             raise ReportInputError(f"{path}, line {number}: {error}.") from None
 

@@ -1,4 +1,4 @@
-"""What people read: figures with units, tables per workload and cap, the Pareto front."""
+"""Figures with units, tables per workload and cap, and the Pareto front, for people to read."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def words(m: Measurement) -> str:
 
 
 def time(time_ms: float) -> str:
-    """With three significant digits, in µs or ms."""
+    """A time with three significant digits, in µs or ms."""
     return f"{figures(time_ms)} ms" if time_ms >= 1 else f"{figures(time_ms * 1e3)} µs"
 
 
 def energy(energy_mj: float) -> str:
-    """With three significant digits, in µJ, mJ or J."""
+    """An energy with three significant digits, in µJ, mJ or J."""
     if energy_mj >= 1e3:
         return f"{figures(energy_mj / 1e3)} J"
     return f"{figures(energy_mj)} mJ" if energy_mj >= 0.1 else f"{figures(energy_mj * 1e3)} µJ"
 
 
 def group(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
-    """By workload and cap, each as `ordered`."""
+    """Measurements by workload and cap, in the order of `ordered`."""
     groups: dict[tuple[str, str], list[Measurement]] = {}
     for m in ordered(measurements):
         groups.setdefault((m.workload.name, m.cap), []).append(m)
@@ -40,9 +40,9 @@ def group(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[Mea
 
 
 def ordered(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Workloads as they come, the lowest cap and the best rank first.
+    """Sorted by workload in order of appearance, then from the lowest cap and the best rank.
 
-    The order in which a run measured them says nothing: it mixes caps and kernels.
+    A run's own order is not useful to a reader, because it interleaves caps and kernels.
     """
     listed = list(measurements)
     places: dict[str, int] = {}
@@ -61,7 +61,10 @@ def ordered(measurements: Iterable[Measurement]) -> list[Measurement]:
 
 
 def pareto(rows: Sequence[Measurement]) -> list[Measurement]:
-    """The rows for which no other one is as fast and as frugal and better in one of the two."""
+    """The rows on the Pareto front of time and energy, from fast to frugal.
+
+    A row is on the front when no other is at least as good in both and better in one.
+    """
     front: list[Measurement] = []
     least_mj = float("inf")
     for row in sorted(
@@ -79,7 +82,7 @@ def pareto(rows: Sequence[Measurement]) -> list[Measurement]:
 class Best:
     """The best of one workload in one cache state, over all kernels and caps.
 
-    ``front`` is what nothing beats in time and energy at once, from fast to frugal.
+    ``rows`` are all its measurements with figures, ``front`` is their `pareto` front.
     """
 
     workload: str
@@ -91,12 +94,12 @@ class Best:
 
 
 def subject(m: Measurement) -> str:
-    """The workload's name, with the cache state when it is not the usual one."""
+    """The workload's name, followed by the cache state when it is ``cold``."""
     return m.workload.name if m.cache in ("hot", "unknown") else f"{m.workload.name}, {m.cache}"
 
 
 def best_of_each(measurements: Iterable[Measurement]) -> list[Best]:
-    """What is best of each workload and cache state that has figures, in their order."""
+    """The best of each workload and cache state that has figures, in order of appearance."""
     groups: dict[str, list[Measurement]] = {}
     for measurement in measurements:
         if measurement.measured:
@@ -115,14 +118,14 @@ def best_of_each(measurements: Iterable[Measurement]) -> list[Best]:
 
 
 def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[str]:
-    """The lines of the terminal summary. ``*`` marks the Pareto front of time and energy.
+    """The terminal summary's tables; ``*`` marks the Pareto front of time and energy.
 
-    Of many kernels only the Pareto front is listed.
+    With more than `ROWS_SHOWN` measurements, only the Pareto fronts are listed.
     """
     label = " (emulated)" if emulated else ""
     for (workload, cap), rows in group(measurements).items():
         front = pareto(rows)
-        marked = set(map(id, front))  # equal measurements are still two
+        marked = set(map(id, front))  # by id, because measurements may be equal
         shown = rows if len(measurements) <= ROWS_SHOWN else front
         width = max((10, *(len(m.kernel.label) for m in shown)))
         yield f"{workload} at {cap}{label}"
@@ -143,14 +146,14 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
             )
         left_out = len(rows) - len(shown)
         if left_out:
-            yield f"  {left_out} kernels off the Pareto front are in the report only"
+            yield f"  {left_out} kernels off the Pareto front are only in the report"
         unbound = [m for m in rows if m.cap_binding is False and m.power_limit_w is not None]
         if unbound:
             yield f"  the cap changed nothing for {len(unbound)} of these {len(rows)} kernels"
 
 
 def idle_caps(measurements: Iterable[Measurement]) -> list[str]:
-    """The power caps that held no measured kernel back, by label, lowest first."""
+    """Labels of the power caps that held back no measured kernel, lowest cap first."""
     held: dict[tuple[float, str], bool] = {}
     for m in measurements:
         if m.power_limit_w is not None and m.cap_binding is not None:
@@ -162,7 +165,7 @@ def idle_caps(measurements: Iterable[Measurement]) -> list[str]:
 def markdown_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, text: Container[int] = (0,)
 ) -> str:
-    """The lines of a Markdown table; columns are figures but for those in ``text``, from 0."""
+    """A Markdown table; ``text`` has the indices of left-aligned columns, others are figures."""
     rules = ["---" if column in text else "---:" for column in range(len(header))]
     cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in rows]
     lines = [header, rules, *cells]
@@ -170,7 +173,7 @@ def markdown_table(
 
 
 def best_lines(measurements: Iterable[Measurement], *, emulated: bool) -> Iterator[str]:
-    """A line for each workload: its best time, energy and EDP, with kernel and cap."""
+    """A table of each workload's best time, energy and EDP, with kernel and cap."""
     best = best_of_each(measurements)
     if not best:
         return

@@ -1,4 +1,4 @@
-"""Names and figures as people read them, whatever is in a name."""
+"""Formats names and figures for people to read."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _MARKUP = str.maketrans({c: f"&#{ord(c)};" for c in "|`*[]\\"})
 
 
 def markdown_text(words: str) -> str:
-    """``words`` as text of one Markdown line or table cell."""
+    """``words`` escaped for one Markdown line or table cell."""
     return escape(without_controls(words), quote=False).translate(_MARKUP)
 
 
 def figures(value: float) -> str:
-    """With three significant digits, those that are zero too: ``15.0``, ``0.600``, ``118``."""
+    """Three significant digits, including trailing zeros: ``15.0``, ``0.600``, ``118``."""
     if abs(value) >= 999.5:
         return f"{value:.0f}"
     return f"{value:#.3g}".rstrip(".")

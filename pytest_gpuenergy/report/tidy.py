@@ -27,10 +27,10 @@ _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, the type of its cells (each of which may be empty), and where it is from.
+    """A column's name, the type of its cells, which may also be empty, and its source.
 
-    ``path`` leads through nested records from a `Measurement`, or from a `RunInfo` when
-    ``of_run``.
+    ``path`` lists the fields that lead to the cell through nested records, starting at a
+    `Measurement`, or at a `RunInfo` when ``of_run``.
     """
 
     name: str
@@ -53,8 +53,8 @@ class Column:
 def tidy_columns() -> list[Column]:
     """The columns, in order: the run's identity, then every field of a measurement.
 
-    Nested fields are joined with ``_``: ``kernel_label``, ``time_ms_ci95_low``. Mappings are JSON
-    text, flags and seeds are joined with blanks, of the trials there is the number.
+    Names of nested fields are joined with ``_``: ``kernel_label``, ``time_ms_ci95_low``. Mappings
+    are JSON text, flags and seeds are joined with spaces, and trials are given as their number.
     """
     kinds = typing.get_type_hints(RunInfo)
     run = [Column(name, kinds[name], (name,), of_run=True) for name in _RUN_FIELDS]
@@ -62,14 +62,14 @@ def tidy_columns() -> list[Column]:
 
 
 def tidy_rows(report: Report) -> Iterator[list[Cell]]:
-    """The rows, in the order of the measurements; cells in the order of `tidy_columns`."""
+    """A row per measurement, with cells in the order of `tidy_columns`."""
     columns = tidy_columns()
     for measurement in report.measurements:
         yield [column.cell(report.run, measurement) for column in columns]
 
 
 def tidy_csv(report: Report) -> str:
-    """The table as CSV with a header; figures in full precision, empty where there is none."""
+    """The table as CSV with a header; figures have full precision, missing ones are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.name for column in tidy_columns()])
@@ -78,7 +78,7 @@ def tidy_csv(report: Report) -> str:
 
 
 def check_parquet() -> None:
-    """See that Parquet can be written here.
+    """Check that Parquet can be written.
 
     Raises:
         InputError: pyarrow is not installed.
@@ -92,7 +92,7 @@ def check_parquet() -> None:
 
 
 def write_parquet(report: Report, path: Path) -> None:
-    """Write the table as Parquet; the file's metadata ``gpuenergy`` is the run's identity as JSON.
+    """Write the table as Parquet; the metadata key ``gpuenergy`` has the run's identity as JSON.
 
     Raises:
         InputError: pyarrow is not installed.

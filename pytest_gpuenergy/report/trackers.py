@@ -1,7 +1,7 @@
-"""What services that follow benchmarks over time read: Bencher, github-action-benchmark.
+"""Output for services that track benchmarks over time: Bencher, github-action-benchmark.
 
-Both raise an alarm when a figure grows, so only clean measurements are told, and those of an
-emulated GPU say so in their names, which keeps them apart from those of a real one.
+Both raise an alarm when a figure grows, so only clean measurements are passed on. The names of
+emulated figures say so, which keeps them apart from those of a real GPU.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _BENCHER_MEASURES = {
     Metric.ENERGY: ("energy-mj", 1.0),
     Metric.EDP: ("edp-mj-ms", 1.0),
 }
-"""Name of the measure, and what its unit is of ours."""
+"""Name of the measure, and the factor from our unit to its unit."""
 _BENCHER_NAME_LENGTH = 1024
 
 
 def bencher_json(report: Report) -> str:
     """Bencher Metric Format: benchmark, then measure, then value with the interval's ends.
 
-    Bencher's own measure ``latency`` is in nanoseconds; ``energy-mj`` and ``edp-mj-ms`` are made
-    by it at first sight.
+    Bencher's built-in measure ``latency`` is in nanoseconds; it creates ``energy-mj`` and
+    ``edp-mj-ms`` when it first receives them.
     """
     document: dict[str, dict[str, Mapping[str, float]]] = {}
     for name, measurement in _clean(report):
@@ -47,7 +47,7 @@ def bencher_json(report: Report) -> str:
 
 
 def github_action_json(report: Report) -> str:
-    """What github-action-benchmark's tool ``customSmallerIsBetter`` reads: a list of figures."""
+    """The list of figures that github-action-benchmark reads as ``customSmallerIsBetter``."""
     entries: list[dict[str, Any]] = []
     for name, measurement in _clean(report):
         for metric, value in _figures(measurement):
@@ -64,7 +64,7 @@ def github_action_json(report: Report) -> str:
 
 
 def _clean(report: Report) -> Iterator[tuple[str, Measurement]]:
-    """What was measured without a flag, by name."""
+    """Measurements without a flag, with their names."""
     label = " (emulated)" if report.run.emulated else ""
     for measurement in report.measurements:
         if measurement.measured and not measurement.validity:

@@ -1,4 +1,4 @@
-"""Views of a report: the JSON document and the classic CSV tree; how views are written."""
+"""The JSON document and the classic CSV tree of a report, and how views are written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_gpuenergy.support.json_output import dump
 
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
 CLASSIC_CAPS = 5
-"""In a GPU's table, where a report does not tell: one of an older release, or of an older tool."""
+"""Caps in a GPU's table when the report, from an older release or tool, does not list them."""
 MARKDOWN_HEADER = (
     "kernel",
     "time (µs)",
@@ -40,7 +40,7 @@ def json_document(report: Report) -> str:
 
 
 def write_json(report: Report, path: Path) -> None:
-    """Write `json_document` to ``path``, whole or not at all.
+    """Write `json_document` to ``path`` atomically.
 
     Raises:
         ReportError: it cannot be written.
@@ -49,11 +49,12 @@ def write_json(report: Report, path: Path) -> None:
 
 
 def write_classic_csv(report: Report, folder: Path) -> None:
-    """Write the classic tree, with what was measured (failed kernels have no row).
+    """Write the classic CSV tree; failed kernels have no row.
 
     ``case1/powercap3/results.csv`` has ``id`` and three columns, sorted by id; ``case1/all.csv``
-    has the three columns once per cap, see `_columns`. ``id`` is the kernel's label, or its rank
-    when it has one. Kernels that share it, and repetitions of one, have a row each.
+    repeats the three columns for each cap, see `_columns`. ``id`` is the kernel's rank if it has
+    one, otherwise its label. Kernels with the same id, and repetitions of a kernel, have a row
+    each.
 
     Raises:
         ReportError: a file cannot be written.
@@ -76,7 +77,7 @@ def write_classic_csv(report: Report, folder: Path) -> None:
 
 
 class Target(NamedTuple):
-    """Where a view goes, and the option that says so."""
+    """The path of a view, and the option that names it."""
 
     option: str
     path: Path
@@ -84,14 +85,14 @@ class Target(NamedTuple):
 
 
 def check_targets(targets: Sequence[Target], read: Iterable[Path] = ()) -> None:
-    """See that no view takes the place of another, of what is read, or of what was measured.
+    """Check that no view would overwrite another, an input, or a run's measurements.
 
     Args:
-        targets: of all views.
+        targets: all views that will be written.
         read: the files they are made from.
 
     Raises:
-        InputError: one would.
+        InputError: a view would.
     """
     inputs = set(map(_real, read))
     known: list[tuple[Target, Path]] = []
@@ -100,24 +101,24 @@ def check_targets(targets: Sequence[Target], read: Iterable[Path] = ()) -> None:
         _refuse_raw(target.path)
         if place in inputs:
             raise InputError(
-                f"{target.option} {target.path} is read here, and would be replaced: give it "
-                "another path."
+                f"{target.option} {target.path} is also an input, and would be overwritten: "
+                "choose another path."
             )
         for other, taken in known:
             if place == taken or _is_below(place, other, taken) or _is_below(taken, target, place):
                 raise InputError(
-                    f"{other.option} {other.path} and {target.option} {target.path} exclude each "
-                    "other: give each a path of its own."
+                    f"{other.option} {other.path} and {target.option} {target.path} conflict: "
+                    "give each a path of its own."
                 )
         known.append((target, place))
 
 
 def check_writable(path: Path, *, folder: bool) -> None:
-    """See now, before anything is measured, that a view can be written later.
+    """Check, before anything is measured, that a view can be written later.
 
     Raises:
-        InputError: what a run has measured is there.
-        ReportError: it cannot.
+        InputError: a run stores its measurements there.
+        ReportError: it cannot be written.
     """
     _refuse_raw(path)
     with _explained(path):
@@ -131,14 +132,14 @@ def _real(path: Path) -> Path:
 
 
 def _is_below(place: Path, target: Target, above: Path) -> bool:
-    """Whether ``place`` would need ``above`` to be a folder, where ``target`` is a file."""
+    """Whether ``place`` lies below ``above``, although ``target`` will be a file there."""
     return not target.folder and above in place.parents
 
 
 def _refuse_raw(path: Path) -> None:
     if is_raw(_real(path)):
         raise InputError(
-            f"{path} is where a run keeps what it has measured: give the view another path."
+            f"{path} is where a run stores its measurements: choose another path for the view."
         )
 
 
@@ -153,7 +154,7 @@ def _by(
 
 
 def _numbered(rows: Sequence[Measurement]) -> dict[tuple[str, str, int], Measurement]:
-    """By label, content, and which of the measurements of that it is."""
+    """Measurements by id, kernel hash, and a running number for repetitions."""
     found: dict[tuple[str, str, int], Measurement] = {}
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for row in rows:
@@ -164,7 +165,7 @@ def _numbered(rows: Sequence[Measurement]) -> dict[tuple[str, str, int], Measure
 
 
 def _table_caps(report: Report) -> list[str]:
-    """The folders of the caps of the GPU's table, lowest first; none where none was asked for."""
+    """Folders of the caps in the GPU's table, lowest first; none when none was requested."""
     measured = {m.cap_index for m in report.measurements if m.cap_index}
     if not measured and not report.run.cap_table_w:
         return []
@@ -173,7 +174,7 @@ def _table_caps(report: Report) -> list[str]:
 
 
 def _columns(table_caps: Sequence[str], caps: Iterable[str]) -> list[str]:
-    """The caps of ``all.csv``: the whole table, measured or not, then those outside it."""
+    """The caps in ``all.csv``: the whole table, measured or not, then caps outside it."""
     return [*table_caps, *(cap for cap in caps if cap not in table_caps)]
 
 
@@ -198,7 +199,7 @@ def _figures(m: Measurement) -> list[float | None]:
 
 
 def _safe(name: str) -> str:
-    """A workload's or cap's name as part of one folder's name, wherever the report is from."""
+    """The name of a workload or cap as a safe folder name; the report may be untrusted."""
     return "".join(c if c.isalnum() or c in "-_.+=" else "_" for c in name).lstrip(".") or "_"
 
 
@@ -209,11 +210,11 @@ def _csv(table: Table) -> str:
 
 
 def write_view(path: Path, content: str | bytes) -> None:
-    """Write a view, whole or not at all, and the folders above it; what a link leads to.
+    """Write a view atomically, with its parent folders; a link is followed.
 
     Raises:
-        InputError: what a run has measured is there.
-        ReportError: it cannot be written, or is a device or the like.
+        InputError: a run stores its measurements there.
+        ReportError: it cannot be written, or is not a regular file.
     """
     _refuse_raw(path)
     with _explained(path):
@@ -223,10 +224,10 @@ def write_view(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def updating(path: Path) -> Iterator[None]:
-    """Hold back others that read ``path`` to write it anew, or their update would be lost.
+    """Lock ``path`` while it is read and rewritten, so that no concurrent update is lost.
 
     Raises:
-        ReportError: there is no place for it.
+        ReportError: its folder cannot be created or locked.
     """
     with _explained(path):
         folder = written_to(path).parent
@@ -253,5 +254,5 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ReportError(
-            f"{path} cannot be written ({error.strerror}): choose a place you may write to."
+            f"{path} cannot be written ({error.strerror}): choose a writable path."
         ) from None

@@ -206,7 +206,7 @@ def test_no_view_takes_the_place_of_what_a_run_has_measured(
     (folder / "anchors.jsonl").touch()
     before = (folder / name).read_text()
     assert main(["report", option, str(folder / name)]) == 2
-    assert "is where a run keeps what it has measured" in capsys.readouterr().err
+    assert "is where a run stores its measurements" in capsys.readouterr().err
     assert (folder / name).read_text() == before
 
 
@@ -233,7 +233,7 @@ def test_each_view_needs_a_place_of_its_own(
 ) -> None:
     make_run(project, "a", K01)
     assert main(["report", *words]) == 2
-    assert "exclude each other: give each a path of its own" in capsys.readouterr().err
+    assert "conflict: give each a path of its own" in capsys.readouterr().err
     assert not (project / "v").exists()
 
 
@@ -266,7 +266,7 @@ def test_what_is_read_is_not_replaced(
     output.write_text("GFLOP/s: 1\n")
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
     assert main(words) == 2
-    assert "is read here, and would be replaced" in capsys.readouterr().err
+    assert "is also an input, and would be overwritten" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
 
 

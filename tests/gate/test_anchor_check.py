@@ -185,7 +185,7 @@ def test_the_summary_names_the_largest_change_and_what_is_flagged(measured: Make
     assert list(anchor_lines(rows, checks, emulated=True)) == [
         "anchor kernels (emulated) were measured again 3 times, "
         "largest change: time +8.0 % [+7.0, +9.0] (k01 of scale at 450W)",
-        "drift at 1 of these checks: 1 measurements are flagged drift",
+        "drift in 1 of these checks: 1 measurements are flagged drift",
         "1 of these checks could not be judged: It is lost.",
     ]
     assert list(anchor_lines(rows, [], emulated=True)) == []

@@ -93,7 +93,7 @@ def test_a_card_that_has_become_slower_flags_what_no_good_check_follows(project:
     assert clean == [1, *range(2, 2 + len(good))]
     assert max(clean) < 6
     count = 12 - len(clean)
-    result.stdout.fnmatch_lines([f"drift at * of these checks: {count} measurements are flagged *"])
+    result.stdout.fnmatch_lines([f"drift in * of these checks: {count} measurements are flagged *"])
 
 
 def test_a_card_that_recovers_is_trusted_from_the_next_good_check_on(project: Project) -> None:

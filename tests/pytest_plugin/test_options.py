@@ -143,32 +143,32 @@ def test_a_path_on_the_command_line_is_relative_to_where_pytest_was_started(
         ),
         (
             ("--gpuenergy-json", "parts.py/r.json"),
-            "*/parts.py/r.json cannot be written (*): choose a place you may write to.",
+            "*/parts.py/r.json cannot be written (*): choose a writable path.",
         ),
         (
             ("--gpuenergy-csv", "parts.py/csv"),
-            "*/parts.py/csv cannot be written (*): choose a place you may write to.",
+            "*/parts.py/csv cannot be written (*): choose a writable path.",
         ),
         (
             ("--gpuenergy-html", "parts.py/r.html"),
-            "*/parts.py/r.html cannot be written (*): choose a place you may write to.",
+            "*/parts.py/r.html cannot be written (*): choose a writable path.",
         ),
         (
             ("--gpuenergy-json", "a", "--gpuenergy-html", "a"),
-            "--gpuenergy-json */a and --gpuenergy-html */a exclude each other: "
-            "give each a path of its own.",
+            "--gpuenergy-json */a and --gpuenergy-html */a conflict: give each a path of its own.",
         ),
         (
             ("--gpuenergy-json", "a", "--gpuenergy-csv", "a"),
-            "--gpuenergy-json */a and --gpuenergy-csv */a exclude each other: *.",
+            "--gpuenergy-json */a and --gpuenergy-csv */a conflict: *.",
         ),
         (
             ("--gpuenergy-json", ".gpuenergy/runs/x/run.json"),
-            "*/run.json is where a run keeps what it has measured: give the view another path.",
+            "*/run.json is where a run stores its measurements: choose another path for the view.",
         ),
         (
             ("--gpuenergy-json", "b.json", "--gpuenergy-compare", "b.json"),
-            "--gpuenergy-json */b.json is read here, and would be replaced: give it another path.",
+            "--gpuenergy-json */b.json is also an input, and would be overwritten: "
+            "choose another path.",
         ),
         *(
             (

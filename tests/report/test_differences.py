@@ -50,5 +50,5 @@ def test_a_change_from_nothing_is_no_number(report: Make, measured: Make) -> Non
 
 
 def test_emulated_and_real_figures_are_not_shown_side_by_side(report: Make, measured: Make) -> None:
-    with pytest.raises(ReportError, match="compare like with like"):
+    with pytest.raises(ReportError, match="compare runs of the same kind"):
         list(differences(report(measured()), report(measured(), emulated=False)))

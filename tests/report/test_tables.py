@@ -134,7 +134,7 @@ def test_of_many_kernels_only_the_front_is_listed(measured: Make) -> None:
     rows = [measured(k, time_ms=1.0 + k, energy_mj=1.0 + k) for k in range(ROWS_SHOWN + 1)]
     lines = list(summary(rows, emulated=True))
     assert len(lines) == 4
-    assert lines[-1] == f"  {ROWS_SHOWN} kernels off the Pareto front are in the report only"
+    assert lines[-1] == f"  {ROWS_SHOWN} kernels off the Pareto front are only in the report"
 
 
 def test_a_cap_that_held_no_kernel_back_is_idle(measured: Make) -> None:

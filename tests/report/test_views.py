@@ -219,7 +219,9 @@ def test_a_place_that_cannot_be_written_is_one_sentence(
     tmp_path: Path, report: Make, write: Callable[[Report, Path], None]
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ReportError, match=r"file/view cannot be written \(.*\): choose a place"):
+    with pytest.raises(
+        ReportError, match=r"file/view cannot be written \(.*\): choose a writable path"
+    ):
         write(report(), tmp_path / "file" / "view")
 
 
@@ -263,7 +265,7 @@ def test_a_folder_cannot_be_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", [True, False])
 def test_a_place_under_a_file_does_not_pass(tmp_path: Path, folder: bool) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ReportError, match="choose a place you may write to"):
+    with pytest.raises(ReportError, match="choose a writable path"):
         check_writable(tmp_path / "file" / "below" / "x", folder=folder)
 
 

@@ -1,6 +1,6 @@
 """The page's charts as Vega-Lite specifications; the page fills in each workload's rows.
 
-No string of a report becomes part of an expression: names reach a chart as data only.
+No string of a report becomes part of an expression: names reach a chart only as data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ METRICS = {
     "power_w": "power (W)",
     "gflops_per_w": "GFLOP/s/W",
 }
-"""Fields of a row that have a distribution, with their axis titles."""
+"""Fields of a row that can be shown as a distribution, with their axis titles."""
 
 _FRONT = "#c2410c"
 _ACROSS = 380
@@ -42,11 +42,11 @@ _SHAPE = {
 
 
 def charts(*, emulated: bool, caps: int) -> dict[str, Any]:
-    """The charts of one workload, by name, each a specification without data.
+    """The charts of one workload by name, as specifications without data.
 
     Args:
-        emulated: whether every title must say so.
-        caps: how many power caps there are. With one, colours stand for the kernels' bands, and
+        emulated: whether the figures are emulated, which every title then says.
+        caps: number of power caps. With a single one, colours stand for the kernels' bands, and
             EDP is drawn by kernel instead of by cap.
     """
     colour = _colour(several=caps > 1)
@@ -79,7 +79,7 @@ def _chart(title: str, spec: Spec) -> Spec:
 
 
 def _colour(*, several: bool) -> Spec:
-    """Of the caps in their order, or of the bands when there is one cap; the page adds domains."""
+    """Colour by cap, or by band when there is a single cap; the page adds the domains."""
     field, title = ("cap", "power cap") if several else ("band", "band")
     return {
         "field": field,

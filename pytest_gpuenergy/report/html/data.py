@@ -1,4 +1,4 @@
-"""What the page shows, as plain values for JSON: nothing in it is markup or code."""
+"""The page's content as plain JSON values, without markup or code."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from pytest_gpuenergy.report.text import figures
 Values = dict[str, Any]
 
 FLAGS = {
-    "not_steady": "the power had not settled when the trials began",
+    "not_steady": "the power changed significantly, by more than 1 % per second, during the trials",
     "interval_wide": "the energy's interval is wider than ±1 %",
     "host_gaps": "the GPU was idle for more than 1 % of the window",
     "sources_disagree": "counter and power samples differ by more than 2 %",
     "counter_stale": "the energy counter stood still: there are no figures",
-    "power_stale": "there is no counter, and the power stood still: there are no figures",
+    "power_stale": "there is no counter, and the power reading stood still: there are no figures",
     "counter_reset": "the energy counter ran backwards: there are no figures",
     "hw_slowdown": "the hardware lowered the clocks",
     "sw_thermal_slowdown": "the driver lowered the clocks because of heat",
     "hw_thermal_slowdown": "the hardware lowered the clocks because of heat",
     "hw_power_brake": "an external power brake lowered the clocks",
     "temperature_drift": "the GPU warmed or cooled by more than 8 K during the trials",
-    "power_limit_changed": "the requested or the enforced power limit is not what it was",
-    "enforced_limit_lower": "the card enforced less than the cap asked for",
-    "power_limit_unknown": "the card no longer told its power limit",
+    "power_limit_changed": "the requested or the enforced power limit changed",
+    "enforced_limit_lower": "the card enforced less than the cap",
+    "power_limit_unknown": "the card no longer reported its power limit",
     "drift": "an anchor kernel, measured before and after, had changed by more than 3 %",
     "foreign_process": "another process had a CUDA context on the GPU",
-    "legacy": "read from an older tool's output: how it was measured is not known",
+    "legacy": "read from an older tool's output: how it was measured is unknown",
 }
 
 
 def page_data(report: Report, baseline: Report | None = None) -> Values:
-    """Everything the page shows of ``report``, and of its differences to ``baseline``.
+    """Everything the page shows of ``report`` and its differences from ``baseline``.
 
     Raises:
-        ReportInputError: one is of an emulated GPU and the other of a real one.
+        ReportInputError: one report is from an emulated GPU and the other from a real one.
     """
     rows = report.measurements
     best = best_of_each(rows)
-    # By identity: equal measurements are still two.
+    # By id, because measurements may be equal.
     front = {id(m) for one in best for m in one.front}
     caps = _caps(rows)
     return {
@@ -160,7 +160,7 @@ def _check(check: AnchorCheck) -> Values:
 
 
 def _changes(metric: Metric, check: AnchorCheck) -> Values:
-    """A ratio as a change in per cent, with the ends of its interval."""
+    """The change of a metric in percent, with the ends of its interval."""
     ratio = check.ratios.get(metric)
     ends = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
     percents = (None if end is None else _finite(end - 1, 100.0) for end in ends)

@@ -29,7 +29,7 @@
 
   const flagsOf = (row) => row.flags.map((flag) => element("span", { className: "flag" }, flag));
 
-  // A sortable table. Columns: title, key (what is sorted by), cell (what is shown), number.
+  // A sortable table. A column has a title, the key it is sorted by, optionally the cell that is shown, and flags.
   function table(columns, rows, classOf = () => "") {
     let sorted = { key: null, descending: false };
     let current = rows;
@@ -51,7 +51,7 @@
     function compare(one, other) {
       const [a, b] = [one[sorted.key], other[sorted.key]];
       if (a === b) return 0;
-      if (a === null || a === undefined) return 1; // what has no figure comes last, either way
+      if (a === null || a === undefined) return 1; // rows without a value come last in either direction
       if (b === null || b === undefined) return -1;
       const order = typeof a === "number" && typeof b === "number"
         ? a - b
@@ -72,7 +72,7 @@
         }),
       )));
       note.textContent = ordered.length > SHOWN_AT_MOST
-        ? `${SHOWN_AT_MOST} of ${ordered.length} rows are shown: narrow the filters to see others.`
+        ? `${SHOWN_AT_MOST} of ${ordered.length} rows are shown: narrow the filters to see the others.`
         : current.length < rows.length ? `${current.length} of ${rows.length} rows` : "";
     }
 
@@ -95,7 +95,7 @@
       element("p", { className: "quiet" },
         `run ${run.get("run")}, ${run.get("started")}: ${data.rows.length} measurements, ${counts.join(", ")}`),
       data.emulated ? element("p", {}, "Time, power and energy on this page are recorded or modelled, not measured; "
-        + "results of kernels were checked for real.") : null);
+        + "the kernels' results were verified.") : null);
   }
 
   function best() {
@@ -163,13 +163,13 @@
       && words.every((word) => row.text.includes(word)));
   }
 
-  // Vega looks names up in plain objects, where "__proto__" and its like are something else.
+  // Vega looks names up in plain objects, where "__proto__" and the like have a special meaning.
   const harmless = (name) => name in {} ? `\u200b${name}` : name;
 
   const forCharts = (row) =>
     ({ ...row, kernel: harmless(row.kernel), cap: harmless(row.cap), band: harmless(row.band) });
 
-  // A range of more than a factor of 8 is drawn on a logarithmic scale, if it can be.
+  // Positive values that span more than a factor of 8 are drawn on a logarithmic scale.
   function scaled(spec, rows) {
     const copy = structuredClone(spec);
     const bands = distinct(data.rows.map((row) => harmless(row.band)));
@@ -196,11 +196,11 @@
     actions: { export: true, source: false, compiled: false, editor: false },
   };
 
-  // The charts of one workload, drawn when they come into view.
+  // The charts of one workload, drawn when they scroll into view.
   class Workload {
     constructor(name) {
       this.name = name;
-      // Charts without any row would warn that their scales have no ends.
+      // Charts without rows would warn about scales with infinite extent.
       this.all = data.rows.filter((row) => row.workload === name && row.state !== "failed");
       this.rows = this.all;
       this.views = new Map();
@@ -210,7 +210,7 @@
       this.node = element("section", { className: "workload" },
         element("h3", {}, data.emulated ? `${name} (emulated)` : name),
         this.all.length > 0 ? element("div", { className: "grid" }, [...this.charts.values()])
-          : element("p", {}, "No kernel of it was measured."));
+          : element("p", {}, "None of its kernels was measured."));
       new IntersectionObserver((entries, observer) => {
         if (!entries.some((entry) => entry.isIntersecting)) return;
         observer.disconnect();
@@ -289,20 +289,20 @@
       element("small", {}, ` [${digits(row[`${field}_low`], 3)}, ${digits(row[`${field}_high`], 3)}]`),
     ];
     place("anchors",
-      element("p", {}, "Kernels measured early in the run and again later, under the same power cap: change since the "
-        + "first time, with 95 % intervals."),
+      element("p", {}, "Kernels measured early in the run and again later under the same power cap: change since the "
+        + "first measurement, with 95 % intervals."),
       table([
         { title: "time", key: "started" },
         { title: "workload", key: "workload" },
         { title: "kernel", key: "kernel" },
         { title: "power cap", key: "cap" },
         { title: "°C", key: "temperature_c", number: true },
-        { title: "°C at first", key: "first_temperature_c", number: true },
+        { title: "first °C", key: "first_temperature_c", number: true },
         { title: "time (%)", key: "time", number: true, cell: change("time") },
         { title: "energy (%)", key: "energy", number: true, cell: change("energy") },
         { title: "EDP (%)", key: "edp", number: true, cell: change("edp") },
         { title: "verdict", key: "verdict" },
-        { title: "speaks for", key: "items", number: true },
+        { title: "items covered", key: "items", number: true },
         { title: "why", key: "why", wide: true },
       ], data.anchors, (row) => row.verdict === "drift" ? "flagged" : "").node);
   }
@@ -310,9 +310,9 @@
   function comparison() {
     if (data.baseline === null) return null;
     document.getElementById("comparison").hidden = false;
-    place("differences", element("p", {}, "Change of each figure since the baseline, with both 95 % intervals; "
-      + "no verdict is passed here."),
-      element("details", {}, element("summary", {}, `The baseline: run ${new Map(data.baseline).get("run")}`),
+    place("differences", element("p", {}, "Change of each figure since the baseline, with both 95 % intervals and "
+      + "without a verdict."),
+      element("details", {}, element("summary", {}, `Baseline: run ${new Map(data.baseline).get("run")}`),
         identity(data.baseline)));
     const made = table([
       { title: "workload", key: "workload" },
@@ -323,8 +323,8 @@
       { title: "now", key: "now", cell: (row) => [digits(row.now), range(row.now_interval)] },
       { title: "change (%)", key: "change_percent", number: true,
         cell: (row) => row.change_percent === null ? "" : (row.change_percent > 0 ? "+" : "") + row.change_percent.toFixed(2) },
-      { title: "kernel's text", key: "same_kernel", cell: (row) => row.same_kernel ? "the same" : "another" },
-      { title: "validity, of both", key: "flag_words", wide: true, cell: flagsOf },
+      { title: "kernel content", key: "same_kernel", cell: (row) => row.same_kernel ? "same" : "different" },
+      { title: "validity (both)", key: "flag_words", wide: true, cell: flagsOf },
     ], data.differences, (row) => row.flags.length ? "flagged" : "");
     place("differences", made.node);
     return made;
@@ -352,7 +352,7 @@
     for (const one of workloads) one.show(rows);
   }, () => workloads.filter((one) => one.seen).forEach((one) => one.draw("distribution")));
   workloads = filters.workloads.map((name) => new Workload(name));
-  place("charts", ...(workloads.length ? workloads.map((one) => one.node) : [element("p", {}, "There is nothing to draw.")]));
+  place("charts", ...(workloads.length ? workloads.map((one) => one.node) : [element("p", {}, "Nothing to draw.")]));
   place("measurements", all.node);
   validity();
   drift();

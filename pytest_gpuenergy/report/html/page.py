@@ -1,4 +1,4 @@
-"""Putting the page together: template, style, script, plotting library and data."""
+"""Assembles the page from its template, style, scripts, plotting library and data."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pytest_gpuenergy.support.paths import cache_dir
 
 VEGA_LITE = "6.4"
 _BUNDLE = "1"
-"""Of the form in which the library is kept."""
+"""Version of the form in which the library is cached."""
 
 
 def check_html() -> None:
-    """See that the page can be made here.
+    """Check that the page can be made.
 
     Raises:
         InputError: the plotting library is not installed.
@@ -40,18 +40,18 @@ def check_html() -> None:
 
 
 def html_page(report: Report, baseline: Report | None = None) -> str:
-    """The page: every script and style is in it, and nothing is fetched when it is opened.
+    """The page, which contains all its scripts and styles and loads nothing when opened.
 
-    Strings of the report are data in a JSON block and shown as text. The page's content policy
-    lets only its own two scripts run, by their hashes, so that no name can become code.
+    Strings of the report are data in a JSON block and are shown as text. The page's content
+    security policy allows only its own two scripts, by their hashes, so no name can become code.
 
     Args:
-        report: what to show.
-        baseline: an earlier report to show the differences to, without verdicts.
+        report: the report to show.
+        baseline: an earlier report to show differences from, without verdicts.
 
     Raises:
         InputError: the plotting library is not installed.
-        ReportInputError: one of the two is of an emulated GPU and the other of a real one.
+        ReportInputError: one report is from an emulated GPU and the other from a real one.
     """
     check_html()
     data = page_data(report, baseline)
@@ -70,13 +70,14 @@ def write_html(report: Report, path: Path, baseline: Report | None = None) -> No
     """Write `html_page` to ``path``.
 
     Raises:
-        InputError, ReportError: as `html_page`, or it cannot be written.
+        InputError, ReportInputError: as `html_page`.
+        ReportError: it cannot be written.
     """
     write_view(path, html_page(report, baseline))
 
 
 def _vega() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, kept on disk: to bundle it takes a second."""
+    """Vega, Vega-Lite and Vega-Embed as one script, cached because bundling takes a second."""
     content = f"{_BUNDLE} {VEGA_LITE} {metadata.version('vl-convert-python')}"
     try:
         path = cache_dir("charts") / f"{hashlib.sha256(content.encode()).hexdigest()}.js"
@@ -98,7 +99,7 @@ def _digest(text: str) -> str:
 def _bundled() -> str:
     import vl_convert
 
-    library: Any = vl_convert  # whose stubs want the optional snippet
+    library: Any = vl_convert  # its stubs require the optional argument snippet
     bundle: str = library.javascript_bundle(vl_version=VEGA_LITE)
     return bundle.replace("</script", "<\\/script").replace("\r\n", "\n")
 
@@ -114,7 +115,7 @@ def _hash(script: str) -> str:
 
 
 def _embedded(data: Values) -> str:
-    """JSON in ASCII that no HTML parser takes for a tag, a comment or an entity."""
+    """ASCII JSON in which no HTML parser can find a tag, a comment or an entity."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

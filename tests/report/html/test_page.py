@@ -148,7 +148,7 @@ def test_a_baseline_of_another_kind_is_refused(
     tmp_path: Path, report: Make, measured: Make
 ) -> None:
     path = tmp_path / "page.html"
-    with pytest.raises(ReportError, match="compare like with like"):
+    with pytest.raises(ReportError, match="compare runs of the same kind"):
         write_html(report(measured(1)), path, report(measured(1), emulated=False))
     assert not path.exists()
 
