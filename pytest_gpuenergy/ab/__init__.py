@@ -1,1 +1,1 @@
-"""Two revisions of the same kernels, measured alternately by one session on one GPU."""
+"""Measures two revisions of the same kernels alternately, in one session on one GPU."""

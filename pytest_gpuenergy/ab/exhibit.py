@@ -1,4 +1,4 @@
-"""An item of a run as a job with its draft measurement, so that another process can measure it."""
+"""Exports an item as a job and a draft measurement, so that another process can measure it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _LARGEST_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Exhibit:
-    """One item of a run that exported.
+    """One exported item of a run.
 
     Attributes:
-        draft: the item's measurement without figures; with an outcome and an error when the kernel
-            failed its verification.
+        draft: the item's measurement without figures; it has an error when the kernel failed
+            verification.
         stored: the job to measure; None when the kernel failed.
     """
 
@@ -37,20 +37,20 @@ class Exhibit:
 
 
 def begin_export(folder: Path) -> None:
-    """Make ``folder``, which says that energy items were collected.
+    """Create ``folder``; its existence records that energy items were collected.
 
     Raises:
-        ReportError: it cannot be made.
+        ReportError: it cannot be created.
     """
     with _explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def export_problems(folder: Path, problems: Sequence[str]) -> None:
-    """Write what failed the run as a whole, as sentences.
+    """Write the problems that failed the run as a whole, as sentences.
 
     Raises:
-        ReportError: it cannot be written.
+        ReportError: they cannot be written.
     """
     begin_export(folder)
     with _explained(folder):
@@ -58,7 +58,7 @@ def export_problems(folder: Path, problems: Sequence[str]) -> None:
 
 
 class _Line(Struct, frozen=True):
-    """An `Exhibit` as one line of JSON, with the job's name."""
+    """An `Exhibit` as one line of JSON; ``job`` is the stored job's name."""
 
     draft: Measurement
     job: str | None
@@ -75,7 +75,7 @@ def export(folder: Path, draft: Measurement, job: Job, workload: Workload) -> No
 
 
 def export_failure(folder: Path, draft: Measurement) -> None:
-    """Add an item whose kernel failed: ``draft`` tells how.
+    """Add an item whose kernel failed; ``draft`` has the error.
 
     Raises:
         ReportError: it cannot be written.
@@ -85,10 +85,10 @@ def export_failure(folder: Path, draft: Measurement) -> None:
 
 
 def load_exhibits(folder: Path) -> tuple[Exhibit, ...]:
-    """What `export` has written, in the order of the items; of an item, the last.
+    """Read the items that were exported to ``folder``, in order; the last one of each node id.
 
     Raises:
-        InputError: it is damaged.
+        InputError: the files are damaged.
     """
     path = folder / _LINES
     if not path.exists():
@@ -102,10 +102,10 @@ def load_exhibits(folder: Path) -> tuple[Exhibit, ...]:
 
 
 def load_problems(folder: Path) -> tuple[str, ...]:
-    """What `export_problems` has written, if anything.
+    """Read what `export_problems` wrote to ``folder``; empty without problems.
 
     Raises:
-        InputError: it is damaged.
+        InputError: the file is damaged.
     """
     path = folder / _PROBLEMS
     if not path.exists():

@@ -1,4 +1,4 @@
-"""The items of two revisions, paired, measured by turns and judged."""
+"""Pairs the items of two revisions, measures them alternately and judges the difference."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def compare_pairs(
     timeout_s: float,
     tell: Callable[[str], None],
 ) -> Comparison:
-    """Measure each pair by turns under its power cap, which is put back at the end.
+    """Measure each pair alternately under its power cap, which is restored afterwards.
 
     Args:
         station: the claimed GPU.
         base: the earlier revision.
-        head: the later one.
-        settings: limits to judge by; no deviation between sessions is reckoned with.
-        rounds: how often each version has its turn.
-        timeout_s: for one run of a kernel.
+        head: the later revision.
+        settings: limits to judge by; its deviation between sessions is not used.
+        rounds: number of measurements of each version.
+        timeout_s: time limit for one run of a kernel.
         tell: called with the label of each pair before it is measured.
 
     Raises:
@@ -60,7 +60,7 @@ def compare_pairs(
         elif (before.kernel.digest, before.workload) == (draft.kernel.digest, draft.workload):
             unchanged.append(Unmatched(draft, "the same kernel in both"))
         elif before.workload != draft.workload:
-            unknown.append(Unmatched(draft, "the workload has changed under its name"))
+            unknown.append(Unmatched(draft, "the workload of that name has changed"))
         else:
             pairs.append((by_item[before.node_id], exhibit))
     comparisons = count_comparisons(len(pairs), settings)

@@ -1,4 +1,4 @@
-"""Two revisions of a project, and pytest in each of them."""
+"""Resolves revisions of a project and runs pytest in them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _OK, _TESTS_FAILED, _USAGE_ERROR, _NOTHING_COLLECTED = 0, 1, 4, 5  # pytest.Exit
 
 @dataclass(frozen=True)
 class PytestRun:
-    """A run of pytest that came to its end.
+    """A completed run of pytest.
 
     Attributes:
-        failed: whether a test failed, or the run as a whole.
+        failed: whether a test or the run as a whole failed.
         end: the last lines of its output.
     """
 
@@ -34,9 +34,9 @@ def commit_of(folder: Path, revision: str) -> str:
     Raises:
         InputError: git, the repository or the revision is missing.
     """
-    run_git(folder, "rev-parse", "--show-toplevel")  # tells a missing repository from a revision
+    run_git(folder, "rev-parse", "--show-toplevel")  # reports a missing repository as such
     try:
-        # A revision that begins with a dash would be an option.
+        # Without --end-of-options, a revision that begins with a dash would be an option.
         return run_git(
             folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}"
         )
@@ -47,15 +47,15 @@ def commit_of(folder: Path, revision: str) -> str:
 
 
 def check_paths(folder: Path, paths: Sequence[str], title: str) -> None:
-    """Make sure that ``folder`` has the tests that ``paths`` name.
+    """Check that ``folder`` contains the tests that ``paths`` name.
 
     Args:
-        folder: of the revision.
+        folder: the revision's folder.
         paths: as for pytest, with or without ``::`` and a name.
-        title: of the revision, for messages.
+        title: the revision's name in messages.
 
     Raises:
-        InputError: a path is missing, or leads out of the revision.
+        InputError: a path is missing or absolute.
     """
     for path in (path.partition("::")[0] for path in paths):
         if Path(path).is_absolute():
@@ -67,23 +67,23 @@ def check_paths(folder: Path, paths: Sequence[str], title: str) -> None:
 
 
 def run_pytest(folder: Path, arguments: Sequence[str], title: str) -> PytestRun:
-    """Run pytest in ``folder``, quietly. That tests fail, or that there are none, is no error.
+    """Run pytest in ``folder``, quietly. Failing tests, or no tests at all, are not an error.
 
     Args:
         folder: where to run it.
-        arguments: of the command line.
-        title: of the revision, for messages.
+        arguments: command-line arguments for pytest.
+        title: the revision's name in messages.
 
     Raises:
-        InputError: pytest does not accept the arguments; the message ends with what it said.
-        GpuEnergyError: it broke off; likewise.
+        InputError: pytest rejects the arguments; the message ends with pytest's own.
+        GpuEnergyError: pytest was interrupted or crashed; likewise.
     """
-    # -P: what is imported by name comes from the environment, as with the command pytest.
+    # -P keeps the working directory off sys.path, as with the command pytest.
     command = [sys.executable, "-P", "-m", "pytest", "-q", *arguments]
     done = run_child(command, folder)
     end = "\n".join(done.stdout.splitlines()[-_LINES_SHOWN:])
     if done.returncode == _USAGE_ERROR:
-        raise InputError(f"pytest does not accept what it is given at {title}:\n{end}")
+        raise InputError(f"pytest rejects its arguments at {title}:\n{end}")
     if done.returncode not in (_OK, _TESTS_FAILED, _NOTHING_COLLECTED):
-        raise GpuEnergyError(f"pytest broke off at {title} with code {done.returncode}:\n{end}")
+        raise GpuEnergyError(f"pytest ended with exit code {done.returncode} at {title}:\n{end}")
     return PytestRun(done.returncode == _TESTS_FAILED, end)

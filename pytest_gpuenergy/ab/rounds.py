@@ -1,4 +1,4 @@
-"""Both versions of a kernel, measured by turns."""
+"""Measures both versions of a kernel alternately."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
 SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf)
-"""Of one turn: the scatter between rounds tells how precise it is, so few trials do."""
+"""Settings of one turn: few trials suffice, because the precision is taken from the rounds."""
 
 
 @dataclass(frozen=True)
 class Turns:
-    """The readings of both versions, one of each a round, or what went wrong with either."""
+    """The readings of both versions, one each per round, or what went wrong with either."""
 
     base: tuple[Reading, ...] = ()
     head: tuple[Reading, ...] = ()
@@ -41,7 +41,7 @@ class Turns:
     ) -> list[Judgement]:
         """A judgement for each metric of the settings, by paired statistics over the rounds.
 
-        All are AMBIGUOUS when a reading is flagged, or ``flags`` names something.
+        All are AMBIGUOUS when a reading is flagged or ``flags`` is not empty.
         """
         found = {flag for reading in (*self.base, *self.head) for flag in reading.flags}
         named = ", ".join(sorted({*found, *flags}))
@@ -92,17 +92,17 @@ def take_turns(
     timeout_s: float,
     settings: MeterSettings = SHORT,
 ) -> Turns:
-    """Measure both ``rounds`` times; every other round the other one goes first.
+    """Measure both versions ``rounds`` times, alternating which one goes first.
 
-    After each measurement the kernel is checked again. The caller has set the card.
+    The kernel is verified again after each measurement. The caller has set the card's power cap.
     """
     readings: tuple[list[Reading], list[Reading]] = ([], [])
     with contextlib.ExitStack() as stack:
         sides = [stack.enter_context(_opened(exhibit, timeout_s)) for exhibit in (base, head)]
         try:
-            meter = EnergyMeter(device, settings)  # one, which keeps what it learns of the card
+            meter = EnergyMeter(device, settings)  # one for all, because it learns about the card
             for number in range(rounds):
-                # A drift that is linear in time cancels between a round and the next.
+                # A drift that is linear in time cancels between two successive rounds.
                 for index in (0, 1) if number % 2 == 0 else (1, 0):
                     readings[index].append(_measure(device, sides[index], meter))
         except KernelFault as fault:

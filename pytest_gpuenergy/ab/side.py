@@ -12,19 +12,19 @@ from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 
 @dataclass(frozen=True)
 class Side:
-    """A revision, by a title for messages, and its energy items; none when it collected none."""
+    """A revision's name in messages and its exported energy items; empty if it has none."""
 
     title: str
     exhibits: tuple[Exhibit, ...]
 
 
 def load_side(folder: Path, title: str, done: PytestRun) -> Side:
-    """What the run ``done`` has exported to ``folder``.
+    """Read what the pytest run ``done`` exported to ``folder``.
 
     Raises:
-        InputError: its energy items are of kinds that cannot be exported, or damaged.
-        GpuEnergyError: the run as a whole failed, or each of its energy items before it could be
-            exported.
+        InputError: none of its energy items can be exported, or the files are damaged.
+        GpuEnergyError: the run as a whole failed, or all of its energy items failed before they
+            could be exported.
     """
     exhibits = load_exhibits(folder)
     if problems := load_problems(folder):
@@ -34,16 +34,16 @@ def load_side(folder: Path, title: str, done: PytestRun) -> Side:
     if done.failed:
         raise GpuEnergyError(f"No kernel could be verified at {title}:\n{done.end}")
     raise InputError(
-        f"None of the energy items at {title} can be exported: give kernels to energy_benchmark, "
-        "as callables cannot be compared between revisions, and see pytest -rs for what it skips."
+        f"None of the energy items at {title} can be exported: pass kernels to energy_benchmark, "
+        "because callables cannot be compared between revisions. pytest -rs lists what is skipped."
     )
 
 
 def check_sides(base: Side, head: Side) -> None:
-    """Make sure that both revisions have energy items.
+    """Check that both revisions have energy items.
 
     Raises:
-        InputError: one has none, or neither.
+        InputError: one or both have none.
     """
     if base.exhibits and head.exhibits:
         return
@@ -54,6 +54,6 @@ def check_sides(base: Side, head: Side) -> None:
         )
     full, empty = (base, head) if base.exhibits else (head, base)
     raise InputError(
-        f"Of the selected tests {full.title} has energy items, and {empty.title} has none: "
-        "choose revisions that both have the bench, and name paths that are the same in both."
+        f"Among the selected tests, {full.title} has energy items but {empty.title} has none: "
+        "choose revisions that both have the bench, and paths that exist in both."
     )

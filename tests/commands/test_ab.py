@@ -156,8 +156,8 @@ def test_items_of_one_revision_only_are_told(
     change(repository, '["b064", "b128"]', '["b128", "b256"]')
     assert main(["ab", "HEAD~2", "HEAD", "--powercap", "1"]) == 0
     out = capsys.readouterr().out
-    assert "missing in the baseline: scale-b256-200W" in out
-    assert "missing in the new run: scale-b064-200W" in out
+    assert "missing from the baseline: scale-b256-200W" in out
+    assert "missing from the new run: scale-b064-200W" in out
 
 
 def test_nothing_is_left_behind(repository: Path) -> None:
@@ -174,7 +174,7 @@ def test_nothing_is_left_behind(repository: Path) -> None:
         (["ab", "HEAD", "HEAD", "-k", "nothing"], "has an energy item among the selected tests"),
         (["ab", "HEAD", "HEAD", "bench"], "There is no bench at HEAD ("),
         (["ab", "HEAD", "HEAD", "/bench"], "/bench is the same file in both revisions"),
-        (["ab", "HEAD", "HEAD", "test_scale.py::no"], "pytest does not accept what it is given"),
+        (["ab", "HEAD", "HEAD", "test_scale.py::no"], "pytest rejects its arguments"),
         (["ab", "HEAD", "HEAD", "--rounds", "1"], "not a number of rounds"),
         (["ab", "HEAD", "HEAD", "--gpu-device", "tpu"], "--gpu-device 'tpu' is not understood"),
         (["ab", "HEAD", "HEAD", "--powercap", ""], "--powercap '' names no power cap"),
@@ -217,8 +217,8 @@ def test_a_bench_that_only_one_revision_has_is_refused(
     older = "HEAD~1" if newer == "HEAD" else "HEAD"
     assert main(["ab", older, newer, "--powercap", "1", "--fail", "edp:1%"]) == 2
     said = capsys.readouterr().err
-    assert f"Of the selected tests HEAD ({git('rev-parse', 'HEAD')[:12]}) has energy items" in said
-    assert f"and HEAD~1 ({git('rev-parse', 'HEAD~1')[:12]}) has none" in said
+    head, base = (git("rev-parse", revision)[:12] for revision in ("HEAD", "HEAD~1"))
+    assert f"HEAD ({head}) has energy items but HEAD~1 ({base}) has none" in said
 
 
 def test_energy_items_that_cannot_be_exported_are_refused(
