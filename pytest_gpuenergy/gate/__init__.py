@@ -1,1 +1,1 @@
-"""Compares runs: ratios with intervals, verdicts, comparisons, history."""
+"""Compares runs: ratios with intervals, verdicts, comparisons and history."""

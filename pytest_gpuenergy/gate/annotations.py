@@ -1,6 +1,6 @@
-"""What fails, as annotations of GitHub Actions: lines that its runner shows beside the job.
+"""Failures as GitHub Actions annotations: lines that the runner shows on the job's page.
 
-The form is that of its workflow commands, as the runner's own toolkit writes them
+They are workflow commands in the format of the runner's own toolkit
 (``packages/core/src/command.ts`` of github.com/actions/toolkit).
 """
 
@@ -16,7 +16,7 @@ from pytest_gpuenergy.gate.views import describe, label
 from pytest_gpuenergy.support.terminal import printable_text
 
 SHOWN = 10
-"""GitHub keeps this many annotations of a kind from one step."""
+"""Number of annotations of one kind that GitHub keeps per step."""
 
 
 def wanted() -> bool:
@@ -25,9 +25,9 @@ def wanted() -> bool:
 
 
 def annotate(comparison: Comparison) -> Iterator[str]:
-    """An error for each verdict that fails, a warning for what is worse and does not fail.
+    """An error for each failure, a warning for each WORSE verdict that does not fail.
 
-    What cannot be decided is one notice in all.
+    All AMBIGUOUS verdicts together are one notice.
     """
     yield from limited("error", _errors(comparison))
     worse = (
@@ -39,23 +39,23 @@ def annotate(comparison: Comparison) -> Iterator[str]:
     open_ = [j for j in comparison.judgements if j.verdict is Verdict.AMBIGUOUS]
     if open_ and not comparison.settings.strict:
         reasons = dict.fromkeys(reason for judgement in open_ for reason in judgement.reasons)
-        why = "; ".join(islice(reasons, 3)) or "the intervals reach over the limit"
+        why = "; ".join(islice(reasons, 3)) or "the intervals cross the limit"
         total = len(comparison.judgements)
         yield annotation("notice", "gate", f"{len(open_)} of {total} verdicts are AMBIGUOUS: {why}")
 
 
 def limited(level: str, texts: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Annotations of titles with messages; the last one counts those that GitHub would not keep."""
+    """Annotations for (title, message) pairs; the last one counts those GitHub would drop."""
     listed = list(texts)
     shown = listed if len(listed) <= SHOWN else listed[: SHOWN - 1]
     for title, message in shown:
         yield annotation(level, title, message)
     if len(listed) > len(shown):
-        yield annotation(level, "gate", f"{len(listed) - len(shown)} more are in the job's summary")
+        yield annotation(level, "gate", f"{len(listed) - len(shown)} more in the job's summary")
 
 
 def annotation(level: str, title: str, message: str) -> str:
-    """``::error title=case1-k01-300W::EDP +5.2 % ...``; names can end neither field nor line."""
+    """``::error title=case1-k01-300W::EDP +5.2 % ...``, escaped."""
     return f"::{level} title={_property(title)}::{_data(message)}"
 
 

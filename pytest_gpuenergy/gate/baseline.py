@@ -1,4 +1,4 @@
-"""What a baseline takes over from a run, and what it keeps."""
+"""Updates a baseline with the measurements of a run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Update:
     """A new baseline.
 
     Attributes:
-        report: the run's identity with all its clean measurements, and those kept.
-        taken: from the run.
-        kept: of kernels that the run did not measure cleanly.
-        left_out: of the run: failed or flagged.
+        report: the run's identity, with its clean measurements and those kept.
+        taken: clean measurements taken from the run.
+        kept: measurements of the old baseline that the run does not replace.
+        left_out: measurements of the run that failed or are flagged.
     """
 
     report: Report
@@ -28,11 +28,11 @@ class Update:
 
 
 def update(old: Report | None, new: Report) -> Update:
-    """The baseline ``old`` with what ``new`` has measured without a flag in place of the same.
+    """Replace or add measurements of the baseline ``old`` by the clean ones of ``new``.
 
     Raises:
-        InputError: there is nothing to take, the run is of an older tool, or the two are not of
-            one board with one driver, so that they do not belong into one baseline.
+        InputError: the run has no clean measurement, is marked legacy, or was made on another board
+            or with another driver than the baseline.
     """
     if new.run.legacy:
         raise InputError(f"Run {new.run.run_id} is marked legacy: measure again.")
@@ -46,7 +46,7 @@ def update(old: Report | None, new: Report) -> Update:
             if before != now:
                 raise InputError(
                     f"The baseline and run {new.run.run_id} differ in the {name} ({before} and "
-                    f"{now}): begin a new baseline with --replace, or write another with --to."
+                    f"{now}): start a new baseline with --replace, or write another with --to."
                 )
     taken = tuple(m for m in new.measurements if m.measured and not m.validity)
     if not taken:

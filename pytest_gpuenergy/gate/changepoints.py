@@ -1,4 +1,4 @@
-"""Where a series of figures changes its level."""
+"""Finds changes of level in a series of figures."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 LEAST = 3
-"""Values on either side of a change."""
+"""Least number of values on either side of a change."""
 
 SIGNIFICANCE = 0.01
+"""Largest p-value of a change."""
+
 _PERMUTATIONS = 1999
 _SEED = 20261121
 
@@ -20,30 +22,33 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """The level is another one from ``index`` on; ``p`` is the permutation test's."""
+    """The level changes at ``index``, the first value of the new level.
+
+    ``p`` is the p-value of the permutation test.
+    """
 
     index: int
     p: float
 
 
 def change_points(values: Sequence[float]) -> list[ChangePoint]:
-    """Changes of level, by binary segmentation with a rank test.
+    """Find changes of level by binary segmentation with a rank test.
 
-    In a segment, each place that leaves `LEAST` values on either side is given the statistic of
-    the rank sum test, standardized; the largest one is compared with the largest ones of 1999
-    permutations of the segment, and when it is among their top 1 % the segment is cut there, and
-    both halves are treated likewise. Ranks, unlike means, make nothing of how far out an outlier
-    is. Fewer than nine or ten values cannot be significant at this level.
+    Each place of a segment with at least `LEAST` values on either side gets the standardized
+    statistic of the rank sum test. The largest is compared with the largest of each of 1999
+    permutations of the segment. If it is among their top 1 %, the segment is split there, and both
+    parts are examined likewise. Ranks, unlike means, make the result independent of how far out an
+    outlier is. Fewer than nine or ten values cannot be significant at this level.
 
     Sources: A. N. Pettitt, "A Non-Parametric Approach to the Change-Point Problem", Applied
     Statistics 28(2), 1979 (rank statistic); A. J. Scott and M. Knott, "A Cluster Analysis Method
     for Grouping Means in the Analysis of Variance", Biometrics 30(3), 1974 (binary segmentation).
 
     Args:
-        values: in the order of time, independent but for their level.
+        values: in chronological order, independent except for their level.
 
     Returns:
-        In the order of time; the same for the same values.
+        The changes in chronological order; deterministic.
     """
     generator = np.random.default_rng(_SEED)
     found: list[ChangePoint] = []
@@ -56,7 +61,7 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
         statistics = _statistics(ranks[np.newaxis, :])[0]
         cut = int(statistics.argmax())
         shuffled = generator.permuted(np.tile(ranks, (_PERMUTATIONS, 1)), axis=1)
-        # Equal up to rounding counts as equal.
+        # Values that differ only by rounding count as equal.
         as_large = _statistics(shuffled).max(axis=1) >= statistics[cut] * (1 - 1e-12)
         p = (1 + int(as_large.sum())) / (1 + _PERMUTATIONS)
         if p <= SIGNIFICANCE and statistics[cut] > 0:
@@ -75,7 +80,7 @@ def _ranks(values: _Floats) -> _Floats:
 
 
 def _statistics(ranks: _Floats) -> _Floats:
-    """Shape (rows, n) to (rows, n - 2 LEAST + 1): |rank sum - expected|, standardized, per cut."""
+    """Standardized |rank sum - expected| of each cut: (rows, n) to (rows, n - 2 LEAST + 1)."""
     count = ranks.shape[1]
     before = np.arange(LEAST, count - LEAST + 1)
     sums = ranks.cumsum(axis=1)[:, before - 1]

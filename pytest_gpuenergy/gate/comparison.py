@@ -1,4 +1,4 @@
-"""The gate: two reports, or a baseline and one measurement, and a verdict on each metric."""
+"""Compares two reports, or one measurement with a baseline, metric by metric."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_gpuenergy.support.errors import InputError
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A measurement that could not be compared, and why, as a clause."""
+    """A measurement that could not be compared, and a clause that says why."""
 
     measurement: Measurement
     why: str
@@ -25,18 +25,18 @@ class Unmatched:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of comparing two reports.
+    """The result of comparing two reports.
 
     Attributes:
         base: the earlier run.
-        new: the later one.
-        settings: by which it was judged.
-        comparisons: for how many verdicts the intervals are widened.
-        judgements: workloads as they come, the lowest cap and the best rank first.
+        new: the later run.
+        settings: the settings that were used.
+        comparisons: number of verdicts for which the intervals are widened.
+        judgements: in the order of `report.tables.ordered`.
         missing_in_base: measured now, without a counterpart that has figures.
-        missing_in_new: in the baseline, and not in the new report.
-        failed: had figures in the baseline, and have none now.
-        unchanged: the same kernel in both, which was therefore not measured.
+        missing_in_new: in the baseline but not in the new report.
+        failed: had figures in the baseline but have none now.
+        unchanged: not measured, because the kernel is the same in both.
     """
 
     base: RunInfo
@@ -51,15 +51,15 @@ class Comparison:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What makes every verdict AMBIGUOUS, as clauses."""
+        """The reasons that make every verdict AMBIGUOUS, as clauses."""
         first, *others = [judgement.reasons for judgement in self.judgements] or [()]
         return tuple(reason for reason in first if all(reason in other for other in others))
 
     @property
     def passed(self) -> bool:
-        """Whether nothing fails by the settings.
+        """Whether nothing fails under the settings.
 
-        A gate that compared nothing fails; kernels that are the same in both count as compared.
+        A gate that compared nothing fails; unchanged kernels count as compared.
         """
         compared = self.judgements or self.unchanged
         if self.settings.enforced and (self.failed or not compared):
@@ -73,7 +73,7 @@ class Baseline:
     """A report to compare with.
 
     Raises:
-        InputError: it is of an older tool, whose protocol is unknown.
+        InputError: the report is marked legacy.
     """
 
     def __init__(self, report: Report, settings: GateSettings) -> None:
@@ -84,37 +84,37 @@ class Baseline:
         self._counterparts = Counterparts(report.measurements)
 
     def check(self, run: RunInfo) -> None:
-        """See that ``run`` can be compared with this baseline.
+        """Check that ``run`` can be compared with this baseline.
 
         Raises:
-            InputError: it cannot: another GPU model, a real and an emulated GPU, or figures of an
-                older tool.
+            InputError: the GPU models differ, one GPU is emulated and the other real, or the run is
+                marked legacy.
         """
         _refuse_legacy(run)
         ours, theirs = _title(run), _title(self.run)
         if ours != theirs:
             differs = "gpu_name" if run.gpu_name != self.run.gpu_name else "emulated"
             raise InputError(
-                f"The baseline (run {self.run.run_id}) is of {theirs}, and run {run.run_id} of "
-                f"{ours}: they differ in {differs}, so compare with a baseline of the same GPU."
+                f"The baseline (run {self.run.run_id}) is from {theirs}, but run {run.run_id} is "
+                f"from {ours}: they differ in {differs}. Compare with a baseline from the same GPU."
             )
 
     def counterpart(self, measurement: Measurement) -> Measurement | None:
-        """The baseline's measurement of the same identity; of several, that of the same item."""
+        """The baseline's measurement that matches ``measurement``; see `Counterparts.of`."""
         return self._counterparts.of(measurement)
 
     def judge(
         self, measurement: Measurement, run: RunInfo, comparisons: int
     ) -> tuple[Judgement, ...] | Unmatched:
-        """A judgement for each metric of the settings, or why there is none.
+        """A judgement for each metric of the settings, or the reason why there is none.
 
         Args:
-            measurement: with figures.
-            run: that it belongs to.
-            comparisons: how many verdicts the whole run makes, fixed before it measures.
+            measurement: a measurement with figures.
+            run: the run it belongs to.
+            comparisons: number of verdicts in the whole run, fixed before it measures.
 
         Raises:
-            InputError: the runs cannot be compared at all.
+            InputError: the runs cannot be compared; see `check`.
         """
         self.check(run)
         base = self.counterpart(measurement)
@@ -122,11 +122,11 @@ class Baseline:
             several = self._counterparts.several(measurement)
             return Unmatched(
                 measurement,
-                "the baseline has several of that name" if several else "not in the baseline",
+                "several in the baseline" if several else "not in the baseline",
             )
         if not base.measured:
             return Unmatched(measurement, "without figures in the baseline")
-        # Of the measurements, since a run of several workers has a board for each.
+        # Per measurement, since each worker of a run may have a board of its own.
         boards = (base.gpu_uuid or self.run.gpu_uuid, measurement.gpu_uuid or run.gpu_uuid)
         drivers = (self.run.software.get("driver"), run.software.get("driver"))
         doubts = (*self._difference("board", *boards), *self._difference("driver", *drivers))
@@ -147,20 +147,19 @@ class Baseline:
     def _difference(self, name: str, before: str | None, now: str | None) -> tuple[str, ...]:
         if before == now or name in self.settings.allow:
             return ()
-        return (f"another {name} than the baseline's ({now} instead of {before})",)
+        return (f"the {name} is not the baseline's ({now} instead of {before})",)
 
     def missing(self, measurements: Iterable[Measurement]) -> tuple[Unmatched, ...]:
-        """The baseline's measurements that are nobody's counterpart."""
+        """The baseline's measurements that match none of ``measurements``."""
         unused = self._counterparts.unused(measurements)
         return tuple(Unmatched(measurement, "not in the new run") for measurement in unused)
 
 
 def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
-    """Judge every measurement of ``new`` by its counterpart in ``base``.
+    """Compare every measurement of ``new`` with its counterpart in ``base``.
 
     Raises:
-        InputError: the runs cannot be compared at all: another GPU model, a real and an emulated
-            GPU, or figures of an older tool.
+        InputError: the runs cannot be compared; see `Baseline.check`.
     """
     baseline = Baseline(base, settings)
     baseline.check(new.run)
@@ -198,6 +197,6 @@ def _title(run: RunInfo) -> str:
 def _refuse_legacy(run: RunInfo) -> None:
     if run.legacy:
         raise InputError(
-            f"Run {run.run_id} is marked legacy, its figures come from an unknown protocol: "
-            "measure again, and compare with that."
+            f"Run {run.run_id} is marked legacy, because how it was measured is unknown: "
+            "measure again and compare with the new run."
         )

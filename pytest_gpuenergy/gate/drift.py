@@ -1,4 +1,4 @@
-"""Whether an anchor kernel measured again has drifted, and which measurements that leaves open."""
+"""Judges whether an anchor kernel has drifted, and finds measurements no check covers yet."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pytest_gpuenergy.record.metrics import METRICS, Metric
 BOUND = 0.03
 """A larger change of a figure, as a fraction, is drift.
 
-An H200 that had been idle took 2.1 % more energy for the same kernel once it was warm: so much is
-the way of every run.
+An H200 that had been idle took 2.1 % more energy for the same kernel once it was warm, so a change
+of that size occurs in every run.
 """
 
 _TAIL = 0.025
 
 
 def judge_check(first: Measurement, again: Measurement, items: Sequence[str]) -> AnchorCheck:
-    """What has become of an anchor.
+    """Compare an anchor's later measurement with its first one.
 
     Args:
         first: its first measurement, with figures and without flags.
-        again: the later one, which may have failed.
-        items: node ids of what was measured since the last check.
+        again: the later measurement, which may have failed.
+        items: node ids of the measurements made since the last check.
     """
     ratios = {metric: ratio_of(first, again, metric) for metric in METRICS}
     verdict: CheckVerdict = "good"
@@ -55,7 +55,7 @@ def judge_check(first: Measurement, again: Measurement, items: Sequence[str]) ->
 
 
 def ratio_of(first: Measurement, again: Measurement, metric: Metric) -> Estimate | None:
-    """The metric of ``again`` over that of ``first``; None where one has no interval."""
+    """Ratio of the metric in ``again`` to that in ``first``; None when one has no interval."""
     before, now = sample(first, metric), sample(again, metric)
     if before is None or now is None:
         return None
@@ -66,8 +66,8 @@ def ratio_of(first: Measurement, again: Measurement, metric: Metric) -> Estimate
 def unchecked(
     measurements: Sequence[Measurement], checks: Sequence[AnchorCheck], first: Measurement
 ) -> list[Measurement]:
-    """The clean measurements beside the anchor's ``first`` that no good check speaks for."""
-    spoken_for = {
+    """The clean measurements, other than the anchor's ``first``, that no good check covers."""
+    covered = {
         node_id: check.started
         for check in checks
         if check.verdict == "good"
@@ -81,12 +81,12 @@ def unchecked(
         and not m.validity
         and anchor_place(m) == place
         and m.node_id != first.node_id
-        and spoken_for.get(m.node_id, "") < m.started
+        and covered.get(m.node_id, "") < m.started
     ]
 
 
 def anchor_place(m: Measurement) -> tuple[str, float | None, str | None]:
-    """What an anchor and the measurements it speaks for have in common: cap, limit and card."""
+    """What an anchor shares with the measurements it covers: cap, enforced limit and card."""
     return (m.cap, m.enforced_power_limit_w, m.gpu_uuid)
 
 

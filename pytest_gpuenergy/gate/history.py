@@ -1,4 +1,4 @@
-"""One metric over the runs of a project: its values, its spread, and where its level changed."""
+"""One metric over the runs of a project: its values, its spread and its changes of level."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Change:
-    """Another level from one run on.
+    """A change of level between two runs.
 
     Attributes:
-        last: the last run of the former level.
-        first: the first of the new one.
-        before: median of the former level.
-        after: median of the new one.
-        p: of the permutation test.
+        last: the last point at the old level.
+        first: the first point at the new level.
+        before: median of the old level.
+        after: median of the new level.
+        p: p-value of the permutation test.
     """
 
     last: Point
@@ -50,19 +50,19 @@ class Change:
 
     @property
     def relative(self) -> float:
-        """As a fraction: 0.05 is 5 % more."""
+        """The change as a fraction: 0.05 is +5 %."""
         return self.after / self.before - 1
 
 
 @dataclass(frozen=True)
 class Series:
-    """One kernel under one cap on one board, in the order in which the runs were started.
+    """One kernel under one cap on one board over several runs.
 
     Attributes:
         identity: see `Measurement.identity`.
-        metric: of the points.
-        points: at least one.
-        item: the node id, where a run has several items of that identity; otherwise empty.
+        metric: the metric of the points.
+        points: at least one, in the order in which the runs started.
+        item: the node id if a run has several items with that identity, otherwise empty.
     """
 
     identity: Identity
@@ -77,12 +77,12 @@ class Series:
 
     @property
     def clean(self) -> tuple[Point, ...]:
-        """The points without flags, above zero: only these are looked at for changes."""
+        """The points without flags and above zero; only these are searched for changes."""
         return tuple(point for point in self.points if not point.flags and point.value > 0)
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """Where the level changed, by `change_points` on the logarithms."""
+        """The changes of level that `change_points` finds in the logarithms."""
         return tuple(
             Change(
                 earlier[-1],
@@ -98,7 +98,7 @@ class Series:
 
     @property
     def levels(self) -> list[tuple[Point, ...]]:
-        """The clean points, cut where their level changed."""
+        """The clean points, split where their level changed."""
         cuts = [0, *(cut.index for cut in self._cuts), len(self.clean)]
         return [self.clean[begin:end] for begin, end in itertools.pairwise(cuts)]
 
@@ -106,8 +106,8 @@ class Series:
     def spread(self) -> float | None:
         """Standard deviation between runs around their level, as a fraction.
 
-        The root of the pooled variance of the logarithms; None with fewer than two degrees of
-        freedom, that is with fewer than two runs more than there are levels.
+        The square root of the pooled variance of the logarithms. None with fewer than two degrees
+        of freedom (runs minus levels).
         """
         logs = [[math.log(point.value) for point in level] for level in self.levels]
         degrees = sum(map(len, logs)) - len(logs)
@@ -122,10 +122,10 @@ class Series:
 
 
 def history(reports: Iterable[Report], metric: Metric, words: Sequence[str] = ()) -> list[Series]:
-    """The series of all kernels whose label has all ``words``, as ``case1-k01-300W`` has ``case1``.
+    """The series of all kernels whose label, such as ``case1-k01-300W``, contains all ``words``.
 
-    Boards are kept apart, and so are real and emulated GPUs, and the items of a run that share an
-    identity; legacy runs are left out.
+    Boards, real and emulated GPUs, and items of a run that share an identity have separate series.
+    Legacy runs are ignored.
     """
     by_time = sorted(
         (report for report in reports if not report.run.legacy),

@@ -1,4 +1,4 @@
-"""Series of a metric over runs as lines of the terminal, as Markdown and as JSON."""
+"""Series of a metric over several runs, formatted for the terminal, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_gpuenergy.report.text import markdown_text
 from pytest_gpuenergy.support.json_output import dump
 
 SERIES_SHOWN = 8
-"""Of more series, the terminal has no values."""
+"""With more series, the terminal shows no values."""
 
 
 def terminal(found: Sequence[Series]) -> Iterator[str]:
@@ -25,11 +25,11 @@ def terminal(found: Sequence[Series]) -> Iterator[str]:
         for change in series.changes:
             yield f"  changed by {_describe_change(change)}"
     if len(found) > SERIES_SHOWN:
-        yield f"values are shown for up to {SERIES_SHOWN} kernels: choose them with -k"
+        yield f"values are shown for at most {SERIES_SHOWN} kernels: select them with -k"
 
 
 def heading(series: Series) -> str:
-    """``case1-k01-300W EDP, NVIDIA H200 GPU-1, 12 runs, spread between runs 0.2 %``."""
+    """``case1-k01-300W EDP, NVIDIA H200 GPU-1, 12 runs, spread 0.2 %``."""
     run, count = series.run, len(series.points)
     words = (
         f"{_name(series)} {series.metric.label}, {run.gpu_name} "
@@ -40,7 +40,7 @@ def heading(series: Series) -> str:
 
 
 def markdown(found: Sequence[Series]) -> str:
-    """A table with a row for each series, and a list of changes."""
+    """A Markdown table with a row per series, followed by a list of changes."""
     lines = [
         "| kernel | metric | GPU | runs | first | latest | spread | changes |",
         "|---|---|---|---:|---:|---:|---:|---:|",
@@ -66,7 +66,7 @@ def markdown(found: Sequence[Series]) -> str:
 
 
 def json_document(found: Sequence[Series]) -> str:
-    """The same as JSON, ``schema_version`` 1; changes and spreads are fractions."""
+    """The series as JSON, ``schema_version`` 1; changes and spreads are fractions."""
     return dump({"schema_version": 1, "series": [_series(series) for series in found]})
 
 

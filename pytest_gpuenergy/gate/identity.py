@@ -1,4 +1,4 @@
-"""Within a run no two items may share an identity: nobody could tell their figures apart."""
+"""Ensures that no two items of a run share an identity, which would make them indistinguishable."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pytest_gpuenergy.support.errors import InputError
 
 
 class Identities:
-    """The identities of a run's items, each held by one of them.
+    """The identities of a run's items, each held by a single item.
 
     Args:
-        earlier: what the run had measured before it was resumed.
+        earlier: the measurements the run had before it was resumed.
     """
 
     def __init__(self, earlier: Iterable[Measurement] = ()) -> None:
@@ -22,10 +22,10 @@ class Identities:
         self._holders = dict(self._earlier)
 
     def claim(self, identity: Identity, node_id: str) -> None:
-        """Give an item its identity; one that runs again holds it already.
+        """Assign an identity to an item; an item that runs again keeps it.
 
         Raises:
-            InputError: another item holds it.
+            InputError: another item has this identity.
         """
         holder = self._holders.setdefault(identity, node_id)
         if holder == node_id:
@@ -37,7 +37,7 @@ class Identities:
 
 
 def shared_identities(measurements: Iterable[Measurement]) -> list[str]:
-    """A sentence for each item of a run that shares its identity with one before it."""
+    """A sentence for each item of a run that shares its identity with an earlier item."""
     holders: dict[Identity, str] = {}
     return [
         _shared(m.identity, holder, m.node_id, "were both recorded")

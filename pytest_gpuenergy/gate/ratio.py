@@ -1,7 +1,6 @@
-"""How much a figure changed from one run to another, and how sure that is.
+"""The change of a figure between two runs, with an interval.
 
-Changes are natural logarithms of a ratio: +5 % and its reverse then have the same size, so that
-swapping the two sides swaps the verdict and nothing else.
+A change is the natural logarithm of a ratio, so swapping the two sides only changes its sign.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.support.statistics import NORMAL, student_t
 
 _MANY = 1000
-"""From this many degrees of freedom on, Student's t is taken as for this many."""
+"""Largest number of degrees of freedom for which Student's t is computed."""
 
 _LARGEST_ERROR = 1e60
 
 _LARGEST_CHANGE = math.log(1e9)
-"""A change by a larger factor is given as this: its ratio must be a number."""
+"""Larger changes are clipped to this, so that the ratio stays finite."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,9 @@ class Sample:
 
     Attributes:
         mean: above zero, in any unit.
-        relative_error: standard error of the mean by the session's own trials, as a fraction;
-            without what all of them share.
-        degrees: of freedom of that error; infinite for a figure known exactly.
+        relative_error: standard error of the mean from the scatter of the session's own trials, as
+            a fraction, without the error that all of them share.
+        degrees: degrees of freedom of that error; infinite for a figure known exactly.
     """
 
     mean: float
@@ -40,38 +39,38 @@ class Sample:
 
     @classmethod
     def of(cls, found: Estimate, trials: int, *, shared: float = 0.0) -> Sample:
-        """From a figure with its 95 % interval, Student's t over ``trials`` trials.
+        """From a figure with its 95 % interval, which is Student's t over ``trials`` trials.
 
-        ``shared`` is the deviation, as a fraction and known beforehand, that the interval holds
-        beside that of the trials, see `estimate`. It is left out.
+        ``shared`` is the known relative standard deviation that the interval includes in addition
+        to the scatter of the trials (see `record.estimate.WANDER`); it is removed.
 
         Raises:
             ValueError: there are fewer than two trials, the mean is not above zero, or the error
-                is negative or out of all proportion to it.
+                is negative or extremely large.
         """
         if trials < 2 or not found.value > 0:
             raise ValueError("a sample needs two trials and a mean above zero")
         half = found.half_width / found.value
-        if not 0 <= half < _LARGEST_ERROR:  # its fourth power must be a number
-            raise ValueError("the interval is as good as infinite, or upside down")
+        if not 0 <= half < _LARGEST_ERROR:  # its fourth power must be finite
+            raise ValueError("the interval is almost infinite, or its ends are swapped")
         own = math.sqrt(max(0.0, half**2 - (NORMAL * shared) ** 2))
         return cls(found.value, own / student_t(trials - 1), trials - 1)
 
 
 def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> Estimate:
-    """ln(new / base) with an interval beyond each end of which the truth is with chance ``tail``.
+    """ln(new / base) with an interval that excludes a probability of ``tail`` at either end.
 
-    Its variance is the sum of both relative variances (first-order error propagation: the
-    relative error is the error of the logarithm) and, twice, of the variance between sessions,
-    which no session's own trials can show; the degrees of freedom are by Welch and Satterthwaite
-    (B. L. Welch, "The generalization of 'Student's' problem when several different population
-    variances are involved", Biometrika 34, 1947), the declared variance having infinitely many.
+    The variance is the sum of both relative variances (to first order, the relative error of a
+    figure is the error of its logarithm) and twice the variance between sessions, which the trials
+    of one session cannot show. The degrees of freedom follow Welch and Satterthwaite (B. L. Welch,
+    "The generalization of 'Student's' problem when several different population variances are
+    involved", Biometrika 34, 1947); the declared variance has infinitely many.
 
     Args:
         base: the earlier figure.
-        new: the later one.
-        session_sd: standard deviation between sessions of the same figure, as a fraction.
-        tail: probability, of each tail.
+        new: the later figure.
+        session_sd: standard deviation of a figure between sessions, as a fraction.
+        tail: probability of each tail.
     """
     own = [(side.relative_error**2, side.degrees) for side in (base, new)]
     variance = sum(value for value, _ in own) + 2 * session_sd**2
@@ -79,17 +78,16 @@ def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> E
 
 
 def log_excess(found: Sample, allowed: float, *, session_sd: float, tail: float) -> Estimate:
-    """ln(found / allowed) likewise, for a number ``allowed`` that is known exactly."""
+    """ln(found / allowed) as `log_ratio`, for an exact number ``allowed``."""
     own = [(found.relative_error**2, found.degrees)]
     variance = own[0][0] + session_sd**2
     return _around(math.log(found.mean) - math.log(allowed), variance, _welch(own, variance), tail)
 
 
 def paired_log_ratio(log_ratios: Sequence[float], *, tail: float) -> Estimate:
-    """The mean of ln(new / base) over rounds that measured both sides, Student's t over rounds.
+    """The mean of ln(new / base) over rounds that measured both sides, with Student's t interval.
 
-    What differs from one session or board to another is the same for both sides of a round, and
-    drops out.
+    Differences between sessions and boards affect both sides of a round equally and cancel.
 
     Raises:
         ValueError: there are fewer than two rounds.

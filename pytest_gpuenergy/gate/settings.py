@@ -1,4 +1,4 @@
-"""What a gate is asked: which metrics, how much worse they may be, what is known of the noise."""
+"""Settings of the gate: the metrics, how much worse they may be, and the noise to expect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.support.errors import InputError
 
 DEFAULT_LIMIT = 0.05
-"""Of each metric, when no limit is given; nothing fails by it unless the gate is strict."""
+"""Limit of each metric when none is given; exceeding it fails only if the gate is strict."""
 
 SAME_BOARD_SD: Mapping[Metric, float] = {
     Metric.TIME: 0.0017,
@@ -19,9 +19,9 @@ SAME_BOARD_SD: Mapping[Metric, float] = {
 }
 """Standard deviation of a figure between sessions on one board, as a fraction.
 
-The root mean square of 16 differences on one H200: of ten items from 12 s of running around them,
-and, over the square root of two, of six items from those of another run some minutes later
-(docs/explanation/gate.md, "The deviation between sessions").
+The root mean square of 16 differences on one H200: of ten items from 12 s of their kernel running
+around them, and, divided by the square root of two, of six of these items from those of another run
+a few minutes later (docs/explanation/gate.md, "The deviation between sessions").
 """
 
 OTHER_BOARD_SD: Mapping[Metric, float] = {
@@ -29,16 +29,16 @@ OTHER_BOARD_SD: Mapping[Metric, float] = {
     Metric.ENERGY: 0.029,
     Metric.EDP: 0.029,
 }
-"""The same between boards of one model.
+"""Standard deviation of a figure between boards of one model, as a fraction.
 
-Time: the upper end of what four H200 in four runs showed. They differed by 1.9 % in energy and
-EDP, four others by up to 2.6 %; the value is of a uniform distribution over the +-5 % that Z. Yang,
-K. Adamek and W. Armour saw more boards be off by ("Part-time Power Measurements",
-arXiv:2312.02741).
+Time: the upper end of the 95 % interval from four H200s in four runs. Energy and EDP: a uniform
+distribution over the +-5 % by which more boards deviated in Z. Yang, K. Adamek and W. Armour,
+"Part-time Power Measurements", arXiv:2312.02741; the four H200s differed by 1.9 %, four others by
+up to 2.6 %.
 """
 
 ALLOWANCES = ("board", "driver")
-"""Differences between two runs that can be allowed."""
+"""Differences between two runs that the user can allow."""
 
 _PAIR = re.compile(r"([a-z]+) ?: ?([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%")
 _PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%")
@@ -46,14 +46,14 @@ _PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%")
 
 @dataclass(frozen=True)
 class GateSettings:
-    """How to judge.
+    """Settings of the gate.
 
     Attributes:
-        limits: by how much, as a fraction, each metric may become worse; these are judged.
-        enforced: whether being worse than the limit fails.
-        strict: whether what cannot be decided, or has no counterpart in the baseline, fails too.
-        session_sd: standard deviation between sessions where it is known; see `sd`.
-        allow: those of `ALLOWANCES` that leave a verdict as it is.
+        limits: the metrics to judge, and by how much each may become worse, as a fraction.
+        enforced: whether a verdict WORSE fails.
+        strict: whether an AMBIGUOUS verdict, or an item missing from the baseline, fails too.
+        session_sd: declared standard deviation between sessions, as a fraction; see `sd`.
+        allow: the `ALLOWANCES` that do not make a verdict AMBIGUOUS.
     """
 
     limits: Mapping[Metric, float] = field(
@@ -74,20 +74,20 @@ class GateSettings:
         strict: bool = False,
         prefix: str = "--",
     ) -> GateSettings:
-        """From words of the command line.
+        """Parse the values of command-line options.
 
         Args:
-            fail: each like ``edp:5%`` or ``edp:5%,time:3%``.
-            session_sd: like ``energy:0.5%,edp:0.6%``.
-            allow: comma-separated names of `ALLOWANCES`.
+            fail: texts such as ``edp:5%`` or ``edp:5%,time:3%``.
+            session_sd: a text such as ``energy:0.5%,edp:0.6%``.
+            allow: `ALLOWANCES`, separated by commas.
             strict: see the attribute.
-            prefix: of the options' names, for messages.
+            prefix: prefix of the options' names in messages.
 
         Raises:
-            InputError: they are not understood.
+            InputError: a value is invalid.
         """
         limits = _by_metric(",".join(fail), f"{prefix}fail")
-        if fail and not limits:  # such as an unset variable of a CI job: nothing would ever fail
+        if fail and not limits:  # such as an unset variable in a CI job: nothing would ever fail
             raise InputError(
                 f"{prefix}fail is empty: give a metric and a percentage, or leave it out."
             )
@@ -106,16 +106,16 @@ class GateSettings:
         )
 
     def sd(self, metric: Metric, *, same_board: bool = True) -> float:
-        """The standard deviation between sessions to reckon with, as a fraction."""
+        """The standard deviation between sessions, declared or default, as a fraction."""
         default = SAME_BOARD_SD if same_board else OTHER_BOARD_SD
         return self.session_sd.get(metric, default[metric])
 
 
 def parse_percent(text: object, what: str) -> float:
-    """``3%`` as a fraction.
+    """Parse a percentage such as ``3%`` as a fraction; messages call it ``what``.
 
     Raises:
-        InputError: it is no such text.
+        InputError: it is not a percentage.
     """
     match = _PERCENT.fullmatch(text) if isinstance(text, str) else None
     if match is None:

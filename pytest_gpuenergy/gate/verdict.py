@@ -1,4 +1,4 @@
-"""From figures and their intervals to a verdict on one metric of one kernel."""
+"""Derives the verdict on one metric of one kernel from figures and their intervals."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 
 FALSE_ALARM = 0.01
-"""A gate without any regression raises an alarm in at most this fraction of runs."""
+"""Largest fraction of runs without a regression in which a gate raises an alarm."""
 
 
 class Verdict(StrEnum):
-    """What can be said of a metric, being worse or better counting from the limit on."""
+    """The verdict on a metric; it is WORSE or BETTER only when the change exceeds the limit."""
 
     SAME = "SAME"
     BETTER = "BETTER"
@@ -32,14 +32,14 @@ class Judgement:
     """The verdict on one metric of one kernel under one cap.
 
     Attributes:
-        identity: of the measurements.
-        metric: that was judged.
-        verdict: of it.
-        limit: as a fraction.
+        identity: identity of the measurements.
+        metric: the metric that was judged.
+        verdict: the verdict.
+        limit: by how much the metric may become worse, as a fraction.
         change: ln(new / base) with its simultaneous interval; None when it cannot be computed.
         base: the metric in the baseline, in ms, mJ or mJ ms.
-        new: the metric now.
-        reasons: why the verdict is AMBIGUOUS whatever the interval says; may be empty.
+        new: the metric now, in the same unit.
+        reasons: clauses that make the verdict AMBIGUOUS regardless of the interval; may be empty.
     """
 
     identity: Identity
@@ -53,23 +53,23 @@ class Judgement:
 
 
 def fails(judgement: Judgement, settings: GateSettings) -> bool:
-    """Whether this verdict fails by the settings."""
+    """Whether the verdict is a failure under ``settings``."""
     if judgement.verdict is Verdict.AMBIGUOUS:
         return settings.strict
     return settings.enforced and judgement.verdict is Verdict.WORSE
 
 
 def count_comparisons(items: int, settings: GateSettings) -> int:
-    """How many verdicts ``items`` kernels under their caps make."""
+    """Number of verdicts for ``items`` measurements; at least 1."""
     return max(1, items * len(settings.limits))
 
 
 def decide(change: Estimate, limit: float) -> Verdict:
     """The verdict on ln(new / base).
 
-    WORSE and BETTER when the whole interval lies beyond the limit, SAME when all of it lies within;
-    AMBIGUOUS otherwise. A ratio r counts as worse than the limit when r > 1 + limit, and as better
-    when r < 1 / (1 + limit).
+    WORSE or BETTER when the whole interval lies beyond the limit, SAME when the whole interval lies
+    within it, otherwise AMBIGUOUS. A ratio r is beyond the limit when r > 1 + limit (worse) or
+    r < 1 / (1 + limit) (better).
     """
     bound = math.log1p(limit)
     if change.low > bound:
@@ -88,10 +88,10 @@ def judge_budget(
     settings: GateSettings,
     comparisons: int,
 ) -> Judgement:
-    """The verdict on an EDP and the most it may be, ``max_mj_ms``; SAME when it is in the budget.
+    """The verdict on an EDP against the budget ``max_mj_ms``.
 
-    WORSE when the whole interval is above ``max_mj_ms`` by more than ``limit``, SAME when none of
-    it is, AMBIGUOUS otherwise or when the measurement is flagged.
+    WORSE when the whole interval exceeds ``max_mj_ms`` by more than the fraction ``limit``, SAME
+    when none of it does, AMBIGUOUS otherwise or when the measurement is flagged.
     """
     reasons = _flags(measurement, "now")
     found = sample(measurement, Metric.EDP)
@@ -137,12 +137,12 @@ def judge(
 
     Args:
         base: the earlier measurement.
-        new: the later one.
-        metric: to judge.
-        limit: as a fraction.
+        new: the later measurement.
+        metric: the metric to judge.
+        limit: by how much the metric may become worse, as a fraction.
         session_sd: standard deviation between sessions, as a fraction.
-        comparisons: how many verdicts there will be in all, fixed before they are known.
-        doubts: what else makes the verdict AMBIGUOUS, as clauses.
+        comparisons: total number of verdicts, fixed before any of them is known.
+        doubts: further reasons that make the verdict AMBIGUOUS, as clauses.
     """
     reasons = (*doubts, *_reasons(base, new, metric))
     before, now = sample(base, metric), sample(new, metric)
@@ -160,15 +160,16 @@ def judge(
 
 
 def tail_of(comparisons: int) -> float:
-    """The chance beyond each end of an interval.
+    """The probability beyond each end of an interval.
 
-    By Bonferroni's inequality, alarms of all verdicts together stay below `FALSE_ALARM`.
+    By Bonferroni's inequality, the chance of any false alarm among all verdicts is then at most
+    `FALSE_ALARM`.
     """
     return FALSE_ALARM / comparisons
 
 
 def sample(measurement: Measurement, metric: Metric) -> Sample | None:
-    """The metric with its trials' error; None for a measurement without an interval."""
+    """The metric with the error from its trials; None without a usable interval."""
     found = measurement.estimate(metric)
     if found is None:
         return None
@@ -183,20 +184,20 @@ def _reasons(base: Measurement, new: Measurement, metric: Metric) -> tuple[str, 
     limits = (base.enforced_power_limit_w, new.enforced_power_limit_w)
     if limits[0] != limits[1]:
         shown = ["unknown" if limit is None else f"{limit:g} W" for limit in limits]
-        reasons.append(f"the enforced power limit was {shown[0]} and is {shown[1]}")
+        reasons.append(f"the enforced power limit was {shown[0]} and is now {shown[1]}")
     if (base.workload.parameters, base.workload.flops) != (
         new.workload.parameters,
         new.workload.flops,
     ):
-        reasons.append("the workload has changed under its name")
+        reasons.append("the workload of that name has changed")
     sources = _energy_source(base), _energy_source(new)
     if metric is not Metric.TIME and sources[0] != sources[1]:
-        reasons.append(f"the energy came from the {sources[0]} and comes from the {sources[1]}")
+        reasons.append(f"the energy source was {sources[0]} and is now {sources[1]}")
     return tuple(reasons)
 
 
 def _energy_source(measurement: Measurement) -> str:
-    # Reports that do not name it are from when the counter was the only one.
+    # Reports that do not name it date from when the counter was the only source.
     return measurement.energy_source or "counter"
 
 

@@ -1,4 +1,4 @@
-"""A comparison as lines of the terminal, as Markdown and as JSON."""
+"""Formats a comparison for the terminal, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ ROWS_SHOWN = 40
 
 
 def label(identity: Identity) -> str:
-    """As in item ids: ``case1-k01-300W``; the state of the cache where it is not ``hot``."""
+    """An identity as in item ids, ``case1-k01-300W``, plus the cache state unless it is hot."""
     *names, cache = identity
     return "-".join(names if cache == "hot" else [*names, cache])
 
 
 def signed_percent(log_ratio: float) -> str:
-    """``+5.0 %`` from the logarithm of a ratio."""
+    """The logarithm of a ratio as a percentage such as ``+5.0 %``."""
     return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
 def describe(judgement: Judgement) -> str:
-    """``EDP +5.2 % (+3.1 % to +7.4 %), limit 1 %: WORSE``, with the reasons if there are any."""
+    """``EDP +5.2 % (+3.1 % to +7.4 %), limit 1 %: WORSE``, with the reasons, if any."""
     words = judgement.metric.label
     if judgement.change is not None:
         words += f" {_change(judgement)}"
@@ -39,20 +39,21 @@ def describe(judgement: Judgement) -> str:
 
 
 def budget_words(judgement: Judgement) -> str:
-    """``EDP 0.147 mJ·ms, +5.2 % (...) of the budget of 0.14 mJ·ms, rel 3 %: WORSE``."""
+    """``EDP 0.147 mJ·ms, +5.2 % (...) against the budget of 0.14 mJ·ms, rel 3 %: WORSE``."""
     assert judgement.new is not None
     words = f"EDP {judgement.new:.4g} mJ·ms"
     if judgement.change is not None:
         words += f", {_change(judgement)}"
     words += (
-        f" of the budget of {judgement.base:.4g} mJ·ms, rel {100 * judgement.limit:.4g} %: "
+        f" against the budget of {judgement.base:.4g} mJ·ms, "
+        f"rel {100 * judgement.limit:.4g} %: "
         f"{judgement.verdict}"
     )
     return f"{words} ({'; '.join(judgement.reasons)})" if judgement.reasons else words
 
 
 def terminal(comparison: Comparison) -> Iterator[str]:
-    """What was compared, a row for each verdict, what had no counterpart, and the sum."""
+    """The runs compared, a row per verdict, unmatched measurements and a summary."""
     yield f"baseline: {_run(comparison.base)}"
     yield f"new:      {_run(comparison.new)}"
     for doubt in comparison.doubts:
@@ -67,7 +68,7 @@ def terminal(comparison: Comparison) -> Iterator[str]:
         )
     hidden = len(comparison.judgements) - len(shown)
     if hidden:
-        yield f"{hidden} verdicts SAME are not listed"
+        yield f"{hidden} SAME verdicts are not listed"
     for heading, unmatched in _unmatched(comparison):
         for one in unmatched:
             yield f"{heading}: {label(one.measurement.identity)} ({one.why})"
@@ -75,7 +76,7 @@ def terminal(comparison: Comparison) -> Iterator[str]:
 
 
 def summary(comparison: Comparison) -> str:
-    """One line: how many of which verdict, how wide the intervals are, and what follows."""
+    """One line: the count of each verdict, the width of the intervals, and the result."""
     verdicts = [judgement.verdict for judgement in comparison.judgements]
     unchanged = len(comparison.unchanged)
     parts = [tally(verdicts)] if verdicts or not unchanged else []
@@ -87,7 +88,7 @@ def summary(comparison: Comparison) -> str:
         if judgement.change is not None
     ]
     if widths:
-        words += f"; intervals are {100 * median(widths):.2g} % to either side (median)"
+        words += f"; intervals are ±{100 * median(widths):.2g} % (median)"
     return f"{words}: {'passed' if comparison.passed else 'FAILED'}"
 
 
@@ -99,7 +100,7 @@ def tally(verdicts: Sequence[Verdict]) -> str:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The same as a document; verdicts that fail are bold."""
+    """The comparison as a Markdown document; verdicts that fail are bold."""
     lines = [
         markdown_text(
             f"# {'Passed' if comparison.passed else 'Failed'}: {_plain(comparison.new)} against "
@@ -129,7 +130,7 @@ def markdown(comparison: Comparison) -> str:
 
 
 def json_document(comparison: Comparison) -> str:
-    """The same as JSON, ``schema_version`` 1; changes are fractions (0.05: +5 %)."""
+    """The comparison as JSON, ``schema_version`` 1; changes are fractions (0.05: +5 %)."""
     settings = comparison.settings
     document: dict[str, Any] = {
         "schema_version": 1,
@@ -151,7 +152,7 @@ def json_document(comparison: Comparison) -> str:
 
 
 def as_json(judgement: Judgement) -> dict[str, Any]:
-    """One judgement as plain data; the interval is that of the change."""
+    """A judgement as plain data; ``interval`` is that of the change."""
     change = judgement.change
     return {
         **judgement.identity._asdict(),
@@ -187,7 +188,7 @@ def _row(judgement: Judgement) -> tuple[str, ...]:
 
 
 def _notable(judgements: Sequence[Judgement]) -> list[Judgement]:
-    """All of them, or all that are not SAME when there are many."""
+    """All judgements, or without the SAME ones when there are more than `ROWS_SHOWN`."""
     if len(judgements) <= ROWS_SHOWN:
         return list(judgements)
     return [judgement for judgement in judgements if judgement.verdict is not Verdict.SAME]
@@ -208,8 +209,8 @@ def _aligned(table: Sequence[tuple[str, ...]]) -> Iterator[str]:
 
 def _unmatched(comparison: Comparison) -> Iterator[tuple[str, Sequence[Unmatched]]]:
     yield "no longer measured", comparison.failed
-    yield "missing in the baseline", comparison.missing_in_base
-    yield "missing in the new run", comparison.missing_in_new
+    yield "missing from the baseline", comparison.missing_in_base
+    yield "missing from the new run", comparison.missing_in_new
     yield "unchanged, not measured", comparison.unchanged
 
 

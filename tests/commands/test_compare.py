@@ -107,7 +107,7 @@ def test_verdicts_as_json_and_markdown(
     assert main(["compare", "a", "b", "--json", "-", "--md", "out/c.md"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [one["verdict"] for one in document["judgements"]] == ["SAME"] * 3
-    assert "missing in the baseline: simulated-k02-current" in (project / "out/c.md").read_text()
+    assert "missing from the baseline: simulated-k02-current" in (project / "out/c.md").read_text()
 
 
 def test_in_github_actions_there_are_annotations_too(
@@ -281,7 +281,7 @@ def test_another_board_is_said_once_and_can_be_allowed(
     make_run("a", measurement())
     make_run("b", measurement(edp=2.0), gpu_uuid="GPU-1")
     assert main(["compare", "a", "b", "--fail", "edp:5%"]) == 0
-    assert "every verdict is AMBIGUOUS: another board" in capsys.readouterr().out
+    assert "every verdict is AMBIGUOUS: the board is not" in capsys.readouterr().out
     assert main(["compare", "a", "b", "--fail", "edp:5%", "--allow", "board"]) == 1
 
 

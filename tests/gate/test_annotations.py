@@ -89,7 +89,7 @@ def test_no_more_are_told_than_github_keeps(told: Callable[..., list[str]]) -> N
     base = [measurement(f"k{n:02d}") for n in range(15)]
     lines = told(base, [measurement(f"k{n:02d}", edp=2.0) for n in range(15)])
     assert len(lines) == SHOWN
-    assert lines[-1] == "::error title=gate::6 more are in the job's summary"
+    assert lines[-1] == "::error title=gate::6 more in the job's summary"
 
 
 @given(st.text(), st.text())

@@ -146,7 +146,7 @@ def test_items_of_one_name_are_told_apart_by_their_ids(judged: Callable[..., Com
     comparison = judged(*sides)
     assert verdicts(comparison) == ["SAME", "SAME"]
     (unknown,) = comparison.missing_in_base
-    assert unknown.why == "the baseline has several of that name"
+    assert unknown.why == "several in the baseline"
 
 
 def test_strict_fails_what_is_ambiguous_or_new(judged: Callable[..., Comparison]) -> None:
@@ -177,7 +177,7 @@ def test_a_flagged_measurement_is_ambiguous(judged: Callable[..., Comparison], s
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"enforced_power_limit_w": 300.0}, "the enforced power limit was 700 W and is 300 W"),
+        ({"enforced_power_limit_w": 300.0}, "the enforced power limit was 700 W and is now 300 W"),
         ({"trials": ()}, "no interval in the new run"),
         ({"edp_mj_ms_ci95": None}, "no interval in the new run"),
     ],
@@ -195,7 +195,7 @@ def test_another_workload_of_the_same_name_is_ambiguous(
     other = measurement()
     larger = replace(other, workload=replace(other.workload, flops=2 * other.workload.flops))
     (judgement,) = judged([other], [larger]).judgements
-    assert judgement.reasons == ("the workload has changed under its name",)
+    assert judgement.reasons == ("the workload of that name has changed",)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_joules_of_different_sources_are_ambiguous_and_times_are_not(
     if verdict == "AMBIGUOUS":
         (reason,) = comparison.judgements[1].reasons
         was, now = (source or "counter" for source in sources)
-        assert reason == f"the energy came from the {was} and comes from the {now}"
+        assert reason == f"the energy source was {was} and is now {now}"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_the_board_is_that_of_the_measurement(judged: Callable[..., Comparison])
     comparison = judged(base, new)
     assert verdicts(comparison) == ["AMBIGUOUS", "WORSE"]
     assert comparison.judgements[0].reasons == (
-        "another board than the baseline's (GPU-2 instead of GPU-1)",
+        "the board is not the baseline's (GPU-2 instead of GPU-1)",
     )
 
 
@@ -307,7 +307,7 @@ def test_the_views_say_the_same(judged: Callable[..., Comparison]) -> None:
     assert [one["kernel"] for one in document["missing_in_new"]] == ["k03"]
     lines = list(terminal(comparison))
     assert any("k01-current" in line and line.endswith("WORSE") for line in lines)
-    assert "missing in the new run: simulated-k03-current (not in the new run)" in lines
+    assert "missing from the new run: simulated-k03-current (not in the new run)" in lines
     assert lines[-1].startswith("1 WORSE;")
     assert lines[-1].endswith("FAILED")
     page = markdown(comparison)

@@ -119,7 +119,7 @@ def test_a_sample_needs_trials_and_a_positive_mean(mean: float, trials: int) -> 
 
 
 def test_a_mean_that_is_next_to_nothing_is_no_sample() -> None:
-    with pytest.raises(ValueError, match="as good as infinite"):
+    with pytest.raises(ValueError, match="almost infinite"):
         Sample.of(Estimate(1e-320, 0.9, 1.1), 4)
 
 
@@ -130,7 +130,7 @@ def test_one_round_is_no_pair() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(1e200, 0.0), (1e308, -1e308)])
 def test_an_interval_that_is_upside_down_is_no_sample(low: float, high: float) -> None:
-    with pytest.raises(ValueError, match="upside down"):
+    with pytest.raises(ValueError, match="ends are swapped"):
         Sample.of(Estimate(1.0, low, high), 4)
 
 

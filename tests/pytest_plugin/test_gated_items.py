@@ -98,7 +98,7 @@ def test_a_baseline_of_a_gpu_with_a_hostile_name_is_refused_in_plain_text(
     write_json(Report(run, report.measurements), path)
     result = project.run(*COMPARE)
     shown = result.stdout.str() + result.stderr.str()
-    assert "is of x" in shown
+    assert "is from x" in shown
     assert "\x1b" not in shown
     assert not any(line.lstrip().startswith("::") for line in shown.splitlines())
 
@@ -165,7 +165,7 @@ def test_another_gpu_ends_the_run_before_it_measures(project: Project) -> None:
     make_baseline(project)
     result = project.run(*FAIL, "--gpu-device", "emulated:a30")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stdout.fnmatch_lines(["*The baseline (run *) is of NVIDIA H200 (emulated), *gpu_name*"])
+    result.stdout.fnmatch_lines(["*The baseline (run *) is from NVIDIA H200 (*), *gpu_name*"])
     assert "Traceback" not in result.stdout.str()
 
 
@@ -296,7 +296,7 @@ def test_over_budget_fails_in_the_call_phase(project: Project) -> None:
     result = project.run("--powercap", "1")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["budget: EDP 0.000* mJ·ms, +* of the budget of 1e-05 mJ·ms, rel 3 %: WORSE"]
+        ["budget: EDP 0.000* mJ·ms, +* against the budget of 1e-05 mJ·ms, rel 3 %: WORSE"]
     )
 
 
