@@ -1,4 +1,4 @@
-"""The command ``gpuenergy``: what is done beside a pytest run."""
+"""The command ``gpuenergy``: everything besides measuring in pytest."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ COMMANDS = (
     *("doctor", "tune", "kernels", "powercap"),
     *("report", "compare", "ab", "baseline", "history", "clean"),
 )
-"""Subcommands in the order of ``--help``; each is a module of `pytest_gpuenergy.commands`."""
+"""Subcommands in the order of ``--help``; each is a module in `pytest_gpuenergy.commands`."""
 
 _LEAVE_AS_FOUND = ("doctor", "powercap")
-"""Commands that say what a killed run has left behind: they find it as it is."""
+"""Commands that report what a killed run left behind, and therefore must not clean it up first."""
 
 _FAILURE, _USAGE = 1, 2
 _INTERRUPTED, _BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE, as a shell reports them
@@ -29,15 +29,15 @@ _INTERRUPTED, _BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE, as a shell
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (without the program's name) and return the exit code.
 
-    0 is good, 1 a verdict or failure, 2 wrong usage or input, 130 an interrupt.
+    0 is success, 1 a failing verdict or an error, 2 invalid usage or input, 130 an interrupt.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without µ shows \xb5, as pytest does
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _run(argv)
-        if sys.stdout is not None:  # None: it was closed before we began
-            sys.stdout.flush()  # a closed pipe or a full disk shows here at the latest
+        if sys.stdout is not None:  # None: it was closed before we started
+            sys.stdout.flush()  # a closed pipe or a full disk raises here at the latest
     except SystemExit as stop:  # argparse, after --help or a usage error
         return stop.code if isinstance(stop.code, int) else _FAILURE
     except InputError as error:
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return _BROKEN_PIPE
     except OSError as error:
-        if error.filename is not None:  # not the output's: a bug, as it was to be explained
+        if error.filename is not None:  # not from the output: a bug, since commands explain theirs
             raise
         _forget_output()
         return _complain(f"The output cannot be written: {error.strerror}.", _FAILURE)
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _forget_output() -> None:
-    """Without this the interpreter complains once more at its exit, when it flushes."""
+    """Redirect stdout to the null device, or the interpreter's final flush would fail again."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -73,7 +73,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _clean_up_after_dead_runs() -> None:
-    """Remove scratch folders and put back power limits of processes that were killed."""
+    """Remove scratch folders of killed processes and restore their power limits."""
     from pytest_gpuenergy.control.lease_record import dead_run_uuids
     from pytest_gpuenergy.support.scratch import remove_leftovers
 
@@ -90,7 +90,7 @@ def build_parser() -> ArgumentParser:
     """The parser with every subcommand."""
     parser = ArgumentParser(
         prog="gpuenergy",
-        description="Measures GPU kernels under power caps: the commands beside pytest.",
+        description="Commands that accompany pytest in measuring GPU kernels under power caps.",
         epilog="example:\n  gpuenergy doctor\n  gpuenergy kernels list --case case1",
         formatter_class=RawDescriptionHelpFormatter,
     )

@@ -1,7 +1,7 @@
-"""The entry point of pytest: declares options, markers and fixtures, and loads the rest on demand.
+"""pytest's entry point: declares options, a marker and fixtures, and loads the rest on demand.
 
-Until an option of ours is set or an item of ours is collected, this module and what it imports are
-all that a project pays for: the standard library and pytest.
+A project that sets none of our options and collects none of our items only pays for this module and
+its imports from the standard library and pytest.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker; load the rest when an option of ours is set."""
     config.addinivalue_line(
         "markers",
-        f'{BUDGET_MARKER}(max_mj_ms, rel="0%"): fail when the energy-delay product is above '
+        f'{BUDGET_MARKER}(max_mj_ms, rel="0%"): fail when the energy-delay product exceeds '
         "max_mj_ms by more than rel",
     )
     if not hasattr(config, "workerinput"):
@@ -51,10 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def load_run(config: pytest.Config) -> RunPlugin:
-    """What measures in this pytest process, loaded at the first call.
+    """The plugin that measures in this pytest process, loaded at the first call.
 
     Raises:
-        pytest.UsageError: an option cannot work.
+        pytest.UsageError: an option is invalid.
     """
     loaded: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if loaded is None:
@@ -67,10 +67,10 @@ def load_run(config: pytest.Config) -> RunPlugin:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)  # before pytest-xdist's own
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """``-n auto``: a worker for each GPU, where the user has said which GPUs to use.
+    """``-n auto``: one worker per GPU, if the user has named the GPUs.
 
-    pytest-xdist asks before anything is collected, so it is not known whether an item of ours will
-    be there: without a named device its own count, that of the processor's cores, stands.
+    pytest-xdist asks before collection, when it is not yet known whether there are items of ours.
+    Without a named device, pytest-xdist's own default, the number of CPU cores, applies.
     """
     device = named_device(config)
     if device is None or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
@@ -86,7 +86,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One item per power cap for tests that request our ``powercap`` and do not set it."""
+    """Parametrize tests that request our ``powercap``, unless they parametrize it themselves."""
     if POWERCAP_FIXTURE not in metafunc.fixturenames:
         return
     own = metafunc.definition.iter_markers("parametrize")
@@ -97,7 +97,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Load the rest when an item measures, or has a marker of ours."""
+    """Load the rest when an item uses our fixtures or our marker."""
     if any(map(_is_ours, items)):
         load_run(config)
 
@@ -116,13 +116,13 @@ def opened_device(request: pytest.FixtureRequest) -> Device:
 
 @pytest.fixture(name=POWERCAP_FIXTURE)
 def applied_powercap(request: pytest.FixtureRequest) -> object:
-    """The parameter of the fixture ``powercap``; None when the test is not parametrized by it."""
+    """The parameter of the fixture ``powercap``; None when the test is not parametrized with it."""
     return getattr(request, "param", None)
 
 
 @pytest.fixture(scope="session")
 def gpu(_gpuenergy_device: Device) -> Device:
-    """The device: a real GPU, or the emulated one."""
+    """The device: a real GPU or the emulated one."""
     return _gpuenergy_device
 
 
@@ -132,14 +132,14 @@ def powercap(
     _gpuenergy_device: Device,
     _gpuenergy_powercap: Setpoint | None,
 ) -> Setpoint:
-    """The power cap of this item, set on the card; parametrized by ``--powercap``."""
+    """The item's power cap, set on the card; parametrized by ``--powercap``."""
     setpoint: Setpoint | None = getattr(request, "param", _gpuenergy_powercap)
     return load_run(request.config).apply_setpoint(request.node, setpoint)
 
 
 @pytest.fixture
 def energy_benchmark(request: pytest.FixtureRequest, _gpuenergy_device: Device) -> EnergyBenchmark:
-    """Call it with a kernel or a callable: it verifies, measures, records and returns."""
+    """Call it with a kernel or a callable to verify, measure and record it."""
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
 
     run = load_run(request.config)
@@ -150,7 +150,7 @@ def energy_benchmark(request: pytest.FixtureRequest, _gpuenergy_device: Device) 
 
 @pytest.fixture
 def load_kernel(request: pytest.FixtureRequest) -> Callable[..., Kernel]:
-    """`pytest_gpuenergy.kernels.source.load_kernel`; paths are relative to the test's folder."""
+    """`pytest_gpuenergy.kernels.source.load_kernel` with paths relative to the test's folder."""
     from pytest_gpuenergy.kernels.source import load_kernel as load
 
     return partial(load, folder=request.path.parent)

@@ -1,1 +1,1 @@
-"""Everything that knows pytest: options, fixtures, gate, xdist, order, outputs, bridge."""
+"""Everything that depends on pytest: options, fixtures, gate, xdist, order, outputs, bridge."""

@@ -1,8 +1,8 @@
-"""All that is private to pytest-benchmark and used here; tested against its newest release.
+"""Every use of pytest-benchmark's private API; tested against its newest release.
 
-Its public hooks tell of records and change them, but none adds one: that takes its session's list
-and a record of its own class. Its table and histogram call every figure a time in seconds: the
-label is put right in the table, and units are added to those that the histogram knows.
+Its public hooks report and change records but cannot add any, which takes its session's list and
+its own record class. Its table and histogram label every figure as a time in seconds, so the label
+is corrected in the table, and our units are added to those the histogram knows.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 UNIT = "unit"
-"""Key in a record's ``extra_info`` of a unit other than seconds."""
+"""Key in a record's ``extra_info`` for a unit other than seconds."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What becomes a record of pytest-benchmark: its values, one for each trial."""
+    """The content of a pytest-benchmark record, with one value per trial."""
 
     name: str
     fullname: str
@@ -45,9 +45,9 @@ class _Fixture:
 
 
 def benchmark_session(config: pytest.Config) -> Any:
-    """pytest-benchmark's session, which it makes last in ``pytest_configure``.
+    """pytest-benchmark's session, which it creates at the end of ``pytest_configure``.
 
-    None without the plugin, and when none of its outputs was asked for.
+    None without the plugin, and when none of its outputs was requested.
     """
     session = getattr(config, "_benchmarksession", None)
     if session is None:
@@ -57,7 +57,7 @@ def benchmark_session(config: pytest.Config) -> Any:
 
 
 def add_records(session: Any, records: Sequence[Record]) -> None:
-    """Put ``records`` where pytest-benchmark keeps its own."""
+    """Add ``records`` to pytest-benchmark's own."""
     from pytest_benchmark import stats
 
     kind: Any = stats.Metadata
@@ -73,14 +73,14 @@ def add_records(session: Any, records: Sequence[Record]) -> None:
 
 
 def label_units(units: Sequence[str]) -> Callable[[], None]:
-    """Let table and histogram name ``units`` where a record's ``extra_info`` gives one.
+    """Make pytest-benchmark's table and histogram show ``units``.
 
     Returns:
-        What undoes it.
+        A function that undoes this.
     """
     from pytest_benchmark import table, utils
 
-    # Any: its types forbid what is done here.
+    # Any, because the declared types do not allow patching.
     results: Any = table.TableResults
     known: Any = utils.TIME_UNITS
     original = results.compute_scale
@@ -102,6 +102,6 @@ def label_units(units: Sequence[str]) -> Callable[[], None]:
 
 
 def unit_of(benchmarks: Sequence[Any]) -> str | None:
-    """The unit that all of ``benchmarks``, records of one table, share; None: seconds."""
+    """The unit shared by all of ``benchmarks``, the records of one table; None for seconds."""
     units = {one["extra_info"].get(UNIT) for one in benchmarks}
     return units.pop() if len(units) == 1 else None

@@ -1,7 +1,7 @@
-"""Our items as records of pytest-benchmark, when one of its outputs was asked for.
+"""Passes our items to pytest-benchmark as records, when one of its outputs was requested.
 
-Time goes in as it does from any benchmark, in seconds; energy and EDP are records of their own,
-in mJ and mJ·ms, since pytest-benchmark compares one figure of a record only.
+Time is passed in seconds, as from any benchmark. Energy and EDP are records of their own, in mJ and
+mJ·ms, because pytest-benchmark compares only one figure per record.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.json_output import plain
 
 UNITS = {"mJ": "µJ", "mJ·ms": "µJ·ms"}
-"""The records' units, and thousandths of them."""
+"""The records' units, and their thousandths."""
 _SMALL = 0.1
 
 
 class BenchmarkBridge:
-    """Registered as a plugin when pytest-benchmark is there; speaks through its public hooks."""
+    """A plugin that is registered when pytest-benchmark is installed, and implements its hooks."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -38,7 +38,7 @@ class BenchmarkBridge:
         self._undo: Callable[[], None] | None = None
 
     def add(self, report: Report | None) -> None:
-        """Hand over what was measured, before pytest-benchmark writes anything."""
+        """Pass on the measurements, before pytest-benchmark writes anything."""
         session = benchmark_session(self._config)
         if session is not None and report is not None and self._undo is None:
             self._report = report
@@ -47,7 +47,7 @@ class BenchmarkBridge:
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_benchmark_scale_unit(self, unit: str, benchmarks: Any) -> tuple[str, float] | None:
-        """Our own units, or thousandths of them: four decimals are shown."""
+        """Our units, or their thousandths for small figures, since four decimals are shown."""
         ours = unit_of(benchmarks)
         if ours is None:
             return None
@@ -57,12 +57,12 @@ class BenchmarkBridge:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        """Put the identity of our run beside the records."""
+        """Add the identity of our run to the JSON output."""
         if self._report is not None:
             output_json["gpuenergy"] = plain(self._report.run)
 
     def pytest_unconfigure(self) -> None:
-        """Leave pytest-benchmark as it was."""
+        """Undo the changes to pytest-benchmark."""
         if self._undo is not None:
             self._undo()
 
@@ -70,7 +70,7 @@ class BenchmarkBridge:
 def records(report: Report) -> Iterator[Record]:
     """Three records for each measurement with figures: time, energy, EDP.
 
-    pytest-benchmark compares what has the same full name: that of emulated figures says so.
+    pytest-benchmark compares records with the same full name, so emulated figures say so in theirs.
     """
     label = " (emulated)" if report.run.emulated else ""
     for m in report.measurements:
@@ -103,7 +103,7 @@ def records(report: Report) -> Iterator[Record]:
 
 
 def _values(m: Measurement, metric: Metric) -> list[float]:
-    """The metric of each trial; the figure itself without trials."""
+    """The metric of each trial, or the figure itself without trials."""
     if m.trials:
         return [getattr(trial, metric.field) for trial in m.trials]
     figure = m.figure(metric)

@@ -28,7 +28,7 @@ from pytest_gpuenergy.workloads.workload import ErrorBound, Workload, whole_flop
 
 
 class EnergyBenchmark:
-    """Measures what one item gives it, at the item's setpoint."""
+    """Measures one kernel or callable at the item's setpoint."""
 
     def __init__(
         self, item: pytest.Item, session: Session, setpoint: Setpoint | None, gate: GatePlugin
@@ -49,36 +49,36 @@ class EnergyBenchmark:
         label: str | None = None,
         flops: int = 0,
     ) -> Measurement:
-        """Verify, measure, record.
+        """Verify, measure and record a kernel or a callable.
 
         Args:
             subject: a `Kernel`, `TritonKernel` or `LibraryCall`, or a callable that launches work
                 on the current CUDA stream.
             args: the callable's arguments.
-            workload: what is computed; needed for a kernel. A callable's measurement is named
+            workload: what is computed; required for a kernel. A callable's measurement is named
                 after it, or else after the item.
-            reference: what the callable must return: an array on any device, a tuple, list or
-                dictionary of arrays, or a function that returns such when it is called with copies
-                of ``args``; unchecked when None. That of a kernel belongs to its workload.
-            bound: how far the callable may be off, as a fraction of the reference's norm and
-                largest element; default: the workload's bound, or 1e-5 without a workload.
-            label: the kernel's name in the report, by which runs are compared; default: ``k01``
-                from its rank, the entry point of its first launch or the callable's name, with the
-                ids of the item's parameters, see `item_label`.
-            flops: floating-point operations of one call of a callable that has no workload, for
-                GFLOP/s.
+            reference: the expected result of a callable: an array on any device, a tuple, list or
+                dictionary of arrays, or a function that returns one of these when called with
+                copies of ``args``. The result is unchecked when None. A kernel's reference belongs
+                to its workload.
+            bound: largest error of the callable's result, as a fraction of the reference's norm and
+                of its largest element; default: the workload's bound, or 1e-5 without a workload.
+            label: the kernel's name in the report, by which runs are compared. The default is
+                ``k01`` from its rank, or else the entry point of its first launch or the callable's
+                name, followed by the ids of the item's parameters; see `item_label`.
+            flops: floating-point operations per call of a callable without a workload, for GFLOP/s.
 
         Returns:
-            The measurement, which is on disk by then.
+            The measurement, which is already on disk.
 
         Raises:
-            InputError: a kernel without a workload or with a reference; a label, bound or number
-                of operations that is none; another item of the run with the same workload, label,
-                cap and cache state; or a second call: what one item measures is one measurement.
+            InputError: a kernel without a workload or with a reference; an invalid label, bound or
+                number of operations; another item of the run with the same workload, label, cap and
+                cache state; or a second call, since an item makes one measurement.
         """
         if self._used:
             raise InputError(
-                f"energy_benchmark was used already in {self._item.nodeid}: parametrize the test, "
+                f"energy_benchmark was already used in {self._item.nodeid}: parametrize the test, "
                 "so that each measurement is an item of its own."
             )
         self._used = True
@@ -116,7 +116,7 @@ class EnergyBenchmark:
             self._tell(measurement)
             self._judge(measurement)
             return measurement
-        # Out of the handler, or the report would show the sentence twice.
+        # Outside the handler, or the report would show the sentence twice.
         pytest.fail(problem, pytrace=False)
 
     def _default_label(
@@ -128,13 +128,13 @@ class EnergyBenchmark:
         return item_label(self._item, label, workload.name, self._setpoint)
 
     def _claim(self, named: Subject, workload: str) -> None:
-        """Refuse an item that could not be told apart from another one of the run."""
+        """Reject an item that could not be distinguished from another item of the run."""
         identity = named.identity(workload, self._session.options.cache)
         self._session.identities.claim(identity, named.node_id)
 
     def _kernel(self, kernel: AnyKernel, workload: Workload | None, named: Subject) -> Measurement:
         if workload is None:
-            raise InputError("energy_benchmark needs workload=... to prove a kernel right.")
+            raise InputError("energy_benchmark needs workload=... to verify a kernel.")
         if reason := self._session.device.refusal(kernel):
             pytest.skip(reason)
         if (folder := self._session.options.export_folder) is not None:
@@ -145,14 +145,14 @@ class EnergyBenchmark:
         ):
             self._session.recall_anchor(named, known, kernel, workload)
             self._judge(known)
-            pytest.skip(f"measured already in run {self._session.run_id}")
+            pytest.skip(f"already measured in run {self._session.run_id}")
         try:
             self._session.anchors.check(named)
             return self._session.harness.measure_kernel(kernel, workload, named)
-        except OSError as error:  # no room for a program, no more open files, a folder removed
+        except OSError as error:  # a full disk, too many open files, a folder removed
             raise DeviceError(
-                f"The operating system refuses what measuring takes ({error}): "
-                "make room, or raise its limits."
+                f"The operating system denies a resource that measuring needs ({error}): free some "
+                "space, or raise the limit."
             ) from None
 
     def _export(
@@ -182,13 +182,13 @@ class EnergyBenchmark:
         if self._session.options.cache != "hot":
             pytest.skip("a callable has its own buffers, which cannot rotate: its cache is hot")
         if self._session.options.export_folder is not None:
-            pytest.skip("a callable cannot be written to a folder")
+            pytest.skip("a callable cannot be exported")
         self._claim(named, info.name)
         from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 
         correctness, check = None, lambda _: None
         if reference is not None:
-            # At first, as the callable may change its arguments.
+            # Before measuring, because the callable may change its arguments.
             expected = expect(reference, args, bound)
             correctness = expected.check(function(*args))
             check = CallableCheck(expected, args)
@@ -233,12 +233,12 @@ def _check_arguments(
 ) -> None:
     if isinstance(subject, AnyKernel) and reference is not None:
         raise InputError(
-            "energy_benchmark has a kernel and reference=: a kernel's reference belongs to its "
-            "workload, such as compute in Contract(name, contract, compute)."
+            "energy_benchmark takes no reference= for a kernel: give it to the workload, such as "
+            "compute in Contract(name, contract, compute)."
         )
     if not isinstance(label, str | None):
-        raise InputError(f"energy_benchmark has the label {label!r}: give a text.")
+        raise InputError(f"energy_benchmark does not accept label={label!r}: give a string.")
     if not isinstance(bound, Real | ErrorBound | None):
         raise InputError(
-            f"energy_benchmark has the bound {bound!r}: give a number or an ErrorBound."
+            f"energy_benchmark does not accept bound={bound!r}: give a number or an ErrorBound."
         )

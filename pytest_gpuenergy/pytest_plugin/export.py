@@ -1,4 +1,4 @@
-"""``--gpuenergy-export``: what ``gpuenergy ab`` has to know of the run beside its kernels."""
+"""``--gpuenergy-export``: what ``gpuenergy ab`` must know of the run besides its kernels."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pytest_gpuenergy.support.errors import GpuEnergyError
 
 
 class ExportPlugin:
-    """Writes into ``folder`` that energy items were collected, and what failed the run."""
+    """Records in ``folder`` that energy items were collected, and what failed the run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Make the folder when there are energy items, whatever will come of them."""
+        """Create the folder when there are energy items, whether or not they succeed."""
         from pytest_gpuenergy.ab.exhibit import begin_export
 
         if any(map(measures_energy, session.items)):
-            with contextlib.suppress(GpuEnergyError):  # each item will say so
+            with contextlib.suppress(GpuEnergyError):  # each item will report it
                 begin_export(self._folder)
 
     def finish(self, problems: Sequence[str]) -> list[str]:
-        """Write down what failed the run as a whole; returns what went wrong meanwhile."""
+        """Write the problems that failed the run as a whole; returns problems of doing so."""
         from pytest_gpuenergy.ab.exhibit import export_problems
 
         try:

@@ -1,4 +1,4 @@
-"""The gate within a pytest run: each item is judged in its call phase, all are summed up."""
+"""The gate within a pytest run: judges each item in its call phase and summarizes all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.report.store import Report
 
 VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
-"""Names of JUnit properties, or how they end: ``edp_verdict``, ``edp_change``."""
+"""Names of JUnit properties, or their suffixes: ``edp_verdict``, ``edp_change``."""
 
 _BUDGET = "budget"
 _VERDICTS = {f"{name}{VERDICT}" for name in (*METRICS, _BUDGET)}
@@ -41,10 +41,10 @@ class EdpBudget:
 
     @classmethod
     def of(cls, mark: pytest.Mark) -> EdpBudget:
-        """From the marker.
+        """Read the marker's arguments.
 
         Raises:
-            InputError: an argument is unknown, missing or of the wrong kind.
+            InputError: an argument is unknown, missing or invalid.
         """
         unknown = [*map(repr, mark.args), *sorted({*mark.kwargs} - {"max_mj_ms", "rel"})]
         if unknown:
@@ -68,19 +68,19 @@ class EdpBudget:
 
 
 def measures_energy(item: pytest.Item) -> bool:
-    """Whether ``item`` is an energy item: one that has the fixture ``energy_benchmark``."""
+    """Whether ``item`` is an energy item, that is, uses the fixture ``energy_benchmark``."""
     return "energy_benchmark" in getattr(item, "fixturenames", ())
 
 
 class GatePlugin:
-    """Holds the baseline and judges by it; also a plugin of pytest, with hooks of its own."""
+    """Holds the baseline and judges measurements; also a pytest plugin with hooks."""
 
     def __init__(self, options: Options) -> None:
         """Read the baseline.
 
         Raises:
             ReportError: it cannot be read.
-            InputError: it cannot be compared with.
+            InputError: it is marked legacy.
         """
         self._settings: GateSettings = options.gate
         self._baseline: Baseline | None = None
@@ -97,7 +97,7 @@ class GatePlugin:
             self._baseline = Baseline(report, options.gate)
 
     def begin(self, run: RunInfo) -> None:
-        """See that ``run`` can be compared with the baseline.
+        """Check that ``run`` can be compared with the baseline.
 
         Raises:
             InputError: it cannot.
@@ -106,7 +106,7 @@ class GatePlugin:
             self._baseline.check(run)
 
     def baseline_for(self, run: RunInfo) -> Report | None:
-        """The baseline to show beside ``run``; None without one, and when they do not compare."""
+        """The baseline to show next to ``run``; None without one or if they cannot be compared."""
         try:
             self.begin(run)
         except InputError:
@@ -114,7 +114,7 @@ class GatePlugin:
         return None if self._baseline is None else self._baseline.report
 
     def judge(self, item: pytest.Item, measurement: Measurement, run: RunInfo) -> str:
-        """Judge a measurement with figures; what fails the item, or an empty text."""
+        """Judge a measurement with figures; returns what fails the item, or an empty string."""
         problems = [*self._judge_budget(item, measurement)]
         if self._baseline is not None:
             result = self._baseline.judge(measurement, run, self._comparisons)
@@ -122,25 +122,25 @@ class GatePlugin:
         return "\n".join(map(printable, problems))
 
     def review(self, measurements: Sequence[Measurement]) -> list[str]:
-        """See at the end whether anything was judged, and what a drift found later makes doubtful.
+        """Check at the end that something was judged, and find verdicts that drift makes doubtful.
 
         Returns:
-            What fails the run.
+            The problems that fail the run.
         """
         from pytest_gpuenergy.record.anchor import DRIFT
 
         judged = any(verdict for _, verdict, _ in self._told)
         if self._baseline is not None and self._settings.enforced and self._told and not judged:
             return [
-                f"Nothing of this run is in run {self._baseline.run.run_id}, its baseline, so that "
-                "nothing was judged: give another baseline, or gpuenergy baseline update."
+                f"Nothing was judged, because the baseline, run {self._baseline.run.run_id}, has "
+                "none of this run's items: give another one, or use gpuenergy baseline update."
             ]
         sure = {node for node, verdict, _ in self._told if verdict and verdict != "AMBIGUOUS"}
         count = sum(m.node_id in sure and DRIFT in m.validity for m in measurements)
         if count:
             self._overtaken = (
-                f"{count} verdicts were passed before drift was found: gpuenergy compare judges "
-                "anew, by the flags."
+                f"{count} verdicts were given before drift was found: gpuenergy compare judges "
+                "again with the flags."
             )
         return [self._overtaken] if count and self._settings.strict else []
 
@@ -167,12 +167,12 @@ class GatePlugin:
             raise pytest.UsageError("\n".join(self._unusable.values()))
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Refuse an unusable marker where the run cannot be: in a worker of pytest-xdist."""
+        """Fail items with an invalid marker in a pytest-xdist worker, which cannot end the run."""
         if problem := self._unusable.get(item.nodeid):
             pytest.fail(problem, pytrace=False)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Remember the verdicts; with pytest-xdist they come from its workers."""
+        """Collect the verdicts; with pytest-xdist they come from the workers."""
         if report.when != "call":
             return
         if report.failed:
@@ -186,13 +186,13 @@ class GatePlugin:
                 self._told.append((report.nodeid, str(value), str(words)))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Every verdict that is not SAME, and how many there are of which."""
+        """Show every verdict that is not SAME, and the count of each."""
         show_section(terminalreporter, "gpuenergy gate", self._summary())
         for line in self._annotations():
             terminalreporter.write_line(line)
 
     def _annotations(self) -> Iterator[str]:
-        """In GitHub Actions, an error for each verdict that failed its item."""
+        """In GitHub Actions, an error annotation for each verdict that failed its item."""
         from pytest_gpuenergy.gate.annotations import limited, wanted
 
         if wanted():
@@ -217,7 +217,7 @@ class GatePlugin:
         notable = [f"{node}: {words}" for node, verdict, words in self._told if verdict != "SAME"]
         yield from notable[:_LINES_SHOWN]
         if len(notable) > _LINES_SHOWN:
-            yield f"{len(notable) - _LINES_SHOWN} more are in the items' reports"
+            yield f"{len(notable) - _LINES_SHOWN} more in the items' reports"
         verdicts = [Verdict(verdict) for _, verdict, _ in self._told if verdict]
         missing = len(self._told) - len(verdicts)
         yield tally(verdicts) + (f", {missing} not in the baseline" if missing else "")

@@ -1,4 +1,4 @@
-"""What the terminal says before the first item."""
+"""The terminal's header lines, shown before the first item."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_gpuenergy.support.errors import GpuEnergyError, SetpointError
 
 
 def header_lines(session: Session) -> list[str]:
-    """The device, its driver and limits, the energy source; loudly when it is emulated."""
+    """The device, its driver, the energy source and the power caps."""
     try:
         return list(_lines(session))
     except (GpuEnergyError, session.device.nvml.NVMLError) as error:
@@ -21,10 +21,8 @@ def header_lines(session: Session) -> list[str]:
 
 
 def emulated_line(name: str) -> str:
-    """What a run on the emulated GPU ``name`` says loudly."""
-    return (
-        f"EMULATED {name}: results are checked for real, time and energy are recorded or modelled"
-    )
+    """The warning that a run uses the emulated GPU ``name``."""
+    return f"EMULATED {name}: results are verified, time and energy are recorded or modelled"
 
 
 def _lines(session: Session) -> Iterator[str]:
@@ -46,7 +44,7 @@ def _lines(session: Session) -> Iterator[str]:
 
 
 def _setpoint_lines(session: Session) -> Iterator[str]:
-    """Which caps cannot be set; for a real GPU, who sets the others and whether they would last."""
+    """Caps that cannot be set; on a real GPU also how caps are set and whether they persist."""
     device, writer = session.device, _writer(session)
     if not (device.emulated or isinstance(writer, str)):
         yield f"gpuenergy: power limits are set through {writer.name}"
@@ -59,13 +57,13 @@ def _setpoint_lines(session: Session) -> Iterator[str]:
         yield f"gpuenergy: {what} {_listed(setpoints)} cannot be set: {reason}"
     if not device.emulated and not _persistent(device):
         yield (
-            "gpuenergy: persistence mode is off, so that a power limit is lost whenever the driver "
+            "gpuenergy: persistence mode is off, so power limits are lost whenever the driver "
             "unloads: sudo nvidia-smi -pm 1"
         )
 
 
 def _writer(session: Session) -> SettingsWriter | str:
-    """Who sets power limits, or why nobody may."""
+    """The writer of power limits, or why there is none."""
     try:
         return session.settings_writer()
     except SetpointError as error:
@@ -73,7 +71,7 @@ def _writer(session: Session) -> SettingsWriter | str:
 
 
 def _refusal(setpoint: Setpoint, writer: SettingsWriter | str) -> str:
-    """Why the card cannot be set so, as far as known without writing; empty when it can."""
+    """Why ``setpoint`` cannot be set, as far as known without writing; empty if it can."""
     if setpoint == CURRENT:
         return ""
     if setpoint.unavailable:
@@ -88,7 +86,7 @@ def _refusal(setpoint: Setpoint, writer: SettingsWriter | str) -> str:
 
 
 def _persistent(device: Device) -> bool:
-    """Whether persistence mode is on, or not supported: then nothing can be done about it."""
+    """Whether persistence mode is on, or not supported, in which case there is no remedy."""
     try:
         return bool(device.nvml.nvmlDeviceGetPersistenceMode(device.handle))
     except device.nvml.NVMLError:

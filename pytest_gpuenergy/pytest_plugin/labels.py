@@ -1,4 +1,4 @@
-"""Labels of kernels in reports, which identify a measurement with workload, setpoint and cache."""
+"""Labels of kernels, part of a measurement's identity with workload, setpoint and cache state."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def kernel_label(subject: AnyKernel | Callable[..., Any]) -> str:
-    """``k01`` from a kernel's rank, or else its function's name; a callable's name.
+    """``k01`` from a kernel's rank, or else its function's name; for a callable, its name.
 
-    Not the hash: the next version of the kernel must be found under the same name.
+    Not the hash, because the next version of the kernel must have the same label.
     """
     if not isinstance(subject, AnyKernel):
         return str(getattr(subject, "__name__", "callable"))
@@ -25,27 +25,26 @@ def kernel_label(subject: AnyKernel | Callable[..., Any]) -> str:
 
 
 def item_label(item: pytest.Item, label: str, workload: str, setpoint: Setpoint) -> str:
-    """``label`` and the ids of the item's parameters: ``scale-64`` of ``test_scale[64-450W]``.
+    """``label`` and the ids of the item's parameters: ``scale-64`` for ``test_scale[64-450W]``.
 
-    What the measurement says anyway is left out of the ids: the power cap, the workload's name and
-    ``label`` itself. So an item ``test_conv2d[case1-k01-450W]`` of the workload ``case1`` whose
-    kernel is ``k01`` has the label ``k01``.
+    Ids that the measurement already contains are omitted: the power cap, the workload's name and
+    ``label`` itself. The item ``test_conv2d[case1-k01-450W]`` of the workload ``case1`` whose
+    kernel is ``k01`` therefore has the label ``k01``.
     """
     callspec = getattr(item, "callspec", None)
     if callspec is None:
         return label
     ids = callspec.id
     if {"powercap", POWERCAP_FIXTURE} & callspec.params.keys():
-        ids = _without(
-            ids, setpoint.label, last=True
-        )  # it is the last parameter, unless set by hand
+        # The cap is the last parameter, unless the test parametrizes it itself.
+        ids = _without(ids, setpoint.label, last=True)
     for known in (workload, label):
         ids = _without(ids, known)
     return f"{label}-{ids}" if ids else label
 
 
 def _without(ids: str, part: str, *, last: bool = False) -> str:
-    """``ids`` without its first or last ``part`` between dashes."""
+    """``ids`` without the first (or ``last``) ``part`` between dashes."""
     dashed = f"-{ids}-"
     at = dashed.rfind(f"-{part}-") if last else dashed.find(f"-{part}-")
     return ids if at < 0 else f"{dashed[:at]}{dashed[at + len(part) + 1 :]}"[1:-1]

@@ -1,6 +1,7 @@
-"""The options, as pytest is told of them: standard library and pytest only.
+"""The table of command-line and ini options.
 
-Every pytest run reads this table, in projects that never measure anything too.
+Every pytest run imports this module, even in projects that never measure anything, so it needs only
+the standard library and pytest.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ ANCHOR_S = 300.0
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the command line and its ini twin.
+    """A command-line option and the ini option of the same name.
 
     Attributes:
-        name: with its two dashes.
-        help: begins with a capital letter and ends without a period.
-        metavar: of its value.
-        default: what the ini option is when nobody sets it.
+        name: the option with its two dashes.
+        help: starts with a capital letter and ends without a period.
+        metavar: placeholder for its value.
+        default: default of the ini option.
         flag: whether it takes no value.
         append: whether it may be repeated.
     """
@@ -37,17 +38,17 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Its name in the configuration and in the ini file."""
+        """The option's name in pytest's configuration and in the ini file."""
         return self.name.lstrip("-").replace("-", "_")
 
     def is_set(self, config: pytest.Config) -> bool:
-        """Whether the command line or the ini file says something of it."""
+        """Whether the command line or the ini file sets it."""
         return (
             config.getoption(self.key) is not None or config.getini(self.key) != self._ini_default
         )
 
     def add(self, parser: pytest.Parser, group: pytest.OptionGroup) -> None:
-        """Have pytest understand it."""
+        """Register it with pytest."""
         keywords: dict[str, Any] = {} if self.metavar is None else {"metavar": self.metavar}
         if self.flag or self.append:
             keywords["action"] = "store_true" if self.flag else "append"
@@ -70,26 +71,30 @@ OPTIONS = (
     Option(
         "--powercap",
         "Power caps to measure under, comma-separated: 1 to 5 (index into the GPU's table, "
-        "1 = lowest), watts such as 300W, all, or current (touch nothing). Default: current on "
-        "a real GPU, all on the emulated one",
+        "1 = lowest), watts such as 300W, all, or current (leave the card as it is). Default: "
+        "current on a real GPU, all on the emulated one",
         metavar="LIST",
     ),
     Option(
         "--strict-powercap",
-        "Fail, rather than skip, items whose power cap cannot be set",
+        "Fail items whose power cap cannot be set, instead of skipping them",
         flag=True,
     ),
     Option("--gpuenergy-json", "Write the report to this file as JSON", metavar="PATH"),
     Option("--gpuenergy-csv", "Write the classic CSV tree to this folder", metavar="DIR"),
-    Option("--gpuenergy-html", "Write the report to this file as one HTML page", metavar="PATH"),
+    Option(
+        "--gpuenergy-html",
+        "Write the report to this file as a self-contained HTML page",
+        metavar="PATH",
+    ),
     Option(
         "--gpuenergy-durations",
-        "Show where the wall time went: compiling, verifying, loading, heating up, measuring",
+        "Show where the wall time was spent: compiling, verifying, loading, heating up, measuring",
         flag=True,
     ),
     Option(
         "--gpuenergy-resume",
-        "Continue the last run: skip items that it measured without a flag",
+        "Continue the last run: skip items that were measured without a flag",
         flag=True,
     ),
     Option(
@@ -100,42 +105,40 @@ OPTIONS = (
     ),
     Option(
         "--gpuenergy-lock-wait",
-        "Seconds to wait for a GPU that another run uses, before giving up (default: "
+        "Seconds to wait for a GPU that another run is using, before giving up (default: "
         f"{LOCK_WAIT_S:g})",
         metavar="S",
         default=f"{LOCK_WAIT_S:g}",
     ),
     Option(
         "--gpuenergy-cache",
-        "State of the L2 cache when a launch begins: hot (launches share their buffers; the "
-        "default) or cold (buffers rotate through more than the L2)",
+        "State of the L2 cache at each launch: hot (launches share their buffers; the default) or "
+        "cold (buffers rotate through more than the L2)",
         metavar="STATE",
         default="hot",
     ),
     Option(
         "--gpuenergy-order",
-        "Order of items with several power caps or kernels: interleaved (so that the card's "
-        "warming up is spread evenly over both; the default) or file (as they are written)",
+        "Order of items with several power caps or kernels: interleaved (spreads the warming of "
+        "the card evenly over both; the default) or file (as written)",
         metavar="ORDER",
         default="interleaved",
     ),
     Option(
         "--gpuenergy-anchor",
-        "Seconds from one measurement of an anchor kernel to the next, in runs that last that "
-        "long: what has drifted is flagged; 0 for none (default: "
-        f"{ANCHOR_S:g})",
+        "Seconds between measurements of an anchor kernel, by which long runs detect and flag "
+        f"drift; 0 disables them (default: {ANCHOR_S:g})",
         metavar="S",
         default=f"{ANCHOR_S:g}",
     ),
     Option(
         "--gpuenergy-export",
-        "Write the kernels and their inputs to this folder once they are proved right, and measure "
-        "nothing",
+        "Write verified kernels and their inputs to this folder, and measure nothing",
         metavar="DIR",
     ),
     Option(
         "--gpuenergy-compare",
-        "Judge what is measured by this run: a JSON report, a run folder or a run id",
+        "Compare the measurements with this run: a JSON report, a run folder or a run id",
         metavar="BASELINE",
     ),
     Option(
@@ -147,7 +150,7 @@ OPTIONS = (
     ),
     Option(
         "--gpuenergy-strict",
-        "Fail also items whose verdict is AMBIGUOUS, or that the baseline lacks",
+        "Also fail items whose verdict is AMBIGUOUS or that are missing from the baseline",
         flag=True,
     ),
     Option(
@@ -158,7 +161,8 @@ OPTIONS = (
     ),
     Option(
         "--gpuenergy-allow",
-        "Differences from the baseline that do not make every verdict AMBIGUOUS: board, driver",
+        "Differences from the baseline to accept, which otherwise make every verdict AMBIGUOUS: "
+        "board, driver",
         metavar="LIST",
     ),
 )
@@ -172,11 +176,11 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def any_option_is_set(config: pytest.Config) -> bool:
-    """Whether the command line or the ini file says anything of measuring energy."""
+    """Whether the command line or the ini file sets one of our options."""
     return any(option.is_set(config) for option in OPTIONS)
 
 
 def named_device(config: pytest.Config) -> str | None:
-    """What the command line says of ``--gpu-device``, or else the ini file; None: nothing."""
+    """``--gpu-device`` from the command line or else the ini file; None when neither sets it."""
     given = config.getoption("gpu_device")
     return (config.getini("gpu_device") or None) if given is None else str(given)

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for. Paths are absolute."""
+    """The options' values; paths are absolute."""
 
     device: str
     powercap: str | None
@@ -48,10 +48,10 @@ class Options:
 
     @classmethod
     def from_pytest_config(cls, config: pytest.Config) -> Options:
-        """Read the command line, then the ini file.
+        """Read the options from the command line, or else from the ini file.
 
         Raises:
-            InputError: a value is not understood.
+            InputError: a value is invalid.
         """
         device = named_device(config)
         device = "auto" if device is None else device
@@ -80,7 +80,7 @@ class Options:
         )
 
     def described(self) -> dict[str, str]:
-        """What is worth keeping in the report."""
+        """The options that the report records."""
         return {
             "gpu-device": self.device,
             "powercap": self.powercap or "default",
@@ -105,9 +105,9 @@ def _powercap(config: pytest.Config) -> str | None:
 
 
 def _path(config: pytest.Config, name: str) -> Path | None:
-    """Relative to where pytest was started, or to the ini file that gives it."""
+    """The path, relative to the working directory or to the ini file that sets it."""
     if (given := config.getoption(name)) is not None:
-        if not given:  # such as an unset variable of a CI job
+        if not given:  # such as an unset variable in a CI job
             raise InputError(f"{_option(name)} is empty: give a path, or leave it out.")
         return config.invocation_params.dir / str(given)
     stated = str(config.getini(name))

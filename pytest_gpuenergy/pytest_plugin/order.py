@@ -1,4 +1,4 @@
-"""The order of items, so that a card that warms up favours no setpoint and no kernel."""
+"""Orders items so that the warming of the card favours no setpoint and no kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 
 class Place(NamedTuple):
-    """Where an item stands: only items of one ``group``, side by side, change places."""
+    """An item's place; only adjacent items of the same ``group`` are reordered."""
 
     group: Hashable
     kernel: Hashable
@@ -18,17 +18,17 @@ class Place(NamedTuple):
 
 
 def interleave(items: Sequence[_T], place: Callable[[_T], Place | None]) -> list[_T]:
-    """``items`` with setpoints and kernels of each group mixed; a function of their order alone.
+    """Interleave the setpoints and kernels of each group, deterministically.
 
-    A group is a table of kernels and setpoints, gone through in as many rounds as there are
-    setpoints. Each round has every kernel once, forwards and backwards in turn. From round to round
-    a kernel's setpoint steps along the sequence first, last, second, last but one and so on of how
-    they were written; kernels start at places of that sequence that are spread over it. So every
-    stretch of the run has about as many items of each setpoint and of each kernel as any other.
+    A group is a table of kernels and setpoints. It is traversed in as many rounds as there are
+    setpoints. Each round has every kernel once, alternately forwards and backwards. From one round
+    to the next, a kernel advances by one in the sequence of setpoints first, last, second, second
+    to last, and so on; the kernels start at places spread over that sequence. Each setpoint and
+    each kernel is therefore spread about evenly over the run.
 
     Args:
-        items: in the order in which they were written.
-        place: of an item; None for one that stays where it is.
+        items: the items as written.
+        place: returns an item's place; None for an item that stays where it is.
     """
     ordered: list[_T] = []
     for group, members in groupby(items, key=lambda item: _group(place(item))):

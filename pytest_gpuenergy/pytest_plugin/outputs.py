@@ -1,4 +1,4 @@
-"""What a run leaves behind: the views on disk and the summary in the terminal."""
+"""The output of a run: views on disk and the summary in the terminal."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from pytest_gpuenergy.support.errors import GpuEnergyError
 
 
 def check_outputs(options: Options) -> None:
-    """See that the views can be written later, and that each has a place of its own.
+    """Check that the views can be written later, each to a path of its own.
 
     Raises:
-        InputError: two have the same, or one has that of the baseline or of what was measured.
-        ReportError: one cannot be written.
+        InputError: a view would overwrite another one, the baseline or a run's measurements.
+        ReportError: a view cannot be written.
     """
     asked = (
         ("json", options.json_path, False),
@@ -49,11 +49,11 @@ def check_outputs(options: Options) -> None:
 
 
 def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | None]) -> list[str]:
-    """Write the views into the run folder and wherever else was asked; returns what went wrong.
+    """Write the views to the run folder and the requested paths; returns the problems.
 
     Args:
-        session: what was measured, and where to write it.
-        baseline_for: gives the report that the HTML page sets beside a run's, or None.
+        session: the session, which has the measurements and the options.
+        baseline_for: returns the report that the HTML page shows next to a run's, or None.
     """
     try:
         report = session.outcome
@@ -65,7 +65,7 @@ def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | N
     json_paths = {folder / "report.json", session.options.json_path} - {None}
     csv_folders = {folder / "csv", session.options.csv_folder} - {None}
     html_paths = {session.options.html_path} - {None}
-    problems = shared_identities(report.measurements)[:1]  # workers of pytest-xdist find none
+    problems = shared_identities(report.measurements)[:1]  # each worker checked only its own items
     for write, targets in (
         (write_json, json_paths),
         (write_classic_csv, csv_folders),
@@ -76,23 +76,22 @@ def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | N
             try:
                 write(report, target)
             except GpuEnergyError as error:
-                problems.append(f"{error} What was measured is in {folder}.")
+                problems.append(f"{error} The measurements are in {folder}.")
     return problems
 
 
 def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
     """A table per workload and cap, the best of each workload, and where the report is.
 
-    Below zero, ``verbosity`` leaves the tables per cap out. When nothing was measured there is
-    nothing to say.
+    With ``verbosity`` below zero, the tables per cap are omitted. Empty when nothing was measured.
     """
     try:
         report = session.outcome
     except GpuEnergyError:
-        return  # which `write_outputs` has told
+        return  # `write_outputs` has reported it
     if report is None or not report.measurements:
         return
-    if report.run.emulated and not session.opened:  # pytest-xdist shows no header of its workers
+    if report.run.emulated and not session.opened:  # pytest-xdist hides its workers' headers
         yield emulated_line(report.run.gpu_name)
     if verbosity >= 0:
         yield from summary(report.measurements, emulated=report.run.emulated)
@@ -104,9 +103,9 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
         yield f"{flagged} of {len(report.measurements)} measurements are flagged (see validity)"
     yield from anchor_lines(report.measurements, report.anchors, emulated=report.run.emulated)
     for sentence in session.restored:
-        yield f"left behind by a run that was killed: {sentence}"
+        yield f"restored after a killed run: {sentence}"
     if idle := idle_caps(report.measurements):
-        yield f"caps that changed nothing (no kernel was held back): {', '.join(idle)}"
+        yield f"caps without effect (no kernel was held back): {', '.join(idle)}"
     options = session.options
     folder = options.root / HOME / "runs" / session.run_id
     written = {

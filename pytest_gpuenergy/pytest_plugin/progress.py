@@ -1,4 +1,4 @@
-"""Says now and then how far a long run is, and how long it will still take."""
+"""Shows the progress of a long run and the remaining time at intervals."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pytest_gpuenergy.report.durations import span
 
 INTERVAL_S = 30.0
 CI_INTERVAL_S = 300.0
-"""The log of a CI job is read afterwards, and need not be told so often."""
+"""CI logs are read afterwards and need fewer lines."""
 
 
 class Progress:
-    """Counts finished items and tells the time left, at most once an interval.
+    """Counts finished items and estimates the remaining time, at most once per interval.
 
     Args:
-        interval_s: least time between two lines.
-        clock: seconds.
+        interval_s: minimum time between two lines.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, interval_s: float, clock: Callable[[], float] = monotonic) -> None:
@@ -31,10 +31,10 @@ class Progress:
         self._finished = self._worked = 0
 
     def finish(self, total: int, *, skipped: bool) -> str | None:
-        """Count an item of ``total``; the line to show, when it is time for one.
+        """Count one of ``total`` items; returns the line to show, if one is due.
 
-        What was skipped took no time, so the time left is judged by the other items: by those after
-        the first, which has waited for compilers, as soon as there are any.
+        Skipped items take no time, so the estimate is based on the others, and as soon as possible
+        on those after the first, which had to wait for compilers.
         """
         self._finished += 1
         self._worked += not skipped
@@ -53,7 +53,7 @@ class Progress:
 
 
 class ProgressPlugin:
-    """Shows `Progress` in the terminal, from the first item of ours on."""
+    """Shows `Progress` in the terminal, starting with the first item of ours."""
 
     def __init__(self, config: pytest.Config, is_ours: Callable[[pytest.TestReport], bool]) -> None:
         self._config = config
@@ -62,11 +62,11 @@ class ProgressPlugin:
         self._ours = self._skipped = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count an item when its last phase is over."""
+        """Count an item after its last phase."""
         self._ours = self._ours or self._is_ours(report)
         self._skipped = report.skipped or (self._skipped and report.when != "setup")
         plugins = self._config.pluginmanager
-        # It knows how many items there are, under pytest-xdist too.
+        # It knows the number of items, even under pytest-xdist.
         session: pytest.Session | None = plugins.get_plugin("session")
         if report.when != "teardown" or session is None:
             return

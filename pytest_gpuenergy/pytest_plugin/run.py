@@ -1,4 +1,4 @@
-"""What a pytest process does once an option or an item of ours is there."""
+"""The plugin that is loaded once one of our options is set or one of our items is collected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BRIDGE, EXPORT = "gpuenergy-benchmark", "gpuenergy-export"
 
 
 class RunPlugin:
-    """Holds what measures and judges, and pytest's hooks around it.
+    """Connects pytest's hooks to the objects that measure, judge and report.
 
     Attributes:
         session: the device, its lease and the run folder.
@@ -47,10 +47,10 @@ class RunPlugin:
 
     @classmethod
     def of(cls, config: pytest.Config) -> RunPlugin:
-        """Read the options, refuse what cannot work before anything is measured, load helpers.
+        """Read the options, reject invalid ones before anything is measured, register helpers.
 
         Raises:
-            pytest.UsageError: an option cannot work.
+            pytest.UsageError: an option is invalid.
         """
         is_worker = hasattr(config, "workerinput")
         try:
@@ -74,10 +74,10 @@ class RunPlugin:
         return cls(config, session, gate, setpoints)
 
     def parametrize_setpoints(self, metafunc: pytest.Metafunc) -> None:
-        """One item per setpoint.
+        """Make one item per setpoint.
 
         Raises:
-            pytest.Collector.CollectError: the setpoints cannot be told.
+            pytest.Collector.CollectError: the setpoints cannot be determined.
         """
         try:
             setpoints = self.session.resolve_setpoints()
@@ -87,7 +87,7 @@ class RunPlugin:
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
 
     def claim_device(self) -> Device:
-        """The device, claimed for this run; otherwise the run ends with one sentence."""
+        """The device, claimed for this run; ends the run with an error message if that fails."""
         problem, usage = "", False
         try:
             self.session.begin()
@@ -100,7 +100,7 @@ class RunPlugin:
         return self.session.device
 
     def apply_setpoint(self, item: pytest.Item, setpoint: Setpoint | None) -> Setpoint:
-        """Set the card to ``setpoint`` (None: as it is), or skip or fail the item."""
+        """Set the card to ``setpoint`` (None: leave it as it is), or skip or fail the item."""
         setpoint = CURRENT if setpoint is None else setpoint
         session = self.session
         words = session.words_for(setpoint)
@@ -124,12 +124,12 @@ class RunPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Mix the items of each test that runs at several setpoints or with several kernels."""
+        """Interleave the items of each test that has several setpoints or kernels."""
         if self.session.options.order != "file":
             items[:] = interleave(items, _place)
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> list[str]:
-        """Say where kernels will run, once an item has asked."""
+        """Show the device and its power caps, if an item needs them."""
         if not self.session.opened or not items:
             return []
         return list(map(printable, header_lines(self.session)))
@@ -152,7 +152,7 @@ class RunPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-benchmark writes
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Put the card back, then write the views; measurements are on disk already."""
+        """Restore the card, then write the views; measurements are already on disk."""
         config, ours = self._config, self.session
         problems: list[str] = []
         ended_early = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
@@ -170,7 +170,7 @@ class RunPlugin:
             except KeyboardInterrupt:
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
         if workers is None:
-            # Its exit status reaches nobody. The attribute is pytest-xdist's.
+            # A worker's exit status is ignored. pytest-xdist adds the attribute.
             config.workeroutput[PROBLEMS] = problems  # type: ignore[attr-defined]
         else:
             problems += workers.problems
@@ -185,18 +185,18 @@ class RunPlugin:
         return (yield)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """The table per workload and cap, where the report is, and caps that could not be set."""
+        """Show the summary, the caps that could not be set, and errors."""
         lines = summary_lines(self.session, self._config.get_verbosity())
         show_section(terminalreporter, "gpuenergy", [*lines, *self._setpoints.summary_lines()])
         if self._problem:
             terminalreporter.write_line(printable(f"gpuenergy: error: {self._problem}"), red=True)
 
     def pytest_unconfigure(self) -> None:
-        """Put the card back when the session ended before it began."""
+        """Restore the card if the session ended before it started."""
         self.session.close()
 
     def _tell_others(self) -> list[str]:
-        """Hand the measurements to the gate and to pytest-benchmark; returns what went wrong."""
+        """Pass the measurements to the gate and to pytest-benchmark; returns the problems."""
         bridge = self._config.pluginmanager.get_plugin(BRIDGE)
         try:
             report = self.session.outcome
@@ -207,15 +207,15 @@ class RunPlugin:
         return self.gate.review(report.measurements if report else ())
 
     def _give_up(self, problem: str, *, usage: bool = False) -> NoReturn:
-        """End the run: no item could do any better. ``usage``: it is what was asked for."""
-        if hasattr(self._config, "workerinput"):  # pytest-xdist takes a worker's exit for a crash
+        """End the run, because every item would fail; ``usage``: because of an invalid option."""
+        if hasattr(self._config, "workerinput"):  # pytest-xdist treats a worker's exit as a crash
             pytest.fail(problem, pytrace=False)
         code = pytest.ExitCode.USAGE_ERROR if usage else pytest.ExitCode.TESTS_FAILED
         pytest.exit(f"error: {problem}", returncode=code)
 
 
 def has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:
-    """Whether a report is of an item that was measured."""
+    """Whether a report belongs to an item that was measured."""
     return any(name == FIGURES for name, _ in report.user_properties)
 
 
@@ -226,7 +226,7 @@ def _workers(config: pytest.Config) -> WorkerPlugin:
 
 
 def _run_id(config: pytest.Config, options: Options) -> str:
-    """The controller's for a worker, the last run's when it is resumed, otherwise a new one."""
+    """The run id: a worker's comes from its controller, a resumed run keeps its own."""
     given = getattr(config, "workerinput", {}).get(RUN_ID)
     if given is not None:
         return str(given)
@@ -238,7 +238,7 @@ def _run_id(config: pytest.Config, options: Options) -> str:
 
 
 def _register_listeners(config: pytest.Config) -> None:
-    """What shows or passes on measurements as they come."""
+    """Register the plugins that show or pass on measurements."""
     plugins = config.pluginmanager
     if config.get_verbosity() >= 0:
         plugins.register(ProgressPlugin(config, has_figures), "gpuenergy-progress")
@@ -249,7 +249,7 @@ def _register_listeners(config: pytest.Config) -> None:
 
 
 def _place(item: pytest.Item) -> Place | None:
-    # Parameters are told apart by identity: their values may be large, or not comparable.
+    # Parameters are distinguished by identity: their values may be large or not comparable.
     values = dict(item.callspec.params) if hasattr(item, "callspec") else {}
     if POWERCAP_FIXTURE not in values:
         return None

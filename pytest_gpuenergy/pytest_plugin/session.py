@@ -1,4 +1,4 @@
-"""What one pytest process holds while it measures: device, lock, lease, run folder."""
+"""The resources of a pytest process that measures: device, lock, lease and run folder."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 
 class Session:
-    """Opens things only when an item needs them, and puts everything back in `close`.
+    """Opens resources only when an item needs them, and restores everything in `close`.
 
     Attributes:
-        setpoints: to measure at.
-        run: the run's identity, once it has begun.
-        restored: what was done about power limits that runs which died had left behind.
-        identities: of the items, by which they are found in other runs.
+        setpoints: the setpoints to measure at.
+        run: the run's identity, once the run has started.
+        restored: sentences about power limits that were restored after killed runs.
+        identities: the items' identities, by which other runs refer to them.
     """
 
     def __init__(self, options: Options, run_id: str) -> None:
@@ -61,10 +61,10 @@ class Session:
 
     @property
     def device(self) -> Device:
-        """The device, found at first use.
+        """The device, opened at first use.
 
         Raises:
-            InputError, DeviceError: there is none that can be used.
+            InputError, DeviceError: no usable device was found.
         """
         if self._device is None:
             options = self.options
@@ -74,11 +74,11 @@ class Session:
 
     @property
     def opened(self) -> bool:
-        """Whether an item has asked for the device."""
+        """Whether the device has been opened."""
         return self._device is not None
 
     def resolve_setpoints(self) -> list[Setpoint]:
-        """Those to measure at; a table value that the card cannot take is among them."""
+        """The setpoints to measure at, including table values that the card does not support."""
         if not self.setpoints:
             text = self.options.powercap or ("all" if self.device.emulated else "current")
             self._named = NamedSetpoints.of(self.device, text, self.options.root)
@@ -90,20 +90,20 @@ class Session:
         return self._named.words_for(setpoint)
 
     def settings_writer(self) -> SettingsWriter:
-        """Who writes the card's settings, chosen once.
+        """The writer of the card's settings, chosen once.
 
         Raises:
-            SetpointError: nobody may.
+            SetpointError: none is permitted.
         """
         if self._writer is None:
             self._writer = choose_writer(self.device)
         return self._writer
 
     def begin(self) -> None:
-        """Take the GPU and open the run folder; done once, at the first item.
+        """Claim the GPU and open the run folder, once, at the first item.
 
         Raises:
-            DeviceError: somebody else has the GPU, or it does not work.
+            DeviceError: another run is using the GPU, or it does not work.
             ReportError: the run folder cannot be written.
         """
         if self._harness is not None:
@@ -112,9 +112,9 @@ class Session:
         if device.emulated:
             from pytest_gpuenergy.devices.emulated.toolchain import find_compiler
 
-            find_compiler()  # without one every item would fail alike
+            find_compiler()  # without a compiler, every item would fail the same way
         options = self.options
-        # Workers of one run that share a GPU use it one after the other, however long that takes.
+        # Workers of one run that share a GPU take turns, however long that takes.
         self._station = station = Station(
             device, lock_wait_s=options.lock_wait_s, group=self.run_id, writer=self._writer
         )
@@ -138,11 +138,11 @@ class Session:
     def apply(self, setpoint: Setpoint) -> Setpoint:
         """Set the card to ``setpoint`` and return what it enforces.
 
-        An export only verifies kernels, for which no setting matters: it writes nothing, and only
-        makes sure that the card could be set so.
+        An export only verifies kernels, which no setting affects: it writes nothing to the card and
+        only checks that ``setpoint`` could be set.
 
         Raises:
-            SetpointError: the card cannot be set so.
+            SetpointError: ``setpoint`` cannot be set.
         """
         self.begin()
         assert self._station is not None
@@ -152,7 +152,7 @@ class Session:
         return self._station.apply(setpoint)
 
     def enforced(self) -> Setpoint:
-        """What the card enforces now of what was applied."""
+        """The setpoint that the card currently enforces."""
         return UNKNOWN if self._exports else enforced_setpoint(self.device)
 
     @property
@@ -160,20 +160,20 @@ class Session:
         return self.options.export_folder is not None
 
     def answers(self) -> bool:
-        """Whether the card is there at all, rather than only refuse a setpoint."""
+        """Whether the card responds at all, as opposed to only rejecting a setpoint."""
         return answers(self.device)
 
     def expect_termination(self) -> None:
-        """From now on SIGTERM and SIGHUP end the run as Ctrl-C does."""
+        """Make SIGTERM and SIGHUP end the run as Ctrl-C does, until `close`."""
         self._exit.enter_context(termination_as_interrupt())
 
     def judge_setpoint(self) -> tuple[str, ...]:
-        """Doubts about the settings at which an item was measured."""
+        """Validity flags for the settings under which an item was measured."""
         return () if self._station is None else self._station.judge_setpoint()
 
     @property
     def harness(self) -> Harness:
-        """The means to measure.
+        """The harness that measures.
 
         Raises:
             DeviceError, ReportError: as `begin`.
@@ -196,7 +196,7 @@ class Session:
     def recall_anchor(
         self, subject: Subject, known: Measurement, kernel: AnyKernel, workload: Workload
     ) -> None:
-        """Tell the anchors of an item of the run being resumed."""
+        """Inform the anchor watch about an item measured before the run was resumed."""
         assert self._earlier is not None
         self.anchors.recall(subject, known, kernel, workload, self._earlier)
 
@@ -204,13 +204,13 @@ class Session:
         """Check the anchor kernels for the last time, before the power limit is restored.
 
         Raises:
-            ReportError: what was found cannot be written.
+            ReportError: the checks cannot be written.
         """
         if self._anchors is not None:
             self._anchors.finish(self.apply)
 
     def keep(self, measurement: Measurement) -> None:
-        """Put a measurement on disk.
+        """Write a measurement to disk.
 
         Raises:
             ReportError: it cannot be written.
@@ -221,7 +221,7 @@ class Session:
     def already_measured(
         self, subject: Subject, digest: str, workload: WorkloadInfo
     ) -> Measurement | None:
-        """The measurement of this very item in the run being resumed, if it has no flag."""
+        """The unflagged measurement of the same item in the run being resumed, if any."""
         known = self._known.get(subject.node_id)
         same = (
             known is not None
@@ -235,34 +235,34 @@ class Session:
         return known if same else None
 
     def has_measured_at(self, setpoint: Setpoint) -> bool:
-        """Whether the run being resumed has figures at ``setpoint``."""
+        """Whether the run being resumed has measured at ``setpoint``."""
         return any(known.measured and known.cap == setpoint.label for known in self._known.values())
 
     def report(self) -> Report | None:
-        """What this run has measured so far, in all its processes."""
+        """The measurements of this run so far, from all its processes; None before it starts."""
         folder = RunFolder(self.options.root / HOME / "runs" / self.run_id)
         return folder.load() if (folder.path / "run.json").exists() else None
 
     @cached_property
     def outcome(self) -> Report | None:
-        """What this run has measured, read once: for when nothing is measured any more.
+        """The measurements of this run, read once, after the last one was made.
 
         Raises:
-            ReportError: it cannot be read.
+            ReportError: they cannot be read.
         """
         return self.report()
 
     def restore_leftovers(self) -> None:
-        """Put back what workers that died have left behind.
+        """Restore the power limits that killed workers left behind.
 
         Raises:
-            InputError, DeviceError: the GPUs cannot be looked at.
+            InputError, DeviceError: the GPUs cannot be opened.
         """
         with open_gpu(self.options.device) as gpu:
             self.restored += restore_leftovers(gpu)
 
     def close(self) -> None:
-        """Restore the power limit, release the GPU, end the device's processes. Idempotent."""
+        """Restore the power limit, release the GPU and end the device's processes. Idempotent."""
         station, self._station = self._station, None
         try:
             if station is not None:
@@ -271,22 +271,22 @@ class Session:
             self._exit.close()
 
     def _take_up(self, run: RunInfo) -> RunInfo:
-        """The run being resumed, with what it has measured; ``run`` itself when it is new."""
+        """Load the run being resumed and return its identity; ``run`` when there is none."""
         last = self.report()
         if last is None:
             return run
-        # Workers of one run may have a GPU each, of the same kind.
+        # Each worker of a run may have a GPU of its own, of the same model.
         names = ("gpu_name", "emulated") if self.options.worker else ("gpu_uuid", "emulated")
         if any(getattr(last.run, name) != getattr(run, name) for name in names):
             raise InputError(
-                f"The last run was made on {last.run.gpu_name} ({last.run.gpu_uuid}), and this is "
-                f"{run.gpu_name} ({run.gpu_uuid}): run without --gpuenergy-resume."
+                f"The last run was made on {last.run.gpu_name} ({last.run.gpu_uuid}), but this one "
+                f"is on {run.gpu_name} ({run.gpu_uuid}): run without --gpuenergy-resume."
             )
         cache = last.run.options.get("gpuenergy-cache", "hot")
         if cache != self.options.cache:
             raise InputError(
-                f"The last run was made with a {cache} cache, and this is to be "
-                f"{self.options.cache}: run without --gpuenergy-resume."
+                f"The last run was made with a {cache} cache, but this one uses a "
+                f"{self.options.cache} cache: run without --gpuenergy-resume."
             )
         self._earlier = last
         self._known = {item.node_id: item for item in last.measurements}

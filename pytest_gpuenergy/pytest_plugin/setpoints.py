@@ -1,4 +1,4 @@
-"""Which setpoints could be applied in a run, and whether one could be for no item."""
+"""Collects which setpoints could be set in a run, and reports caps that never could."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytest_gpuenergy.control.setpoint import Setpoint
 
 @dataclass(frozen=True)
 class SetpointOutcome:
-    """What came of setting the card for an item.
+    """The outcome of setting the card for an item.
 
     Attributes:
-        setpoint: that the item asks for.
-        words: those of ``--powercap`` that name it, such as ``3`` and ``all``.
-        problem: why the card could not be set so, as a sentence; empty when it was.
+        setpoint: the setpoint that the item requests.
+        words: the words of ``--powercap`` that name it, such as ``3`` and ``all``.
+        problem: a sentence that says why it could not be set; empty when it was set.
         measured: whether the run being resumed has measured at this setpoint.
     """
 
@@ -29,14 +29,14 @@ class SetpointOutcome:
 
 
 OUTCOME = pytest.StashKey[SetpointOutcome]()
-"""Of an item, once its setpoint was applied or refused."""
+"""An item's outcome, once its setpoint was set or rejected."""
 
 _ATTRIBUTE = "gpuenergy_setpoint"
-"""Of an item's reports, by which pytest-xdist's workers tell the outcome."""
+"""Attribute of an item's reports that carries the outcome from pytest-xdist's workers."""
 
 
 class SetpointPlugin:
-    """Collects the outcomes of all items; with pytest-xdist, of all workers."""
+    """Collects the outcomes of all items, and with pytest-xdist from all workers."""
 
     def __init__(self) -> None:
         self._finished: set[str] = set()
@@ -46,7 +46,7 @@ class SetpointPlugin:
     def pytest_runtest_makereport(
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Put the outcome into the report, as plain data."""
+        """Add the outcome to the report, as plain data."""
         report = yield
         outcome = item.stash.get(OUTCOME, None)
         if outcome is not None:
@@ -54,17 +54,17 @@ class SetpointPlugin:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the outcome out of the report."""
+        """Read the outcome from the report."""
         self._finished.add(report.nodeid)
         if (data := getattr(report, _ATTRIBUTE, None)) is not None:
             self._outcomes[report.nodeid] = _outcome(data)
 
     def problems(self, collected: int) -> list[str]:
-        """A sentence when caps that ``--powercap`` names could be set for no item.
+        """A sentence if caps that ``--powercap`` names could not be set for any item.
 
         Args:
-            collected: how many items the run has. When some were not reached, nobody knows whether
-                a cap could have been set for them, and nothing is said.
+            collected: number of items in the run. If some did not run, a cap might have been set
+                for them, so nothing is reported.
         """
         if len(self._finished) < collected:
             return []
@@ -86,10 +86,10 @@ class SetpointPlugin:
         caps = f"power cap{'s' if len(reasons) > 1 else ''} {', '.join(reasons)}"
         alike = len(set(reasons.values())) == 1
         why = reasons[first] if alike else f"the reason for {first}: {reasons[first]}"
-        return [f"The {caps} could be set for no item{':' if alike else ';'} {why}"]
+        return [f"The {caps} could not be set for any item{':' if alike else ';'} {why}"]
 
     def summary_lines(self) -> Iterator[str]:
-        """The caps that could not be set, for how many items."""
+        """The caps that could not be set, and for how many items each."""
         if refused := self._refused():
             named = (
                 f"{label} ({len(outcomes)} {'item' if len(outcomes) == 1 else 'items'})"
@@ -98,7 +98,7 @@ class SetpointPlugin:
             yield f"power caps that could not be set: {', '.join(named)}"
 
     def _refused(self) -> dict[str, list[SetpointOutcome]]:
-        """Outcomes with a problem by the setpoint's label, the lowest first."""
+        """Outcomes with a problem by the setpoint's label, lowest first."""
         found: dict[str, list[SetpointOutcome]] = {}
         for outcome in sorted(self._outcomes.values(), key=lambda o: o.setpoint.order):
             if outcome.problem:

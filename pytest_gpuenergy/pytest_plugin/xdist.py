@@ -1,4 +1,4 @@
-"""Under pytest-xdist: which GPU each worker has, and what a worker that died has left behind."""
+"""Assigns a GPU to each pytest-xdist worker, and notices workers that died."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ import pytest
 from pytest_gpuenergy.pytest_plugin.names import FIGURES
 
 RUN_ID, GPU = "gpuenergy_run_id", "gpuenergy_gpu"
-"""What a worker is told, in its ``workerinput``: the run it writes to, and its GPU's number."""
+"""Keys of a worker's ``workerinput``: the id of the run it writes to, and its GPU's number."""
 PROBLEMS = "gpuenergy_problems"
-"""What a worker that measured says at its end, in its ``workeroutput``: sentences."""
+"""Key of a worker's ``workeroutput``: sentences about problems, from a worker that measured."""
 
 
 def new_run_id() -> str:
-    """Sortable by time, and unique."""
+    """A unique id that sorts by time."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
 class WorkerPlugin:
-    """The controller's part: gives each worker a GPU, and that of one that died to its successor.
+    """The controller's part: gives each worker a GPU, and a dead worker's GPU to its replacement.
 
-    A controller collects nothing. It learns that there are items of ours from the first report that
-    has figures or from a worker's end, unless an option of ours has told it before.
+    A controller collects nothing. Unless one of our options is set, it learns that there are items
+    of ours from the first report with figures or from a worker that ends.
 
     Args:
-        load: loads what measures and reports.
+        load: loads the plugin that reports.
 
     Attributes:
-        run_id: of the run that all workers write to.
+        run_id: id of the run that all workers write to.
+        before_start: called once, before the first worker starts.
         lost: whether a worker died.
-        problems: that workers had at their ends.
+        problems: sentences from workers that ended.
     """
 
     NAME = "gpuenergy-workers"
@@ -49,7 +50,7 @@ class WorkerPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker before it starts; the lowest number that no living one has is its GPU's."""
+        """Give a starting worker the run id and the lowest GPU number that is free."""
         if self.before_start is not None:
             self.before_start()
             self.before_start = None
@@ -59,16 +60,16 @@ class WorkerPlugin:
 
     @pytest.hookimpl(tryfirst=True)  # before the terminal asks for an item's status
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Load what reports at the first item of ours."""
+        """Load the plugin that reports at the first item of ours."""
         if any(name == FIGURES for name, _ in report.user_properties):
             self._load()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Take its GPU back; ``error`` tells that the worker died."""
+        """Free the worker's GPU; ``error`` is not None when the worker died."""
         self._taken.pop(node, None)
         self.lost = self.lost or error is not None
         problems = getattr(node, "workeroutput", {}).get(PROBLEMS)
         self.problems += problems or ()
-        if self.lost or problems is not None:  # one that died may have left a power limit behind
+        if self.lost or problems is not None:  # a dead worker may have left a power limit behind
             self._load()

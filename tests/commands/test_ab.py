@@ -253,7 +253,7 @@ def test_a_cap_that_could_be_set_for_no_item_is_an_error(
     commit("A table")
     assert main(["ab", "HEAD", "HEAD", "--powercap", "1,2", "--fail", "edp:1%"]) == 1
     said = capsys.readouterr().err
-    assert said.count("The power cap 100W could be set for no item: ") == 1
+    assert said.count("The power cap 100W could not be set for any item: ") == 1
     assert said.splitlines()[-1].startswith("gpuenergy: error: At HEAD (")
 
 

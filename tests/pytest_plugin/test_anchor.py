@@ -160,7 +160,7 @@ def test_what_is_flagged_after_its_verdict_is_told_and_fails_a_strict_gate(
     late = ("--gpuenergy-anchor", "15")
     result = run_with(project, *GATED, *late, faults=faults)
     assert result.ret == pytest.ExitCode.OK
-    line = "*[1-9] verdicts were passed before drift was found: gpuenergy compare judges anew*"
+    line = "*[1-9] verdicts were given before drift was found: gpuenergy compare judges again*"
     result.stdout.fnmatch_lines([line])
     strict = run_with(project, *GATED, "--gpuenergy-strict", *late, faults=faults)
     strict.assert_outcomes(passed=12)

@@ -90,7 +90,7 @@ def test_a_kernel_needs_a_workload(project: Project) -> None:
     result = project.run(*ONE)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["E *InputError: energy_benchmark needs workload=... to prove a kernel right."]
+        ["E *InputError: energy_benchmark needs workload=... to verify a kernel."]
     )
     assert not project.stored().measurements
 
@@ -111,7 +111,7 @@ def test_a_second_measurement_in_one_item_is_refused_and_the_first_is_kept(
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E *InputError: energy_benchmark was used already in test_scale.py::test_two[[]450W]: "
+            "E *InputError: energy_benchmark was already used in test_scale.py::test_two[[]450W]: "
             "parametrize the test, so that each measurement is an item of its own."
         ]
     )

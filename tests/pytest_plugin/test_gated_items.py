@@ -150,7 +150,7 @@ def test_a_gate_with_nothing_to_judge_fails_the_run(project: Project) -> None:
     result = project.run("--powercap", "2", *FAIL[2:])
     result.assert_outcomes(passed=1)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*Nothing of this run is in run * its baseline, *"])
+    result.stdout.fnmatch_lines(["*Nothing was judged, because the baseline, run *"])
     assert project.run("--powercap", "2", *COMPARE[2:]).ret == 0
 
 

@@ -283,6 +283,6 @@ def test_a_run_is_not_resumed_under_another_cache(project: Project) -> None:
     result = project.run(*caps, "--gpuenergy-resume", "--gpuenergy-cache", "cold")
     assert result.ret != pytest.ExitCode.OK
     result.stdout.fnmatch_lines(
-        ["*The last run was made with a hot cache, and this is to be cold: run without *"]
+        ["*The last run was made with a hot cache, but this one uses a cold cache: run without *"]
     )
     assert project.report() == before

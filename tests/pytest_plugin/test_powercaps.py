@@ -71,7 +71,7 @@ def test_caps_refused_half_way_are_skipped_and_the_next_start_restores(
     result = project.run("--powercap", "current")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["left behind by a run that was killed: The power limit of NVIDIA H200 is 700 W again."]
+        ["restored after a killed run: The power limit of NVIDIA H200 is 700 W again."]
     )
     assert limit_w() == 700
 
@@ -168,18 +168,18 @@ def test_the_summary_names_the_caps_that_changed_nothing(project: Project) -> No
     assert idle
     named = [m.cap for m in sorted(idle, key=lambda m: m.power_limit_w)]
     result.stdout.fnmatch_lines(
-        [f"caps that changed nothing (no kernel was held back): {', '.join(named)}"]
+        [f"caps without effect (no kernel was held back): {', '.join(named)}"]
     )
 
 
-# -- caps that could be set for no item -------------------------------------------------------
+# -- caps that could not be set for any item -------------------------------------------------------
 
 UNSET = "gpuenergy: error: The power cap"
 TABLE = '[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 450, 1000]'
 
 
 def sentences(result: pytest.RunResult) -> list[str]:
-    return [line for line in result.stdout.lines if "could be set for no item" in line]
+    return [line for line in result.stdout.lines if "could not be set for any item" in line]
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_a_cap_that_could_be_set_for_no_item_fails_the_run(project: Project, whe
     result.stdout.fnmatch_lines(
         [
             "power caps that could not be set: 450W (1 item)",
-            f"{UNSET} 450W could be set for no item: {reason}",
+            f"{UNSET} 450W could not be set for any item: {reason}",
             f"SKIPPED * {reason}",
         ]
     )
@@ -213,7 +213,7 @@ def test_several_caps_that_could_not_be_set_are_one_sentence(project: Project, t
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     # 700 W is the limit the card has, which takes no write.
     (sentence,) = sentences(result)
-    said = f"{UNSET}s 200W, 325W, 450W could be set for no item; the reason for 200W: The power "
+    said = f"{UNSET}s 200W, 325W, 450W could not be set for any item; the reason for 200W: The "
     assert sentence.startswith(said)
 
 
@@ -242,7 +242,7 @@ def test_table_values_beyond_the_card_are_named_and_fail_when_named(project: Pro
     result = project.run("--powercap", "all,1")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert sentences(result) == [
-        f"{UNSET} 100W could be set for no item: Power cap 100W is skipped: {reason}"
+        f"{UNSET} 100W could not be set for any item: Power cap 100W is skipped: {reason}"
     ]
 
 
@@ -414,7 +414,7 @@ def test_the_header_names_a_cap_that_the_writer_refuses(monkeypatch: pytest.Monk
 
 def test_the_header_advises_persistence_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     assert header(monkeypatch, Setpoint(200.0), persistent=False)[-1] == (
-        "gpuenergy: persistence mode is off, so that a power limit is lost whenever the driver "
+        "gpuenergy: persistence mode is off, so power limits are lost whenever the driver "
         "unloads: sudo nvidia-smi -pm 1"
     )
 

@@ -22,7 +22,7 @@ def test_clean_items_are_skipped_and_the_report_is_complete(project: Project) ->
     assert flagged < 3
     result = project.run("-rs", "--gpuenergy-resume", "--gpuenergy-json", "r.json")
     result.assert_outcomes(passed=2 + flagged, skipped=3 - flagged)
-    result.stdout.fnmatch_lines([f"SKIPPED * measured already in run {project.runs[0].name}"])
+    result.stdout.fnmatch_lines([f"SKIPPED * already measured in run {project.runs[0].name}"])
     after = {m.cap: m for m in project.report().measurements}
     assert sorted(after) == ["200W", "325W", "450W", "575W", "700W"]
     for cap, measurement in before.items():
@@ -81,7 +81,7 @@ def test_another_device_is_refused_in_one_sentence(project: Project) -> None:
     assert result.ret != pytest.ExitCode.OK
     text = result.stdout.str()
     assert text.count("The last run was made on NVIDIA H200 (GPU-") == 1
-    assert "and this is NVIDIA A30 (GPU-" in text
+    assert "but this one is on NVIDIA A30 (GPU-" in text
     assert "run without --gpuenergy-resume." in text
     assert "Traceback" not in text
     assert project.report() == before

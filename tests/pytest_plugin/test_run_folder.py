@@ -148,7 +148,7 @@ def test_a_view_that_cannot_be_written_at_the_end_fails_the_run(project: Project
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
-        ["gpuenergy: error: */late.json cannot be written (*): * What was measured is in *"]
+        ["gpuenergy: error: */late.json cannot be written (*): * The measurements are in *"]
     )
     assert len(project.report().measurements) == 1
 

@@ -25,7 +25,7 @@ def flagged(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_header_says_emulated_and_names_the_caps(project: Project) -> None:
     project.run("--collect-only", "--powercap", "1,current").stdout.fnmatch_lines(
         [
-            "gpuenergy: EMULATED NVIDIA H200: results are checked for real, "
+            "gpuenergy: EMULATED NVIDIA H200: results are verified, "
             "time and energy are recorded or modelled",
             "gpuenergy: energy from the modelled energy counter; power caps: 200W, current",
         ]

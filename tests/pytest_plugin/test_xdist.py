@@ -59,7 +59,7 @@ def test_workers_write_one_report(project: Project) -> None:
     arguments = (*TWO, "--gpu-device", "emulated:h200x2")
     result = project.run(*arguments)
     result.assert_outcomes(passed=5)
-    result.stdout.fnmatch_lines(["EMULATED NVIDIA H200: results are checked for real, *"])
+    result.stdout.fnmatch_lines(["EMULATED NVIDIA H200: results are verified, *"])
     report = project.report()
     assert sorted(m.cap for m in report.measurements) == ["200W", "325W", "450W", "575W", "700W"]
     assert (project.path / "r.json").exists()
@@ -158,7 +158,7 @@ def test_what_no_item_can_do_is_said_without_a_crash(project: Project) -> None:
     arguments = (*TWO, "--gpu-device", "emulated:a30x2", "--gpuenergy-resume")
     result = project.run("--powercap", "1,2", *arguments)
     result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(["The last run was made on NVIDIA H200 (*), and this is *."])
+    result.stdout.fnmatch_lines(["The last run was made on NVIDIA H200 (*), but this one is on *."])
     assert "INTERNALERROR" not in result.stdout.str()
 
 
@@ -204,7 +204,7 @@ def test_a_limit_that_a_worker_cannot_put_back_fails_the_run(
     assert limits_w(2) == [700, 700]
 
 
-UNSET = "gpuenergy: error: The power cap 200W could be set for no item: The power limit of *"
+UNSET = "gpuenergy: error: The power cap 200W could not be set for any item: The power limit of *"
 REFUSING = """
 @pytest.fixture
 def refusing(gpu):
@@ -226,7 +226,7 @@ def test_a_cap_that_no_worker_could_set_fails_the_run_in_one_sentence(
     arguments = ("--gpu-device", "emulated:h200x2", "--powercap", "1", "--dist", "load")
     result = project.run(*TWO, *arguments)
     assert result.ret == code
-    said = [line for line in result.stdout.lines if "could be set for no item" in line]
+    said = [line for line in result.stdout.lines if "could not be set for any item" in line]
     assert len(said) == code
     result.stdout.fnmatch_lines(
         ["power caps that could not be set: 200W (* items)", *[UNSET][: len(said)]]
