@@ -149,7 +149,7 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
             yield f"  {left_out} kernels off the Pareto front are only in the report"
         unbound = [m for m in rows if m.cap_binding is False and m.power_limit_w is not None]
         if unbound:
-            yield f"  the cap changed nothing for {len(unbound)} of these {len(rows)} kernels"
+            yield f"  the cap had no effect on {len(unbound)} of these {len(rows)} kernels"
 
 
 def idle_caps(measurements: Iterable[Measurement]) -> list[str]:
