@@ -1,4 +1,4 @@
-"""Pairs of kernels of which one is right only at first."""
+"""Pairs of kernels of which one is correct only at first."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compared(
 ) -> tuple[Comparison, int]:
     """The base's measurement is number 1, 4, 5, ..., the head's 2, 3, 6, ...
 
-    Those that are ``wrong`` write nothing when they are launched again. Gives how many there were.
+    Measurements in ``wrong`` write nothing when launched again. Returns the number made.
     """
     number = 0
 

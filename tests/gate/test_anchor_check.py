@@ -1,4 +1,4 @@
-"""What is said of an anchor kernel that was measured again, and where it is kept."""
+"""The check of an anchor kernel that was measured again, and how it is stored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TRIALS = tuple(Window(0.3, 100.0, 600.0, 0.299) for _ in range(4))
 
 @pytest.fixture
 def taken(measured: Make) -> Callable[..., Measurement]:
-    """A measurement whose figures are ``factor`` times the usual, to within ``half`` of them."""
+    """A measurement with ``factor`` times the usual figures and relative half-widths ``half``."""
 
     def make(factor: float = 1.0, half: float = 0.002, **changes: Any) -> Measurement:
         time_ms, energy_mj = 0.5 * factor, 100.0 * factor
@@ -58,7 +58,7 @@ def taken(measured: Make) -> Callable[..., Measurement]:
 
 @pytest.fixture
 def runs_with(report: Make) -> Callable[..., list[Any]]:
-    """Reports of runs one after the other, with a check each."""
+    """Reports of successive runs with one check each."""
     return lambda *checks: [
         replace(report(run_id=str(day), started=f"2026-01-0{day}"), anchors=(one,))
         for day, one in enumerate(checks, start=1)

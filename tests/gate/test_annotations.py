@@ -1,4 +1,4 @@
-"""Annotations of GitHub Actions: what is told, and that no name can say more than it should."""
+"""GitHub Actions annotations: their content, and that no name can inject commands."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_no_more_are_told_than_github_keeps(told: Callable[..., list[str]]) -> N
 @given(st.text(), st.text())
 def test_names_are_read_back_as_they_can_be_printed(title: str, message: str) -> None:
     line = annotation("error", title, message)
-    # As the runner reads it: to the next "::", then properties at commas, then the data.
+    # As the runner parses it: up to the next "::", properties separated by commas, then the data.
     found = re.fullmatch(r"::error title=([^:,\r\n]*)::([^\r\n]*)", line)
     assert found is not None
     codes = {"%0D": "\r", "%0A": "\n", "%3A": ":", "%2C": ",", "%25": "%"}

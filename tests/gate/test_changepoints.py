@@ -1,4 +1,4 @@
-"""Where a series changes its level."""
+"""Changes of level in a series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts: what is compared, what counts as worse, and what cannot be said."""
+"""Verdicts: what is compared, what counts as worse, and what is ambiguous."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_another_cap_or_cache_is_another_item(
     assert verdicts(comparison) == []
     assert [one.why for one in comparison.missing_in_base] == ["not in the baseline"]
     assert [one.why for one in comparison.missing_in_new] == ["not in the new run"]
-    assert not comparison.passed  # there was nothing to judge
+    assert not comparison.passed  # there was nothing to compare
 
 
 def test_items_of_one_name_are_told_apart_by_their_ids(judged: Callable[..., Comparison]) -> None:

@@ -1,4 +1,4 @@
-"""A metric over runs."""
+"""A metric over several runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Runs = Callable[..., list[Report]]
 
 @pytest.fixture
 def runs(run_info: Callable[..., RunInfo]) -> Runs:
-    """A run a day, whose kernel k01 has the EDP that is given, in mJ ms."""
+    """One run per day, whose kernel k01 has the given EDP in mJ ms."""
 
     def make(edps: Sequence[float], first: int = 0, **changes: Any) -> list[Report]:
         rng = np.random.default_rng(first)

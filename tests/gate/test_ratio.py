@@ -62,7 +62,7 @@ def test_the_unit_does_not_matter(
 def test_more_noise_between_sessions_widens_the_interval(
     one: Sample, other: Sample, first: float, second: float, tail: float
 ) -> None:
-    # Only where the quantile is the same: a known variance also adds degrees of freedom.
+    # Only for the same quantile: a known variance also adds degrees of freedom.
     one, other = (Sample(s.mean, s.relative_error, math.inf) for s in (one, other))
     less, more = sorted((first, second))
     narrow = log_ratio(one, other, session_sd=less, tail=tail)

@@ -1,4 +1,4 @@
-"""What the tests of the plugin share: a small project of its own, with a kernel that is right."""
+"""Shared by the plugin's tests: a small project with a correct kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest_gpuenergy.devices.emulated.device
 import pytest_gpuenergy.devices.emulated.host
 import pytest_gpuenergy.pytest_plugin.bridge
 
-# Imported here they stay imported: pytester forgets what a run in this process imports.
+# Imported here to stay imported: pytester forgets what an in-process run imports.
 import pytest_gpuenergy.pytest_plugin.energy_benchmark
 import pytest_gpuenergy.pytest_plugin.run  # noqa: F401
 from pytest_gpuenergy.report import Report, RunFolder, load_report
@@ -20,7 +20,7 @@ from pytest_gpuenergy.report import Report, RunFolder, load_report
 
 @dataclass(frozen=True)
 class Project:
-    """A project in a folder of its own, whose tests run on the emulated GPU."""
+    """A project in its own folder, whose tests run on the emulated GPU."""
 
     pytester: pytest.Pytester
 
@@ -40,7 +40,7 @@ class Project:
         return self.pytester.runpytest_inprocess(*arguments)
 
     def run_apart(self, *arguments: str) -> pytest.RunResult:
-        """In a process of its own."""
+        """Run pytest in a subprocess."""
         return self.pytester.runpytest_subprocess(*arguments)
 
     @property
@@ -49,7 +49,7 @@ class Project:
         return sorted((self.path / ".gpuenergy" / "runs").glob("*"))
 
     def stored(self) -> Report:
-        """What the only run has put on disk, item by item."""
+        """The raw measurements of the only run."""
         (folder,) = self.runs
         return RunFolder(folder).load()
 
@@ -61,7 +61,7 @@ class Project:
 
 @pytest.fixture(autouse=True)
 def own_surroundings(machine_apart: None) -> None:
-    """No test here waits for another run's GPU."""
+    """Do not wait for a GPU that another run is using."""
 
 
 @pytest.fixture
@@ -73,5 +73,5 @@ def project(pytester: pytest.Pytester) -> Project:
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In processes started from now on, CUDA sees no GPU."""
+    """Hide all GPUs from CUDA in processes started from now on."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")

@@ -1,4 +1,4 @@
-"""Anchor kernels: in a long run a drift of the card is shown, and what it spoils is flagged."""
+"""Anchor kernels: a long run reports drift of the card and flags the affected measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_scale(number, gpu, powercap, load_kernel, energy_benchmark):
     label = f"k{number:02d}"
     energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE, label=label)
 """
-SLOWER = {"percent": 8}  # less than what the gate is told to fail
+SLOWER = {"percent": 8}  # below the gate's limit
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +40,13 @@ def file_order(project: Project) -> None:
 def run_with(
     project: Project, *arguments: str, faults: dict[int, object] | None = None
 ) -> pytest.RunResult:
-    """A run of twelve items under one power cap; those in ``faults`` bring these about."""
+    """A run of twelve items under one power cap; ``faults`` gives the faults of some items."""
     project.module(f"FAULTS = {faults or {}!r}\n{TWELVE}")
     return project.run("--powercap", "700W", *arguments)
 
 
 def flagged(project: Project) -> list[int]:
-    """Numbers of the items that are flagged for drift."""
+    """Numbers, from 1, of the items that are flagged for drift."""
     measurements = project.report().measurements
     return [n for n, m in enumerate(measurements, start=1) if "drift" in m.validity]
 
@@ -107,7 +107,7 @@ def test_a_card_that_recovers_is_trusted_from_the_next_good_check_on(project: Pr
 
 
 def test_what_is_flagged_afterwards_is_on_disk_at_once(project: Project) -> None:
-    # Ended in the middle: nothing but what was written item by item is there.
+    # Ended in the middle: only what was written item by item exists.
     ends = f"{TWELVE}    if number == 8:\n        import os\n        os._exit(1)\n"
     project.module(f"FAULTS = {{3: {{'slower': {SLOWER}}}}}\n{ends}")
     project.run_apart("--powercap", "700W", *EVERY)
@@ -156,7 +156,7 @@ def test_what_is_flagged_after_its_verdict_is_told_and_fails_a_strict_gate(
     project: Project,
 ) -> None:
     run_with(project, "--gpuenergy-json", "base.json").assert_outcomes(passed=12)
-    faults = {12: {"slower": SLOWER}}  # found when all verdicts have been passed
+    faults = {12: {"slower": SLOWER}}  # found after all verdicts were given
     late = ("--gpuenergy-anchor", "15")
     result = run_with(project, *GATED, *late, faults=faults)
     assert result.ret == pytest.ExitCode.OK

@@ -1,4 +1,4 @@
-"""Our items as records of pytest-benchmark, of the release that is installed."""
+"""Our items as records of the installed pytest-benchmark."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_more_energy_fails_a_comparison(project: Project) -> None:
 
 
 def test_the_histogram_names_the_right_units(project: Project) -> None:
-    # Apart: what draws it leaves sys.meta_path changed.
+    # In a subprocess, because drawing changes sys.meta_path.
     result = project.run_apart("--benchmark-histogram=plots/h", *ONE)
     result.assert_outcomes(passed=1)
     plots = {path.name: path.read_text() for path in (project.path / "plots").glob("*.svg")}

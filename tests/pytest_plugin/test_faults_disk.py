@@ -1,4 +1,4 @@
-"""A disk that fills up, or turns read-only, in the middle of a run; two runs that write at once."""
+"""A disk that fills up or becomes read-only during a run; two runs that write at once."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_scale(number, powercap, load_kernel, energy_benchmark):
 
 
 def limit_w() -> float:
-    """The power limit of the emulated card now."""
+    """The emulated card's current power limit."""
     with open_device("emulated") as device:
         return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
 
 
-# A file of buffers takes 135 kB: there is room for one, or not even for that.
+# A file of buffers takes 135 kB: there is room for one, or not even one.
 @pytest.mark.parametrize(
     ("limit_bytes", "sentence"),
     [
@@ -128,7 +128,7 @@ def test_two_runs_of_one_project_at_once_have_a_report_each(project: Project) ->
         assert run.returncode == 0, said
     reports = {load_report(folder / "report.json").run.gpu_name for folder in project.runs}
     assert reports == {"NVIDIA H200", "NVIDIA A30"}
-    # What both wrote to is one of theirs, whole.
+    # The file that both wrote is one of theirs, complete.
     both = load_report(project.path / "both.json")
     assert len(both.measurements) == 2
     assert {m.gpu_uuid for m in both.measurements} == {both.run.gpu_uuid}

@@ -1,4 +1,4 @@
-"""Kernels that fail in the middle of a run: their items fail, and the next ones are measured."""
+"""Kernels that fail during a run: their items fail, and later ones are measured."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_scale(turn, powercap, load_kernel, energy_benchmark):
 
 
 def limit_w() -> float:
-    """The power limit of the emulated card now."""
+    """The emulated card's current power limit."""
     with open_device("emulated") as device:
         return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
 
@@ -97,7 +97,7 @@ def limit_w() -> float:
         ("hung", "timeout"),
         ("prints", "timeout"),
         ("vast", "timeout"),
-        ("illegal", "correctness"),  # the look for races sees the address before it is used
+        ("illegal", "correctness"),  # the race check sees the address before it is used
         ("null", "correctness"),
         ("misaligned", "runtime"),
         ("trap", "runtime"),

@@ -1,4 +1,4 @@
-"""A run that is killed in the middle of an item, and the start after it."""
+"""A run that is killed in the middle of an item, and the run after it."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ PATIENCE_S = 60.0
 
 
 def limit_w() -> float:
-    """The power limit of the emulated card now."""
+    """The emulated card's current power limit."""
     with open_device("emulated") as device:
         return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Its children and theirs, those that are there at this moment."""
+    """The process's current descendants."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").glob("*/children"))
         children = [int(child) for task in tasks for child in task.read_text().split()]
-    except OSError:  # it has ended meanwhile
+    except OSError:  # it has ended in the meantime
         return
     for child in children:
         yield child
@@ -54,7 +54,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def running_program(pid: int) -> int:
-    """The process, under ``pid``, that runs a kernel's program; waits until there is one."""
+    """The descendant of ``pid`` that runs a kernel's program; waits until there is one."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         for child in descendants(pid):
@@ -68,7 +68,7 @@ def running_program(pid: int) -> int:
 
 
 def busy(pid: int) -> bool:
-    """Whether the process has used half a second of processor time: it hangs."""
+    """Whether the process has used half a second of CPU time, and therefore hangs."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -78,7 +78,7 @@ def busy(pid: int) -> bool:
 
 @pytest.fixture
 def killed(project: Project) -> tuple[Project, list[int]]:
-    """A project whose run was killed while the kernel of its third item hung; all its processes."""
+    """A project whose run, with all its processes, was killed while its third kernel hung."""
     project.module(HANGS_AT_THE_THIRD)
     command = [sys.executable, "-m", "pytest", "-q", "--powercap", "1", "--gpuenergy-order", "file"]
     with (project.path / "out.txt").open("w") as out:
@@ -149,7 +149,7 @@ def test_a_kill_while_the_cap_settles_is_undone(
 ) -> None:
     (project.path / "conftest.py").write_text(DIES_IN_THE_SETTLE)
     with monkeypatch.context() as late:
-        # What is enforced does not follow, so that the lease waits for it.
+        # The enforced limit does not follow, so the lease waits for it.
         late.setenv("GPUENERGY_EMULATED_FAULTS", '{"enforced_limit": {"power_w": 250}}')
         assert project.run_apart("--powercap", "2").ret == -signal.SIGKILL
     assert limit_w() == 325

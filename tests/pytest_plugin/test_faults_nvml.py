@@ -1,4 +1,4 @@
-"""NVML and the card go wrong in the middle of a run: what fails, what is kept, what is put back."""
+"""Faults of NVML and the card during a run: what fails, what is kept, what is restored."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def file_order(project: Project) -> None:
 
 
 def limit_w() -> float:
-    """The power limit of the emulated card now."""
+    """The emulated card's current power limit."""
     with open_device("emulated") as device:
         return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
 
 
 def run_with(project: Project, *arguments: str, **faults: object) -> pytest.RunResult:
-    """A run of three items; the second one finds ``faults`` on the card, and so does the third."""
+    """A run of three items; ``faults`` are on the card from the second item on."""
     project.module(f"FAULTS = {faults!r}\n{THREE}")
     return project.run("--powercap", "1", *arguments)
 
@@ -61,7 +61,7 @@ def test_a_gpu_that_is_lost_fails_what_follows_and_keeps_what_was_measured(
     assert stored[0].measured
     assert not any(m.measured for m in stored[1:])
     assert project.report().measurements == stored
-    assert limit_w() == 200  # nobody could put it back
+    assert limit_w() == 200  # nobody could restore it
     project.module(THREE.replace("number == 2", "False"))
     project.run("--powercap", "current").assert_outcomes(passed=3)
     assert limit_w() == 700

@@ -1,4 +1,4 @@
-"""Two runs on one GPU at once: the second waits, or says who is in its way."""
+"""Two runs on one GPU at once: the second waits, or names the process that holds it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE = ("--powercap", "450W")
 
 @pytest.fixture
 def in_use() -> Iterator[contextlib.ExitStack]:
-    """The emulated GPU is held, until this is closed."""
+    """Holds the emulated GPU until it is closed."""
     with contextlib.ExitStack() as stack:
         device = stack.enter_context(open_device("emulated"))
         stack.enter_context(gpu_lock(device, wait_s=0))
@@ -32,7 +32,7 @@ def in_use() -> Iterator[contextlib.ExitStack]:
 
 @pytest.fixture
 def waits(in_use: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What is slept; the GPU is free after the third time."""
+    """The durations slept; the GPU is released after the third."""
     slept: list[float] = []
     real_sleep = time.sleep
 

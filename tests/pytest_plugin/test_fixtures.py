@@ -1,4 +1,4 @@
-"""The fixtures that a project's own benches use."""
+"""The fixtures for a project's own benches."""
 
 from __future__ import annotations
 

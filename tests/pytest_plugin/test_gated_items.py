@@ -1,4 +1,4 @@
-"""Items that are judged by a baseline or a budget, in their call phase."""
+"""Items judged against a baseline or a budget in their call phase."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEEDS_CHARTS = pytest.mark.skipif(
 
 
 def make_baseline(project: Project, *, edp: float = 1.0, **changes: object) -> None:
-    """A baseline ``base.json`` from a run, whose EDP is what was measured times ``edp``."""
+    """Write a baseline ``base.json`` whose EDP is the measured one times ``edp``."""
     project.run("--powercap", "1", "--gpuenergy-json", "base.json").assert_outcomes(passed=1)
     path = project.path / "base.json"
     report = load_report(path)
@@ -45,7 +45,7 @@ def make_baseline(project: Project, *, edp: float = 1.0, **changes: object) -> N
 
 
 def slower(project: Project) -> None:
-    """Let the kernel do more than it has to."""
+    """Make the kernel do unnecessary work."""
     (project.path / "parts.py").write_text(PARTS.replace(LINE, SLOWER))
 
 
@@ -224,7 +224,7 @@ def test_a_legacy_baseline_is_refused(project: Project) -> None:
 
 
 def shown(project: Project) -> dict[str, object]:
-    """The data of ``page.html``."""
+    """The data embedded in ``page.html``."""
     page = (project.path / "page.html").read_text(encoding="utf-8")
     found = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', page)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Nothing heavy is imported before an item needs it, and nobody else's options are in the way."""
+"""Nothing heavy is imported before an item needs it, and our options conflict with no other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENTRY = {
 
 @pytest.fixture
 def foreign(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A project of one test that has the plugin installed and does not use it."""
+    """A project with one test that does not use the installed plugin."""
     pytester.makepyfile(PLAIN)
     return pytester
 
@@ -60,7 +60,7 @@ def test_a_foreign_project_sees_no_line_of_ours(
 ) -> None:
     result = foreign.runpytest_subprocess(*arguments)
     result.assert_outcomes(passed=1)
-    # Beside pytest's own line of installed plugins.
+    # Apart from pytest's own line of installed plugins.
     ours = [x for x in result.outlines if "gpuenergy" in x and not x.startswith("plugins:")]
     assert not ours
     assert not (foreign.path / ".gpuenergy").exists()

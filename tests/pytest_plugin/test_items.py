@@ -1,4 +1,4 @@
-"""Which items there are: power caps as parameters, their ids, and caps that cannot be had."""
+"""Collected items: power caps as parameters, their ids, and caps that cannot be set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that the emulated GPU cannot run, as items."""
+"""Items with kernels that the emulated GPU cannot run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under which labels items are recorded, and that no two of a run share one."""
+"""The labels under which items are recorded; no two items of a run share one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_scale({arguments}, load_kernel, energy_benchmark):
 
 
 def item(ids: str | None, *, capped: bool = True) -> Any:
-    """An item with these ids of its parameters."""
+    """An item with the given parameter ids."""
     if ids is None:
         return SimpleNamespace()
     params = {"powercap": CAP} if capped else {}

@@ -1,4 +1,4 @@
-"""Options, their ini twins, and what is said of values that cannot be used."""
+"""Options, their ini twins, and the messages for invalid values."""
 
 from __future__ import annotations
 

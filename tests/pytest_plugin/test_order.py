@@ -1,4 +1,4 @@
-"""The order of items: what is mixed, how evenly, and what stays where it is."""
+"""The order of items: what is interleaved, how evenly, and what stays in place."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_round_has_all_caps_equally_often(kernels: int, caps: int) -> None:
 
 @given(st.integers(2, 9), st.integers(0, 9))
 def test_no_cap_or_kernel_comes_late_on_average(caps: int, more: int) -> None:
-    """Places of a cap and of a kernel average to the middle of the run, to within a round."""
+    """The mean position of each cap and kernel is within one round of the middle of the run."""
     kernels = caps + more
     order = mixed(table(kernels, caps))
     middle = (len(order) - 1) / 2

@@ -1,4 +1,4 @@
-"""Power caps in a run: what is set, what is flagged or skipped, and that all is put back."""
+"""Power caps in a run: what is set, what is flagged or skipped, and what is restored."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_the_summary_names_the_caps_that_changed_nothing(project: Project) -> No
     )
 
 
-# -- caps that could not be set for any item -------------------------------------------------------
+# -- caps that could not be set for any item -------------------------------------------------
 
 UNSET = "gpuenergy: error: The power cap"
 TABLE = '[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 450, 1000]'
@@ -211,7 +211,7 @@ def test_several_caps_that_could_not_be_set_are_one_sentence(project: Project, t
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [200, 325, 450]')
     result = project.run("--powercap", text)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    # 700 W is the limit the card has, which takes no write.
+    # 700 W is the card's current limit, so nothing has to be written.
     (sentence,) = sentences(result)
     said = f"{UNSET}s 200W, 325W, 450W could not be set for any item; the reason for 200W: The "
     assert sentence.startswith(said)
@@ -262,7 +262,7 @@ def test_a_cap_that_could_be_set_for_one_of_its_items_is_enough(project: Project
             raise AssertionError("the cap was set")
         """
     )
-    # The limit cannot be put back either, which is why the run fails.
+    # The limit cannot be restored either, which is why the run fails.
     result = project.run_apart("--powercap", "1")
     result.assert_outcomes(passed=1, skipped=1)
     assert not sentences(result)
@@ -364,7 +364,7 @@ def test_a_cap_that_is_not_of_the_option_may_be_skipped(project: Project) -> Non
 
 
 class Writer:
-    """Sets any limit but 325 W."""
+    """Sets any limit except 325 W."""
 
     name = "zeusd (/run/zeusd.sock)"
 

@@ -1,4 +1,4 @@
-"""The time left of a long run."""
+"""The remaining time of a long run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Clock:
 
 
 def run(interval_s: float, item_s: list[float], total: int, skipped: int = 0) -> list[str | None]:
-    """Lines after each item; the first ``skipped`` items are skipped."""
+    """The line after each item; the first ``skipped`` items are skipped."""
     clock = Clock()
     progress = Progress(interval_s, clock)
     lines = []

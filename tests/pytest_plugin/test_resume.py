@@ -1,4 +1,4 @@
-"""`--gpuenergy-resume`: what was measured cleanly is not measured again."""
+"""`--gpuenergy-resume`: clean measurements are not repeated."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_changed_workload_is_measured_again(project: Project) -> None:
     project.run("--powercap", "1").assert_outcomes(passed=1)
     (before,) = project.report().measurements
     parts = (project.path / "parts.py").read_text()
-    # Of another length: Python tells a changed module by its size and the second of its change.
+    # Of a different length: Python detects a changed module by its size and mtime in seconds.
     (project.path / "parts.py").write_text(parts.replace("flops=1024", "flops=10240"))
     project.run("--powercap", "1", "--gpuenergy-resume").assert_outcomes(passed=1)
     (after,) = project.report().measurements

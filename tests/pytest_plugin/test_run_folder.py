@@ -1,4 +1,4 @@
-"""What a run leaves on disk, also when it does not live to its end."""
+"""What a run leaves on disk, even when it is interrupted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_scale(number, powercap, load_kernel, energy_benchmark):
 
 
 def limit_w() -> float:
-    """The power limit of the emulated card now."""
+    """The emulated card's current power limit."""
     with open_device("emulated") as device:
         return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
 

@@ -1,4 +1,4 @@
-"""What a run says: header, words of each item, summary, JUnit properties."""
+"""The output of a run: header, figures of each item, summary, JUnit properties."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIGURES = r"\d+(\.\d+)? (µs|ms) \d+(\.\d+)? (µJ|mJ|J) \d[\d.e-]* mJ·ms"
 
 @pytest.fixture
 def flagged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The emulated card is hot: no measurement is clean."""
+    """Make the emulated card hot, so that no measurement is clean."""
     monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"thermal_throttle": True}))
 
 

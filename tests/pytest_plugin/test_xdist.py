@@ -1,4 +1,4 @@
-"""Under pytest-xdist the workers share one run, and have a GPU each where there are several."""
+"""pytest-xdist's workers share one run, and each has its own GPU if there are several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 TWO = ("-p", "no:benchmark", "-n", "2")
 AUTO = ("-p", "no:benchmark", "-n", "auto")
-# Called where ours leaves the number open, as pytest-xdist's own hook is.
+# Called when our hook does not decide, as pytest-xdist's own is.
 TWO_CORES = """
 def pytest_xdist_auto_num_workers():
     return 2
@@ -45,7 +45,7 @@ def test_scale(number, powercap, gpu, load_kernel, energy_benchmark):
 
 
 def limits_w(count: int) -> list[float]:
-    """The power limits of the first emulated H200s now."""
+    """The current power limits of the first emulated H200s."""
     found = []
     for index in range(count):
         with open_device(f"emulated:h200x{count}", index=index) as device:

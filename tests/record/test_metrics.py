@@ -1,4 +1,4 @@
-"""What a metric is called, and where it is found."""
+"""The names of a metric and the attribute that holds it."""
 
 from __future__ import annotations
 

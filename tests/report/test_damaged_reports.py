@@ -1,4 +1,4 @@
-"""Reports that are not what they should be: refused in one sentence that names the place."""
+"""Malformed reports are refused with one sentence that names the place."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ PLAIN = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, Hea
 
 @pytest.fixture
 def document(report: Make, measured: Make, failed: Make) -> dict[str, Any]:
-    """A good report of two measurements, as plain values."""
+    """A valid report of two measurements as plain values."""
     loaded: dict[str, Any] = json.loads(json_document(report(measured(1), failed(2))))
     return loaded
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    """Reads a report back from plain values, or from its text."""
+    """Reads a report from plain values or text."""
 
     def read(document: object) -> Report:
         path = tmp_path / "report.json"
@@ -51,7 +51,7 @@ def load(tmp_path: Path) -> Load:
 
 @pytest.fixture
 def refused(load: Load) -> Callable[..., str]:
-    """What is said of a report that cannot be used: one sentence, without the file's name."""
+    """The message for an unusable report, one sentence, without the file's name."""
 
     def read(document: object) -> str:
         with pytest.raises(ReportInputError) as raised:
@@ -66,7 +66,7 @@ def refused(load: Load) -> Callable[..., str]:
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """The ways to everything in a JSON value."""
+    """The paths to all parts of a JSON value."""
     yield path
     inner: Any = ()
     if isinstance(value, dict | list):
@@ -76,7 +76,7 @@ def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str |
 
 
 def changed(document: Any, path: tuple[str | int, ...], *values: Any) -> Any:
-    """The document with another value in one place, or without what is there."""
+    """The document with one value replaced or removed."""
     if not path:
         return values[0]
     copied = copy.deepcopy(document)
@@ -98,7 +98,7 @@ def test_any_report_survives_its_file(tmp_path: Path, report: Report) -> None:
 
 
 def read(path: Path, document: object) -> Report | str:
-    """A report, or what is said of it."""
+    """A report, or the message that refuses it."""
     path.write_text(json.dumps(document))
     try:
         return load_report(path)

@@ -1,4 +1,4 @@
-"""A report beside an earlier one."""
+"""A report next to an earlier one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the wall time of a run went."""
+"""Where the wall time of a run was spent."""
 
 from __future__ import annotations
 

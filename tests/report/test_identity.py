@@ -1,4 +1,4 @@
-"""Items of one run that could not be told apart."""
+"""Items of a run that could not be distinguished."""
 
 from __future__ import annotations
 

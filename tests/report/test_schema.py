@@ -1,4 +1,4 @@
-"""The published JSON Schema says what the code writes and reads."""
+"""The published JSON Schema matches what the code writes and reads."""
 
 from __future__ import annotations
 

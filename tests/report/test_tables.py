@@ -1,4 +1,4 @@
-"""What people read."""
+"""Tables and figures for people to read."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_words_of_a_failed_kernel(failed: Make) -> None:
 
 
 def dominated(row: Measurement, others: list[Measurement]) -> bool:
-    """By the definition: another one is no worse in both and better in one."""
+    """By definition: another row is no worse in both metrics and better in one."""
 
     def figures(m: Measurement) -> tuple[float, float]:
         assert m.time_ms is not None

@@ -1,4 +1,4 @@
-"""Names and figures as people read them."""
+"""Names and figures formatted for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats of services that follow benchmarks over time."""
+"""Formats of services that track benchmarks over time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BENCHER = {
         },
     },
 }
-"""What Bencher's documentation says of its Metric Format."""
+"""The Metric Format as documented by Bencher."""
 
 GITHUB_ACTION = {
     "type": "array",
@@ -48,7 +48,7 @@ GITHUB_ACTION = {
         "additionalProperties": False,
     },
 }
-"""What github-action-benchmark's documentation says of its custom tools."""
+"""The format of custom tools as documented by github-action-benchmark."""
 
 
 def test_bencher_gets_each_measure_with_its_interval(report: Make, measured: Make) -> None:

@@ -1,4 +1,4 @@
-"""A real browser, and pages to look at with it."""
+"""A real browser and the pages it shows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     profile = tmp_path_factory.mktemp("chromium")
     for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(argument)
-    options.add_argument("--window-size=1400,4000")  # charts are drawn when they come into view
+    options.add_argument("--window-size=1400,4000")  # charts are drawn when they scroll into view
     options.add_argument(f"--user-data-dir={profile}")
     if os.geteuid() == 0:
         options.add_argument("--no-sandbox")
@@ -45,7 +45,7 @@ class Page:
 
     def __init__(self, chromium: Any, path: Path) -> None:
         self.browser = chromium
-        chromium.get_log("browser")  # forget what earlier pages said
+        chromium.get_log("browser")  # drop the messages of earlier pages
         chromium.get(path.as_uri())
         self.wait("return document.body.dataset.ready === 'yes'")
         self.wait("return !document.querySelector('.chart:not([data-drawn])')")
@@ -63,22 +63,22 @@ class Page:
         return found
 
     def choose(self, name: str, text: str) -> None:
-        """An entry of the filter ``name``, as a user does."""
+        """Choose an entry of the filter ``name`` as a user would."""
         from selenium.webdriver.support.ui import Select
 
         Select(self.find(f"#filters [name={name}]")[0]).select_by_visible_text(text)
 
     def column(self, number: int, table: str = "#measurements") -> list[str]:
-        """Cells of a table's column, from 1."""
+        """Texts of a table's column, counted from 1."""
         return [cell.text for cell in self.find(f"{table} tbody td:nth-child({number})")]
 
     def points(self, kind: str) -> int:
-        """How many kernels the charts ``kind`` show."""
+        """Number of kernels that the charts ``kind`` show."""
         return len(self.find(f".workload:not([hidden]) .{kind} svg .points_marks path"))
 
     @property
     def complaints(self) -> list[str]:
-        """What the browser's console has said, scripts held back by the policy included."""
+        """The browser console's messages, including scripts blocked by the policy."""
         return [entry["message"] for entry in self.browser.get_log("browser")]
 
 

@@ -1,4 +1,4 @@
-"""The page as text: complete in itself, and no name in it is more than text."""
+"""The page as text: self-contained, with names only as text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HOSTILE = st.sampled_from(
 
 
 class Outline(HTMLParser):
-    """Tags with their attributes, and the texts of scripts and of the title."""
+    """Collects tags with their attributes, and the texts of scripts and the title."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Outline(HTMLParser):
 
         self.inside = True
 
-    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002 -- of the base class
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002 -- required by the base class
         self.inside = False
 
     def handle_data(self, data: str) -> None:
@@ -184,7 +184,7 @@ def test_the_command_in_the_docs_writes_the_page_of_the_shipped_report(tmp_path:
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With a plotting library that takes no second to bundle."""
+    """Replace the plotting library by one that is bundled instantly."""
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(vl_convert, "javascript_bundle", lambda **_: "vega = '\u00b5';\r\n")
     return tmp_path / "cache"
