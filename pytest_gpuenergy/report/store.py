@@ -217,7 +217,8 @@ def read_text(path: Path) -> str:
         if not stat.S_ISREG(status.st_mode):  # reading a pipe might block forever
             raise ReportInputError(f"{path} is not a file.")
         if status.st_size > MAX_BYTES:
-            raise ReportInputError(f"{path} is too large for a report: {status.st_size} bytes.")
+            size = f"{status.st_size} bytes"
+            raise ReportInputError(f"{path} is larger than a report may be: {size}.")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ReportInputError(f"{path} does not exist.") from None

@@ -380,7 +380,7 @@ def test_a_path_under_a_file_cannot_be_read(tmp_path: Path) -> None:
 def test_a_huge_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MAX_BYTES", 10)
     (tmp_path / "report.json").write_text(" " * 11)
-    with pytest.raises(ReportError, match="too large for a report: 11 bytes"):
+    with pytest.raises(ReportError, match="larger than a report may be: 11 bytes"):
         load_report(tmp_path / "report.json")
 
 
