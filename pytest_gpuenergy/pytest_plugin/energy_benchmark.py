@@ -113,7 +113,7 @@ class EnergyBenchmark:
         except GpuEnergyError as error:
             problem = str(error)
         else:
-            self._tell(measurement)
+            self._report_figures(measurement)
             self._judge(measurement)
             return measurement
         # Outside the handler, or the report would show the sentence twice.
@@ -212,7 +212,7 @@ class EnergyBenchmark:
         if problem := self._gate.judge(self._item, m, self._session.run):
             pytest.fail(problem, pytrace=False)
 
-    def _tell(self, m: Measurement) -> None:
+    def _report_figures(self, m: Measurement) -> None:
         if not m.measured:
             what = "not measured" if m.outcome == "correct" else m.outcome
             pytest.fail(f"{what}: {m.error}", pytrace=False)

@@ -85,9 +85,9 @@ class GatePlugin:
         self._settings: GateSettings = options.gate
         self._baseline: Baseline | None = None
         self._comparisons = 1
-        self._told: list[tuple[str, str, str]] = []
+        self._results: list[tuple[str, str, str]] = []
         self._failed: set[str] = set()
-        self._overtaken = ""
+        self._doubt = ""
         self._unusable: dict[str, str] = {}
         if options.baseline is not None:
             from pytest_gpuenergy.gate.comparison import Baseline
@@ -118,7 +118,7 @@ class GatePlugin:
         problems = [*self._judge_budget(item, measurement)]
         if self._baseline is not None:
             result = self._baseline.judge(measurement, run, self._comparisons)
-            problems += self._tell(item, result)
+            problems += self._record(item, result)
         return "\n".join(map(printable, problems))
 
     def review(self, measurements: Sequence[Measurement]) -> list[str]:
@@ -129,20 +129,20 @@ class GatePlugin:
         """
         from pytest_gpuenergy.record.anchor import DRIFT
 
-        judged = any(verdict for _, verdict, _ in self._told)
-        if self._baseline is not None and self._settings.enforced and self._told and not judged:
+        judged = any(verdict for _, verdict, _ in self._results)
+        if self._baseline is not None and self._settings.enforced and self._results and not judged:
             return [
                 f"Nothing was judged, because the baseline, run {self._baseline.run.run_id}, has "
                 "none of this run's items: give another one, or use gpuenergy baseline update."
             ]
-        sure = {node for node, verdict, _ in self._told if verdict and verdict != "AMBIGUOUS"}
+        sure = {node for node, verdict, _ in self._results if verdict and verdict != "AMBIGUOUS"}
         count = sum(m.node_id in sure and DRIFT in m.validity for m in measurements)
         if count:
-            self._overtaken = (
+            self._doubt = (
                 f"{count} verdicts were given before drift was found: gpuenergy compare judges "
                 "again with the flags."
             )
-        return [self._overtaken] if count and self._settings.strict else []
+        return [self._doubt] if count and self._settings.strict else []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count the verdicts before anything is measured, and read the markers."""
@@ -180,10 +180,10 @@ class GatePlugin:
         properties = dict(report.user_properties)
         for name, value in properties.items():
             if name == MISSING:
-                self._told.append((report.nodeid, "", str(value)))
+                self._results.append((report.nodeid, "", str(value)))
             elif name in _VERDICTS:
                 words = properties.get(name.removesuffix(VERDICT) + WORDS)
-                self._told.append((report.nodeid, str(value), str(words)))
+                self._results.append((report.nodeid, str(value), str(words)))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show every verdict that is not SAME, and the count of each."""
@@ -201,28 +201,30 @@ class GatePlugin:
             )
             failed = (
                 (node, words)
-                for node, verdict, words in self._told
+                for node, verdict, words in self._results
                 if node in self._failed and verdict not in fine
             )
             yield from limited("error", failed)
 
     def _summary(self) -> Iterator[str]:
-        if self._baseline is None and not self._told:
+        if self._baseline is None and not self._results:
             return
         from pytest_gpuenergy.gate.verdict import Verdict
         from pytest_gpuenergy.gate.views import tally
 
         if self._baseline is not None:
             yield f"baseline: run {self._baseline.run.run_id} of {self._baseline.run.started}"
-        notable = [f"{node}: {words}" for node, verdict, words in self._told if verdict != "SAME"]
+        notable = [
+            f"{node}: {words}" for node, verdict, words in self._results if verdict != "SAME"
+        ]
         yield from notable[:_LINES_SHOWN]
         if len(notable) > _LINES_SHOWN:
             yield f"{len(notable) - _LINES_SHOWN} more in the items' reports"
-        verdicts = [Verdict(verdict) for _, verdict, _ in self._told if verdict]
-        missing = len(self._told) - len(verdicts)
+        verdicts = [Verdict(verdict) for _, verdict, _ in self._results if verdict]
+        missing = len(self._results) - len(verdicts)
         yield tally(verdicts) + (f", {missing} not in the baseline" if missing else "")
-        if self._overtaken:
-            yield self._overtaken
+        if self._doubt:
+            yield self._doubt
 
     def _judge_budget(self, item: pytest.Item, measurement: Measurement) -> Iterator[str]:
         mark = item.get_closest_marker(BUDGET_MARKER)
@@ -241,7 +243,7 @@ class GatePlugin:
         if over or (judgement.verdict is Verdict.AMBIGUOUS and self._settings.strict):
             yield f"budget: {words}"
 
-    def _tell(self, item: pytest.Item, result: Sequence[Judgement] | Unmatched) -> Iterator[str]:
+    def _record(self, item: pytest.Item, result: Sequence[Judgement] | Unmatched) -> Iterator[str]:
         from pytest_gpuenergy.gate.comparison import Unmatched
         from pytest_gpuenergy.gate.verdict import fails
         from pytest_gpuenergy.gate.views import describe

@@ -56,7 +56,7 @@ class Options:
         device = named_device(config)
         device = "auto" if device is None else device
         check_spec(device)
-        told = getattr(config, "workerinput", {})
+        worker_input = getattr(config, "workerinput", {})
         return cls(
             device=device,
             powercap=_powercap(config),
@@ -75,8 +75,8 @@ class Options:
             baseline=_path(config, "gpuenergy_compare"),
             gate=_gate(config),
             root=config.rootpath,
-            worker=told.get("workerid"),
-            worker_index=told.get(GPU, 0),
+            worker=worker_input.get("workerid"),
+            worker_index=worker_input.get(GPU, 0),
         )
 
     def described(self) -> dict[str, str]:

@@ -27,7 +27,7 @@ class Progress:
     def __init__(self, interval_s: float, clock: Callable[[], float] = monotonic) -> None:
         self._interval_s = interval_s
         self._clock = clock
-        self._began_s = self._told_s = self._first_s = clock()
+        self._started_s = self._shown_s = self._first_s = clock()
         self._finished = self._worked = 0
 
     def finish(self, total: int, *, skipped: bool) -> str | None:
@@ -42,11 +42,11 @@ class Progress:
         if self._worked == 1 and not skipped:
             self._first_s = now_s
         left = total - self._finished
-        if left <= 0 or not self._worked or now_s - self._told_s < self._interval_s:
+        if left <= 0 or not self._worked or now_s - self._shown_s < self._interval_s:
             return None
-        self._told_s = now_s
+        self._shown_s = now_s
         since_s, count = (
-            (self._first_s, self._worked - 1) if self._worked > 1 else (self._began_s, 1)
+            (self._first_s, self._worked - 1) if self._worked > 1 else (self._started_s, 1)
         )
         left_s = left * (now_s - since_s) / count
         return f"gpuenergy: {self._finished} of {total} items, about {span(left_s)} left"

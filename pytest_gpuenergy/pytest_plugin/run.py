@@ -176,7 +176,7 @@ class RunPlugin:
             problems += workers.problems
             problems += self._setpoints.problems(session.testscollected)
             problems += write_outputs(ours, self.gate.baseline_for)
-            problems += self._tell_others()
+            problems += self._pass_on()
             exporter = config.pluginmanager.get_plugin(EXPORT)
             problems += exporter.finish(problems) if exporter is not None else ()
         if problems:
@@ -195,7 +195,7 @@ class RunPlugin:
         """Restore the card if the session ended before it started."""
         self.session.close()
 
-    def _tell_others(self) -> list[str]:
+    def _pass_on(self) -> list[str]:
         """Pass the measurements to the gate and to pytest-benchmark; returns the problems."""
         bridge = self._config.pluginmanager.get_plugin(BRIDGE)
         try:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import best_of_each, energy, group, pareto, time
 from pytest_gpuenergy.report.text import figures, markdown_text
-from pytest_gpuenergy.report.views import write_view
 
 
 def markdown(report: Report) -> str:
@@ -19,15 +17,6 @@ def markdown(report: Report) -> str:
     Kernels on the Pareto front are in bold. Names and errors are escaped.
     """
     return "\n".join([*_head(report), *_best(report.measurements), *_tables(report.measurements)])
-
-
-def write_markdown(report: Report, path: Path) -> None:
-    """Write `markdown` to ``path``.
-
-    Raises:
-        ReportError: it cannot be written.
-    """
-    write_view(path, markdown(report))
 
 
 def _head(report: Report) -> Iterator[str]:

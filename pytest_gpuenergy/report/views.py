@@ -22,15 +22,6 @@ from pytest_gpuenergy.support.json_output import dump
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
 CLASSIC_CAPS = 5
 """Caps in a GPU's table when the report, from an older release or tool, does not list them."""
-MARKDOWN_HEADER = (
-    "kernel",
-    "time (µs)",
-    "power (W)",
-    "energy (mJ)",
-    "EDP (mJ·ms)",
-    "GFLOP/s/W",
-    "notes",
-)
 Table = list[Sequence[str | int | float | None]]
 
 

@@ -118,7 +118,7 @@ def _finite(value: float | None, scale: float = 1.0) -> float | None:
 
 
 def _best(best: Best) -> Values:
-    def told(m: Measurement, figure: str) -> Values:
+    def cell(m: Measurement, figure: str) -> Values:
         return {
             "figure": figure,
             "kernel": m.kernel.label,
@@ -129,9 +129,9 @@ def _best(best: Best) -> Values:
     return {
         "workload": best.workload,
         "measured": len(best.rows),
-        "time": told(best.time, time(best.time.time_ms or 0.0)),
-        "energy": told(best.energy, energy(best.energy.energy_mj or 0.0)),
-        "edp": told(best.edp, f"{figures(best.edp.edp_mj_ms or 0.0)} mJ·ms"),
+        "time": cell(best.time, time(best.time.time_ms or 0.0)),
+        "energy": cell(best.energy, energy(best.energy.energy_mj or 0.0)),
+        "edp": cell(best.edp, f"{figures(best.edp.edp_mj_ms or 0.0)} mJ·ms"),
         "front": [{"kernel": m.kernel.label, "cap": m.cap} for m in best.front],
     }
 
