@@ -1,7 +1,7 @@
-"""Anchor kernels: measured early in a run and again now and then, to show what has drifted.
+"""Anchor kernels: measured early in a run and again from time to time, to detect drift.
 
-Each setpoint has its own, the first kernel measured cleanly at it. It is measured again when the
-card is set so anyway: before the run's end, checks cost no change of settings.
+Each setpoint has its own anchor: the first kernel measured cleanly at it. Until the end of the run
+it is only measured again while the card is at that setpoint anyway, so checks change no settings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 @dataclass
 class _Anchor:
-    """A kernel that is measured again, and what was measured since it was last found unchanged."""
+    """A kernel to measure again, and the measurements made since it was last found unchanged."""
 
     kernel: AnyKernel
     workload: Workload
@@ -40,10 +40,10 @@ class AnchorWatch:
     """The anchors of one process and its GPU.
 
     Args:
-        interval_s: time on the device's clock from one check at a setpoint to the next; 0: never.
-        device: whose clock it is.
+        interval_s: time between checks at a setpoint, on the device's clock; 0 disables checks.
+        device: the GPU.
         harness: measures on it.
-        folder: of the run, where checks and flags go as they come.
+        folder: the run's folder, to which checks and flags are written immediately.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class AnchorWatch:
         self._began_s = math.inf
 
     def check(self, subject: Subject) -> None:
-        """Measure the anchor of the setpoint that is applied, if it is time to.
+        """Measure the anchor of the applied setpoint if a check is due.
 
         Raises:
-            ReportError: what was found cannot be written.
+            ReportError: the check cannot be written.
         """
         anchor = self._anchors.get(_place(subject))
         if anchor and self._device.clock.now_s() - anchor.checked_s >= self._interval_s:
             self._check(anchor)
 
     def flags(self, subject: Subject) -> tuple[str, ...]:
-        """The flags of what is measured now at this setpoint."""
+        """The flags for anything measured at this setpoint now."""
         anchor = self._anchors.get(_place(subject))
         return (DRIFT,) if anchor and anchor.drifted else ()
 
@@ -78,7 +78,7 @@ class AnchorWatch:
         kernel: AnyKernel | None = None,
         workload: Workload | None = None,
     ) -> None:
-        """Remember what has been measured: the first kernel at a setpoint is its anchor."""
+        """Remember a measurement; the first kernel measured cleanly at a setpoint is its anchor."""
         if not self._interval_s or not measurement.measured or measurement.validity:
             return
         anchor = self._anchors.get(_place(subject))
@@ -97,14 +97,14 @@ class AnchorWatch:
         workload: Workload,
         earlier: Report,
     ) -> None:
-        """Take up the anchor of a run that is resumed; its first check is due at once.
+        """Take over the anchor of a resumed run; its first check is due immediately.
 
         Args:
-            subject: the item that is not measured again.
-            known: what was measured of it.
-            kernel: that was measured.
-            workload: of it.
-            earlier: what the run had measured before it was resumed.
+            subject: the item, which is not measured again.
+            known: the item's earlier measurement.
+            kernel: the kernel measured then.
+            workload: the kernel's workload.
+            earlier: everything the run measured before it was resumed.
         """
         place = _place(subject)
         if not self._interval_s or place in self._anchors or known.gpu_uuid != self._device.uuid:
@@ -114,13 +114,13 @@ class AnchorWatch:
         self._anchors[place] = _Anchor(kernel, workload, subject, known, -math.inf, pending)
 
     def finish(self, apply: Callable[[Setpoint], Setpoint]) -> None:
-        """Check what was measured since the last checks, if the run was as long as an interval.
+        """Check what was measured since the last checks, if the run lasted at least an interval.
 
         Args:
             apply: sets the card to a setpoint and returns what it enforces.
 
         Raises:
-            ReportError: what was found cannot be written.
+            ReportError: a check cannot be written.
         """
         if self._device.clock.now_s() - self._began_s < self._interval_s:
             return
@@ -151,7 +151,7 @@ class AnchorWatch:
                 if enforced != subject.enforced:
                     raise SetpointError(f"The card now enforces {enforced.power_limit_w} W.")
             return self._harness.measure_again(anchor.kernel, anchor.workload, subject)
-        except GpuEnergyError as error:  # the next item meets it too, and tells
+        except GpuEnergyError as error:  # the next item meets the same error and reports it
             first = anchor.first
             return Measurement(
                 first.node_id,

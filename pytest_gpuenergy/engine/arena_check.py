@@ -1,4 +1,4 @@
-"""What arenas must hold after a run, and after all the launches of a measurement."""
+"""Checks what arenas hold after a run, and again after all launches of a measurement."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pytest_gpuenergy.workloads.workload import Array, ErrorBound
 
 
 class ArenaCheck:
-    """Checks arenas after a run: right outputs, and inputs and guard bands as they were.
+    """Checks arenas after a run: outputs correct, inputs and guard bands unchanged.
 
     Args:
-        arenas: by tensor name; what the inputs hold now is what they must hold.
-        reference: gives the right outputs, by tensor name.
-        bounds: how far each output may be off.
+        arenas: by tensor name; the inputs must keep their current contents.
+        reference: computes the correct outputs, by tensor name.
+        bounds: the largest error allowed for each output.
         seed: of the inputs, for messages.
-        draw: chooses what `falsify` makes wrong; by default no kernel can know it.
+        draw: chooses the elements that `falsify` makes wrong; by default unpredictable.
     """
 
     def __init__(
@@ -46,11 +46,12 @@ class ArenaCheck:
         }
 
     def __call__(self) -> ErrorBound:
-        """The errors of the outputs, see `compare`.
+        """Return the errors of the outputs, see `compare`.
 
         Raises:
             InputError: the reference is not finite.
-            KernelFault: what is wrong with the arenas, and where.
+            KernelFault: an output is wrong, or an input or guard band has changed. The message
+                says where.
         """
         for arena in self._arenas.values():
             _check_guards(arena)
@@ -61,35 +62,35 @@ class ArenaCheck:
                 changed = arena.payload(before != image)
                 mask = np.any(changed.reshape(*arena.tensor.shape, -1), axis=-1)
                 raise KernelFault(
-                    "correctness", f"{places(name, mask)} changed, and it is an input."
+                    "correctness", f"{places(name, mask)} changed, although {name} is an input."
                 )
         outputs = {name: arena.value() for name, arena in self._outputs.items()}
         return compare(outputs, self._reference(), self._bounds, self._seed)
 
     def poison(self) -> None:
-        """Fill the outputs with NaN, the largest or -1 in integers."""
+        """Fill the outputs with NaN; integers with -1 or, if unsigned, their largest value."""
         for arena in self._outputs.values():
             arena.fill()
 
     def falsify(self) -> None:
-        """Make some elements of each output wrong, see `falsified`."""
+        """Make a few elements of each output wrong, see `falsified`."""
         for arena in self._outputs.values():
             arena.fill(falsified(arena.value(), self._draw))
 
 
 def check_again(kernel: Relaunching, check: ArenaCheck) -> None:
-    """Check a kernel that was right at first after all its launches so far.
+    """Verify a kernel once more, after all its launches so far.
 
-    It is launched again as before, on poison, which finds whatever it no longer writes. Then a
-    single launch, directly after others, meets outputs that are right but for a few elements, which
-    finds one that looks at its outputs, and leaves alone what seems right.
+    It is first launched again as before, on poisoned outputs, which reveals elements that it no
+    longer writes. Then a single launch, directly after others, starts from outputs that are correct
+    except for a few elements, which reveals a kernel that skips work where its outputs look right.
 
     Args:
-        kernel: which may have been launched before.
+        kernel: one that was correct at first.
         check: of its arenas.
 
     Raises:
-        KernelFault: it is wrong by now, after how many launches, and where.
+        KernelFault: it is wrong now. The message gives the number of launches and the place.
     """
     check.poison()
     if _check_launches(kernel, check, once=False):
@@ -98,27 +99,27 @@ def check_again(kernel: Relaunching, check: ArenaCheck) -> None:
 
 
 def _check_launches(kernel: Relaunching, check: ArenaCheck, *, once: bool) -> int:
-    """How many launches there have been; 0 when nothing was launched."""
+    """Return how many launches there have been; 0 if nothing was launched."""
     launches = 0
     for launches in kernel.relaunch(once=once):
         try:
             check()
         except KernelFault as fault:
             raise KernelFault(
-                fault.outcome, f"Right at first and wrong after {launches} launches: {fault}"
+                fault.outcome, f"Correct at first, wrong after {launches} launches: {fault}"
             ) from None
     return launches
 
 
 def falsified(right: Array, draw: np.random.Generator) -> Array:
-    """``right`` with the root of its number of elements made wrong, at random places.
+    """Return ``right`` with a few elements wrong: as many as the square root of its size.
 
-    They are off by a fourth of the largest value or more, within the range of the right ones where
-    that is wide enough: neither a look at some of the elements nor their range gives them away.
+    Each is off by at least a quarter of the largest value, but stays within the range of the
+    correct values if that is wide enough: neither spot checks nor the range give them away.
 
     Args:
         right: finite values.
-        draw: chooses the places.
+        draw: chooses the positions.
     """
     false = right.copy()
     if not right.size:
@@ -136,13 +137,13 @@ def _far_off(right: Array) -> Array:
     if right.dtype.kind not in "iu":
         wrong = largest * _moved(values / largest, 1.0, 0.0)
         return wrong.astype(right.dtype)
-    with np.errstate(invalid="ignore"):  # 64-bit integers that a double does not hold
+    with np.errstate(invalid="ignore"):  # 64-bit integers that a double cannot represent
         cast = np.rint(_moved(values, largest, 1.0)).astype(right.dtype)
     return np.where(cast == right, np.bitwise_xor(right, np.ones_like(right)), cast)
 
 
 def _moved(values: npt.NDArray[np.float64], largest: float, step: float) -> npt.NDArray[np.float64]:
-    """Half-way through their range, in a circle; or by half of the largest if that is narrow."""
+    """Shift values cyclically by half their range, or by half the largest if that is narrow."""
     low, reach = float(values.min()), float(np.ptp(values)) + step
     if reach < largest / 2:
         return values - np.where(values > 0, largest / 2, -largest / 2)

@@ -1,4 +1,4 @@
-"""The memory of arrays of other libraries: what lies where, and writing to it."""
+"""The memory of other libraries' arrays: where it lies, and how to write to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def overwrite(value: Any, content: Array) -> None:
     """Write ``content`` into an array, on the current stream of its library.
 
     Raises:
-        Exception: it cannot be written to; what its library says.
+        Exception: the array cannot be written to; whatever its library raises.
     """
     if is_tensor(value):
         with _inference(value):
@@ -37,7 +37,7 @@ def overlap(one: Any, other: Any) -> bool:
 
 
 def _inference(tensor: Any) -> AbstractContextManager[object]:
-    """Where PyTorch allows to write to a tensor that was made for inference."""
+    """A context in which PyTorch allows writes to ``tensor``, even if it is an inference tensor."""
     if not tensor.is_inference():
         return nullcontext()
     mode: AbstractContextManager[object] = sys.modules["torch"].inference_mode()
@@ -45,7 +45,7 @@ def _inference(tensor: Any) -> AbstractContextManager[object]:
 
 
 def _span(value: Any) -> tuple[int, int]:
-    """First address and the one after the last; an empty span when it is not known."""
+    """The first address and the one past the last; an empty span if they are unknown."""
     if is_tensor(value):
         storage = value.untyped_storage()
         return storage.data_ptr(), storage.data_ptr() + storage.nbytes()

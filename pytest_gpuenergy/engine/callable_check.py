@@ -1,4 +1,4 @@
-"""Whether a callable that was right at first still is after it has been measured."""
+"""Verifies a callable once more after its measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_gpuenergy.workloads.workload import Array
 
 
 class Replayed(Protocol):
-    """A callable that has been measured, as a `GraphRepeater` does it."""
+    """A measured callable that can be launched again, such as a `GraphRepeater`."""
 
     launches: int
 
@@ -23,13 +23,13 @@ class Replayed(Protocol):
 
 
 class CallableCheck:
-    """Checks a callable after its measurement. Made when its result has been compared once.
+    """Checks a callable after its measurement; created once its first result has been compared.
 
     Args:
         expected: what it must return.
-        args: its arguments; the arrays among them that share no memory with the result must stay
-            as they are now.
-        draw: chooses what is made wrong; by default no callable can know it.
+        args: its arguments; arrays among them that share no memory with the result must keep their
+            current contents.
+        draw: chooses the elements to make wrong; by default unpredictable.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class CallableCheck:
         self._draw = draw or np.random.default_rng()
 
     def __call__(self, replayed: Replayed) -> None:
-        """Overwrite the result, and have the callable or its graph make it again.
+        """Overwrite the result and have the callable, or its graph, compute it again.
 
-        First as it was measured, and then once, as `check_again` does with a kernel. What cannot be
-        overwritten, such as a number, is only made again.
+        As in `check_again`, it first runs as it was measured, and then once. Parts of the result
+        that are not arrays, such as numbers, are not overwritten.
 
         Raises:
-            KernelFault: the result is wrong by now, or an argument has changed.
-            ResultError: an array of the result cannot be overwritten, or cannot be compared.
+            KernelFault: the result is wrong now, or an argument has changed.
+            ResultError: an array of the result cannot be overwritten or compared.
         """
         right = self._made_again(replayed, {}, once=False)
         false = {name: falsified(value, self._draw) for name, value in right.items()}
@@ -60,7 +60,7 @@ class CallableCheck:
     def _made_again(
         self, replayed: Replayed, contents: Mapping[str, Array], *, once: bool
     ) -> dict[str, Array]:
-        """The result, made on memory that held ``contents`` before, or else poison."""
+        """The result, computed in memory that held ``contents``, or poison if that is empty."""
 
         def prepare(returned: object) -> None:
             for name, part in _arrays(returned, "result"):
@@ -69,8 +69,8 @@ class CallableCheck:
                     overwrite(part, content)
                 except Exception as error:
                     raise ResultError(
-                        f"The callable's {name} cannot be overwritten ({error}), and so it cannot "
-                        "be verified after it has been measured: return an array that can be."
+                        f"The callable's {name} cannot be overwritten ({error}), so it cannot be "
+                        "verified after the measurement: return a writable array."
                     ) from None
 
         returned = replayed.relaunch(0, prepare, once=once)
@@ -81,7 +81,7 @@ class CallableCheck:
         except KernelFault as fault:
             raise KernelFault(
                 fault.outcome,
-                f"Right at first and wrong after {replayed.launches} calls: {fault}"
+                f"Correct at first, wrong after {replayed.launches} calls: {fault}"
                 f"{self._in_place(result)}",
             ) from None
         return {name: _copy(part) for name, part in result.items()}
@@ -90,17 +90,17 @@ class CallableCheck:
         for name, part in self._args.items():
             shared = any(overlap(part, other) for other in result.values())
             if not shared and _bytes(part) != self._before[name]:
-                raise KernelFault("correctness", f"{name} has changed, and it is an argument.")
+                raise KernelFault("correctness", f"The argument {name} has changed.")
 
     def _in_place(self, result: Mapping[str, object]) -> str:
-        """What may be the reason, for a result in the memory of an argument."""
+        """A possible cause, if the result shares memory with an argument."""
         for name, part in result.items():
             for argument, other in self._args.items():
                 if overlap(part, other):
                     return (
-                        f" The {name} is in the memory of {argument}: if that is an input too, it "
-                        "was gone after the first call, and what was measured is another "
-                        "computation."
+                        f" The {name} shares memory with {argument}: if that is also an input, "
+                        "the first call overwrote it, and the calls that were measured computed "
+                        "something else."
                     )
         return ""
 
@@ -114,7 +114,7 @@ def _copy(part: object) -> Array:
 
 
 def _bytes(part: object) -> bytes:
-    """What an array holds; nothing if it cannot be read."""
+    """The contents of an array; empty if it cannot be read."""
     try:
         return host_array(part, "An argument").tobytes()
     except ResultError:
@@ -122,7 +122,7 @@ def _bytes(part: object) -> bytes:
 
 
 def _poison(array: Array) -> Array:
-    """NaN everywhere, the largest in integers."""
+    """NaN everywhere; in integers the largest value."""
     dtype: Any = array.dtype
     if dtype.kind == "b":
         return np.ones_like(array)

@@ -1,4 +1,4 @@
-"""How far outputs are from their float64 reference, and how a wrong one is described."""
+"""Compares outputs with their float64 reference, and describes what is wrong."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Reference = Mapping[str, npt.NDArray[np.float64]]
 def compare(
     outputs: Mapping[str, Array], reference: Reference, bounds: Mapping[str, ErrorBound], seed: int
 ) -> ErrorBound:
-    """The errors of ``outputs``, as fractions of the reference's largest value and norm.
+    """Return the errors of ``outputs``, as fractions of the reference's largest value and norm.
 
     Raises:
         InputError: the reference is not finite.
-        KernelFault: an element was not written, is not finite or is too far off; or all together
-            are too far off. The message gives the number of wrong elements and the place and
-            size of the worst.
+        KernelFault: an element was not written, is not finite or is off by more than its bound, or
+            the norm of all errors exceeds its bound. The message gives the number of wrong elements
+            and the position and error of the worst.
     """
     worst = ErrorBound(0.0, 0.0)
     for name, expected in reference.items():
@@ -33,14 +33,14 @@ def compare(
         if not math.isfinite(scale):
             first = np.argwhere(~np.isfinite(expected))[0].tolist()
             raise InputError(
-                f"The reference is NaN or infinite, first in {name}{first} of seed {seed}, and "
-                "nothing can be compared with that: give inputs for which it is finite, such as "
-                "init={'x': (0.1, 1.0)} of a Contract."
+                f"The reference is NaN or infinite, first at {name}{first} with seed {seed}, so "
+                "nothing can be compared with it: give inputs for which it is finite, for example "
+                "with init={'x': (0.1, 1.0)} of a Contract."
             )
         largest, norm = largest / scale, norm / expected_norm
         if not largest <= bound.max_relative:
             raise KernelFault(
-                "correctness", _tell_wrong(name, outputs[name], expected, scale, bound, seed)
+                "correctness", _describe(name, outputs[name], expected, scale, bound, seed)
             )
         if not norm <= bound.normwise:
             raise KernelFault(
@@ -55,10 +55,11 @@ def compare(
 def _distance(
     output: Array, expected: npt.NDArray[np.float64]
 ) -> tuple[float, float, float, float]:
-    """The error's largest absolute value and norm (NaN where it is), and those of ``expected``.
+    """The largest absolute value and the norm of the error, then those of ``expected``.
 
-    Those of ``expected`` are 1 instead of 0. Piece by piece, as these arrays are the largest there
-    are: a piece stays in the processor's cache and is too short for BLAS to start threads.
+    Those of the error are NaN if any element is; those of ``expected`` are 1 instead of 0. These
+    are the largest arrays of all and are processed piece by piece: a piece fits into the CPU's
+    cache and is too short for BLAS to start threads.
     """
     values, references = output.reshape(-1), expected.reshape(-1)
     starts = range(0, values.size, _PIECE)
@@ -75,7 +76,7 @@ def _distance(
     return float(peaks[0]), float(norms[0]), float(peaks[1]) or 1.0, float(norms[1]) or 1.0
 
 
-def _tell_wrong(
+def _describe(
     name: str,
     output: Array,
     expected: npt.NDArray[np.float64],

@@ -1,7 +1,7 @@
-"""Evaluates candidates, for the tuner and for every other search: time first, then energy.
+"""Evaluates candidates for the tuner and any other search: time first, then energy.
 
-Three steps, each for fewer candidates than the one before: the time of all; the power of the
-promising; and of those that are to be kept a verification and a measurement as in a bench.
+Three steps, each for fewer candidates than the one before: time all of them; measure the power of
+the promising ones; verify those to be kept and measure them as a bench does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Rig:
 
     Attributes:
         device: where they run.
-        arenas: the workload's tensors by name, which stay as they are.
+        arenas: the workload's tensors by name; left unchanged.
         objective: what is minimized.
     """
 
@@ -50,17 +50,17 @@ def evaluate(
     Nothing is verified here: see `confirm`.
 
     Args:
-        rig: where.
-        batch: a job for each candidate, see `quick_job`, or why it has none.
+        rig: where to evaluate them.
+        batch: a job for each candidate, see `quick_job`, or the fault that prevented one.
         known: evaluations of earlier batches.
-        is_stopped: asked before each job; when it says so, the rest is left out.
+        is_stopped: called before each job; once it returns true, the rest is skipped.
 
     Yields:
-        A place in the batch and what is known of that candidate, as soon as it is; again when more
-        is known.
+        A position in the batch with the evaluation of that candidate: once when it has been timed,
+        and again when its power has been measured.
 
     Raises:
-        DeviceError: the device does not answer.
+        DeviceError: the device does not respond.
     """
     timed: list[Evaluation] = []
     for job in batch:
@@ -72,8 +72,8 @@ def evaluate(
         if is_stopped():
             return
         job = batch[place]
-        assert isinstance(job, Job)  # others have not been timed
-        yield place, _weighed(rig, job, timed[place])
+        assert isinstance(job, Job)  # a fault is never promising
+        yield place, _with_power(rig, job, timed[place])
 
 
 def _timed(rig: Rig, job: Job | KernelFault) -> Evaluation:
@@ -86,8 +86,8 @@ def _timed(rig: Rig, job: Job | KernelFault) -> Evaluation:
     return Evaluation(outcome="timed", time_ms=time_ms)
 
 
-def _weighed(rig: Rig, job: Job, timed: Evaluation) -> Evaluation:
-    """``timed`` with its power, or with the fault that shows under load."""
+def _with_power(rig: Rig, job: Job, timed: Evaluation) -> Evaluation:
+    """``timed`` with its power, or the fault that occurred under load."""
     try:
         power_w = measure_power_w(rig.device, job, rig.arenas)
     except KernelFault as fault:
@@ -98,11 +98,11 @@ def _weighed(rig: Rig, job: Job, timed: Evaluation) -> Evaluation:
 
 
 def confirm(device: Device, harness: Harness, kernel: AnyKernel, workload: Workload) -> Measurement:
-    """Verify a kernel that is to be kept, once, and measure it as a bench does.
+    """Verify a kernel that is to be kept, and measure it as a bench does.
 
     Raises:
         KernelFault: it is wrong, or fails while it is measured.
-        DeviceError: the device does not answer.
+        DeviceError: the device does not respond.
     """
     subject = Subject(workload.name, kernel.short_digest, enforced=enforced_setpoint(device))
     measurement = harness.measure_kernel(kernel, workload, subject)

@@ -1,4 +1,4 @@
-"""One item from beginning to end: verify, heat up, measure, judge; the record of it."""
+"""One item from start to finish: verify, heat up, measure, judge, record."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from pytest_gpuenergy.workloads.workload import Workload
 R = TypeVar("R", bound=Repeater)
 
 BINDING_FRACTION = 0.97
-"""Drawing at least this much of the enforced limit means that the limit holds the kernel back."""
+"""A kernel that draws at least this fraction of the enforced limit is held back by it."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What an item measures: names for the record beside kernel and workload.
+    """What an item measures, apart from kernel and workload, as the record names it.
 
     Attributes:
         node_id: of the item.
         label: of the kernel.
-        setpoint: asked of the card.
-        enforced: what the card made of it.
+        setpoint: requested from the card.
+        enforced: by the card.
     """
 
     node_id: str
@@ -49,18 +49,18 @@ class Subject:
     enforced: Setpoint = UNKNOWN
 
     def identity(self, workload: str, cache: CacheState) -> Identity:
-        """The identity that its measurement will have."""
+        """The identity of its measurement."""
         return Identity(workload, self.label, self.setpoint.label, cache)
 
 
 class Harness:
-    """Verifies and measures on one device; the caller has set the card to the setpoint.
+    """Verifies and measures on one device, at the setpoint that the caller has applied.
 
     Args:
         device: where to run.
         settings: of the meter.
         timeout_s: for one run of a kernel, and for each step of measuring it.
-        cache: in which state of the L2 cache kernels are measured.
+        cache: state of the L2 cache during a measurement.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class Harness:
     ) -> Measurement:
         """Verify ``kernel`` on ``workload``, measure it, and verify it once more.
 
-        A kernel that fails gives a measurement with its outcome and error and no figures.
+        For a kernel that fails, the measurement has its outcome and error but no figures.
 
         Raises:
-            DeviceError: the device itself does not answer.
+            DeviceError: the device itself does not respond.
         """
         began = perf_counter()
         phases = _Phases()
@@ -95,7 +95,7 @@ class Harness:
         return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
 
     def measure_again(self, kernel: AnyKernel, workload: Workload, subject: Subject) -> Measurement:
-        """Measure a kernel that was proved right before; as `measure_kernel`."""
+        """As `measure_kernel`, for a kernel that has been verified before."""
         began = perf_counter()
         phases = _Phases()
         draft = self._draft(
@@ -121,10 +121,13 @@ class Harness:
     def verify_kernel(
         self, kernel: AnyKernel, workload: Workload, subject: Subject
     ) -> tuple[Measurement, KernelFault | None]:
-        """Prove ``kernel`` right on ``workload``: a measurement without figures, and the fault.
+        """Verify ``kernel`` on ``workload`` without measuring it.
+
+        Returns:
+            A measurement without figures, and the kernel's fault if it has one.
 
         Raises:
-            DeviceError: the device itself does not answer.
+            DeviceError: the device itself does not respond.
         """
         return self._verified(kernel, workload, subject, _Phases())
 
@@ -154,11 +157,11 @@ class Harness:
         """Measure what a callable launches.
 
         Args:
-            make_repeater: of the callable, whose result the caller has compared, if it wants to.
-            workload: what to call it in the record.
-            subject: of the item.
+            make_repeater: makes the callable's repeater; its result is not compared here.
+            workload: as the record is to describe it.
+            subject: what the item measures.
             kind: of the callable, for the record.
-            check: called after the measurement; raises KernelFault if the result is wrong by now.
+            check: called after the measurement; raises KernelFault if the result is wrong now.
         """
         began = perf_counter()
         phases = _Phases()
@@ -213,7 +216,7 @@ class Harness:
 
 
 class _Phases:
-    """Wall time of the phases of one item; a phase may come twice."""
+    """Wall time of the phases of one item; the times of a repeated phase add up."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -227,13 +230,13 @@ class _Phases:
             self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - began
 
     def split(self, name: str, first: str, first_s: float) -> None:
-        """Count the first part of a phase as a phase of its own, before it."""
+        """Count the first ``first_s`` of a phase as a phase of its own, before it."""
         whole_s = self.seconds.pop(name)
         self.seconds |= {first: first_s, name: whole_s - first_s}
 
 
 def describe_workload(workload: Workload) -> WorkloadInfo:
-    """What a report says of a workload."""
+    """What a report says about a workload."""
     return WorkloadInfo(
         workload.name, dict(workload.parameters), workload.flops, workload.bytes_moved
     )

@@ -26,7 +26,7 @@ _RECORDED = (
     "nvidia-cudnn-cu12",
     "nvidia-cudnn-cu13",
 )
-"""Packages whose versions a report has."""
+"""Packages whose versions are recorded."""
 
 _GIT_TIMEOUT_S = 10
 
@@ -39,17 +39,17 @@ def run_info(
     git_revision: str | None,
     cap_table_w: Sequence[float] = (),
 ) -> RunInfo:
-    """The identity of a run that begins now on ``device``.
+    """The identity of a run that starts now on ``device``.
 
     Args:
         device: opened, and claimed by the caller.
-        run_id: unique, and usable as a folder's name.
-        options: that shape what is measured.
+        run_id: unique, and usable as a folder name.
+        options: those that affect what is measured.
         git_revision: see `git_revision_of`.
-        cap_table_w: the card's cap table, when the run measures under a cap of it.
+        cap_table_w: the card's cap table, if the run measures under one of its caps.
 
     Raises:
-        DeviceError: the device does not answer.
+        DeviceError: the device does not respond.
     """
     return RunInfo(
         run_id=run_id,
@@ -68,7 +68,7 @@ def run_info(
 
 
 def git_revision_of(folder: Path) -> str | None:
-    """The commit that ``folder`` is at, with ``-dirty`` when tracked files differ; None without."""
+    """The commit checked out in ``folder``, ``-dirty`` if modified; None outside a repository."""
     try:
         answer = subprocess.run(
             ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],

@@ -1,10 +1,10 @@
 """Jobs on disk, with inputs and reference: any process on any host can run and verify them.
 
-A folder holds many jobs, and what several of them share once:
+A folder holds many jobs, and stores only once what several of them share:
 
-- ``jobs/NAME.json``: the `Job` without its kernel, and the names of what else belongs to it;
-- ``kernels/DIGEST/``: a launch plan and the source beside it;
-- ``arrays/HASH.npz``: inputs, or the outputs in float64.
+- ``jobs/NAME.json``: the `Job` without its kernel, and the names of its other files;
+- ``kernels/DIGEST/``: a launch plan with its source;
+- ``arrays/HASH.npz``: inputs, or the correct outputs in float64.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from pytest_gpuenergy.workloads.contract import check_tensor
 from pytest_gpuenergy.workloads.workload import Array, IoContract, Tensor, Workload
 
 JOB_VERSION = 1
-"""``schema_version`` of the jobs that are written and read here."""
+"""``schema_version`` of the jobs written and read here."""
 
 _JOBS, _KERNELS, _ARRAYS = "jobs", "kernels", "arrays"
 _LARGEST_BYTES = 1 << 20
 _HEADER_BYTES = 4096
-"""Of an array in an archive, beside its elements."""
+"""What an array may take in an archive in addition to its elements."""
 
 
 @dataclass(frozen=True)
 class StoredJob:
-    """A job with its inputs and its reference, which are read when they are needed.
+    """A job with its inputs and reference, which are read on demand.
 
     Attributes:
         job: what to run.
         inputs_path: archive of the inputs.
-        reference_path: archive of the right outputs, in float64.
+        reference_path: archive of the correct outputs, in float64.
     """
 
     job: Job
@@ -67,7 +67,7 @@ class StoredJob:
         return _load(self.inputs_path, [t for t in self.job.io.tensors if t.role == "input"])
 
     def reference(self) -> Reference:
-        """The right outputs, by tensor name.
+        """The correct outputs, by tensor name.
 
         Raises:
             InputError: they cannot be read.
@@ -77,7 +77,7 @@ class StoredJob:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[tuple[dict[str, Arena], ArenaCheck]]:
-        """Arenas with the inputs, and the check of them.
+        """Arenas that hold the inputs, and the check to make after a run.
 
         Raises:
             DeviceError: there is no room for the arenas.
@@ -107,7 +107,7 @@ def write_job(folder: Path, job: Job, workload: Workload) -> str:
     """Add a job to ``folder``, with the inputs and the reference of its workload.
 
     Returns:
-        Its name, for `read_job`: equal jobs have the same.
+        Its name, for `read_job`; equal jobs have equal names.
 
     Raises:
         OSError: it cannot be written.
@@ -129,7 +129,7 @@ def write_job(folder: Path, job: Job, workload: Workload) -> str:
 
 
 def read_job(folder: Path, name: str) -> StoredJob:
-    """What `write_job` has written.
+    """Read a job that `write_job` has written.
 
     Raises:
         InputError: it is missing or damaged.
@@ -140,7 +140,7 @@ def read_job(folder: Path, name: str) -> StoredJob:
         version = schema_version(content.decode(errors="replace"))
         if version != JOB_VERSION:
             raise FormError(
-                f"its schema_version is {shown(version)}, and this gpuenergy reads {JOB_VERSION}"
+                f"its schema_version is {shown(version)}, but this gpuenergy reads {JOB_VERSION}"
             )
         stored = decode(content, _Stored)
         _check_contract(stored.io)
@@ -165,11 +165,11 @@ def _check_contract(contract: IoContract) -> None:
         raise FormError("two of its arguments share a name")
     outputs = {tensor.name for tensor in contract.tensors if tensor.role == "output"}
     if not outputs or outputs != set(contract.bounds):
-        raise FormError("its outputs and its bounds do not have the same names")
+        raise FormError("its outputs and bounds do not have the same names")
 
 
 def _save(folder: Path, arrays: Mapping[str, Array]) -> str:
-    """The file's name, which is made from the content."""
+    """Save ``arrays`` under a name derived from their content, and return that name."""
     content = hashlib.sha256()
     for name, value in sorted(arrays.items()):
         content.update(f"{name} {value.dtype} {value.shape}".encode())
@@ -184,19 +184,19 @@ def _save(folder: Path, arrays: Mapping[str, Array]) -> str:
 
 
 def _load(path: Path, tensors: Sequence[Tensor]) -> dict[str, Any]:
-    """Arrays of an archive, of which no more is read than they may have."""
+    """Read ``tensors`` from an archive, refusing one that is larger than they can be."""
     most = sum(tensor.nbytes + _HEADER_BYTES for tensor in tensors)
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(part.file_size for part in archive.infolist())
         if size > most:
-            raise FormError(f"it holds {size} bytes, more than the {most} of its tensors")
+            raise FormError(f"it holds {size} bytes, and its tensors take at most {most}")
         with np.load(path, allow_pickle=False) as stored:
             found = {tensor.name: stored[tensor.name] for tensor in tensors}
         for tensor in tensors:
             array = found[tensor.name]
             if (array.shape, array.dtype) != (tensor.shape, np.dtype(tensor.dtype)):
-                raise FormError(f"{tensor.name} is of another shape or type than its tensor")
+                raise FormError(f"{tensor.name} does not have the shape and dtype of its tensor")
     except FormError as error:
         problem = str(error)
     except Exception as error:  # a damaged archive raises almost anything

@@ -1,4 +1,4 @@
-"""What is to be minimized: time, energy or their product; and whose power is worth measuring."""
+"""What a search minimizes (time, energy or EDP), and which candidates' power to measure."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import Outcome
 
 KEEP_ONE_OF = 4
-"""A step of successive halving keeps this fraction: the time of every candidate is measured, the
-power of this fraction of them, and both precisely of those that are kept (compare Jamieson and
+"""Each step of successive halving keeps one candidate in this many: all are timed, the power of
+these is measured, and those worth keeping are then measured precisely (compare Jamieson and
 Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS
 2016)."""
 
 EvaluationOutcome = Outcome | Literal["timed"]
-"""``timed``, which says nothing yet of a candidate's results, or its kernel's fault."""
+"""``timed``, which says nothing about the candidate's results, or the outcome of its fault."""
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """What is known of a candidate.
+    """What is known about a candidate.
 
     Attributes:
-        outcome: whether it ran.
-        time_ms: of one launch; None when it failed.
-        power_w: mean while it ran, if that was measured.
-        energy_mj: of one launch, if that was measured.
+        outcome: whether it ran, and if not, why.
+        time_ms: of one launch; None if it failed.
+        power_w: mean while it ran, if measured.
+        energy_mj: of one launch, if measured.
         message: why it failed.
     """
 
@@ -43,17 +43,17 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        """Whether it ran and nothing is known against it."""
+        """Whether it ran without a fault so far."""
         return self.outcome == "timed"
 
 
 def cost_ms(objective: Metric, evaluation: Evaluation, typical_w: float | None) -> float:
-    """What is minimized, as a time: of a kernel that draws ``typical_w`` and is equally good.
+    """The objective as a time: that of an equally good kernel which draws ``typical_w``.
 
-    t for the objective time; t P / P_typical for energy, P t; t sqrt(P / P_typical) for the
-    energy-delay product, P t^2. A search that only knows times minimizes the objective when it is
-    given these. A candidate whose power is unknown counts as drawing ``typical_w``, one that failed
-    as infinite.
+    For time this is t; for energy, P t, it is t P / P_typical; for the energy-delay product, P t^2,
+    it is t sqrt(P / P_typical). A search that only knows times minimizes the objective when given
+    these. A candidate of unknown power is assumed to draw ``typical_w``; the cost of one that
+    failed is infinite.
     """
     if not evaluation.good or evaluation.time_ms is None:
         return math.inf
@@ -64,7 +64,7 @@ def cost_ms(objective: Metric, evaluation: Evaluation, typical_w: float | None) 
 
 
 def typical_power_w(evaluations: Sequence[Evaluation]) -> float | None:
-    """The median power of the candidates whose power is known; None when there is none."""
+    """The median of the known powers in W; None if there are none."""
     powers = [one.power_w for one in evaluations if one.good and one.power_w]
     return median(powers) if powers else None
 
@@ -72,10 +72,10 @@ def typical_power_w(evaluations: Sequence[Evaluation]) -> float | None:
 def promising(
     objective: Metric, batch: Sequence[Evaluation], known: Sequence[Evaluation]
 ) -> list[int]:
-    """Places in ``batch`` of those whose power should be measured, fastest first; none for time.
+    """Positions in ``batch`` of candidates whose power to measure, fastest first; none for time.
 
-    A quarter of those that ran, without those that would not become the best even if they drew as
-    little as the least that is known.
+    These are the fastest quarter of those that ran, except candidates that would not become the
+    best even at the lowest power known so far.
 
     Args:
         objective: what is minimized.

@@ -1,4 +1,4 @@
-"""Time and power of a kernel, quickly: good enough to rank the candidates of a search."""
+"""Quick measurements of time and power, good enough to rank the candidates of a search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUICK = MeterSettings(warmup_s=0.6, warmup_max_s=0.6, trial_s=0.2, min_trials=2,
 
 
 def quick_job(kernel: AnyKernel, workload: Workload) -> Job:
-    """A job of a candidate, which may not hang for as long as in a bench."""
+    """A job for a candidate, with a shorter timeout than in a bench."""
     return Job.of(kernel, workload, timeout_s=TIMEOUT_S)
 
 
@@ -33,8 +33,8 @@ def measure_time_ms(
     Args:
         device: where to run.
         job: what to run; nothing is verified here.
-        arenas: its tensors by name, which stay as they are.
-        duration_s: how long to run, by the device's clock.
+        arenas: its tensors by name; left unchanged.
+        duration_s: how long to run, on the device's clock.
 
     Raises:
         KernelFault: the kernel did not compile, crashed or hung.
@@ -47,10 +47,10 @@ def measure_time_ms(
 
 
 def verify_timed(device: Device, kernel: AnyKernel, workload: Workload) -> None:
-    """Verify a kernel before and after it runs back to back, as `measure_time_ms` has it.
+    """Verify a kernel before and after it runs back to back, as in `measure_time_ms`.
 
     Raises:
-        KernelFault: it is wrong at first or later, or failed.
+        KernelFault: it is wrong at first or later, or fails.
     """
     verify(device, kernel, workload)
     with arenas_for(workload, seed=0) as arenas:
@@ -63,9 +63,9 @@ def verify_timed(device: Device, kernel: AnyKernel, workload: Workload) -> None:
 
 
 def measure_power_w(device: Device, job: Job, arenas: Mapping[str, Arena]) -> float | None:
-    """Mean power while the job's kernel runs back to back, in W, after a short heat-up.
+    """Mean power in W while the job's kernel runs back to back, after a short heat-up.
 
-    None where the card does not tell its energy.
+    None if the card's energy cannot be read.
 
     Raises:
         KernelFault: the kernel did not compile, crashed or hung.
@@ -89,5 +89,5 @@ def median_time_ms(timeline: Timeline) -> float:
     if len(times_ms) > 2:
         times_ms = times_ms[1:]  # the first batch fills the caches
     if not len(times_ms) or not 0 < (time_ms := float(np.median(times_ms))) < np.inf:
-        raise KernelFault("runtime", "The kernel ran, but no launch of it took any time.")
+        raise KernelFault("runtime", "The kernel ran, but no launch took measurable time.")
     return time_ms

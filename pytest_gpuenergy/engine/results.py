@@ -1,4 +1,4 @@
-"""What a callable returns and what it should return, as NumPy arrays, whichever device has them."""
+"""A callable's result and its reference as NumPy arrays, whichever device they are on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Expected:
     Attributes:
         arrays: float64 copies in host memory, by their places in the result: ``result``, or
             ``result[0]``, ``result['x']`` and so on.
-        bound: how far each may be off, see `compare`.
+        bound: the largest error allowed for each, see `compare`.
     """
 
     arrays: Mapping[str, npt.NDArray[np.float64]]
@@ -37,21 +37,21 @@ class Expected:
 
         Raises:
             ResultError: it is not an array of numbers, or has other parts or shapes.
-            KernelFault: it is too far off, see `compare`.
+            KernelFault: its error exceeds the bound, see `compare`.
         """
         parts = dict(parts_of(returned, "result"))
         if parts.keys() != self.arrays.keys():
             raise ResultError(
-                f"The callable returned {', '.join(parts) or 'nothing'}, and reference= has "
+                f"The callable returned {', '.join(parts) or 'nothing'}, but reference= has "
                 f"{', '.join(self.arrays)}: both must be arrays, or tuples, lists or dictionaries "
-                "with the same places."
+                "of the same structure."
             )
         found = {name: numbers_of(part, f"The callable's {name}") for name, part in parts.items()}
         for name, expected in self.arrays.items():
             if found[name].shape != expected.shape:
                 raise ResultError(
-                    f"The callable's {name} has the shape {found[name].shape}, and its reference "
-                    f"{expected.shape}: they must be the same."
+                    f"The callable's {name} has shape {found[name].shape}, but its reference has "
+                    f"shape {expected.shape}: they must be the same."
                 )
         errors = compare(found, self.arrays, dict.fromkeys(found, self.bound), seed=0)
         return Correctness(
@@ -60,34 +60,34 @@ class Expected:
 
 
 def expect(reference: object, args: tuple[object, ...], bound: ErrorBound) -> Expected:
-    """Make `Expected` from what the user gave as ``reference=``.
+    """Make `Expected` from the user's ``reference=``.
 
     Args:
         reference: an array on any device, nested lists of numbers, a tuple, list or dictionary of
-            arrays, or a function that returns such. A function is called now, with copies of the
-            arrays among ``args``: nothing it does to them reaches the callable.
+            arrays, or a function that returns one of these. A function is called immediately, with
+            copies of the arrays among ``args``, so that the callable sees none of its changes.
         args: the callable's arguments.
         bound: see `Expected`.
 
     Raises:
-        ResultError: it raises, or is not finite numbers.
+        ResultError: the function raises, or the reference has something other than finite numbers.
     """
     if callable(reference):
         reference = _called(reference, args)
     arrays = {}
     for name, part in parts_of(reference, "result"):
         what = f"The reference of {name}"
-        # A copy, as the callable may write into the same memory.
+        # A copy, because the callable may write into the same memory.
         arrays[name] = array = np.array(numbers_of(part, what), dtype=np.float64)
         if not array.size:
-            raise ResultError(f"{what} is empty: nothing can be compared with that.")
+            raise ResultError(f"{what} is empty: nothing can be compared with it.")
         if not (finite := np.isfinite(array)).all():
             first = np.argwhere(~finite)[0].tolist()
             raise ResultError(
-                f"{what} is NaN or infinite, first at {first}: nothing can be compared with that."
+                f"{what} is NaN or infinite, first at {first}: nothing can be compared with it."
             )
     if not arrays:
-        raise ResultError("reference= is empty: nothing can be compared with that.")
+        raise ResultError("reference= is empty: nothing can be compared with it.")
     return Expected(arrays, bound)
 
 
@@ -104,7 +104,7 @@ def _called(reference: Callable[..., object], args: tuple[object, ...]) -> objec
 
 
 def _copied(value: Any) -> Any:
-    """``value`` with copies of the arrays in it, also in tuples, lists and dictionaries."""
+    """``value`` with its arrays copied, also those in tuples, lists and dictionaries."""
     if type(value) in (tuple, list):
         return type(value)(map(_copied, value))
     if type(value) is dict:
@@ -127,7 +127,7 @@ def parts_of(value: Any, name: str) -> Iterator[tuple[str, object]]:
 
 
 def _has_arrays(value: object) -> bool:
-    """Whether there are arrays in nested lists, rather than numbers, which make one array."""
+    """Whether nested lists hold arrays, rather than numbers that make up one array."""
     if isinstance(value, tuple | list):
         return any(map(_has_arrays, value))
     return isinstance(value, Mapping) or is_array(value)
@@ -147,22 +147,22 @@ def is_tensor(value: object) -> bool:
 
 
 def numbers_of(value: Any, what: str) -> Array:
-    """An array of real numbers in host memory, which it may share.
+    """``value`` as an array of real numbers in host memory, which the two may share.
 
     Raises:
-        ResultError: it is none.
+        ResultError: it is not one.
     """
     array = host_array(value, what)
     if not _is_real(array.dtype):
         raise ResultError(
-            f"{what} is of the type {type(value).__name__} and the dtype {array.dtype}: only real "
-            "numbers can be compared."
+            f"{what} has type {type(value).__name__} and dtype {array.dtype}: only real numbers "
+            "can be compared."
         )
     return array
 
 
 def host_array(value: Any, what: str) -> Array:
-    """An array in host memory, which it may share.
+    """``value`` as an array in host memory, which the two may share.
 
     Raises:
         ResultError: NumPy cannot read it.
@@ -171,8 +171,8 @@ def host_array(value: Any, what: str) -> Array:
         return np.asarray(_on_host(value))
     except Exception as error:
         raise ResultError(
-            f"{what} is of the type {type(value).__name__}, which cannot be read as a NumPy array "
-            f"({_first_line(error)}): an array of PyTorch, CuPy or NumPy can."
+            f"{what} has type {type(value).__name__}, which cannot be read as a NumPy array "
+            f"({_first_line(error)}): use a PyTorch, CuPy or NumPy array."
         ) from None
 
 
@@ -181,7 +181,7 @@ def _is_real(dtype: np.dtype[Any]) -> bool:
         return True
     if dtype.kind != "V" or dtype.names is not None:
         return False
-    try:  # bfloat16 and the like are types that others have added to NumPy
+    try:  # bfloat16 and the like are types that other packages add to NumPy
         np.zeros(1, dtype).astype(np.float64)
     except (TypeError, ValueError):
         return False
@@ -189,7 +189,7 @@ def _is_real(dtype: np.dtype[Any]) -> bool:
 
 
 def _on_host(value: Any) -> Any:
-    """``value`` as NumPy can read it."""
+    """``value`` in a form that NumPy can read."""
     if is_tensor(value):
         tensor = value.detach().cpu()
         try:

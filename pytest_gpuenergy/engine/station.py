@@ -1,7 +1,7 @@
-"""A claimed GPU: the only way to one, for pytest, commands, searches and workers alike.
+"""A claimed GPU: the only way to use one, for pytest, commands, searches and workers alike.
 
 Claiming takes the GPU's lock, undoes what dead runs left behind and makes signals end the process
-in an orderly way. Closing puts the card's settings back, and no signal cuts it short.
+in an orderly way. Closing restores the card's settings and cannot be interrupted by a signal.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from pytest_gpuenergy.support.scratch import remove_leftovers
 from pytest_gpuenergy.support.signals import termination_as_interrupt, uninterrupted
 
 LOCK_WAIT_S = 10.0
-"""How long a command waits for a GPU that another run uses."""
+"""How long a command waits for a GPU that another run is using."""
 
 
 class Station:
-    """One GPU, held for this process alone until `close`; a context manager.
+    """One GPU, held exclusively by this process until `close`; a context manager.
 
     Args:
         gpu: opened by the caller, who closes it after the station.
         lock_wait_s: how long to wait for another process that holds the GPU.
-        group: processes of one group, such as the workers of one run, wait for each other however
-            long that takes.
-        writer: who writes the settings; chosen at the first write when not given.
+        group: processes of the same group, such as the workers of one run, wait for each other
+            indefinitely.
+        writer: writes the settings; chosen at the first write if not given.
 
     Attributes:
-        gpu: the claimed one.
-        restored: sentences about what dead runs left behind, on any GPU of this kind.
+        gpu: the claimed GPU.
+        restored: sentences that say which settings changed by dead runs were restored or could not
+            be, on this GPU and all others of its kind, real or emulated.
 
     Raises:
-        DeviceError: another process holds the GPU, or what was left behind cannot be restored.
+        DeviceError: another process holds the GPU, or its settings cannot be restored.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Station:
         self.restored: list[str] = []
         self._signals = ExitStack()
         self._claim = ExitStack()
-        atexit.register(self.close)  # however often an interrupt cut short what would close it
+        atexit.register(self.close)  # even if interrupts cut short what should close it
         try:
             self._signals.enter_context(termination_as_interrupt())
             self._claim.enter_context(gpu_lock(gpu, wait_s=lock_wait_s, group=group))
@@ -74,20 +75,20 @@ class Station:
 
     @property
     def device(self) -> Device:
-        """The claimed GPU as what kernels run on.
+        """The claimed GPU as a device that runs kernels.
 
         Raises:
-            DeviceError: it was opened for its power limit alone.
+            DeviceError: it was opened only for its power limit.
         """
         if not isinstance(self.gpu, Device):
-            raise DeviceError(f"{self.gpu.name} was opened for its power limit alone.")
+            raise DeviceError(f"{self.gpu.name} was opened only for its power limit.")
         return self.gpu
 
     def check(self, setpoint: Setpoint) -> None:
-        """Make sure, without writing, that `apply` could do it, as far as one can know.
+        """Check, without writing and as far as possible, that `apply` would succeed.
 
         Raises:
-            SetpointError: it could not.
+            SetpointError: it would fail.
         """
         self._lease.check(setpoint)
 
@@ -95,23 +96,23 @@ class Station:
         """Set the card to ``setpoint`` and return what it enforces.
 
         Raises:
-            SetpointError: the card cannot be set so.
+            SetpointError: the setpoint cannot be applied.
         """
         return self._lease.set(setpoint)
 
     def judge_setpoint(self) -> tuple[str, ...]:
-        """Named doubts about the card's settings since they were applied."""
+        """Validity flags for changes of the card's settings since they were applied."""
         return self._lease.judge()
 
     @contextmanager
     def under(self, setpoint: Setpoint) -> Iterator[Setpoint]:
-        """The card at ``setpoint`` for a while, and at its prior settings again afterwards.
+        """Hold the card at ``setpoint`` within the context, then restore its prior settings.
 
         Yields:
             What the card enforces.
 
         Raises:
-            SetpointError: the card cannot be set so, or its prior settings not be restored.
+            SetpointError: the setpoint cannot be applied, or the prior settings not restored.
         """
         try:
             yield self.apply(setpoint)
@@ -119,27 +120,27 @@ class Station:
             self.apply(CURRENT)
 
     def keep(self, setpoint: Setpoint) -> Setpoint:
-        """As `apply`, for longer than this process: ``gpuenergy powercap restore`` undoes it.
+        """As `apply`, but beyond the end of this process: ``gpuenergy powercap restore`` undoes it.
 
         Raises:
-            SetpointError: the card cannot be set so.
+            SetpointError: the setpoint cannot be applied.
         """
         return Lease(self.gpu, kept=True).set(setpoint)
 
     def harness(self, *, timeout_s: float = 60.0, cache: CacheState = "hot") -> Harness:
-        """What verifies and measures here.
+        """The harness that verifies and measures on this GPU.
 
         Raises:
-            DeviceError: the card has no source of energy.
+            DeviceError: the card has no energy source.
         """
-        choose_source(self.device)  # without one every kernel would fail alike
+        choose_source(self.device)  # without one every kernel would fail the same way
         return Harness(self.device, timeout_s=timeout_s, cache=cache)
 
     def close(self) -> None:
         """Restore the power limit and release the GPU. Idempotent.
 
         Raises:
-            SetpointError: the prior limit cannot be restored; the next start tries again.
+            SetpointError: the prior limit cannot be restored; the next run tries again.
         """
         try:
             with uninterrupted():
@@ -159,15 +160,15 @@ class Station:
 def open_station(
     spec: str, *, lock_wait_s: float = LOCK_WAIT_S, index: int = 0
 ) -> Iterator[Station]:
-    """The GPU that ``spec`` names, opened and claimed.
+    """Open and claim the GPU that ``spec`` names.
 
     Args:
-        spec: as for `open_device`.
-        lock_wait_s: as for `Station`.
-        index: as for `open_device`.
+        spec: see `open_device`.
+        lock_wait_s: see `Station`.
+        index: see `open_device`.
 
     Raises:
-        InputError: no such device.
+        InputError: there is no such device.
         DeviceError: it cannot be used or claimed.
     """
     with open_device(spec, index=index) as device, Station(device, lock_wait_s=lock_wait_s) as own:

@@ -1,4 +1,4 @@
-"""Whether a kernel computes what its workload says, everywhere and nothing else."""
+"""Verifies that a kernel computes what its workload specifies, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def verify(
     seeds: Sequence[int] = SEEDS,
     timeout_s: float = 60.0,
 ) -> Correctness:
-    """Run ``kernel`` once for each seed and compare with the float64 reference.
+    """Run ``kernel`` once for each seed and compare its outputs with the float64 reference.
 
-    Outputs are poisoned beforehand, see `arenas_for`; guard bands around every buffer, and the
-    inputs, must be unchanged afterwards. An emulated device is deterministic, so what passed there
-    is remembered by content.
+    Outputs are poisoned beforehand, see `arenas_for`; the inputs, and the guard bands around every
+    buffer, must be unchanged afterwards. An emulated device is deterministic, so a success there is
+    cached by content.
 
     Raises:
-        KernelFault: how and where the kernel fails.
+        KernelFault: the kernel is wrong or fails. The message says how and where.
         InputError: the reference is not finite.
     """
     remembered = device.emulated and workload.digest is not None
@@ -92,7 +92,7 @@ def _errors(
 
 @contextlib.contextmanager
 def _references(workload: Workload, seeds: Sequence[int]) -> Iterator[list[Future[Reference]]]:
-    """`cached_reference` of each seed, computed one after the other while kernels run."""
+    """`cached_reference` of each seed, computed one after another while kernels run."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
     try:
         yield [pool.submit(cached_reference, workload, seed) for seed in seeds]
@@ -101,7 +101,7 @@ def _references(workload: Workload, seeds: Sequence[int]) -> Iterator[list[Futur
 
 
 def check_of(workload: Workload, arenas: Mapping[str, Arena], seed: int) -> ArenaCheck:
-    """What ``arenas`` with the inputs of ``seed`` must hold after a run."""
+    """The check of ``arenas`` that hold the inputs of ``seed``, to make after a run."""
     reference = functools.partial(cached_reference, workload, seed)
     return ArenaCheck(arenas, reference, workload.io.bounds, seed)
 
@@ -110,9 +110,9 @@ def check_of(workload: Workload, arenas: Mapping[str, Arena], seed: int) -> Aren
 def arenas_for(workload: Workload, seed: int, turn: int = 0) -> Iterator[dict[str, Arena]]:
     """A temporary folder of arenas, by tensor name: seeded inputs, and outputs full of poison.
 
-    Poison is NaN in turn 0, the largest or -1 in integers; in every other turn the largest and the
-    smallest value of the type alternate, infinities included. So no value is right in all turns
-    where nothing was written, whatever a kernel combines it with.
+    Poison is NaN in turn 0 (in integers -1 or, if unsigned, the largest value); in all other turns
+    the largest and smallest values of the type alternate, infinities included. An element that is
+    never written is therefore wrong in at least one turn, whatever the kernel combines it with.
     """
     with arenas_of(workload.io, _contents(workload, seed, turn)) as arenas:
         yield arenas
@@ -120,7 +120,7 @@ def arenas_for(workload: Workload, seed: int, turn: int = 0) -> Iterator[dict[st
 
 @contextlib.contextmanager
 def arenas_of(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[str, Arena]]:
-    """A temporary folder of arenas, by tensor name, with ``values``; NaN where there is none.
+    """A temporary folder of arenas, by tensor name, with ``values``, or 0xFF (NaN) without one.
 
     Raises:
         DeviceError: there is no room for them.
@@ -142,7 +142,7 @@ def arenas_of(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[str,
 
 
 def _contents(workload: Workload, seed: int, turn: int) -> dict[str, Array]:
-    """What arenas hold before a run; 0xFF where nothing is told."""
+    """What arenas hold before a run, by tensor name; those not named hold 0xFF."""
     values = dict(_seeded_inputs(workload, seed))
     if turn:
         values |= {tensor.name: _extremes(tensor) for tensor in workload.outputs}
@@ -155,7 +155,7 @@ def _extremes(tensor: Tensor) -> Array:
         pair = np.array([np.inf, -np.inf], dtype)
     elif dtype.kind == "i":
         pair = np.array([np.iinfo(dtype).max, np.iinfo(dtype).min], dtype)
-    else:  # the largest has been there in turn 0
+    else:  # turn 0 had the largest
         pair = np.zeros(2, dtype)
     values = np.empty(tensor.size, dtype)
     for turn, value in enumerate(pair):
@@ -176,14 +176,14 @@ def _drawn(draw: _Draw) -> dict[str, Array]:
 
 
 def _seeded_inputs(workload: Workload, seed: int) -> dict[str, Array]:
-    """`Workload.make_inputs`; the kernels of a case share what is drawn."""
+    """`Workload.make_inputs`, drawn once for all kernels of a case."""
     if workload.digest is None:
         return workload.make_inputs(seed)
     return _drawn(_Draw(workload.digest, seed, workload))
 
 
 def cached_reference(workload: Workload, seed: int) -> Reference:
-    """`Workload.reference` of the inputs of ``seed``, kept on disk by the workload's content."""
+    """`Workload.reference` for the inputs of ``seed``, cached on disk by the workload's content."""
     if workload.digest is None:
         return workload.reference(workload.make_inputs(seed))
     key = hashlib.sha256(f"{_FORMAT} {workload.digest} {seed}".encode()).hexdigest()
@@ -202,14 +202,14 @@ def _load_reference(path: Path, workload: Workload) -> Reference | None:
         state = path.stat()
         known = _read_archive(path, state.st_mtime_ns, state.st_size)
         good = all(known[tensor.name].shape == tensor.shape for tensor in workload.outputs)
-    except Exception:  # a damaged archive raises almost anything, and can be made again
+    except Exception:  # a damaged archive raises almost anything, and is written again
         return None
     return known if good else None
 
 
 @functools.lru_cache(maxsize=len(SEEDS))
 def _read_archive(path: Path, _mtime_ns: int, _size: int) -> Reference:
-    """The arrays of an archive, whose checksums are verified; the kernels of a case share them."""
+    """The arrays of an archive, checksums verified; read once for all kernels of a case."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         return dict(stored.items())
 

@@ -89,7 +89,7 @@ def test_a_new_kernel_that_is_right_only_at_first_fails(
     comparison, _ = compared(tmp_path, monkeypatch, (number,))
     assert not comparison.passed
     (failed,) = comparison.failed
-    assert failed.why.startswith("Right at first and wrong after 3000 launches: 64 of 64 ")
+    assert failed.why.startswith("Correct at first, wrong after 3000 launches: 64 of 64 ")
 
 
 @pytest.mark.parametrize("number", [1, 4])
@@ -99,4 +99,4 @@ def test_with_a_baseline_that_is_right_only_at_first_nothing_is_compared(
     comparison, _ = compared(tmp_path, monkeypatch, (number,))
     assert not comparison.judgements
     (unknown,) = comparison.missing_in_base
-    assert unknown.why.startswith("wrong in the baseline: Right at first and wrong after 3000 ")
+    assert unknown.why.startswith("wrong in the baseline: Correct at first, wrong after 3000 ")

@@ -168,7 +168,7 @@ def writes_past_the_end(launches: Launches, x: Any, y: Any) -> None:
 )
 def test_a_kernel_that_is_right_only_at_first_is_found(launch: Launch, words: str) -> None:
     with pytest.raises(
-        KernelFault, match=rf"^Right at first and wrong after \d+ launches: .*{words}"
+        KernelFault, match=rf"^Correct at first, wrong after \d+ launches: .*{words}"
     ):
         again(launch, sets=12)
 

@@ -291,7 +291,7 @@ def test_a_kernel_that_is_wrong_after_its_measurement_has_no_figures(
     found = Harness(device).measure_kernel(conv(), SMALL, SUBJECT)
     assert (found.outcome, found.measured) == ("correctness", False)
     assert found.error is not None
-    assert found.error.startswith("Right at first and wrong after 2001 launches: 512 of 512 ")
+    assert found.error.startswith("Correct at first, wrong after 2001 launches: 512 of 512 ")
     assert [getattr(found, name) for name in FIGURES] == [None] * len(FIGURES)
 
 

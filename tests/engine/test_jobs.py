@@ -91,7 +91,7 @@ def changed(**values: Any) -> Callable[[dict[str, Any]], object]:
         (lambda job: job["io"]["tensors"][0].update(dtype="O"), "has the type 'O'"),
         (lambda job: job["io"]["tensors"][0].update(shape=[0]), "shape"),
         (lambda job: job["io"]["tensors"][0].update(name="y"), "share a name"),
-        (lambda job: job["io"].update(bounds={}), "its outputs and its bounds"),
+        (lambda job: job["io"].update(bounds={}), "its outputs and bounds"),
     ],
 )
 def test_a_job_that_makes_no_sense_is_refused(
@@ -117,8 +117,8 @@ def archive(**arrays: Any) -> bytes:
     [
         (b"no archive", "cannot be used"),
         (archive(z=np.zeros(SIZE, np.float32)), "cannot be used"),
-        (archive(x=np.zeros(SIZE, np.float16)), "another shape or type"),
-        (archive(x=np.zeros(1 << 20, np.float32)), "more than the"),
+        (archive(x=np.zeros(SIZE, np.float16)), "does not have the shape and dtype"),
+        (archive(x=np.zeros(1 << 20, np.float32)), "its tensors take at most"),
     ],
 )
 def test_arrays_that_are_not_the_tensors_are_refused(

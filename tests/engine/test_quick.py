@@ -83,7 +83,7 @@ def test_a_kernel_that_is_right_only_at_first_is_found(monkeypatch: pytest.Monke
     with open_device("emulated") as device:
         verify_timed(device, kernel, workload)
         monkeypatch.setattr(_VirtualRepeater, "relaunch", relaunch)
-        with pytest.raises(KernelFault, match=r"^Right at first and wrong after 2001 launches: 8 "):
+        with pytest.raises(KernelFault, match=r"^Correct at first, wrong after 2001 launches: 8 "):
             verify_timed(device, kernel, workload)
 
 

@@ -120,7 +120,7 @@ def test_parts_are_named_by_their_places() -> None:
     ],
 )
 def test_other_parts_than_the_references_are_refused(reference: object, returned: object) -> None:
-    with pytest.raises(ResultError, match=r"^The callable returned .*, and reference= has result"):
+    with pytest.raises(ResultError, match=r"^The callable returned .*, but reference= has result"):
         expected(reference).check(returned)
 
 
@@ -129,8 +129,8 @@ def test_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ResultError) as error:
         expected(np.ones(shape)).check(ONES)
     assert str(error.value) == (
-        f"The callable's result has the shape (2, 3), and its reference {shape}: they must be the "
-        "same."
+        f"The callable's result has shape (2, 3), but its reference has shape {shape}: they must "
+        "be the same."
     )
 
 
@@ -139,9 +139,9 @@ NOT_NUMBERS = [None, object(), "text", ["a", "b"], ONES + 1j, [[1.0], [1.0, 2.0]
 
 @pytest.mark.parametrize("value", NOT_NUMBERS, ids=lambda value: type(value).__name__)
 def test_what_is_not_numbers_is_refused(value: object) -> None:
-    with pytest.raises(ResultError, match=r"^The reference of result is of the type \w+"):
+    with pytest.raises(ResultError, match=r"^The reference of result has type \w+"):
         expected(lambda: value)
-    with pytest.raises(ResultError, match=r"^The callable's result is of the type \w+"):
+    with pytest.raises(ResultError, match=r"^The callable's result has type \w+"):
         expected(ONES).check(value)
 
 
@@ -170,7 +170,7 @@ def test_types_that_were_added_to_numpy_are_compared() -> None:
     ],
 )
 def test_a_reference_that_proves_nothing_is_refused(reference: object, words: str) -> None:
-    with pytest.raises(ResultError, match=f"^{words}.*: nothing can be compared with that"):
+    with pytest.raises(ResultError, match=f"^{words}.*: nothing can be compared with it"):
         expected(reference)
 
 

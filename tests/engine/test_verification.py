@@ -309,7 +309,7 @@ def test_an_output_that_is_combined_with_what_was_there_is_wrong(
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_reference_that_is_not_finite_is_refused(value: float) -> None:
     reference = np.array([1.0, value, 3.0])
-    with pytest.raises(InputError, match=r"is NaN or infinite, first in y\[1\] of seed 0"):
+    with pytest.raises(InputError, match=r"is NaN or infinite, first at y\[1\] with seed 0"):
         compare({"y": reference.copy()}, {"y": reference}, {"y": ErrorBound(1.0, 1.0)}, 0)
 
 
@@ -386,7 +386,8 @@ def test_a_changed_input_is_told(name: str, place: tuple[int, ...]) -> None:
         value[place] += 1
         write(arenas, value, name)
 
-    assert f"of {name} (first {name}{list(place)}) is changed, and it is an input" in fault(run)
+    changed = f"of {name} (first {name}{list(place)}) is changed, although {name} is an input"
+    assert changed in fault(run)
 
 
 def test_a_kernel_is_launched_again_where_that_is_possible() -> None:
@@ -402,7 +403,7 @@ def test_a_kernel_that_is_wrong_later_is_told_with_the_number_of_launches(good: 
             right(arenas)
 
     device = FakeDevice(run, relaunches=True)
-    words = f"Right at first and wrong after {good + 1} launches: .* elements of output"
+    words = f"Correct at first, wrong after {good + 1} launches: .* elements of output"
     with pytest.raises(KernelFault, match=words) as raised:
         verify(device, kernel(), SMALL)
     assert raised.value.outcome == "correctness"

@@ -295,4 +295,4 @@ def test_a_kernel_that_is_right_only_at_first_has_no_figures(
 ) -> None:
     measured = counting(device, leave, cache)
     assert (measured.outcome, measured.measured) == ("correctness", False)
-    assert str(measured.error).startswith("Right at first and wrong after ")
+    assert str(measured.error).startswith("Correct at first, wrong after ")

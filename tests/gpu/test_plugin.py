@@ -160,5 +160,5 @@ def test_a_callable_is_checked_again_after_its_measurement(pytester: pytest.Pyte
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(passed=4, failed=3)
     result.stdout.fnmatch_lines(
-        ["correctness: Right at first and wrong after * calls: *"] * 3, consecutive=False
+        ["correctness: Correct at first, wrong after * calls: *"] * 3, consecutive=False
     )

@@ -70,9 +70,9 @@ def test_the_reference_is_made_before_the_callable_runs(project: Project) -> Non
 @pytest.mark.parametrize(
     ("reference", "sentence"),
     [
-        ("X[1:]", "The callable's result has the shape (4,), and its reference (3,): *"),
-        ("(X, X)", "The callable returned result, and reference= has result[[]0], result[[]1]: *"),
-        ("'text'", "The reference of result is of the type str and the dtype <U4: *"),
+        ("X[1:]", "The callable's result has shape (4,), but its reference has shape (3,): *"),
+        ("(X, X)", "The callable returned result, but reference= has result[[]0], result[[]1]: *"),
+        ("'text'", "The reference of result has type str and dtype <U4: *"),
         ("lambda: X", "reference= was called with * and raised TypeError: *"),
         ("lambda x: 1 / 0", "reference= was * raised ZeroDivisionError in test_scale.py, line *"),
         ("lambda x: X", "3 of 4 elements of result (first result[[]1]) are wrong *"),
@@ -154,10 +154,10 @@ def test_double(energy_benchmark):
         ("return kept.setdefault(0, Tensor(2 * x.data))", "* never written or NaN."),
         ("if calls < 3: y.data[:] = 2 * x.data\n    return y", "* never written or NaN. The *"),
         ("if np.isnan(y.data).any(): y.data[:] = 2 * x.data\n    return y", "*wrong*"),
-        ("x.data[5] += calls > 3; return Tensor(Y.copy())", "args[[]0] has changed, and it is *"),
+        ("x.data[5] += calls > 3; return Tensor(Y.copy())", "The argument args[[]0] has changed."),
         (
             "x.data[:] = Y if calls == 1 else x.data; return x",
-            "* The result is in the memory of args[[]0]: if that is an input too, it was gone *",
+            "* The result shares memory with args[[]0]: if that is also an input, the first call *",
         ),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_callable_that_is_right_only_at_first_fails(
     project.module(CHANGING.format(body=body))
     result = project.run("--powercap", "current")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([f"correctness: Right at first and wrong after * calls: {why}"])
+    result.stdout.fnmatch_lines([f"correctness: Correct at first, wrong after * calls: {why}"])
     (measurement,) = project.report().measurements
     assert (measurement.outcome, measurement.measured) == ("correctness", False)
 

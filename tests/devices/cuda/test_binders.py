@@ -167,7 +167,7 @@ def test_a_library_call_that_stops_working_is_found(
         with device.repeat(Job.of(CALL, MATMUL), arenas) as repeater:
             repeater.start()
             repeater.stop()
-            with pytest.raises(KernelFault, match="Right at first and wrong after"):
+            with pytest.raises(KernelFault, match="Correct at first, wrong after"):
                 check_again(repeater, check)
 
 

@@ -168,7 +168,7 @@ def beside_its_output(double: Double, x: Any, y: Any, _: Any) -> None:
 def test_a_kernel_that_is_right_only_at_first_is_found(
     device: CudaDevice, change: Change, words: str, cache: str
 ) -> None:
-    sentence = rf"^Right at first and wrong after \d+ launches: .*{words}"
+    sentence = rf"^Correct at first, wrong after \d+ launches: .*{words}"
     with pytest.raises(KernelFault, match=sentence) as fault:
         measured(device, change, cache)
     assert fault.value.outcome == "correctness"

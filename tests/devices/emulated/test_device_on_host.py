@@ -94,7 +94,7 @@ def counting(condition: str) -> Kernel:
     "condition", ["calls > 2", "calls > 20", "calls > 2 && i == 99", "isfinite(y[i])"]
 )
 def test_a_kernel_that_is_right_only_at_first_is_wrong(gpu: EmulatedDevice, condition: str) -> None:
-    with pytest.raises(KernelFault, match=r"^Right at first and wrong after \d+ launches") as fault:
+    with pytest.raises(KernelFault, match=r"^Correct at first, wrong after \d+ launches") as fault:
         verify(gpu, counting(condition), WORKLOAD)
     assert fault.value.outcome == "correctness"
 
