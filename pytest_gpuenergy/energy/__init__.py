@@ -1,1 +1,1 @@
-"""Joules and watts: power caps, and energy from NVML's readings."""
+"""Energy and power from NVML's readings."""

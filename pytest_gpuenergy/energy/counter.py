@@ -1,4 +1,4 @@
-"""NVML's energy counter, which moves in steps: when it moves, and by how much."""
+"""NVML's energy counter, which advances in steps: when, and by how much."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _PROBE_S = 0.2
 
 _LEAST_SEEN = 10
 _LEAST_SEEN_S = 1.2
-"""What it takes to know a schedule."""
+"""The least number and time span of seen steps from which a schedule is inferred."""
 _MOST_SEEN = 64
 _WIDEST = 1 / 5
-"""Of a period: steps that are seen less clearly are awaited in every item."""
+"""Of a period: if steps are seen less sharply, no schedule is used and each item awaits them."""
 _MOST_DOUBT = 2 / 5
-"""Of a period: about a moment that is less certain it could be the step before or after."""
+"""Of a period: if a moment is less certain, its step may be confused with a neighbour."""
 _TRIES = 5
 _GUARD = 1 / 8
-"""Of a period, before and after a step: there nothing is read once the schedule is known."""
+"""Of a period, before and after a step: no reads there once the schedule is known."""
 
 
 class EnergyCounter:
-    """Finds the moments at which a device's energy counter moves, with as few reads as it can.
+    """Finds the moments at which a device's energy counter advances, with as few reads as possible.
 
-    At first each step is awaited: asleep until just before it is due, and by reading on and on from
-    then. That tells when it comes, and delays it: a step that falls into a read waits for the read
-    to end, milliseconds later, and holds the energy until then. Where the steps have shown to lie
-    on one line in time, the counter is read only half-way between two of them from the next `probe`
-    on. That one awaits a single step to see that the line still holds.
+    At first each step is awaited: by sleeping until just before it is due, and reading continuously
+    from then on. This shows when the step comes, but delays it: a step that falls into a read waits
+    milliseconds for the read to end, and includes the energy until then. Once the steps have proved
+    to be regular in time, the counter is only read half-way between two of them, starting with the
+    next `probe`. Each probe then awaits a single step, to check that the schedule still holds.
     """
 
     name = "counter"
@@ -52,7 +52,7 @@ class EnergyCounter:
         self.memory_s = 0.0
 
     def probe(self) -> Edge:
-        """Find an edge, and edges until ``period_s`` is known well enough if it is not.
+        """Find an edge; if ``period_s`` is not known well enough yet, find several.
 
         Raises:
             CounterError: the counter does not move, or was reset.
@@ -84,18 +84,18 @@ class EnergyCounter:
         return edge
 
     def times_s(self, edges: Sequence[Edge], begin: int = 0) -> tuple[list[float], float]:
-        """See `EnergySource.times_s`: by the schedule, or by a line through the ``edges``."""
+        """See `EnergySource.times_s`; uses the schedule, or else a line through the ``edges``."""
         if (schedule := self._schedule) is None:
             return regular_times_s(edges, self.period_s, begin)
         numbers = [schedule.number_at(edge.time_s) for edge in edges]
         return schedule.times_s(numbers), schedule.span_error_s(numbers[-1] - numbers[begin])
 
     def _steps_seen(self) -> int:
-        """From the first to the last of those that were seen."""
+        """Number of steps from the first to the last that was seen."""
         return max(1, step_numbers(self._seen, self.period_s)[-1])
 
     def _learned(self) -> Schedule | None:
-        """The line through the steps that were seen, if it tells when to read, and when not."""
+        """The line through the steps that were seen, if it is sharp enough to schedule reads."""
         if len(self._seen) < _LEAST_SEEN:
             return None
         if self._seen[-1].time_s - self._seen[0].time_s < _LEAST_SEEN_S:
@@ -103,16 +103,16 @@ class EnergyCounter:
         usual_s = median(edge.before_s - edge.after_s for edge in self._seen)
         if usual_s > _WIDEST * self.period_s:
             return None
-        # What was seen through a read that took unusually long tells little.
+        # An edge seen by an unusually long read says little about the moment.
         clear = [edge for edge in self._seen if edge.before_s - edge.after_s <= 2 * usual_s]
         return schedule_of(clear, self.period_s)
 
     def _on_schedule(self, schedule: Schedule) -> Edge | None:
-        """Await a step; None if it does not come when the ``schedule`` says."""
+        """Await a step; None if it does not come when the ``schedule`` predicts."""
         number = schedule.number_at(self._clock.now_s()) + 1
         doubt_s = 3 * schedule.moment_error_s(number)
         if doubt_s > _MOST_DOUBT * schedule.period_s:
-            return None  # it was long ago
+            return None  # the schedule is too old
         self._last = None
         edge = self._await_step(schedule.moment_s(number) - doubt_s)
         number = schedule.number_at(edge.time_s)
@@ -125,7 +125,7 @@ class EnergyCounter:
         return edge
 
     def _between_steps(self, schedule: Schedule, number: int) -> Edge:
-        """Read half-way between the step of this ``number``, or a later one, and the next."""
+        """Read half-way between the step ``number``, or a later one, and the next step."""
         assert self._last is not None
         clock = self._clock
         for _ in range(_TRIES):
@@ -133,11 +133,11 @@ class EnergyCounter:
             clock.sleep_s(max(0.0, middle_s - clock.now_s()))
             begin_s, energy_mj = self._read()
             if energy_mj < self._last.energy_mj:
-                self._complain_of_reset()
+                self._raise_reset()
             off_s = max(middle_s - begin_s, begin_s + self._read_s - middle_s)
             if off_s > (1 / 2 - _GUARD) * schedule.period_s:
-                # The host slept, or read, for too long: which step was read is not certain, and
-                # it may have waited for the read.
+                # The host slept or read for too long: it is uncertain which step was read, and the
+                # step may have waited for the read.
                 number = schedule.number_at(clock.now_s()) + 1
             elif energy_mj > self._last.energy_mj:
                 moment_s, error_s = schedule.moment_s(number), schedule.moment_error_s(number)
@@ -146,30 +146,34 @@ class EnergyCounter:
                 return self._last
             else:
                 break
-        # It stands still, or keeps to another schedule by now, or reads have become too slow.
+        # The counter has stopped or changed its schedule, or reads have become too slow.
         self._schedule = None
         self._seen.clear()
         still = energy_mj == self._last.energy_mj
         return self._await_change(since_s=schedule.moment_s(self._number + 1) if still else None)
 
     def _await_step(self, due_s: float) -> Edge:
-        # Nothing may be read in between: what is read just before the edge must be the old value.
+        # No reads before that: the value read just before the edge must still be the old one.
         pause_s = due_s - self._clock.now_s() - _MARGIN_READS * self._read_s - self.period_s / 20
         if pause_s > 0:
             self._clock.sleep_s(pause_s)
         return self._await_change()
 
     def _await_change(self, since_s: float | None = None) -> Edge:
-        """The next edge; stale if there is none for `_PATIENCE_S`, ``since_s`` or from now on."""
+        """The next edge.
+
+        Raises:
+            CounterError: there is none within `_PATIENCE_S` of ``since_s``, or of now without it.
+        """
         begin_s, old_mj = self._read()
         last = self._last
         if last is not None and old_mj < last.energy_mj:
-            self._complain_of_reset()
+            self._raise_reset()
         deadline_s = (begin_s if since_s is None else since_s) + _PATIENCE_S
         while True:
             read_s, new_mj = self._read()
             if new_mj < old_mj:
-                self._complain_of_reset()
+                self._raise_reset()
             if new_mj > old_mj:
                 self._last = Edge(begin_s, read_s + self._read_s, new_mj)
                 self._seen.append(self._last)
@@ -183,7 +187,7 @@ class EnergyCounter:
                 )
 
     def _read(self) -> tuple[float, int]:
-        """When the read began, and what it gave in mJ."""
+        """When the read began, and the energy read, in mJ."""
         begin_s = self._clock.now_s()
         nvml = self._device.nvml
         try:
@@ -191,12 +195,12 @@ class EnergyCounter:
         except nvml.NVMLError as error:
             raise DeviceError(
                 f"The energy counter of {self._device.name} cannot be read ({error}): "
-                "it takes a GPU of Volta or later and a working driver."
+                "it needs a GPU of the Volta generation or later and a working driver."
             ) from None
         self._read_s = self._clock.now_s() - begin_s
         return begin_s, energy_mj
 
-    def _complain_of_reset(self) -> None:
+    def _raise_reset(self) -> None:
         raise CounterError(
             "counter_reset", f"The energy counter of {self._device.name} ran backwards."
         )

@@ -1,4 +1,4 @@
-"""Whether a card has settled: the slope of its power, and what it ran just before."""
+"""Whether a card has settled: the slope of its power, and its power just before."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.sensors import power_by_samples_w
 
 SIGNIFICANT = 2.0
-"""A slope of this many standard errors is taken for real."""
+"""A slope of more than this many standard errors counts as real."""
 
 SETTLING_GAIN = 0.012
 SETTLING_S = 5.0
-"""How a card forgets its former power: ``GAIN * |P_before / P - 1| * exp(-t / SETTLING_S)``.
+"""How the effect of a card's former power decays: with t since the load began, it is
+``SETTLING_GAIN * |P_before / P - 1| * exp(-t / SETTLING_S)`` of the power.
 
-On one H200 a kernel of 129 W that followed 14 s of 316 W took 1.2 % too much about 1.8 s after its
-start, and one of 419 W that followed idling 0.35 % too little at 1.3 s and 0.23 % at 2 s: the
-curve goes through the first and lies above the others.
+On one H200, a kernel of 129 W after 14 s at 316 W drew 1.2 % too much about 1.8 s after its start;
+one of 419 W after idling drew 0.35 % too little at 1.3 s and 0.23 % too little at 2 s. The curve
+passes through the first of these and lies above the others.
 """
 
 
@@ -31,26 +32,26 @@ _SAMPLES_S = 2.4  # what the card's own buffer of samples holds
 
 @dataclass(frozen=True)
 class Slope:
-    """Change of power per second as a fraction of the power, and its standard error."""
+    """Change of power per second, as a fraction of the power, with its standard error."""
 
     per_s: float
     error_per_s: float
 
     def exceeds(self, limit_per_s: float) -> bool:
-        """Whether the power changes by more than ``limit_per_s``, and not by chance."""
+        """Whether the power changes by more than ``limit_per_s``, and significantly so."""
         least = max(limit_per_s, SIGNIFICANT * self.error_per_s)
         return abs(self.per_s) > least
 
 
 def power_slope(times_s: Sequence[float], energies_mj: Sequence[float]) -> Slope:
-    """The slope of power over a span, from the energy's curvature.
+    """The slope of power over a span, from the curvature of the energy.
 
-    A parabola is fitted by least squares to the energy at the edges. Two neighbouring powers would
-    tell less: nearly all of their scatter is error in the moments of the edges, which a fit through
-    all of them averages out.
+    A parabola is fitted by least squares to the energy at the edges. Comparing neighbouring powers
+    would be less precise: nearly all of their scatter is error in the times of the edges, which a
+    fit through all edges averages out.
 
     Raises:
-        ValueError: there are fewer than four edges, or no energy was taken.
+        ValueError: there are fewer than four edges, or the energy did not increase.
     """
     if len(times_s) < 4 or energies_mj[-1] <= energies_mj[0]:
         raise ValueError("a slope of power needs four edges and energy between them")
@@ -66,10 +67,10 @@ def power_slope(times_s: Sequence[float], energies_mj: Sequence[float]) -> Slope
 
 
 class PowerHistory:
-    """The mean power of the last seconds, whoever ran what.
+    """The mean power over the last seconds, whatever ran then.
 
-    Of about ten seconds, by the energy counter, once it has been noted that long ago; sooner, and
-    without a counter, of what the card's buffer of power samples holds.
+    It covers about ten seconds if the energy counter was noted that long ago; otherwise, or without
+    a counter, the time span of the card's buffer of power samples.
     """
 
     def __init__(self, device: Device) -> None:
@@ -77,12 +78,12 @@ class PowerHistory:
         self._marks: deque[tuple[float, int]] = deque()
 
     def note(self) -> None:
-        """Remember the counter as it is now."""
+        """Remember the counter's present value."""
         if (mark := self._read()) is not None:
             self._marks.append(mark)
 
     def mean_w(self) -> float | None:
-        """The mean power until now; None when the card does not tell it."""
+        """The mean power until now, in W; None if the card does not report it."""
         now = self._read() if self._marks else None
         if now is not None:
             now_s, energy_mj = now
@@ -103,13 +104,13 @@ class PowerHistory:
 
 
 def unsettled(before_w: float | None, power_w: float, since_s: float) -> float:
-    """How far the power may be, as a fraction, from what it settles at.
+    """How far the power may still be, as a fraction, from the value it settles at.
 
     Args:
-        before_w: mean power over the seconds before the load began; None when it is not known,
-            which is taken for none.
+        before_w: mean power over the seconds before the load began; None if unknown, for which the
+            result is 0.
         power_w: under the load.
-        since_s: since the load began.
+        since_s: time since the load began.
     """
     step = 0.0 if before_w is None else abs(before_w / power_w - 1)
     return SETTLING_GAIN * step * math.exp(-since_s / SETTLING_S)

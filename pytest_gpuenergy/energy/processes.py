@@ -1,4 +1,4 @@
-"""Other people's processes on a card, told from our own."""
+"""Foreign processes on a card, as distinct from our own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INITIAL_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, linux/proc_ns.h
 
 
 def processes_on(device: Device) -> frozenset[int]:
-    """Processes that hold a CUDA context on the device, by NVML's numbers; none if it is silent."""
+    """NVML's IDs of the processes with a CUDA context on the device; empty if it lists none."""
     nvml = device.nvml
     try:
         running = nvml.nvmlDeviceGetComputeRunningProcesses(device.handle)
@@ -21,27 +21,28 @@ def processes_on(device: Device) -> frozenset[int]:
 
 
 class ProcessWatch:
-    """Notices whoever else uses a card, from the moment it is made, which is before any kernel.
+    """Notices other users of a card, from its creation on, which must precede the first kernel.
 
-    The driver numbers processes as the host does. In a container our own have other numbers than
-    the ones we know; there, as many as came when ours came to the card are taken for them.
+    The driver reports the host's process IDs, which in a container differ from the IDs we see. In
+    that case, when some of our processes start to use the card and as many IDs appear on it, these
+    are assumed to be ours.
 
     Args:
         device: the card.
-        same_numbers: whether the driver's numbers are ours; found out when None.
+        same_numbers: whether the driver's process IDs are the same as ours; None: detect.
     """
 
     def __init__(self, device: Device, *, same_numbers: bool | None = None) -> None:
         self._device = device
         self._same_numbers = _in_initial_namespace() if same_numbers is None else same_numbers
         self._same_numbers = self._same_numbers or device.emulated
-        self._accounted: frozenset[int] = frozenset()  # of ours, by our numbers
-        self._taken: frozenset[int] = frozenset()  # for them, by the driver's
+        self._accounted: frozenset[int] = frozenset()  # of our processes, by our IDs
+        self._taken: frozenset[int] = frozenset()  # assumed to be these, by the driver's IDs
         self._at_start: frozenset[int] = frozenset()
         self._at_start = self.strangers()
 
     def strangers(self) -> frozenset[int]:
-        """Processes on the card that are not ours; call it while a kernel of ours is loaded."""
+        """Processes on the card that are not ours. Call this while a kernel of ours is loaded."""
         ours, listed = self._device.processes, processes_on(self._device)
         others = listed - ours - {os.getpid()}
         if self._same_numbers or others != listed:

@@ -1,8 +1,9 @@
 """Energy as the integral of a power reading, for cards without an energy counter.
 
-What a reading says is a mean over a window before the sensor's last update. Both lengths differ
-from GPU to GPU and are found out once, from how the reading follows a load that has just begun:
-see Z. Yang, K. Adamek, W. Armour, "Accurate and Convenient Energy Measurements for GPUs" (SC24).
+A reading is the mean over a window before the sensor's last update. The window and the update
+period differ from GPU to GPU; they are determined once, from how the reading follows a load that
+has just begun: see Z. Yang, K. Adamek, W. Armour, "Accurate and Convenient Energy Measurements for
+GPUs" (SC24).
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.support.errors import DeviceError
 
 READINGS_PER_PERIOD = 2
-"""More than one, so that no update of the sensor is missed."""
+"""More than one, so that no sensor update is missed."""
 
 _PROBE_S = 2.5
 _PROBE_STEP_S = 0.002
 _RISE_S = 1.0
-"""By then, and the window of its average, the reading has begun to follow a load."""
+"""After this time plus the sensor's averaging window, the reading has begun to follow a load."""
 _SLOWEST_PERIOD_S = 0.1  # of the GPUs in the study above
 _LONGEST_WINDOW_S = 1.0
-_LEAST_STEP = 0.1  # a smaller change of power, relatively, does not show the window
+_LEAST_STEP = 0.1  # a smaller relative change of power does not reveal the window
 
 PowerReading = Callable[[Device], float | None]
 
 
 @dataclass(frozen=True)
 class SensorTraits:
-    """A power sensor's ways: it is renewed every ``period_s`` with the mean over ``window_s``."""
+    """How a power sensor behaves: every ``period_s`` it shows the mean over ``window_s``."""
 
     period_s: float
     window_s: float
 
 
 class PowerSamples:
-    """Integrates a power reading in time by the trapezoidal rule.
+    """Integrates a power reading over time by the trapezoidal rule.
 
     Args:
         device: the card.
         name: of the reading, for records.
-        read: gives the power in mW, None when the card does not tell it.
+        read: returns the power in mW, or None if the card does not report it.
     """
 
     def __init__(self, device: Device, name: str, read: PowerReading) -> None:
@@ -61,10 +62,10 @@ class PowerSamples:
         self.memory_s = _LONGEST_WINDOW_S
 
     def probe(self) -> Edge:
-        """The present moment; the first time, after having looked at the reading for 2.5 s.
+        """An edge at the present moment; the first call watches the reading for 2.5 s before.
 
         Raises:
-            CounterError: the reading did not change in all that time.
+            CounterError: the reading did not change in that time.
             DeviceError: it cannot be read.
         """
         looked = self._traits is None
@@ -79,7 +80,7 @@ class PowerSamples:
         """The edge ``periods`` update periods after the last one.
 
         Raises:
-            CounterError: the reading stands still.
+            CounterError: the reading does not change.
             DeviceError: the power cannot be read.
         """
         begin_s, _ = self._last
@@ -95,9 +96,9 @@ class PowerSamples:
     def times_s(
         self,
         edges: Sequence[Edge],
-        begin: int = 0,  # noqa: ARG002 -- no time is in doubt
+        begin: int = 0,  # noqa: ARG002 -- all times are exact
     ) -> tuple[list[float], float]:
-        """See `EnergySource.times_s`: exact."""
+        """See `EnergySource.times_s`; the times are exact."""
         return [edge.time_s for edge in edges], 0.0
 
     def _edge(self) -> Edge:
@@ -108,13 +109,13 @@ class PowerSamples:
         now_s, power_mw = self._clock.now_s(), self._read(self._device)
         if power_mw is None:
             raise DeviceError(
-                f"The {self.name} of {self._device.name} cannot be read any more: check the card "
+                f"The {self.name} of {self._device.name} can no longer be read: check the card "
                 "with nvidia-smi."
             )
         return now_s, power_mw
 
     def _check_alive(self, now_s: float, *, changed: bool) -> None:
-        """A load that has just begun shows soon; later a power may stay the same for a while."""
+        """Allow less time for the first change, when a load has just begun, than for later ones."""
         if changed:
             self._changed_s, self._has_changed = now_s, True
         still_s = now_s - self._changed_s
@@ -138,11 +139,11 @@ class PowerSamples:
 
 
 def probe_sensor(readings: Sequence[tuple[float, float]]) -> SensorTraits:
-    """The traits of a sensor whose load began with the first of ``readings``.
+    """The traits of a sensor, from readings that begin with a load.
 
-    The period is the median time between changes. A mean over a window that follows a step rises in
-    a straight line and has made half the way after half the window. What cannot be seen (nothing
-    changes, the step is small) is taken to be as slow as it gets.
+    The period is the median time between changes. After a step of power, the mean over a window
+    rises linearly, and reaches half the step after half the window. A trait that cannot be
+    determined (nothing changes, or the step is small) gets the slowest value known.
 
     Args:
         readings: time in s and power in mW, in close succession for at least two windows.
@@ -156,13 +157,13 @@ def probe_sensor(readings: Sequence[tuple[float, float]]) -> SensorTraits:
     if abs(step_mw) < _LEAST_STEP * max(abs(steady_mw), 1.0):
         return SensorTraits(period_s, _LONGEST_WINDOW_S)
     half_s = next(s for s, mw in readings if (mw - idle_mw) / step_mw >= 0.5) - begin_s
-    # On average an update comes half a period after what it tells.
+    # On average, the reading lags by half a period.
     window_s = 2 * (half_s - period_s / 2)
     return SensorTraits(period_s, min(max(window_s, period_s), _LONGEST_WINDOW_S))
 
 
 def instant_power_mw(device: Device) -> float | None:
-    """The power of about the last update, by field 186; None when the card does not tell it."""
+    """The instantaneous power in mW, NVML field 186; None if the card does not report it."""
     nvml = device.nvml
     try:
         (value,) = nvml.nvmlDeviceGetFieldValues(device.handle, [nvml.NVML_FI_DEV_POWER_INSTANT])
@@ -172,7 +173,7 @@ def instant_power_mw(device: Device) -> float | None:
 
 
 def average_power_mw(device: Device) -> float | None:
-    """The power as the card averages it, over up to a second; None when it does not tell it."""
+    """The power in mW, averaged by the card over up to 1 s; None if it does not report it."""
     try:
         return float(device.nvml.nvmlDeviceGetPowerUsage(device.handle))
     except device.nvml.NVMLError:
@@ -180,12 +181,12 @@ def average_power_mw(device: Device) -> float | None:
 
 
 def choose_source(device: Device) -> EnergySource:
-    """The energy counter where there is one (from Volta on), otherwise the integral of the power.
+    """The energy counter if there is one (from Volta on), otherwise the integral of the power.
 
-    Of two power readings the instant one is preferred: it forgets sooner.
+    The instant power reading is preferred to the average: it averages over a shorter time.
 
     Raises:
-        DeviceError: the card has no source of energy, or does not answer.
+        DeviceError: the card has no energy source, or does not respond.
     """
     nvml = device.nvml
     absent = (
@@ -199,11 +200,11 @@ def choose_source(device: Device) -> EnergySource:
     except absent:
         pass
     except nvml.NVMLError:
-        return EnergyCounter(device)  # it is there; reading it again will tell what is wrong
+        return EnergyCounter(device)  # it exists; reading it again will show what is wrong
     for name, read in (("instant power", instant_power_mw), ("average power", average_power_mw)):
         if read(device) is not None:
             return PowerSamples(device, name, read)
     raise DeviceError(
-        f"{device.name} offers neither an energy counter nor a power reading, so that no energy "
-        "can be measured on it: choose another GPU."
+        f"{device.name} offers neither an energy counter nor a power reading, so no energy can be "
+        "measured on it: choose another GPU."
     )

@@ -1,4 +1,4 @@
-"""Steps that come at regular times, from moments at which some of them were seen."""
+"""Steps that come at regular times, fitted to the times at which some of them were seen."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pytest_gpuenergy.energy.source import Edge
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps at ``phase_s + k * period_s``, by a fit to moments that were seen.
+    """Steps at ``phase_s + k * period_s``, from a fit to seen steps.
 
     Attributes:
-        count: how many were seen.
-        middle: the mean of their ``k``.
-        spread: the sum of squares of what their ``k`` differ from it by.
-        error_s: standard deviation of a moment that was seen about the line.
-        bracket_s: how well the least known of them was known.
+        count: number of seen steps.
+        middle: mean of their ``k``.
+        spread: sum of the squared deviations of their ``k`` from that mean.
+        error_s: standard deviation of a seen step from the line.
+        bracket_s: widest bracket around the time of a seen step.
     """
 
     phase_s: float
@@ -33,11 +33,11 @@ class Schedule:
     bracket_s: float
 
     def moment_s(self, number: int) -> float:
-        """When the step of this ``number`` is due."""
+        """When step ``number`` is due."""
         return self.phase_s + number * self.period_s
 
     def number_at(self, moment_s: float) -> int:
-        """The step that is due next to ``moment_s``."""
+        """The step due closest to ``moment_s``."""
         return round((moment_s - self.phase_s) / self.period_s)
 
     def moment_error_s(self, number: int) -> float:
@@ -46,11 +46,11 @@ class Schedule:
         return self.error_s * math.sqrt(share)
 
     def times_s(self, numbers: Sequence[int]) -> list[float]:
-        """The moments of these steps."""
+        """The times of these steps."""
         return [self.moment_s(number) for number in numbers]
 
     def span_error_s(self, steps: int) -> float:
-        """Standard error of the time that so many ``steps`` take."""
+        """Standard error of the time taken by this many steps."""
         return self.error_s * steps / math.sqrt(self.spread)
 
 
@@ -59,13 +59,13 @@ def regular_times_s(
 ) -> tuple[list[float], float]:
     """The edges' times, made precise by the regularity of the counter's updates.
 
-    A read takes milliseconds, so a single edge is known to within one or two; all edges lie on
-    one line ``phase + k * period``, fitted here by least squares.
+    A read takes milliseconds, so the time of a single edge is known to within one or two; all edges
+    lie on one line ``phase + k * period``, fitted here by least squares.
 
     Returns:
         The fitted times in seconds, and the standard error of the time from ``edges[begin]`` to the
-        last.  When the edges do not lie on a line to within their own uncertainty, their middles
-        are returned as they are.
+        last. If the edges do not lie on a line to within their own uncertainty, their midpoints are
+        returned instead.
     """
     if (line := schedule_of(edges, period_s)) is None:
         widths = [edge.before_s - edge.after_s for edge in edges]
@@ -75,7 +75,7 @@ def regular_times_s(
 
 
 def schedule_of(edges: Sequence[Edge], period_s: float) -> Schedule | None:
-    """A fit to successive edges; None when they do not lie on a line to within what is known."""
+    """A fit to successive edges; None if they are not on a line to within their uncertainty."""
     numbers = np.array(step_numbers(edges, period_s))
     if len(edges) < 3 or (np.diff(numbers) < 1).any():
         return None
@@ -97,9 +97,9 @@ def schedule_of(edges: Sequence[Edge], period_s: float) -> Schedule | None:
 
 
 def step_numbers(edges: Sequence[Edge], period_s: float) -> list[int]:
-    """Which step each edge is, from 0 on."""
+    """The number of each edge's step, counted from 0 at the first edge."""
     numbers = [0]
-    # Step by step: over many steps, an error of the period would add up to a whole one.
+    # From edge to edge: over many steps, an error of the period could add up to a whole one.
     for before, after in pairwise(edges):
         numbers.append(numbers[-1] + round((after.time_s - before.time_s) / period_s))
     return numbers

@@ -17,11 +17,11 @@ INVALIDATING_REASONS = {
     "hw_power_brake": 0x80,
 }
 DRIFT_K = 8
-"""A larger change of temperature during one measurement is a flag."""
+"""A larger change of temperature during a measurement raises a flag."""
 
 
 class Restraint(NamedTuple):
-    """What may hold the card back at one moment; None where it does not tell."""
+    """What may hold the card back at one moment; None if the card does not report it."""
 
     event_reasons: int | None
     power_limit_mw: int | None
@@ -30,7 +30,7 @@ class Restraint(NamedTuple):
 def doubts(
     begin: Conditions, end: Conditions, meanwhile: Iterable[Restraint] = ()
 ) -> dict[str, bool]:
-    """Named doubts about a measurement that ran from ``begin`` to ``end``."""
+    """Validity flags of a measurement that ran from ``begin`` to ``end``, by name."""
     reasons = all_reasons(begin, end, *meanwhile)
     flags = {name: bool(reasons & bit) for name, bit in INVALIDATING_REASONS.items()}
     begin_c, end_c = begin.temperature_c, end.temperature_c
@@ -41,7 +41,7 @@ def doubts(
 
 
 def all_reasons(*moments: Conditions | Restraint) -> int:
-    """The clock-event reasons of all moments together."""
+    """The clock-event reasons of all moments combined."""
     found = 0
     for moment in moments:
         found |= moment.event_reasons or 0
@@ -49,10 +49,10 @@ def all_reasons(*moments: Conditions | Restraint) -> int:
 
 
 def read_conditions(device: Device) -> Conditions:
-    """What the card says of itself now.
+    """The card's present temperature, clocks, clock-event reasons and power limit.
 
     Raises:
-        DeviceError: it does not answer at all.
+        DeviceError: the card does not respond.
     """
     nvml = device.nvml
     restraint = read_restraint(device)
@@ -66,7 +66,7 @@ def read_conditions(device: Device) -> Conditions:
 
 
 def answers(device: Device) -> bool:
-    """Whether the card is there at all."""
+    """Whether the card responds at all."""
     try:
         _ask(device, "nvmlDeviceGetTemperature", device.nvml.NVML_TEMPERATURE_GPU)
     except DeviceError:
@@ -78,18 +78,18 @@ def read_restraint(device: Device) -> Restraint:
     """What may hold the card back now.
 
     Raises:
-        DeviceError: the card does not answer at all.
+        DeviceError: the card does not respond.
     """
     reasons = _ask(device, "nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons is None:  # drivers before 535 know them by their older name
+    if reasons is None:  # drivers before 535 use the older name
         reasons = _ask(device, "nvmlDeviceGetCurrentClocksThrottleReasons")
     return Restraint(reasons, _ask(device, "nvmlDeviceGetPowerManagementLimit"))
 
 
 def power_by_samples_w(device: Device, window_s: float) -> float | None:
-    """Mean of the card's own power samples over the last ``window_s``; None without samples.
+    """Mean in W of the card's own power samples over the last ``window_s``; None without samples.
 
-    The buffer holds about two seconds, so of a longer window only its end is covered.
+    The buffer holds about two seconds, so only the end of a longer window is covered.
     """
     nvml = device.nvml
     try:
@@ -121,5 +121,5 @@ def _ask(device: Device, function: str, *arguments: object) -> int | None:
         return None
     except nvml.NVMLError as error:
         raise DeviceError(
-            f"{device.name} does not answer {function} ({error}): check the card with nvidia-smi."
+            f"{device.name} fails in {function} ({error}): check the card with nvidia-smi."
         ) from None

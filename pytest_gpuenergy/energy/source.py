@@ -1,4 +1,4 @@
-"""Where joules come from: what every energy source offers."""
+"""What every source of energy readings offers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_gpuenergy.support.errors import DeviceError
 
 
 class CounterError(DeviceError):
-    """An energy source stands still or runs backwards; ``flag`` names which."""
+    """An energy source has stopped or run backwards; ``flag`` says which."""
 
     def __init__(self, flag: str, message: str) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ class Edge:
 
     @property
     def time_s(self) -> float:
-        """The middle of what is known of the moment."""
+        """Midpoint of the bracket around the moment."""
         return (self.after_s + self.before_s) / 2
 
 
@@ -37,8 +37,8 @@ class EnergySource(Protocol):
     Attributes:
         name: as in records: ``counter``, ``instant power`` or ``average power``.
         period_s: time between two edges; known after `probe`.
-        memory_s: how far back a reading reaches: readings made sooner than this after a change
-            of power still hold some of what was before. Known after `probe`.
+        memory_s: how far back a reading reaches: sooner than this after a change of power, it still
+            includes power from before the change. Known after `probe`.
     """
 
     name: str
@@ -46,10 +46,10 @@ class EnergySource(Protocol):
     memory_s: float
 
     def probe(self) -> Edge:
-        """Learn the source's ways while a load has just begun, and return an edge.
+        """Determine the source's traits, just after a load has begun, and return an edge.
 
         Raises:
-            CounterError: the source stands still or runs backwards.
+            CounterError: the source has stopped or run backwards.
             DeviceError: it cannot be read.
         """
 
@@ -57,12 +57,12 @@ class EnergySource(Protocol):
         """The edge about ``periods`` periods after the last one.
 
         Raises:
-            CounterError: the source stands still or runs backwards.
+            CounterError: the source has stopped or run backwards.
             DeviceError: it cannot be read.
         """
 
     def times_s(self, edges: Sequence[Edge], begin: int = 0) -> tuple[list[float], float]:
-        """The times of successive ``edges`` since the last `probe`, as well as they are known.
+        """The best estimates of the times of successive ``edges`` since the last `probe`.
 
         Returns:
             Times in seconds, and the standard error of the time from ``edges[begin]`` to the last.

@@ -1,4 +1,4 @@
-"""Means and their 95 % intervals."""
+"""Means and their 95 % confidence intervals."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ def estimate(
     successive: bool = False,
     before: Sequence[float] = (),
 ) -> Estimate:
-    """Mean of ``values`` with Student's t interval.
+    """Mean of ``values`` with its 95 % interval by Student's t.
 
-    ``extra_variance`` is the variance of the mean from errors that all values share, so that
-    their scatter does not show it, estimated on the same occasion; ``known_variance`` likewise,
-    known beforehand. The squares of the half widths are added, which is exact where either is 0,
-    and on the safe side between. ``successive`` values are neighbours in time and depend on each
-    other, see `variance_of_mean`, which says what ``before`` is; others are independent.
+    The squares of the half widths from the estimated variances (Student's t) and from
+    ``known_variance`` (normal) are added, which is exact if either is 0 and conservative otherwise.
+
+    Args:
+        values: two or more.
+        extra_variance: variance of the mean from errors common to all values, which their scatter
+            does not show, estimated in the same measurement.
+        known_variance: the same, but known beforehand.
+        successive: whether the values are neighbours in time and depend on each other, see
+            `variance_of_mean`; otherwise they are independent.
+        before: see `variance_of_mean`.
 
     Raises:
-        ValueError: fewer than two values, or one that is not finite.
+        ValueError: there are fewer than two values, or one is not finite.
     """
     if len(values) < 2 or not all(map(math.isfinite, [*values, *before])):
         raise ValueError("an interval needs at least two finite values")
@@ -46,22 +52,23 @@ def estimate(
 def variance_of_mean(values: Sequence[float], before: Sequence[float] = ()) -> float:
     """Variance of the mean of ``values``, which follow each other in time.
 
-    Two windows share the edge between them: its error makes one larger and the other smaller, and
-    drops out of the sum. A power that wanders does the opposite. Both are in the autocovariances
-    c(l), of which the variance of a mean of n values is
+    Neighbouring windows share an edge, whose error makes one of them larger and the other smaller,
+    and cancels in the sum. A slowly varying power has the opposite effect. The autocovariances c(l)
+    reflect both; the variance of the mean of n values is
 
         (c(0) + 2 sum over l of (1 - l/n) w(l) c(l)) / n
 
-    (T. W. Anderson, "The Statistical Analysis of Time Series", 1971, section 8.3.1), here over the
-    lags up to a quarter of the values, at least two. The weights w are 1 at lag 1, where the edges'
-    errors are, and fall off evenly to nothing. Taken about the mean of N values each c is too
-    small, by about c(0) / N if the values are independent, which is put back. The two edges at the
-    ends remain: the result is no less than what they give when all the scatter is theirs.
+    (T. W. Anderson, "The Statistical Analysis of Time Series", 1971, section 8.3.1), here over lags
+    up to a quarter of the values, but at least two. The weights w are 1 at lag 1, where the errors
+    of the edges appear, and decrease linearly to zero. Computed about the mean of N values, each c
+    is too small by about c(0) / N if the values are independent; this is corrected. The errors of
+    the two outermost edges do not cancel, so the result is no less than the variance they would
+    cause if all the scatter came from edges.
 
     Args:
         values: two or more.
-        before: values of the same process that came just before. They are no part of the mean, and
-            help to tell the autocovariances.
+        before: values of the same process from just before. They are not part of the mean, but
+            help to estimate the autocovariances.
     """
     series = [*before, *values]
     count, total = len(values), len(series)

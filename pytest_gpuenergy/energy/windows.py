@@ -1,4 +1,4 @@
-"""Windows between edges of the energy source, and what a timeline says of them."""
+"""Windows between edges of the energy source, with what a timeline says about them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_gpuenergy.record.window import Window
 def cut_windows(
     times_s: Sequence[float], energies_mj: Sequence[float], timeline: Timeline
 ) -> tuple[Window, ...]:
-    """The windows between successive edges, with the launches and GPU time that fell into them."""
+    """The windows between successive edges, with the launches and GPU time within them."""
     launches = np.interp(times_s, timeline.time_s, timeline.launches)
     busy_s = np.interp(times_s, timeline.time_s, timeline.busy_s)
     table = zip(
@@ -27,11 +27,12 @@ def cut_windows(
 
 
 def placement_variance(timeline: Timeline, begin_s: float, end_s: float) -> float:
-    """How well the mean time is known, as the places in memory that it is of are a sample.
+    """Relative variance of the mean time because only a sample of memory placements was measured.
 
-    The squared standard error, relative to the mean, of the mean over `Timeline.placements`: the
-    variance of their means, over their number. Only batches that ended after ``begin_s`` and by
-    ``end_s`` count. 0 where fewer than two placements have any.
+    This is the squared standard error, relative to the mean, of the mean over
+    `Timeline.placements`: the variance of their means divided by their number. Only batches that
+    ended after ``begin_s`` and no later than ``end_s`` count. 0 if fewer than two placements have
+    such batches.
     """
     inside = (timeline.time_s[1:] > begin_s) & (timeline.time_s[1:] <= end_s)
     turns = np.arange(len(inside)) % timeline.placements

@@ -195,7 +195,9 @@ def test_a_power_reading_that_is_lost_is_a_device_error(
     open_card: Callable[..., EmulatedDevice], repeat: Repeat
 ) -> None:
     card = open_card("p100", fields={"error": "gpu_is_lost", "after_s": 5.0})
-    with pytest.raises(DeviceError, match="instant power of Tesla P100-SXM2-16GB cannot be read"):
+    with pytest.raises(
+        DeviceError, match="instant power of Tesla P100-SXM2-16GB can no longer be read"
+    ):
         measure(card, repeat, 240.0)
 
 

@@ -75,7 +75,7 @@ def test_what_a_card_does_not_tell_is_none(device: EmulatedDevice, error: str) -
 
 def test_a_card_that_does_not_answer_is_a_device_error(device: EmulatedDevice) -> None:
     device.inject("temperature", "gpu_is_lost")
-    with pytest.raises(DeviceError, match=r"H200 does not answer nvmlDeviceGetTemperature \(GPU"):
+    with pytest.raises(DeviceError, match=r"H200 fails in nvmlDeviceGetTemperature \(GPU"):
         read_conditions(device)
 
 
