@@ -1,1 +1,1 @@
-"""The settings of a card: what is asked, who may write it, and how it is put back."""
+"""The settings of a card: what is requested, who may write them, and how they are restored."""

@@ -1,8 +1,8 @@
-"""Changing a card's settings for a while, and putting the prior ones back whatever happens.
+"""Changes a card's settings temporarily, and restores the prior ones whatever happens.
 
-Before the first write the prior setting is saved on disk. It is put back when the lease ends, and
-at the next start when this process did not live to do so. What somebody else has set in the
-meantime is theirs and is left alone.
+The prior setting is saved on disk before the first write. It is restored when the lease ends or, if
+this process dies first, at the start of the next run. A setting that somebody else has changed in
+the meantime is theirs and is left alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_gpuenergy.support.errors import SetpointError
 from pytest_gpuenergy.support.signals import uninterrupted
 
 SETTLE_S = 0.5
-"""The enforced limit is given this long to follow the requested one."""
+"""How long the enforced limit may take to follow the requested one."""
 
 _POLL_S = 0.05
 
@@ -28,18 +28,18 @@ _POLL_S = 0.05
 class Lease:
     """The right to change one card's settings, until `restore`.
 
-    Constructing it restores what a run that is over left behind on this card.
+    Constructing it restores any settings that an earlier run left changed on this card.
 
     Args:
         gpu: the card, whose lock the caller holds.
-        writer: who writes its settings; chosen at the first write when not given.
-        kept: continue what ``gpuenergy powercap set`` did, to outlive this process too.
+        writer: writes its settings; chosen at the first write if not given.
+        kept: continue what ``gpuenergy powercap set`` did, and outlive this process as well.
 
     Attributes:
-        restored: a sentence about what a run that is over left behind, or None.
+        restored: a sentence about the settings restored after an earlier run, or None.
 
     Raises:
-        SetpointError: what was left behind cannot be restored.
+        SetpointError: those settings cannot be restored.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Lease:
         self.restored = restore_leftover(gpu, writer)
         record = kept_record(gpu.uuid) if kept else None
         if record is not None and present_limit_mw(gpu) in record.power_limit_mw.ours:
-            self._record = record  # otherwise somebody has set another limit: theirs is the prior
+            self._record = record  # otherwise the present limit is the prior one
 
     def check(self, setpoint: Setpoint) -> None:
-        """Make sure, without writing, that `set` could do it, as far as one can know.
+        """Check, without writing and as far as possible, that `set` would succeed.
 
         Raises:
-            SetpointError: it could not.
+            SetpointError: it would fail.
         """
         _refuse_unavailable(setpoint)
         if setpoint.power_limit_w is None:
@@ -73,20 +73,20 @@ class Lease:
             self._writer_for(self._prior_mw(present_mw), limit_mw)
 
     def set(self, setpoint: Setpoint) -> Setpoint:
-        """Ask the card for ``setpoint`` and return what it enforces.
+        """Request ``setpoint`` from the card and return what the card enforces.
 
-        A setting that the setpoint leaves as it is gets its prior value back if this lease has
-        changed it, and is not written otherwise.
+        A setting that the setpoint leaves unspecified is restored if this lease has changed it, and
+        not written otherwise.
 
         Raises:
-            SetpointError: the card cannot be set so.
+            SetpointError: the setpoint cannot be applied.
         """
         _refuse_unavailable(setpoint)
         self._asked_mw = self._held_mw = None
         if setpoint.power_limit_w is None:
             self.restore()
             self._enforced = enforced_setpoint(self._gpu)
-            with contextlib.suppress(SetpointError):  # then nobody can tell whether it changes
+            with contextlib.suppress(SetpointError):  # a change cannot be noticed then
                 self._held_mw = present_limit_mw(self._gpu)
             return self._enforced
         limit_mw = round(setpoint.power_limit_w * 1e3)
@@ -96,10 +96,11 @@ class Lease:
         return self._enforced
 
     def judge(self) -> tuple[str, ...]:
-        """Named doubts about what has been measured since `set`.
+        """Validity flags for what has been measured since `set`.
 
-        ``enforced_limit_lower``: the card held less than was asked for. ``power_limit_changed``:
-        the limit is not what it was. ``power_limit_unknown``: the card does not tell any more.
+        ``enforced_limit_lower``: the card enforced less than was requested.
+        ``power_limit_changed``: the limit has changed. ``power_limit_unknown``: the card no longer
+        reports it.
         """
         if self._held_mw is None:
             return ()
@@ -117,10 +118,10 @@ class Lease:
         return tuple(name for name, raised in flags.items() if raised)
 
     def restore(self) -> None:
-        """Put the prior settings back, unless somebody else has changed them since. Idempotent.
+        """Restore the prior settings, unless somebody else has changed them since. Idempotent.
 
         Raises:
-            SetpointError: the card cannot be set back; the record stays for the next start.
+            SetpointError: they cannot be restored; the record remains for the next run.
         """
         self._asked_mw = self._held_mw = None
         if self._record is not None:
@@ -138,7 +139,7 @@ class Lease:
         present_mw = present_limit_mw(gpu)
         if previous is None and present_mw == limit_mw:
             if self._kept and (outdated := kept_record(gpu.uuid)) is not None:
-                outdated.forget()  # somebody has set another limit since: theirs is the prior
+                outdated.forget()  # somebody has set this limit since: it is now the prior one
             return
         self._refuse_if_theirs(present_mw)
         prior_mw = self._prior_mw(present_mw)
@@ -154,13 +155,13 @@ class Lease:
                 self._take_back(record, previous)
                 raise
         got_mw = present_limit_mw(gpu)
-        # What `restore` will find: the limit of before is no longer ours, whoever sets it now.
+        # The limit before this write is no longer ours: if it is found later, somebody else set it.
         self._record = replace(record, power_limit_mw=Change(prior_mw, got_mw, got_mw))
-        with contextlib.suppress(SetpointError):  # the record on disk serves as well
+        with contextlib.suppress(SetpointError):  # the record already on disk will do
             self._record.save()
         if got_mw != limit_mw:
             raise SetpointError(
-                f"{gpu.name} took {got_mw / 1e3:g} W when asked for {limit_mw / 1e3:g} W."
+                f"{gpu.name} set {got_mw / 1e3:g} W instead of the requested {limit_mw / 1e3:g} W."
             )
         if self._kept and limit_mw == prior_mw:
             record.forget()
@@ -177,9 +178,13 @@ class Lease:
             )
 
     def _writer_for(self, prior_mw: int, limit_mw: int) -> SettingsWriter:
-        """Who can write this limit, and put the prior one back: otherwise nothing is changed."""
+        """A writer that can set this limit and restore the prior one.
+
+        Raises:
+            SetpointError: there is none, so nothing must be changed.
+        """
         if self._refused is not None:
-            raise type(self._refused)(str(self._refused))  # nobody is asked twice
+            raise type(self._refused)(str(self._refused))  # do not look for a writer again
         if self._writer is None:
             try:
                 self._writer = choose_writer(self._gpu)
@@ -191,7 +196,7 @@ class Lease:
         return self._writer
 
     def _take_back(self, record: LeaseRecord, previous: LeaseRecord | None) -> None:
-        """After a failed write: forget it when it changed nothing; who knows keeps the record."""
+        """After a failed write, withdraw the record if the limit is known to be unchanged."""
         try:
             if present_limit_mw(self._gpu) != record.power_limit_mw.before:
                 return
@@ -219,20 +224,20 @@ class Lease:
 
 
 def restore_leftover(gpu: Gpu, writer: SettingsWriter | None = None) -> str | None:
-    """Undo what a run that is over left behind on ``gpu``, whose lock the caller holds.
+    """Restore what an earlier run left changed on ``gpu``, whose lock the caller holds.
 
     Returns:
-        A sentence telling what was done, or None when nothing was left behind.
+        A sentence that says what was done, or None if nothing was left changed.
 
     Raises:
-        SetpointError: it cannot be undone.
+        SetpointError: it cannot be restored.
     """
     record = leftover(gpu.uuid, locked=True)
     return None if record is None else _told(gpu, record, _put_back(gpu, record, writer))
 
 
 def restore_kept(gpu: Gpu, writer: SettingsWriter | None = None) -> str | None:
-    """Undo what ``gpuenergy powercap set`` did to ``gpu``; as `restore_leftover`."""
+    """As `restore_leftover`, for what ``gpuenergy powercap set`` did to ``gpu``."""
     record = kept_record(gpu.uuid)
     return None if record is None else _told(gpu, record, _put_back(gpu, record, writer))
 
@@ -245,7 +250,7 @@ def _refuse_unavailable(setpoint: Setpoint) -> None:
 
 
 def _put_back(gpu: Gpu, record: LeaseRecord, writer: SettingsWriter | None) -> int:
-    """Returns the limit that was found, in mW: neither ours nor the prior one is left alone."""
+    """Restore the prior limit if the present one is ours; return the limit found, in mW."""
     change = record.power_limit_mw
     with uninterrupted():
         try:
@@ -253,11 +258,11 @@ def _put_back(gpu: Gpu, record: LeaseRecord, writer: SettingsWriter | None) -> i
             if present_mw in change.ours:
                 (writer or choose_writer(gpu)).write_power_limit(change.prior)
                 if (got_mw := present_limit_mw(gpu)) != change.prior:
-                    raise SetpointError(f"{gpu.name} took {got_mw / 1e3:g} W.")
+                    raise SetpointError(f"{gpu.name} set {got_mw / 1e3:g} W instead.")
         except SetpointError as error:
             raise type(error)(
-                f"The power limit of {gpu.name} is not back at {change.prior / 1e3:g} W, where it "
-                f"was (gpuenergy powercap restore tries again): {error}"
+                f"The power limit of {gpu.name} was not restored to {change.prior / 1e3:g} W "
+                f"(gpuenergy powercap restore tries again): {error}"
             ) from None
         record.forget()
     return present_mw
@@ -266,7 +271,7 @@ def _put_back(gpu: Gpu, record: LeaseRecord, writer: SettingsWriter | None) -> i
 def _told(gpu: Gpu, record: LeaseRecord, found_mw: int) -> str:
     change = record.power_limit_mw
     if found_mw in change.ours | {change.prior}:
-        return f"The power limit of {gpu.name} is {change.prior / 1e3:g} W again."
+        return f"The power limit of {gpu.name} is back at {change.prior / 1e3:g} W."
     return (
         f"The power limit of {gpu.name} has been set to {found_mw / 1e3:g} W since; "
         "it is left alone."

@@ -1,4 +1,4 @@
-"""What is on disk about a card's settings that were changed: enough to put the prior ones back."""
+"""Records on disk of changes to a card's settings: enough to restore the prior ones."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _Reported = Annotated[int, Meta(ge=1, lt=1 << 32)]  # what NVML can report
 
 
 class Change(Struct, frozen=True):
-    """A setting that was changed, in the unit of its field of `LeaseRecord`.
+    """A change of one setting, in the unit of its field in `LeaseRecord`.
 
-    ``before`` is the value before that of ``written`` was written: a process that dies in between
-    leaves either. Once the write is known to be done, both are what the card has.
+    ``before`` is the value just before ``written`` was written: a process that dies in between
+    leaves either one. Once the write is known to have succeeded, both are the card's value.
     """
 
     prior: _Reported
@@ -34,15 +34,15 @@ class Change(Struct, frozen=True):
 
     @property
     def ours(self) -> set[int]:
-        """Values that we have set."""
+        """Values that may have been set by us."""
         return {self.before, self.written} - {self.prior}
 
 
 class LeaseRecord(Struct, frozen=True):
-    """What was changed of one card's settings, a field each, and by which process.
+    """Which settings of a card were changed, one field each, and by which process.
 
-    Process numbers are used again, so ``started`` (clock ticks since boot) tells whose it was.
-    ``kept`` marks settings that are to outlive their process, by ``gpuenergy powercap set``.
+    Process IDs are reused, so ``started`` (clock ticks since boot) identifies the process as well.
+    ``kept`` marks settings made by ``gpuenergy powercap set``, which outlive their process.
     """
 
     uuid: str
@@ -53,7 +53,7 @@ class LeaseRecord(Struct, frozen=True):
 
     @property
     def path(self) -> Path:
-        """Where the record lies."""
+        """The record's file."""
         return _path(self.uuid, self.kept)
 
     @classmethod
@@ -63,7 +63,7 @@ class LeaseRecord(Struct, frozen=True):
         return cls(uuid, power_limit_mw, pid, start_ticks(pid) or 0, kept)
 
     def save(self) -> None:
-        """Put the record on disk, so that it survives a loss of power.
+        """Write the record to disk durably: it survives a power failure.
 
         Raises:
             SetpointError: it cannot be written.
@@ -72,12 +72,12 @@ class LeaseRecord(Struct, frozen=True):
             write_atomically(self.path, msgspec.json.encode(self), durable=True)
         except OSError as error:
             raise SetpointError(
-                f"The prior power limit cannot be noted in {self.path} ({error.strerror}), so no "
-                "limit is set: set GPUENERGY_STATE to a folder that can be written."
+                f"The prior power limit cannot be saved in {self.path} ({error.strerror}), so no "
+                "limit is set: set GPUENERGY_STATE to a writable folder."
             ) from None
 
     def forget(self) -> None:
-        """Remove the record: there is nothing to put back any more.
+        """Remove the record: there is nothing left to restore.
 
         Raises:
             SetpointError: it cannot be removed.
@@ -86,13 +86,13 @@ class LeaseRecord(Struct, frozen=True):
             self.path.unlink(missing_ok=True)
         except OSError as error:
             raise SetpointError(
-                f"There is nothing to put back, but the record {self.path} cannot be removed "
+                f"There is nothing to restore, but the record {self.path} cannot be removed "
                 f"({error.strerror}): delete it."
             ) from None
 
 
 class _Form(Struct, frozen=True):
-    """What is read of a record; whose it is, its path tells."""
+    """The fields read from a record; its path gives the card and the kind."""
 
     power_limit_mw: Change
     pid: int
@@ -104,7 +104,7 @@ class _Form(Struct, frozen=True):
 
 
 class _EarlyForm(Struct, frozen=True):
-    """A record of versions that knew no setting but the power limit."""
+    """A record written by a version that knew no setting but the power limit."""
 
     prior_mw: _Reported
     before_mw: _Reported
@@ -121,15 +121,15 @@ _MEMBERS = {*LeaseRecord.__struct_fields__, *_EarlyForm.__struct_fields__}
 
 
 def leftover(uuid: str, *, locked: bool = False) -> LeaseRecord | None:
-    """The record that a run which is over left behind for this card.
+    """The record that an earlier run left for this card.
 
     Args:
         uuid: the card's.
-        locked: whether the caller holds the card's lock, so that no run can be under way. Without
-            it, a run is over when its process has ended.
+        locked: whether the caller holds the card's lock, so that no run can be in progress. Without
+            it, a run counts as over once its process has ended.
 
     Raises:
-        SetpointError: there is one that cannot be read.
+        SetpointError: there is a record that cannot be read.
     """
     record = _load(uuid, kept=False)
     if record is None or locked or start_ticks(record.pid) != record.started:
@@ -141,28 +141,28 @@ def kept_record(uuid: str) -> LeaseRecord | None:
     """The record of what ``gpuenergy powercap set`` has done to this card.
 
     Raises:
-        SetpointError: there is one that cannot be read.
+        SetpointError: there is a record that cannot be read.
     """
     return _load(uuid, kept=True)
 
 
 def recorded_uuids() -> list[str]:
-    """Cards of which there is a record, of a living process too."""
+    """UUIDs of cards that have a record, including those of living processes."""
     return sorted({path.name.partition(".")[0] for path in state_dir("leases").glob("*.json")})
 
 
 def run_uuids() -> list[str]:
-    """Cards of which there is a run's record, readable or not; whether it is over, locks tell."""
+    """UUIDs of cards that have a record of a run, readable or not; locks show if it is over."""
     return [uuid for uuid in recorded_uuids() if _is_of(uuid, partial(leftover, locked=True))]
 
 
 def dead_run_uuids() -> list[str]:
-    """Cards of which there is a record of a run whose process has ended."""
+    """UUIDs of cards that have a record of a run whose process has ended."""
     return [uuid for uuid in recorded_uuids() if _is_of(uuid, leftover)]
 
 
 def restorable_uuids() -> list[str]:
-    """Cards of which there is a record of no living process."""
+    """UUIDs of cards that have a record which belongs to no living process."""
     return [uuid for uuid in recorded_uuids() if _is_of(uuid, leftover, kept_record)]
 
 
@@ -170,7 +170,7 @@ def _is_of(uuid: str, *kinds: Callable[[str], LeaseRecord | None]) -> bool:
     try:
         return any(kind(uuid) is not None for kind in kinds)
     except SetpointError:
-        return True  # and whoever restores it is told
+        return True  # whoever restores it gets this error
 
 
 def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
@@ -192,8 +192,8 @@ def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
         ) from None
     raise SetpointError(
         f"The record {path} has {unknown[0]!r}, which this version does not know: run gpuenergy "
-        "powercap restore of the version that wrote it, or set the card by hand (nvidia-smi) and "
-        "delete that file."
+        "powercap restore with the version that wrote it, or set the card by hand (nvidia-smi) "
+        "and delete that file."
     )
 
 

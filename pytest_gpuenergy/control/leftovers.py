@@ -1,4 +1,4 @@
-"""Power limits that runs which are over have left behind, on whatever GPU of the machine."""
+"""Restores power limits that earlier runs left changed, on any GPU of the machine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pytest_gpuenergy.support.errors import DeviceError, SetpointError
 
 
 def restore_leftovers(like: Gpu, *, but: str | None = None) -> list[str]:
-    """Put back what can be put back; a GPU in use is left to its user, who begins with that.
+    """Restore what earlier runs left changed, except on GPUs in use: their runs restore it first.
 
     Args:
-        like: a GPU of the kind that is looked at, real or emulated.
-        but: UUID of one that is left alone.
+        like: a GPU of the kind to restore, real or emulated.
+        but: UUID of a GPU to leave alone.
 
     Returns:
-        A sentence for each GPU of what was done, or why it could not be.
+        For each GPU, a sentence that says what was done, or why it could not be done.
     """
     said: list[str] = []
     for uuid in run_uuids():
@@ -40,10 +40,10 @@ def restore_leftovers(like: Gpu, *, but: str | None = None) -> list[str]:
 
 
 def restore_dead_runs() -> list[str]:
-    """Put back what runs whose process has ended left behind, on any GPU, real or emulated.
+    """Restore what runs whose process has ended left changed, on any GPU, real or emulated.
 
     Returns:
-        A sentence for each GPU of what was done, or why it could not be.
+        For each GPU, a sentence that says what was done, or why it could not be done.
     """
     said: list[str] = []
     for uuid in dead_run_uuids():

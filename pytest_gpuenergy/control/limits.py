@@ -1,4 +1,4 @@
-"""What a card reports of its power limit. Everything here only reads."""
+"""What a card reports about its power limit. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def read_limits(device: Gpu) -> PowerLimits:
         current = nvml.nvmlDeviceGetPowerManagementLimit(device.handle)
     except nvml.NVMLError as error:
         raise DeviceError(
-            f"{device.name} does not tell its power limits ({error}): use --powercap current."
+            f"{device.name} does not report its power limits ({error}): use --powercap current."
         ) from None
     return PowerLimits(low / 1e3, high / 1e3, current / 1e3)
 
 
 def present_limit_mw(gpu: Gpu) -> int:
-    """The power limit that was last asked of the card, by whomever, in mW.
+    """The power limit last requested from the card, by anybody, in mW.
 
     Raises:
         SetpointError: the card does not report it.
@@ -45,13 +45,13 @@ def present_limit_mw(gpu: Gpu) -> int:
         return int(gpu.nvml.nvmlDeviceGetPowerManagementLimit(gpu.handle))
     except gpu.nvml.NVMLError as error:
         raise SetpointError(
-            f"{gpu.name} does not tell its power limit ({error}): check it with nvidia-smi, or use "
-            "--powercap current."
+            f"{gpu.name} does not report its power limit ({error}): check it with nvidia-smi, or "
+            "use --powercap current."
         ) from None
 
 
 def enforced_setpoint(gpu: Gpu) -> Setpoint:
-    """What the card enforces now; its power limit may be lower than the one asked for."""
+    """What the card enforces now; the power limit may be lower than the requested one."""
     try:
         return Setpoint(float(gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle)) / 1e3)
     except gpu.nvml.NVMLError:

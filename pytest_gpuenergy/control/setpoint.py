@@ -1,4 +1,4 @@
-"""What a card is set to: one value, whether it is asked for, enforced or restored."""
+"""What a card is set to, as one value: requested, enforced or restored."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setpoint:
-    """The settings of a card that matter to time and energy.
+    """The settings of a card that affect time and energy.
 
-    Asked for, None leaves a setting as it is; enforced, None is what the card does not report.
+    In a requested setpoint, None leaves a setting unchanged; in an enforced one, it means that the
+    card does not report the setting.
 
     Attributes:
         power_limit_w: the power limit.
-        sm_clock_mhz: what the SM clock is locked to.
-        index: place of the power limit in the GPU's cap table, 1 = lowest; None when it is not from
-            there.
-        unavailable: why this card cannot take it; None when it can.
+        sm_clock_mhz: the frequency to which the SM clock is locked.
+        index: position of the power limit in the GPU's cap table, 1 = lowest; None if it is not in
+            the table.
+        unavailable: why this card cannot be set to it; None if it can.
     """
 
     power_limit_w: float | None = None
@@ -34,12 +35,12 @@ class Setpoint:
 
     @classmethod
     def asked_for(cls, measurement: Measurement) -> Setpoint:
-        """The one that was asked for when ``measurement`` was made."""
+        """The setpoint requested when ``measurement`` was made."""
         return cls(measurement.power_limit_w, index=measurement.cap_index)
 
     @classmethod
     def enforced_for(cls, measurement: Measurement) -> Setpoint:
-        """What the card enforced when ``measurement`` was made."""
+        """The setpoint enforced when ``measurement`` was made."""
         return cls(measurement.enforced_power_limit_w)
 
     @property
@@ -59,7 +60,7 @@ class Setpoint:
 
     @property
     def order(self) -> tuple[float, float]:
-        """Sorts by power limit, then by clock, the lowest first and an untouched one before it."""
+        """Sort key: by power limit, then by clock; unchanged first, then from the lowest."""
         return (
             -inf if self.power_limit_w is None else self.power_limit_w,
             -inf if self.sm_clock_mhz is None else self.sm_clock_mhz,
@@ -70,4 +71,4 @@ CURRENT = Setpoint()
 """Leaves the card as it is."""
 
 UNKNOWN = Setpoint()
-"""What a card enforces that does not report it."""
+"""What is enforced by a card that does not report it."""

@@ -1,4 +1,4 @@
-"""The cap tables of GPUs, and the setpoints that the words of ``--powercap`` name."""
+"""The cap tables of GPUs, and the setpoints that the words of ``--powercap`` stand for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NamedSetpoints:
 
     Attributes:
         words: each word of the option with its setpoints.
-        table_w: the card's cap table, when a cap is of it; otherwise empty.
+        table_w: the card's cap table, if a cap is from it; otherwise empty.
     """
 
     words: Mapping[str, Sequence[Setpoint]]
@@ -44,7 +44,7 @@ class NamedSetpoints:
         Args:
             gpu: the card; it is not read for ``current``.
             text: the option's value.
-            root: the project's folder, whose own cap tables come first.
+            root: the project's folder; cap tables defined there take precedence.
 
         Raises:
             InputError: a word is not understood, or the project's tables are malformed.
@@ -60,7 +60,7 @@ class NamedSetpoints:
 
     @property
     def setpoints(self) -> list[Setpoint]:
-        """Those of all words, each once, in the order given."""
+        """The setpoints of all words, each once, in the order given."""
         return distinct(self.words)
 
     def words_for(self, setpoint: Setpoint) -> list[str]:
@@ -74,7 +74,7 @@ def cap_table(
 ) -> tuple[float, ...]:
     """The caps of the GPU called ``name``, lowest first, in W.
 
-    ``own`` holds tables of the user's project, which come before ours.
+    ``own`` holds the tables of the user's project, which take precedence over ours.
     """
     for tables in (own or {}, CAP_TABLES_W):
         for model, table in tables.items():
@@ -87,10 +87,10 @@ def cap_table(
 
 
 def cap_words(text: str) -> list[str]:
-    """The words of ``--powercap``, which may have blanks around its commas.
+    """The words of ``--powercap``; blanks around the commas are allowed.
 
     Raises:
-        InputError: there is none.
+        InputError: there are none.
     """
     words = [word.strip() for word in text.split(",")]
     if not any(words):  # such as an unset variable of a CI job
@@ -102,12 +102,12 @@ def cap_words(text: str) -> list[str]:
 
 
 def resolve_setpoints(text: str, table: Sequence[float], limits: PowerLimits) -> list[Setpoint]:
-    """What ``--powercap`` asks for, in the order given, without repetition.
+    """The setpoints that ``--powercap`` asks for, in the order given, without duplicates.
 
     Args:
         text: comma-separated; ``1``..``5`` (index into the table), ``300W``, ``all``, ``current``.
         table: caps in W, lowest first.
-        limits: the card's constraints. Table values outside them are kept, as unavailable.
+        limits: the card's constraints. Table values outside them are kept, marked unavailable.
 
     Raises:
         InputError: a word is not understood, or a cap given in W is outside the constraints.
@@ -151,7 +151,7 @@ def _resolve_word(word: str, table: Sequence[float], limits: PowerLimits) -> lis
     watts = float(match[1])
     if not limits.min_w <= watts <= limits.max_w:
         raise InputError(
-            f"--powercap {word}: this GPU takes {limits.min_w:g} W to {limits.max_w:g} W."
+            f"--powercap {word}: this GPU accepts {limits.min_w:g} W to {limits.max_w:g} W."
         )
     return [Setpoint(watts, index=table.index(watts) + 1 if watts in table else None)]
 
@@ -163,13 +163,13 @@ def _from_table(index: int, table: Sequence[float], limits: PowerLimits) -> Setp
     return Setpoint(
         watts,
         index=index,
-        unavailable=f"{watts:g} W lies outside this card's constraints of "
+        unavailable=f"{watts:g} W is outside this card's constraints of "
         f"{limits.min_w:g} W to {limits.max_w:g} W",
     )
 
 
 def project_tables(root: Path) -> dict[str, tuple[float, ...]]:
-    """Cap tables in ``[tool.gpuenergy.powercaps]`` of the pyproject.toml around ``root``, in W.
+    """Cap tables in W, from ``[tool.gpuenergy.powercaps]`` in the pyproject.toml above ``root``.
 
     For example ``"NVIDIA L4" = [40, 50, 60, 65, 72]``.
 

@@ -151,4 +151,4 @@ def test_the_next_command_puts_back_the_limit_of_a_killed_run(
     assert limit_w() == 200
     assert main(["report", "no-such-run"]) == 2
     assert limit_w() == 700
-    assert "is 700 W again" in capsys.readouterr().err
+    assert "is back at 700 W" in capsys.readouterr().err

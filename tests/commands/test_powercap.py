@@ -71,7 +71,7 @@ def test_show_is_labelled_emulated(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_show_says_which_caps_the_card_cannot_take(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["powercap", "show", "--gpu-device", "emulated:a100"]) == 0
-    assert "450 W lies outside this card's constraints" in capsys.readouterr().out
+    assert "450 W is outside this card's constraints" in capsys.readouterr().out
 
 
 def test_a_limit_outlives_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +93,7 @@ def test_set_and_restore_speak_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["powercap", "restore", "--json", *H200]) == 0
     (restored,) = json.loads(capsys.readouterr().out)
     assert (restored["uuid"], restored["power_limit_w"]) == (shown["uuid"], 700.0)
-    assert restored["message"] == "The power limit of NVIDIA H200 is 700 W again."
+    assert restored["message"] == "The power limit of NVIDIA H200 is back at 700 W."
 
 
 def test_restore_without_a_gpu_is_for_every_gpu_that_was_set(
@@ -105,7 +105,7 @@ def test_restore_without_a_gpu_is_for_every_gpu_that_was_set(
             == 0
         )
     assert main(["powercap", "restore"]) == 0
-    assert "The power limit of NVIDIA A30 is 165 W again." in capsys.readouterr().out
+    assert "The power limit of NVIDIA A30 is back at 165 W." in capsys.readouterr().out
     assert state(capsys)["power_limit_w"] == 700.0
     assert main(["powercap", "restore"]) == 0
     assert capsys.readouterr().out == "nothing to restore: no power limit was set by gpuenergy\n"
@@ -119,11 +119,11 @@ def test_one_gpu_that_cannot_be_restored_does_not_hold_the_others(
         assert main(["powercap", "set", "300", *H200]) == 0
         fault = a30.inject("power_limit", "unknown")  # type: ignore[attr-defined]
         assert main(["powercap", "restore"]) == 1
-        assert "NVIDIA A30 is not back at 165 W, where it was" in capsys.readouterr().err
+        assert "NVIDIA A30 was not restored to 165 W" in capsys.readouterr().err
         assert state(capsys)["power_limit_w"] == 700.0
         a30.state.withdraw(fault)  # type: ignore[attr-defined]
     assert main(["powercap", "restore"]) == 0
-    assert "NVIDIA A30 is 165 W again" in capsys.readouterr().out
+    assert "NVIDIA A30 is back at 165 W" in capsys.readouterr().out
 
 
 def test_a_gpu_in_the_middle_of_a_run_is_not_among_them(
@@ -150,7 +150,7 @@ def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(
         (own_folders / "leases" / f"{name}.kept.json").write_text(record.read_text())
     assert main(["powercap", "restore"]) == 1
     shown = capsys.readouterr()
-    assert "is 700 W again" in shown.out
+    assert "is back at 700 W" in shown.out
     assert shown.err.endswith("GPU-0, GPU-1: NVML does not start.\n")
 
 
@@ -221,7 +221,7 @@ def test_what_a_run_that_is_over_left_is_told_though_its_process_lives(
         Lease(a30).set(Setpoint(120.0))
     monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"power_limit": "no_permission"}')
     assert main(["powercap", "restore"]) == 1
-    assert "is not back at 165 W" in capsys.readouterr().err
+    assert "was not restored to 165 W" in capsys.readouterr().err
     monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
     assert main(["powercap", "restore"]) == 0
-    assert "NVIDIA A30 is 165 W again" in capsys.readouterr().out
+    assert "NVIDIA A30 is back at 165 W" in capsys.readouterr().out

@@ -109,9 +109,9 @@ def test_watts_from_the_table_have_its_index() -> None:
         ("9", r"table has the caps 1 to 5 \(200 W, 325 W, .* 700 W\); write 9W for watts"),
         ("0", "table has the caps 1 to 5"),
         ("300", "write 300W for watts"),
-        ("50W", "this GPU takes 200 W to 700 W"),
-        ("701W", "this GPU takes 200 W to 700 W"),
-        ("99999W", "this GPU takes 200 W to 700 W"),
+        ("50W", "this GPU accepts 200 W to 700 W"),
+        ("701W", "this GPU accepts 200 W to 700 W"),
+        ("99999W", "this GPU accepts 200 W to 700 W"),
         ("abc", r"'abc' is not understood: .* such as 300W, all, or current"),
         ("", "'' names no power cap"),
         ("1,,2", "'' is not understood"),
@@ -151,7 +151,7 @@ def test_every_word_keeps_the_caps_that_it_names(words: list[str]) -> None:
 
 def test_a_table_value_outside_the_constraints_is_unavailable() -> None:
     caps = resolve_setpoints("all", (100.0, 200.0), PowerLimits(150.0, 300.0, 300.0))
-    assert caps[0].unavailable == "100 W lies outside this card's constraints of 150 W to 300 W"
+    assert caps[0].unavailable == "100 W is outside this card's constraints of 150 W to 300 W"
     assert caps[1].unavailable is None
 
 

@@ -171,7 +171,7 @@ def test_the_next_start_restores_after_a_kill(card: EmulatedDevice) -> None:
 
 def test_the_next_start_restores_after_a_kill_at_the_second_cap(card: EmulatedDevice) -> None:
     killed("lease.set(Setpoint(300.0)); lease.set(Setpoint(550.0))\n")
-    assert restore_leftover(card) == "The power limit of NVIDIA H200 is 450 W again."
+    assert restore_leftover(card) == "The power limit of NVIDIA H200 is back at 450 W."
     assert present_mw(card) == PRIOR_MW
 
 
@@ -213,11 +213,11 @@ def test_what_an_earlier_lease_of_this_process_could_not_restore_is_restored(
     earlier = Lease(card)
     earlier.set(CAP)
     fault = card.inject("power_limit", "no_permission")
-    with pytest.raises(SetpointError, match="is not back at 450 W"):
+    with pytest.raises(SetpointError, match="was not restored to 450 W"):
         earlier.restore()
     card.state.withdraw(fault)
     lease = Lease(card)
-    assert lease.restored == "The power limit of NVIDIA H200 is 450 W again."
+    assert lease.restored == "The power limit of NVIDIA H200 is back at 450 W."
     lease.set(Setpoint(600.0))
     lease.restore()
     assert present_mw(card) == PRIOR_MW
@@ -287,7 +287,7 @@ def test_a_record_of_an_early_version_is_restored(
     said = (restore_kept if kept else restore_leftover)(card)
     assert said is not None
     theirs = present_mw_now == 600_000
-    assert said.endswith("is left alone." if theirs else "is 450 W again.")
+    assert said.endswith("is left alone." if theirs else "is back at 450 W.")
     assert present_mw(card) == (600_000 if theirs else PRIOR_MW)
     assert recorded_uuids() == []
 
@@ -359,8 +359,8 @@ def test_a_limit_outside_the_constraints_is_refused(card: EmulatedDevice) -> Non
 
 
 def test_an_unavailable_cap_is_not_tried(card: EmulatedDevice) -> None:
-    cap = Setpoint(300.0, index=1, unavailable="100 W lies outside")
-    with pytest.raises(SetpointError, match="Power cap 300W is skipped: 100 W lies outside"):
+    cap = Setpoint(300.0, index=1, unavailable="100 W is outside")
+    with pytest.raises(SetpointError, match="Power cap 300W is skipped: 100 W is outside"):
         Lease(card).set(cap)
     assert present_mw(card) == PRIOR_MW
 
@@ -373,7 +373,7 @@ def test_a_clock_is_not_passed_over(card: EmulatedDevice) -> None:
 
 def test_a_card_that_does_not_tell_its_limit_is_refused(card: EmulatedDevice) -> None:
     card.inject("nvmlDeviceGetPowerManagementLimit", "not_supported")
-    with pytest.raises(SetpointError, match="does not tell its power limit"):
+    with pytest.raises(SetpointError, match="does not report its power limit"):
         Lease(card).set(CAP)
 
 
@@ -388,7 +388,7 @@ def test_a_card_that_takes_another_limit_is_refused_and_restored(
             "nvmlDeviceSetPowerManagementLimit",
             lambda handle, limit_mw: exact(handle, limit_mw // 50_000 * 50_000),
         )
-        with pytest.raises(SetpointError, match="took 300 W when asked for 325 W"):
+        with pytest.raises(SetpointError, match="set 300 W instead of the requested 325 W"):
             lease.set(Setpoint(325.0))
     lease.restore()
     assert present_mw(card) == PRIOR_MW
@@ -443,7 +443,7 @@ def test_a_write_that_succeeds_without_an_answer_is_undone(card: EmulatedDevice)
     with pytest.raises(SetpointError, match="No answer"):
         lease.set(CAP)
     assert present_mw(card) == 300_000
-    with pytest.raises(SetpointError, match=r"not back at 450 W, where it was .*: No answer"):
+    with pytest.raises(SetpointError, match=r"not restored to 450 W .*: No answer"):
         lease.restore()
     lease.restore()
     assert present_mw(card) == PRIOR_MW
@@ -453,9 +453,9 @@ def test_a_write_that_succeeds_without_an_answer_is_undone(card: EmulatedDevice)
 def test_a_limit_that_cannot_be_read_back_is_skipped_and_undone(card: EmulatedDevice) -> None:
     lease = Lease(card)
     fault = card.inject("nvmlDeviceGetPowerManagementLimit", {"error": "unknown", "after_calls": 1})
-    with pytest.raises(SetpointError, match="does not tell its power limit"):
+    with pytest.raises(SetpointError, match="does not report its power limit"):
         lease.set(CAP)
-    with pytest.raises(SetpointError, match=r"powercap restore tries again.* does not tell"):
+    with pytest.raises(SetpointError, match=r"powercap restore tries again.* does not report"):
         lease.restore()
     assert recorded_uuids() == [card.uuid]
     card.state.withdraw(fault)
@@ -470,7 +470,7 @@ def test_a_prior_limit_that_does_not_come_back_is_told(
     lease = Lease(card)
     lease.set(CAP)
     monkeypatch.setattr(card.nvml, "nvmlDeviceSetPowerManagementLimit", lambda *_: None)
-    with pytest.raises(SetpointError, match=r"not back at 450 W, .* took 300 W"):
+    with pytest.raises(SetpointError, match=r"not restored to 450 W .* set 300 W instead"):
         lease.restore()
     assert recorded_uuids() == [card.uuid]
 
@@ -554,7 +554,7 @@ def test_a_kept_limit_is_the_prior_one_of_a_run(card: EmulatedDevice, earlier: l
     run.set(Setpoint(600.0))
     run.restore()
     assert present_mw(card) == 300_000
-    assert restore_kept(card) == "The power limit of NVIDIA H200 is 450 W again."
+    assert restore_kept(card) == "The power limit of NVIDIA H200 is back at 450 W."
     assert present_mw(card) == PRIOR_MW
 
 

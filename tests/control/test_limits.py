@@ -40,5 +40,5 @@ def test_an_enforced_limit_that_is_not_reported_is_unknown(device: EmulatedDevic
 
 def test_a_present_limit_that_is_not_reported_is_an_error(device: EmulatedDevice) -> None:
     device.inject("nvmlDeviceGetPowerManagementLimit", "not_supported")
-    with pytest.raises(SetpointError, match="does not tell its power limit"):
+    with pytest.raises(SetpointError, match="does not report its power limit"):
         present_limit_mw(device)

@@ -156,7 +156,7 @@ def test_a_kill_while_the_cap_settles_is_undone(
     (project.path / "conftest.py").unlink()
     result = project.run("--powercap", "current")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["restored after a killed run: * is 700 W again."])
+    result.stdout.fnmatch_lines(["restored after a killed run: * is back at 700 W."])
     assert limit_w() == 700
 
 

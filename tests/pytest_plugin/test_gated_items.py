@@ -382,6 +382,6 @@ def test_an_export_asks_for_a_cap_and_sets_none(
 def test_an_export_leaves_out_a_cap_that_the_card_cannot_take(project: Project) -> None:
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 200]')
     result = project.run("--powercap", "1,2", "--gpuenergy-export", "out", "-rs")
-    result.stdout.fnmatch_lines(["SKIPPED * Power cap 100W is skipped: 100 W lies outside *"])
+    result.stdout.fnmatch_lines(["SKIPPED * Power cap 100W is skipped: 100 W is outside *"])
     (exhibit,) = load_exhibits(project.path / "out")
     assert exhibit.draft.cap == "200W"

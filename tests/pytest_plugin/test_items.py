@@ -143,7 +143,7 @@ def test_a_table_value_that_the_card_cannot_take_is_skipped_with_the_reason(
     for watts in (100, 1000):
         result.stdout.fnmatch_lines(
             [
-                f"SKIPPED * Power cap {watts}W is skipped: {watts} W lies outside this card's "
+                f"SKIPPED * Power cap {watts}W is skipped: {watts} W is outside this card's "
                 "constraints of 200 W to 700 W."
             ]
         )
@@ -154,7 +154,7 @@ def test_a_table_value_that_the_card_cannot_take_fails_when_strict(project: Proj
     result = project.run("--strict-powercap", "--powercap", "1")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        ["Power cap 100W is skipped: 100 W lies outside this card's constraints of *"]
+        ["Power cap 100W is skipped: 100 W is outside this card's constraints of *"]
     )
 
 
@@ -205,7 +205,7 @@ def test_a_card_that_tells_no_limits_can_be_measured_as_it_is(
     result = project.run()
     assert result.ret != pytest.ExitCode.OK
     result.stdout.fnmatch_lines(
-        ["NVIDIA H200 does not tell its power limits (*): use --powercap current."]
+        ["NVIDIA H200 does not report its power limits (*): use --powercap current."]
     )
     project.run("--powercap", "current").assert_outcomes(passed=1)
     assert project.stored().run.power_limits_w == {}

@@ -206,7 +206,7 @@ def test_a_bad_value_is_refused_before_collection(
             "--powercap 300: this GPU's table has the caps 1 to 5 "
             "(200 W, 325 W, 450 W, 575 W, 700 W); write 300W for watts.",
         ),
-        (("--powercap", "50W"), "--powercap 50W: this GPU takes 200 W to 700 W."),
+        (("--powercap", "50W"), "--powercap 50W: this GPU accepts 200 W to 700 W."),
         (
             ("--powercap", "1,"),
             "--powercap '' is not understood: give a list of indices (1 to 5), "

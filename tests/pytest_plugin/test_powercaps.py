@@ -60,7 +60,7 @@ def test_caps_refused_half_way_are_skipped_and_the_next_start_restores(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
         [
-            "gpuenergy: error: The power limit of NVIDIA H200 is not back at 700 W, where it was "
+            "gpuenergy: error: The power limit of NVIDIA H200 was not restored to 700 W "
             "(gpuenergy powercap restore tries again): *",
             "SKIPPED * The power limit of NVIDIA H200 cannot be set to 325 W (*): check the card *",
         ]
@@ -71,7 +71,7 @@ def test_caps_refused_half_way_are_skipped_and_the_next_start_restores(
     result = project.run("--powercap", "current")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["restored after a killed run: The power limit of NVIDIA H200 is 700 W again."]
+        ["restored after a killed run: The power limit of NVIDIA H200 is back at 700 W."]
     )
     assert limit_w() == 700
 
@@ -96,8 +96,8 @@ def test_a_limit_that_cannot_be_read_back_skips_the_item(project: Project) -> No
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
         [
-            "gpuenergy: error: * is not back at 700 W, where it was *",
-            "SKIPPED * NVIDIA H200 does not tell its power limit (*): check it with nvidia-smi, *",
+            "gpuenergy: error: * was not restored to 700 W *",
+            "SKIPPED * NVIDIA H200 does not report its power limit (*): check it *",
         ]
     )
     assert limit_w() == 300
@@ -231,11 +231,11 @@ def test_table_values_beyond_the_card_are_named_and_fail_when_named(project: Pro
     project.ini(TABLE)
     result = project.run("--powercap", "all")
     assert result.ret == pytest.ExitCode.OK
-    reason = "100 W lies outside this card's constraints of 200 W to 700 W."
+    reason = "100 W is outside this card's constraints of 200 W to 700 W."
     result.stdout.fnmatch_lines(
         [
             f"gpuenergy: power cap 100W cannot be set: {reason}",
-            "gpuenergy: power cap 1000W cannot be set: 1000 W lies outside *",
+            "gpuenergy: power cap 1000W cannot be set: 1000 W is outside *",
             "power caps that could not be set: 100W (1 item), 1000W (1 item)",
         ]
     )

@@ -255,7 +255,7 @@ def test_a_cap_that_cannot_be_restored_fails_the_run_and_is_restored_later(
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
-        ["gpuenergy: error: The power limit of NVIDIA H200 is not back at 700 W, where it was *"]
+        ["gpuenergy: error: The power limit of NVIDIA H200 was not restored to 700 W *"]
     )
     assert len(project.report().measurements) == 1
     assert limit_w() == 200

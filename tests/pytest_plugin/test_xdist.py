@@ -198,7 +198,7 @@ def test_a_limit_that_a_worker_cannot_put_back_fails_the_run(
     result = project.run(*TWO, "--gpu-device", "emulated:h200x2", "--powercap", "1")
     result.assert_outcomes(passed=2, skipped=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["gpuenergy: error: The power limit * is not back at 700 W, *"])
+    result.stdout.fnmatch_lines(["gpuenergy: error: The power limit * was not restored to 700 W *"])
     monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
     project.run(*TWO, "--gpu-device", "emulated:h200x2", "--powercap", "current")
     assert limits_w(2) == [700, 700]

@@ -241,7 +241,7 @@ def test_a_tuning_begins_with_what_a_killed_run_has_left(
     subprocess.run([sys.executable, "-c", KILLED_UNDER_A_CAP], check=False)
     tuned_names(monkeypatch)
     assert main(["tune", *EMULATED, "--case", "case7", "--out", str(tmp_path)]) == 0
-    assert "is 700 W again" in capsys.readouterr().err
+    assert "is back at 700 W" in capsys.readouterr().err
     with open_device("emulated") as device:
         assert enforced_setpoint(device) == Setpoint(700.0)
 

@@ -1,4 +1,4 @@
-"""Who can write a GPU's settings: this process, the daemon zeusd, or one sudo rule."""
+"""Ways to write a GPU's settings: from this process, through zeusd, or with a sudo rule."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pytest_gpuenergy.support.errors import SetpointError
 
 
 class SettingsWriter(Protocol):
-    """Writes the settings of one GPU. On a real one, never where the environment forbids it."""
+    """Writes the settings of one GPU; those of a real one only if the environment permits it."""
 
     @property
     def name(self) -> str:
         """As the header and ``gpuenergy doctor`` show it."""
 
     def check_power_limit(self, limit_mw: int) -> None:
-        """Make sure, without writing, that this limit could be written, as far as one can know.
+        """Check, without writing and as far as possible, that this limit could be written.
 
         Raises:
             SetpointError: it could not.
@@ -29,12 +29,12 @@ class SettingsWriter(Protocol):
         """Request a limit in mW.
 
         Raises:
-            SetpointError: it was refused, or nothing is known of what became of it.
+            SetpointError: it was refused, or its outcome is unknown.
         """
 
 
 def check_setpoint(writer: SettingsWriter, setpoint: Setpoint) -> None:
-    """Make sure, without writing, that ``writer`` could write all of ``setpoint``.
+    """Check, without writing, that ``writer`` could write all of ``setpoint``.
 
     Raises:
         SetpointError: it could not.
@@ -47,8 +47,8 @@ def choose_writer(gpu: Gpu) -> SettingsWriter:
     """The first of NVML, zeusd and sudo that may write the settings of ``gpu``. Writes nothing.
 
     Raises:
-        WritesDeniedError: the environment forbids it; nobody is asked.
-        SetpointError: nobody may; the sentence says what to do.
+        WritesDeniedError: the environment forbids it; none of them is tried.
+        SetpointError: none of them may. The message says what to do.
     """
     if gpu.emulated:
         return NvmlWriter(gpu)  # its permissions are emulated too
@@ -64,7 +64,7 @@ def choose_writer(gpu: Gpu) -> SettingsWriter:
             return found
         reasons.append(found)
     raise SetpointError(
-        f"Nobody here may set the power limit of {gpu.name} ({'; '.join(reasons)}): run as root "
-        "(in a container: with the capability SYS_ADMIN), start zeusd, or add the sudo rule that "
-        "gpuenergy doctor prints; or use --powercap current."
+        f"There is no permission to set the power limit of {gpu.name} ({'; '.join(reasons)}): run "
+        "as root (in a container: with the capability SYS_ADMIN), start zeusd, add the sudo rule "
+        "that gpuenergy doctor prints, or use --powercap current."
     )

@@ -1,4 +1,4 @@
-"""Settings written by this process itself, through NVML."""
+"""Writes settings from this process, through NVML."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.support.errors import SetpointError
 
-_CAP_SYS_ADMIN = 21  # bit in capabilities(7); the driver asks for it, in containers too
+_CAP_SYS_ADMIN = 21  # bit in capabilities(7); the driver requires it, in containers too
 _ALL_IDS = 0xFFFFFFFF
 
 
 class NvmlWriter:
-    """Writes directly, which takes the capability SYS_ADMIN."""
+    """Writes directly, which requires the capability SYS_ADMIN."""
 
     name = "NVML"
 
@@ -21,7 +21,7 @@ class NvmlWriter:
         self._gpu = gpu
 
     def check_power_limit(self, limit_mw: int) -> None:
-        """NVML has no way to ask."""
+        """Does nothing: NVML cannot be asked beforehand."""
 
     def write_power_limit(self, limit_mw: int) -> None:
         gpu, nvml = self._gpu, self._gpu.nvml
@@ -35,7 +35,7 @@ class NvmlWriter:
 
 
 def may_change_settings(proc: Path = Path("/proc/self")) -> bool:
-    """Whether this process has SYS_ADMIN where the driver looks for it: outside user namespaces."""
+    """Whether this process has SYS_ADMIN in the initial user namespace, as the driver requires."""
     try:
         lines = (proc / "status").read_text().splitlines()
         (effective,) = (line.split()[1] for line in lines if line.startswith("CapEff:"))

@@ -1,7 +1,7 @@
-"""Power limits through one narrow rule in sudoers: ``nvidia-smi -i UUID -pl WATTS``, no more.
+"""Sets power limits through one narrow sudoers rule: ``nvidia-smi -i UUID -pl WATTS``, no more.
 
-Whether the rule exists is asked of sudo itself, by ``sudo -n -l`` and the exact command. sudo is
-always called with ``-n``, so that it never prompts.
+``sudo -n -l`` with the exact command reports whether the rule exists. sudo is always called with
+``-n``, so that it never prompts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SudoWriter:
     def check_power_limit(self, limit_mw: int) -> None:
         command = self._command(limit_mw)
         if limit_mw in self._allowed_mw:
-            return  # sudo logs every question
+            return  # sudo logs every query
         if _run([self._sudo, "-n", "-l", *command]).returncode:
             raise SetpointError(
                 f"sudo does not allow {' '.join(command)}: add the rule that gpuenergy doctor "
@@ -58,14 +58,14 @@ class SudoWriter:
     def _command(self, limit_mw: int) -> list[str]:
         if limit_mw % 1000:
             raise SetpointError(
-                f"The sudo rule is for whole watts, and {limit_mw / 1e3:g} W is none: round it, or "
-                "set limits as root or through zeusd."
+                f"The sudo rule takes whole watts, not {limit_mw / 1e3:g} W: round it, or set "
+                "limits as root or through zeusd."
             )
         return _limit_command(self._nvidia_smi, self._gpu.uuid, str(limit_mw // 1000))
 
 
 def find_sudo(gpu: Gpu) -> SudoWriter | str:
-    """sudo, once it has said that it lets this user put back the present limit; or why not."""
+    """A writer through sudo if sudo lets this user restore the present limit; otherwise why not."""
     sudo, nvidia_smi = shutil.which("sudo"), shutil.which("nvidia-smi")
     if sudo is None or nvidia_smi is None:
         return f"no {'nvidia-smi' if sudo else 'sudo'} on the PATH"
@@ -74,7 +74,7 @@ def find_sudo(gpu: Gpu) -> SudoWriter | str:
         present_mw = int(gpu.nvml.nvmlDeviceGetPowerManagementLimit(gpu.handle))
         writer.check_power_limit(present_mw)
     except gpu.nvml.NVMLError as error:
-        return f"the present limit is not told: {error}"
+        return f"the present limit cannot be read: {error}"
     except SetpointError as error:
         return str(error).partition(":")[0]
     return writer
@@ -123,7 +123,7 @@ def _of_one_length(first: str, last: str) -> list[str]:
 
 
 def _limit_command(nvidia_smi: str, uuid: str, watts: str) -> list[str]:
-    """By UUID, for the index of a GPU may change when the machine is started again."""
+    """By UUID, because the index of a GPU may change at a reboot."""
     return [nvidia_smi, "-i", uuid, "-pl", watts]
 
 
@@ -136,7 +136,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             text=True,
             timeout=_TIMEOUT_S,
             check=False,
-            start_new_session=True,  # Ctrl-C is ours: a limit half written helps nobody
+            start_new_session=True,  # Ctrl-C must not interrupt a write
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetpointError(f"{' '.join(command)} does not work: {error}.") from None

@@ -1,10 +1,10 @@
-"""Power limits through zeusd, the daemon of Zeus that sets them for users who are not root.
+"""Sets power limits through zeusd, the Zeus daemon that sets them for users who are not root.
 
 Its interface is HTTP over a Unix socket (https://ml.energy/zeus/zeusd/, version 0.3 and later):
-``GET /discover`` tells its GPUs, and
-``POST /gpu/set_power_limit?gpu_ids=0&power_limit_mw=300000&block=true`` sets a limit. Its numbers
-of GPUs are the indices of its own NVML, which need not be ours: newer versions tell the PCI
-address of each; with older ones they are taken for ours when it sees as many GPUs as we do.
+``GET /discover`` lists its GPUs, and
+``POST /gpu/set_power_limit?gpu_ids=0&power_limit_mw=300000&block=true`` sets a limit. Its GPU
+numbers are NVML indices in its own process, which may differ from ours. Newer versions give the PCI
+address of each GPU; with older ones, its indices count as ours if it sees as many GPUs as we do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_gpuenergy.support.errors import SetpointError
 
 SOCKET_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_TOKEN"
 SOCKETS = ("/run/zeusd/zeusd.sock", "/var/run/zeusd.sock")
-"""Where zeusd listens unless told otherwise, newest version first."""
+"""Where zeusd listens by default, newest version first."""
 
 _TIMEOUT_S = 10.0
 _CONTROL = "gpu-control"
@@ -44,7 +44,7 @@ class ZeusdWriter:
         return f"zeusd ({self._path})"
 
     def check_power_limit(self, limit_mw: int) -> None:
-        """It has no way to ask."""
+        """Does nothing: zeusd cannot be asked beforehand."""
 
     def write_power_limit(self, limit_mw: int) -> None:
         deny_writes()
@@ -63,7 +63,7 @@ class ZeusdWriter:
 
 
 def find_zeusd(gpu: Gpu) -> ZeusdWriter | str:
-    """The daemon on this machine, once it has told that it controls ``gpu``; or why it does not."""
+    """A writer through this machine's zeusd if that controls ``gpu``; otherwise why it does not."""
     stated = os.environ.get(SOCKET_VARIABLE)
     paths = [Path(path) for path in ([stated] if stated else SOCKETS)]
     path = next((path for path in paths if path.is_socket()), None)
@@ -72,7 +72,7 @@ def find_zeusd(gpu: Gpu) -> ZeusdWriter | str:
     try:
         return _offered(gpu, path)
     except _NoAnswerError as error:
-        return f"zeusd at {path} does not answer: {error}"
+        return f"zeusd at {path} does not respond: {error}"
 
 
 def _offered(gpu: Gpu, path: Path) -> ZeusdWriter | str:
@@ -85,13 +85,13 @@ def _offered(gpu: Gpu, path: Path) -> ZeusdWriter | str:
         gpu_id = _id_of(gpu, found)
         locked = bool(found.get("auth_required"))
     except (ValueError, KeyError, TypeError):
-        return f"zeusd at {path} does not say what it offers: version 0.3 or later is needed"
+        return f"zeusd at {path} does not report what it offers: version 0.3 or later is needed"
     if _CONTROL not in groups:
         return f"zeusd at {path} runs without --enable {_CONTROL}"
     if gpu_id is None:
-        return f"zeusd at {path} does not tell which of its GPUs is {gpu.uuid}"
+        return f"zeusd at {path} does not report which of its GPUs is {gpu.uuid}"
     if locked and _CONTROL not in _scopes(path):
-        return f"zeusd at {path} wants a token with the scope {_CONTROL} in {TOKEN_VARIABLE}"
+        return f"zeusd at {path} requires a token with the scope {_CONTROL} in {TOKEN_VARIABLE}"
     return ZeusdWriter(gpu, path, gpu_id)
 
 
@@ -99,7 +99,7 @@ def pci_key(address: str) -> tuple[int, int, int]:
     """Domain, bus and device of a PCI address, such as ``0000:18:00.0`` or ``00000000:18:00.0``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     match = re.fullmatch(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.[0-7]", address)
     if match is None:
@@ -108,7 +108,7 @@ def pci_key(address: str) -> tuple[int, int, int]:
 
 
 def _id_of(gpu: Gpu, found: dict[str, Any]) -> int | None:
-    """The daemon's number for ``gpu``; None when it cannot be known."""
+    """The daemon's number for ``gpu``; None if it cannot be determined."""
     nvml = gpu.nvml
     try:
         if "gpus" in found:
@@ -125,7 +125,7 @@ def _id_of(gpu: Gpu, found: dict[str, Any]) -> int | None:
 
 
 def _scopes(path: Path) -> list[str]:
-    """What our token allows."""
+    """The scopes of our token."""
     status, answer = _ask(path, "GET", "/auth/whoami")
     try:
         return [str(scope) for scope in json.loads(answer)["scopes"]] if status == _OK else []
@@ -149,7 +149,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
-    """Status and body of the daemon's answer."""
+    """Status and body of the daemon's response."""
     token = os.environ.get(TOKEN_VARIABLE)
     connection = _Connection(path)
     try:
@@ -164,7 +164,7 @@ def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
 
 
 def _said(answer: str) -> str:
-    """The daemon's own words: the errors of an ``{"errors": {"0": ...}}``, or the text."""
+    """The daemon's message: the errors in ``{"errors": {"0": ...}}``, or else the whole text."""
     try:
         errors = json.loads(answer)["errors"]
         return "; ".join(str(error) for error in errors.values())

@@ -143,7 +143,7 @@ def test_a_cap_outside_the_rule_changes_nothing(real: NvmlGpu, machine: Machine)
 
 
 def test_half_a_watt_is_no_whole_watt(real: NvmlGpu, machine: Machine) -> None:  # noqa: ARG001
-    with pytest.raises(SetpointError, match=r"for whole watts, and 250\.5 W is none: round it"):
+    with pytest.raises(SetpointError, match=r"takes whole watts, not 250\.5 W: round it"):
         Lease(real, found(real)).set(Setpoint(250.5))
     assert present_mw(real) == PRIOR_MW
 
@@ -151,9 +151,7 @@ def test_half_a_watt_is_no_whole_watt(real: NvmlGpu, machine: Machine) -> None: 
 @pytest.mark.usefixtures("machine")
 def test_a_prior_limit_that_sudo_could_not_put_back_is_not_touched(real: NvmlGpu) -> None:
     write(real, 450_500)
-    assert "whole watts, and 450.5 W is none" in str(find_sudo(real)).replace(
-        "The sudo rule is", ""
-    )
+    assert "whole watts, not 450.5 W" in str(find_sudo(real)).replace("The sudo rule is", "")
     assert present_mw(real) == 450_500
 
 
@@ -161,7 +159,7 @@ def test_a_rule_that_is_withdrawn_leaves_the_record(real: NvmlGpu, machine: Mach
     lease = Lease(real, found(real))
     lease.set(Setpoint(300.0))
     machine.rules.write_text("")
-    with pytest.raises(SetpointError, match=r"not back at 450 W.*sudo: a password is required"):
+    with pytest.raises(SetpointError, match=r"not restored to 450 W.*sudo: a password is required"):
         lease.restore()
     assert present_mw(real) == 300_000
     assert recorded_uuids() == [real.uuid]

@@ -60,9 +60,10 @@ def test_without_any_privilege_one_sentence_says_what_to_do(real: NvmlGpu) -> No
     with pytest.raises(SetpointError) as raised:
         Lease(real).set(CAP)
     assert str(raised.value) == (
-        "Nobody here may set the power limit of NVIDIA H200 (no zeusd at /nowhere/zeusd.sock; no "
-        "sudo on the PATH): run as root (in a container: with the capability SYS_ADMIN), start "
-        "zeusd, or add the sudo rule that gpuenergy doctor prints; or use --powercap current."
+        "There is no permission to set the power limit of NVIDIA H200 (no zeusd at "
+        "/nowhere/zeusd.sock; no sudo on the PATH): run as root (in a container: with the "
+        "capability SYS_ADMIN), start zeusd, add the sudo rule that gpuenergy doctor prints, or "
+        "use --powercap current."
     )
     assert present_mw(real) == PRIOR_MW
 
@@ -73,7 +74,7 @@ def test_who_may_write_is_found_out_once(real: NvmlGpu, monkeypatch: pytest.Monk
     monkeypatch.setattr(sudo, "find_sudo", lambda gpu: asked.append(gpu) or "no rule")
     lease = Lease(real)
     for watts in (300.0, 400.0):
-        with pytest.raises(SetpointError, match="Nobody here may set"):
+        with pytest.raises(SetpointError, match="There is no permission to set"):
             lease.set(Setpoint(watts))
     assert asked == [real]
 
@@ -136,7 +137,7 @@ def test_a_leftover_is_restored_by_whoever_may(
     Lease(device).set(CAP)
     monkeypatch.setattr("pytest_gpuenergy.control.lease_record.start_ticks", lambda _: 2)
     monkeypatch.setattr(writers, "may_change_settings", lambda: False)
-    assert restore_leftover(as_real(device)) == "The power limit of NVIDIA H200 is 450 W again."
+    assert restore_leftover(as_real(device)) == "The power limit of NVIDIA H200 is back at 450 W."
     assert zeusd.limits_mw == [PRIOR_MW]
 
 

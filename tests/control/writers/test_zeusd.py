@@ -85,8 +85,8 @@ def test_an_older_zeusd_numbers_gpus_as_nvml_does(four: list[NvmlGpu], zeusd: Ze
 @pytest.mark.parametrize(
     ("discovery", "reason"),
     [
-        ({"gpus": None, "gpu_ids": [0, 1]}, "does not tell which of its GPUs is GPU-"),
-        ({"gpus": []}, "does not tell which of its GPUs is GPU-"),
+        ({"gpus": None, "gpu_ids": [0, 1]}, "does not report which of its GPUs is GPU-"),
+        ({"gpus": []}, "does not report which of its GPUs is GPU-"),
         ({"enabled_api_groups": ["gpu-read"]}, "runs without --enable gpu-control"),
         ({"enabled_api_groups": None}, "version 0.3 or later is needed"),
         ({"gpus": [{"id": 0}]}, "version 0.3 or later is needed"),
@@ -122,7 +122,7 @@ def test_a_zeusd_that_asks_for_a_token(
         monkeypatch.setenv("ZEUSD_TOKEN", token)
     found = find_zeusd(real)
     if not works:
-        assert "wants a token with the scope gpu-control in ZEUSD_TOKEN" in str(found)
+        assert "requires a token with the scope gpu-control in ZEUSD_TOKEN" in str(found)
         return
     assert isinstance(found, ZeusdWriter)
     found.write_power_limit(300_000)
@@ -159,7 +159,7 @@ def test_a_zeusd_that_is_stopped_meanwhile_leaves_the_record(
         lease = Lease(real, writer)
         lease.set(CAP)
     with pytest.raises(
-        SetpointError, match=r"not back at 450 W.* did not set .*Connection refused"
+        SetpointError, match=r"not restored to 450 W.* did not set .*Connection refused"
     ):
         lease.restore()
     assert recorded_uuids() == [real.uuid]
@@ -186,8 +186,8 @@ def answering(path: Path, words: bytes) -> threading.Thread:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (b"220 smtp ready\r\n", "does not answer: "),
-        (b"", "does not answer: "),
+        (b"220 smtp ready\r\n", "does not respond: "),
+        (b"", "does not respond: "),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "version 0.3 or later"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n<!doc", "version 0.3 or later"),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "version 0.3 or later"),
