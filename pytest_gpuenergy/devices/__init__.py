@@ -1,4 +1,4 @@
-"""Where kernels run: a real GPU through CuPy and NVML, or the emulated one."""
+"""Where kernels run: a real GPU through CuPy and NVML, or an emulated one."""
 
 from pytest_gpuenergy.devices.device import Arena, Clock, Device, Repeater, Timeline, Work
 

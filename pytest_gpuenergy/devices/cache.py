@@ -1,26 +1,25 @@
-"""Sets of a kernel's buffers that take turns, so that none is in the L2 cache when it is used."""
+"""How many sets of buffers to rotate through so that launches find the L2 cache cold."""
 
 from __future__ import annotations
 
 from pytest_gpuenergy.support.errors import KernelFault
 
 MAX_SETS = 8192
-"""Each set of buffers is a node of the CUDA graph that is replayed."""
+"""Each set of buffers is a node of the replayed CUDA graph."""
 
-# By the time a set is used again, the others have filled the L2 twice: replacement is not exactly
-# by age.
+# The other sets fill the L2 twice before a set is used again: replacement is not exactly LRU.
 _FILLS = 2
 
 
 def sets_needed(set_bytes: int, l2_bytes: int) -> int:
-    """How many sets of buffers to rotate through so that none is in the L2 when its turn comes.
+    """How many sets of buffers to rotate through so that none is in the L2 when it is used again.
 
     Args:
         set_bytes: size of all buffers of one launch.
         l2_bytes: size of the L2 cache.
 
     Raises:
-        KernelFault: the buffers are so small that it takes more sets than there may be.
+        KernelFault: the buffers are so small that more than `MAX_SETS` would be needed.
     """
     sets = -(-_FILLS * l2_bytes // max(1, set_bytes)) + 1
     if sets > MAX_SETS:

@@ -1,4 +1,4 @@
-"""What every device can do. Times are seconds of the device's own clock (virtual if emulated)."""
+"""What every device can do. Times are in seconds of the device's clock (virtual if emulated)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.workloads.workload import Array, Tensor
 
 GUARD_BYTES = 65536
-"""Length of the guard band on either side of a buffer; a multiple of every alignment we need."""
+"""Length of the guard band on either side of a buffer; a multiple of every alignment needed."""
 
 Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Arena:
-    """A tensor's bytes in a file, between two guard bands, so that processes can share them.
+    """A tensor's bytes between two guard bands, in a file so that processes can share them.
 
-    The file holds ``GUARD_BYTES`` of 0xFF, the tensor, ``GUARD_BYTES`` (and up to 255 bytes more,
-    so that its length is a multiple of 256) of 0xFF. As float32, float64 or half, 0xFF.. is NaN.
+    The file holds ``GUARD_BYTES`` of 0xFF, the tensor, and again ``GUARD_BYTES`` of 0xFF, with up
+    to 255 more bytes to make its length a multiple of 256. As a float of any size, 0xFF... is NaN.
     """
 
     tensor: Tensor
@@ -36,7 +36,7 @@ class Arena:
 
     @classmethod
     def create(cls, path: Path, tensor: Tensor, value: Array | None = None) -> Arena:
-        """Write the file; the payload is ``value``, or 0xFF (NaN) everywhere without one."""
+        """Write the file with ``value`` as the payload, or 0xFF (NaN) everywhere without one."""
         guard = b"\xff" * GUARD_BYTES
         payload: Sequence[bytes | memoryview]
         if value is None:
@@ -60,7 +60,7 @@ class Arena:
         )
 
     def fill(self, value: Array | None = None) -> None:
-        """Make ``value``, or 0xFF (NaN) everywhere, the tensor."""
+        """Overwrite the tensor with ``value``, or with 0xFF (NaN) everywhere without one."""
         payload = self.payload(self.image("r+"))
         payload[:] = 0xFF if value is None else _bytes_of(self.tensor, value)
 
@@ -77,7 +77,7 @@ def _bytes_of(tensor: Tensor, value: Array) -> Bytes:
 
 @dataclass(frozen=True)
 class Work:
-    """What the workload says of one run, as a hint for the emulated GPU's model."""
+    """The amount of work of one run, as a hint for the emulated GPU's model."""
 
     flops: int
     bytes_moved: int
@@ -85,14 +85,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Progress of back-to-back launches: one entry each time a batch of them had finished.
+    """Progress of back-to-back launches, with one entry for each finished batch.
 
     Attributes:
-        time_s: shape (n,), the device clock, ascending.
+        time_s: shape (n,), device clock, ascending.
         launches: shape (n,), launches finished by then, counted from the start.
         busy_s: shape (n,), GPU time of those launches by the device's own timer.
-        placements: how many sets of buffers, each at a place of its own in memory, took turns, a
-            batch each.
+        placements: number of buffer sets, each at its own place in memory; successive batches
+            rotate through them.
     """
 
     time_s: npt.NDArray[np.float64]
@@ -106,11 +106,11 @@ class Launches:
     """Launches made one by one from the host, rather than back to back.
 
     Attributes:
-        count: how many.
-        begin_s: the device clock before the first.
-        end_s: the device clock when the last had finished.
-        gpu_s: between two marks of the GPU's own timer, one before the first launch and one
-            after the last: what it waited for the host is part of it.
+        count: number of launches.
+        begin_s: device clock before the first.
+        end_s: device clock when the last had finished.
+        gpu_s: time from before the first launch to after the last by the GPU's own timer,
+            including time that the GPU waited for the host.
     """
 
     count: int
@@ -120,23 +120,23 @@ class Launches:
 
 
 class Clock(Protocol):
-    """The clock that NVML's readings and timelines share."""
+    """The clock shared by NVML readings and timelines."""
 
     def now_s(self) -> float:
         """Seconds since some fixed moment."""
 
     def sleep_s(self, duration_s: float) -> None:
-        """Let ``duration_s`` pass (in virtual time on the emulated GPU)."""
+        """Let ``duration_s`` pass (virtual time on the emulated GPU)."""
 
 
 class Repeater(Protocol):
-    """Something that can be run back to back, without the host ever delaying a launch."""
+    """Something that can run back to back, without the host ever delaying a launch."""
 
     def start(self) -> None:
-        """Begin launching; returns once the first launches are under way."""
+        """Start launching; return once the first launches are in progress."""
 
     def stop(self) -> Timeline:
-        """Stop launching, wait for what is under way, and tell what was done.
+        """Stop launching, wait for launches in progress, and return the timeline.
 
         Raises:
             KernelFault: a launch failed or hung.
@@ -145,7 +145,7 @@ class Repeater(Protocol):
     def launch(self, count: int) -> Launches:
         """Launch ``count`` times from the host, one after another, and wait for the last.
 
-        It is how programs without a CUDA graph run. Not between `start` and `stop`.
+        This is how programs without a CUDA graph run. Not allowed between `start` and `stop`.
 
         Raises:
             KernelFault: a launch failed or hung.
@@ -158,29 +158,29 @@ class Relaunching(Protocol):
     def relaunch(self, *, once: bool) -> Iterator[int]:
         """Launch again as before, in the same process and on the same buffers.
 
-        All outputs are first overwritten with those that the arenas have at the call; inputs,
-        workspaces and variables of the device stay as the launches so far have left them. Every set
-        of buffers that was used takes part. When the GPU has finished, the arenas are given what is
-        in the buffers: of the first set, and then of each other set in which anything differs.
+        All outputs are first overwritten with the present contents of the arenas; inputs,
+        workspaces and device variables stay as the launches so far have left them. Every set of
+        buffers that has been used takes part. When the GPU has finished, the contents of the first
+        set are written to the arenas, and then those of each other set that differs from it.
 
         Args:
-            once: launch a few times, then overwrite the outputs, and launch a single time directly
-                after that: no later launch can make up for what that one leaves out.
+            once: launch a few times, overwrite the outputs, and launch a single time directly
+                after that, so that no later launch can make up for what that one leaves out.
 
         Yields:
-            How many launches there have been, each time that the arenas have been written. Nothing
-            where there have been no launches.
+            The number of launches so far, each time the arenas have been written. Nothing if there
+            have been no launches.
 
         Raises:
-            KernelFault: a launch failed or hung, or wrote beside a workspace.
+            KernelFault: a launch failed or hung, or wrote outside a workspace.
         """
 
 
 class Loaded(Relaunching, Protocol):
-    """A kernel in a process that keeps what launches leave behind, with arenas as its buffers."""
+    """A kernel ready to run on arenas, in a process that keeps the state launches leave behind."""
 
     def run(self, order_seed: int = 0) -> None:
-        """Run all launches once, in place on the arenas, with workspaces that nobody has written.
+        """Run all launches once, in place on the arenas, with fresh workspaces.
 
         ``order_seed`` varies the order in which an emulated GPU runs threads and blocks; a real
         one ignores it.
@@ -191,17 +191,17 @@ class Loaded(Relaunching, Protocol):
 
 
 class KernelRepeater(Repeater, Relaunching, Protocol):
-    """A kernel that can be run back to back."""
+    """A kernel that can run back to back."""
 
 
 class Device(ABC):
-    """One GPU, real or emulated. A context manager: leaving it ends its processes.
+    """One GPU, real or emulated. A context manager that ends the GPU's processes on exit.
 
     Attributes:
-        name: as NVML gives it, such as ``NVIDIA H200``.
-        uuid: as NVML gives it; ``GPU-...``.
+        name: as reported by NVML, such as ``NVIDIA H200``.
+        uuid: as reported by NVML, ``GPU-...``.
         architecture: such as ``sm_90``.
-        emulated: whether anything it says is modelled rather than measured.
+        emulated: whether anything it reports is modelled rather than measured.
         nvml: object with the functions, constants and error classes of `pynvml` that we use.
         handle: this device's NVML handle, for the functions of `nvml`.
         clock: the clock of NVML's readings and of `Timeline.time_s`.
@@ -221,7 +221,7 @@ class Device(ABC):
 
     @abstractmethod
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
-        """Begin compiling ``kernels`` in the background, in parallel; faults surface later."""
+        """Start compiling ``kernels`` in the background, in parallel; faults are raised later."""
 
     @abstractmethod
     def compile(self, kernel: AnyKernel) -> None:
@@ -233,9 +233,10 @@ class Device(ABC):
 
     @abstractmethod
     def load(self, job: Job, arenas: Mapping[str, Arena]) -> AbstractContextManager[Loaded]:
-        """Make the job's kernel ready to run on the arenas, which are its tensors by name.
+        """Make the job's kernel ready to run on the arenas.
 
-        What the arenas hold may change between runs. Workspaces are the device's own affair.
+        The arenas are the job's tensors, by name; their contents may change between runs. The
+        device manages workspaces itself.
 
         Raises:
             KernelFault: the kernel did not compile, or cannot be launched.
@@ -254,7 +255,7 @@ class Device(ABC):
     def repeat(
         self, job: Job, arenas: Mapping[str, Arena]
     ) -> AbstractContextManager[KernelRepeater]:
-        """Load the job's kernel with the arenas' contents as its buffers, to run back to back.
+        """Load the job's kernel to run back to back, on buffers filled from the arenas.
 
         Raises:
             KernelFault: the kernel did not compile or could not be launched, or its buffers are
@@ -263,7 +264,7 @@ class Device(ABC):
 
     @property
     def processes(self) -> frozenset[int]:
-        """Numbers of the processes of ours that hold a context on the device."""
+        """IDs of our processes that have a context on the device."""
         return frozenset({os.getpid()})
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs both the CUDA driver library and NVML see, without importing CuPy."""
+"""Finds the NVIDIA GPUs visible to both the CUDA driver library and NVML, without CuPy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CUDA_SUCCESS = 0
 
 @dataclass(frozen=True)
 class FoundGpu:
-    """A GPU that can be used: ``ordinal`` is CUDA's, after ``CUDA_VISIBLE_DEVICES``."""
+    """A usable GPU; ``ordinal`` is CUDA's, subject to ``CUDA_VISIBLE_DEVICES``."""
 
     ordinal: int
     uuid: str
@@ -24,10 +24,10 @@ class FoundGpu:
 
 
 def find_gpus() -> tuple[GuardedNvml, list[FoundGpu]]:
-    """NVML and every GPU that CUDA sees, in CUDA's order.
+    """NVML, and every GPU visible to CUDA, in CUDA's order.
 
     Raises:
-        DeviceError: there is no driver, or NVML and CUDA do not agree.
+        DeviceError: there is no driver, or NVML and CUDA disagree.
     """
     nvml = load_nvml()
     found = []
@@ -42,7 +42,7 @@ def find_gpus() -> tuple[GuardedNvml, list[FoundGpu]]:
 
 
 def nvml_uuids(nvml: GuardedNvml) -> list[tuple[str, str]]:
-    """UUID and name of every GPU that NVML sees, in its order.
+    """UUID and name of every GPU visible to NVML, in NVML's order.
 
     Raises:
         DeviceError: NVML fails.
@@ -58,10 +58,10 @@ def nvml_uuids(nvml: GuardedNvml) -> list[tuple[str, str]]:
 
 
 def cuda_uuids() -> list[str]:
-    """UUIDs of the GPUs the CUDA driver library sees, in its order, in NVML's form.
+    """UUIDs of the GPUs visible to the CUDA driver library, in its order and NVML's format.
 
     Raises:
-        DeviceError: the library is missing or does not start.
+        DeviceError: the library is missing or cannot be initialized.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -83,10 +83,10 @@ def cuda_uuids() -> list[str]:
 
 
 def has_context(ordinal: int) -> bool:
-    """Whether this process has the primary context of a GPU, as CuPy and PyTorch make it.
+    """Whether this process has a GPU's primary context, which CuPy and PyTorch create.
 
     Args:
-        ordinal: CUDA's; the GPU has been found by `find_gpus`.
+        ordinal: CUDA's, of a GPU found by `find_gpus`.
 
     Raises:
         DeviceError: the driver fails.
@@ -99,7 +99,7 @@ def has_context(ordinal: int) -> bool:
 
 
 def _not_a_gpu(nvml: GuardedNvml, ordinal: int, gpu: str, error: Exception) -> str:
-    """Why NVML has no GPU of this UUID: of a MIG instance, CUDA gives the instance's own."""
+    """Why NVML has no GPU of this UUID; for a MIG instance, CUDA reports the instance's UUID."""
     try:
         nvml.nvmlDeviceGetHandleByUUID(gpu.replace("GPU-", "MIG-", 1).encode())
     except nvml.NVMLError:
@@ -117,5 +117,5 @@ def _call(cuda: ctypes.CDLL, function: str, *arguments: object) -> None:
         cuda.cuGetErrorName(status, ctypes.byref(name))
         said = name.value.decode() if name.value else f"error {status}"
         raise DeviceError(
-            f"The CUDA driver answers {function} with {said}: check the driver with nvidia-smi."
+            f"{function} of the CUDA driver fails with {said}: check the driver with nvidia-smi."
         )

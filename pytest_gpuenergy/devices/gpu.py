@@ -1,4 +1,4 @@
-"""A GPU as NVML alone knows it: enough to read and set its power limit."""
+"""A GPU known to NVML alone: enough to read and set its power limit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pytest_gpuenergy.devices.device import Clock, Device
 
 @dataclass(frozen=True)
 class NvmlGpu:
-    """A GPU whose power limit can be seen to where neither CUDA nor CuPy works.
+    """A GPU whose power limit can be managed even where neither CUDA nor CuPy works.
 
-    The attributes mean what they mean of a `Device`.
+    The attributes are those of a `Device`.
     """
 
     nvml: Any
@@ -24,4 +24,4 @@ class NvmlGpu:
 
 
 Gpu = Device | NvmlGpu
-"""What has a power limit."""
+"""Anything with a power limit."""

@@ -1,9 +1,9 @@
 """One user at a time on each GPU, across processes.
 
-All users of a machine lock a real GPU in one folder, which whoever comes first makes for everybody.
-It may belong to anyone, so nothing in it is trusted: links are not followed, and what is not a
-plain file of one name is refused. Whoever owns the folder or a file can keep others from the lock,
-and no more than that.
+All users of a machine lock a real GPU in one shared folder, created by the first of them. It may
+belong to anyone, so nothing in it is trusted: links are not followed, and anything but a plain file
+with a single name is refused. The owner of the folder or of a file can deny the lock to others, but
+nothing more.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from pytest_gpuenergy.support.files import lock, open_file
 from pytest_gpuenergy.support.folders import keeps_entries
 from pytest_gpuenergy.support.paths import state_dir
 
-# The same for all users, whatever their TMPDIR is. /run/lock is root's on some systems.
+# The same for all users, whatever their TMPDIR. On some systems only root can write in /run/lock.
 MACHINE_FOLDER = Path("/tmp")  # noqa: S108
 _SHARED = "pytest-gpuenergy-locks"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOR_EVERYBODY = 0o1777
 _POLL_S = 0.1
 _NAMING_S = 1.0
-"""A process that has just got the lock takes this long, at most, to write who it is."""
+"""How long a process that has just taken the lock may need to write its identity."""
 
 
 @contextlib.contextmanager
 def gpu_lock(device: Gpu, *, wait_s: float, group: str = "") -> Iterator[None]:
-    """Hold ``device`` for this process alone, against every other user of this package.
+    """Hold ``device`` exclusively, against all other processes that use this package.
 
     Args:
         device: the GPU.
         wait_s: how long to wait for another process that holds it.
-        group: processes of one group, such as the workers of one run, wait for each other however
-            long that takes.
+        group: processes of the same group, such as the workers of one run, wait for each other
+            indefinitely.
 
     Raises:
-        DeviceError: another process holds it for longer than ``wait_s``, or there is no place for
-            the lock.
+        DeviceError: another process holds it for longer than ``wait_s``, or the lock cannot be
+            opened.
     """
     with _folder(device) as folder:
         descriptor = _taken(device, folder, wait_s, group)
     try:
-        with contextlib.suppress(OSError):  # another user's file, which is open for reading only
+        with contextlib.suppress(OSError):  # another user's file, opened read-only
             written = os.pwrite(descriptor, f"{os.getpid()} {group}".strip().encode(), 0)
             os.ftruncate(descriptor, written)
         yield
@@ -59,7 +59,7 @@ def gpu_lock(device: Gpu, *, wait_s: float, group: str = "") -> Iterator[None]:
 
 def _taken(device: Gpu, folder: int, wait_s: float, group: str) -> int:
     """The lock file, open and locked."""
-    # Whether the holder is one of ours is known once it has had time to say so.
+    # The holder's group is only known once it has had time to write it.
     patience_s = max(wait_s, _NAMING_S) if group else wait_s
     deadline_s = time.monotonic() + patience_s
     name = f"{device.uuid}.lock"
@@ -85,14 +85,14 @@ def _taken(device: Gpu, folder: int, wait_s: float, group: str) -> int:
 
 
 def _holder(descriptor: int) -> tuple[str, str]:
-    """Number and group of the process that holds the lock, as its file has them."""
+    """ID and group of the process that holds the lock, as written in its file."""
     text = os.pread(descriptor, 100, 0).decode(errors="replace").strip()
     number, _, group = text.partition(" ")
     return number if number.isascii() and number.isdecimal() else "?", group
 
 
 def _is_at(descriptor: int, folder: int, name: str) -> bool:
-    """Whether the file is still the one of that name, which those who come later will lock."""
+    """Whether the open file is still the one called ``name``, which later processes will lock."""
     try:
         return os.path.samestat(
             os.fstat(descriptor), os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -102,7 +102,7 @@ def _is_at(descriptor: int, folder: int, name: str) -> bool:
 
 
 def _path(device: Gpu) -> Path:
-    """A real GPU is shared by all users of the machine, an emulated one by those of its state."""
+    """All users of the machine share a real GPU; an emulated one belongs to its state folder."""
     folder = state_dir("emulated") if device.emulated else MACHINE_FOLDER / _SHARED
     return folder / f"{device.uuid}.lock"
 
@@ -122,7 +122,7 @@ def _folder(device: Gpu) -> Iterator[int]:
 
 
 def _folder_for_everybody(path: Path) -> int:
-    """Open the folder, which is made if it is missing."""
+    """Open the shared folder; create it if it is missing."""
     with contextlib.ExitStack() as stack:
         above = os.open(path.parent, _FOLDER)
         stack.callback(os.close, above)
@@ -132,8 +132,8 @@ def _folder_for_everybody(path: Path) -> int:
         with contextlib.ExitStack() as failed:
             failed.callback(os.close, folder)
             status = os.fstat(folder)
-            unfinished = stat.S_IMODE(status.st_mode) != _FOR_EVERYBODY  # by the umask
-            # Where somebody may have put another folder of ours in its place, none is opened up.
+            unfinished = stat.S_IMODE(status.st_mode) != _FOR_EVERYBODY  # because of the umask
+            # Only if nobody can have replaced it by another folder of ours: that must stay closed.
             if unfinished and status.st_uid == os.geteuid() and keeps_entries(os.fstat(above)):
                 os.fchmod(folder, _FOR_EVERYBODY)
             if not keeps_entries(os.fstat(folder)):
@@ -143,17 +143,17 @@ def _folder_for_everybody(path: Path) -> int:
 
 
 def _opened(folder: int, name: str) -> int:
-    """Open the lock file, which is made for everybody if it is missing."""
+    """Open the lock file; create it for all users if it is missing."""
     while True:
-        # Linux does not let root create (O_CREAT) what another user has created in such a folder.
+        # With O_CREAT, Linux refuses even root another user's file in a world-writable folder.
         with contextlib.suppress(FileNotFoundError):
             try:
                 return open_file(name, os.O_RDWR, dir_fd=folder)
-            except PermissionError:  # another user's, of an earlier release; it can be locked
+            except PermissionError:  # another user's, of an earlier release; can still be locked
                 return open_file(name, os.O_RDONLY, dir_fd=folder)
         with contextlib.suppress(FileExistsError):
             descriptor = open_file(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, dir_fd=folder)
-            os.fchmod(descriptor, 0o666)  # whatever the umask is
+            os.fchmod(descriptor, 0o666)  # regardless of the umask
             return descriptor
 
 

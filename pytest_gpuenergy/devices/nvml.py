@@ -1,4 +1,4 @@
-"""NVML through module `pynvml`, with whatever changes a card under the environment's control."""
+"""NVML through the module `pynvml`; calls that change a card obey the environment."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ READS = (
     *("nvmlEventSet", "nvmlDeviceRegisterEvents"),
     *("nvmlSystemEventSet", "nvmlSystemRegisterEvents"),
 )
-"""The first words of the names of calls that leave every card as it is.
+"""Prefixes of the names of calls that change no card.
 
-All other calls count as writes, so that one which a later NVML brings is denied until it is known
-to read.
+All other calls count as writes, so a call added by a later NVML is denied until it is known to be a
+read.
 """
 
 _READ = re.compile(rf"(?:{'|'.join(READS)})(?![a-z])")  # whole words: not nvmlDeviceIsolate...
 
 
 class GuardedNvml:
-    """`pynvml` itself, except that calls which change a card obey ``GPUENERGY_CAP_WRITES``.
+    """`pynvml`, except that calls which change a card obey ``GPUENERGY_CAP_WRITES``.
 
-    Where the environment forbids writes, such a call raises WritesDeniedError, and NVML is not
-    called. Of the module only functions, types and constants are there: not the library beneath.
+    If the environment forbids writes, such a call raises WritesDeniedError before it reaches NVML.
+    Only the module's functions, types and constants are accessible, not the underlying library.
     """
 
     def __init__(self, module: Any) -> None:
@@ -71,7 +71,7 @@ class GuardedNvml:
 
 
 def deny_writes() -> None:
-    """Raise WritesDeniedError when the environment forbids changing a real GPU's settings."""
+    """Raise WritesDeniedError if the environment forbids changing a real GPU's settings."""
     if os.environ.get(WRITES_VARIABLE, "allow").lower() not in ("", "allow"):
         raise WritesDeniedError(
             f"{WRITES_VARIABLE}=deny forbids changing the power limit or any other setting of a "
@@ -88,13 +88,13 @@ def load_nvml() -> GuardedNvml:
     try:
         import pynvml
     except ImportError:
-        raise DeviceError("Module pynvml is not installed: pip install nvidia-ml-py.") from None
+        raise DeviceError("The module pynvml is missing: pip install nvidia-ml-py.") from None
     missing = [name for name in NEEDED if not hasattr(pynvml, name)]
     if missing:
         where = getattr(pynvml, "__file__", "an unknown place")
         raise DeviceError(
             f"The module pynvml at {where} lacks {missing[0]}: "
-            "pip install --upgrade nvidia-ml-py, and uninstall other packages that bring pynvml."
+            "pip install --upgrade nvidia-ml-py, and uninstall other packages that provide pynvml."
         )
     try:
         pynvml.nvmlInit()
@@ -106,5 +106,5 @@ def load_nvml() -> GuardedNvml:
 
 
 def text(value: str | bytes) -> str:
-    """NVML's strings, which older modules return as bytes."""
+    """A string from NVML, which older versions of pynvml return as bytes."""
     return value.decode() if isinstance(value, bytes) else value

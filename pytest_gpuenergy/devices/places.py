@@ -1,4 +1,4 @@
-"""Where in a GPU's memory the sets of buffers lie that a measurement takes by turns."""
+"""Where in a GPU's memory to place the sets of buffers through which a measurement rotates."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ MAX_PLACEMENTS = 12
 _PLACED_BYTES = 256 << 20
 
 PAGE_BYTES = 2 << 20
-"""What a GPU's memory is mapped in."""
-_ALIGNMENT = 512  # of what a driver gives
+"""Page size of a GPU's memory."""
+_ALIGNMENT = 512  # of the driver's allocations
 _WIDEST_BYTES = 3 << 30
 _SHARE = 4
 
 
 def placements(set_bytes: int) -> int:
-    """How many sets of buffers show what a kernel takes wherever its buffers lie in memory.
+    """How many sets of buffers to use so that the result does not depend on where one lies.
 
-    A short kernel whose buffers the L2 cache holds is up to several percent faster or slower from
-    one place to the next. Buffers of hundreds of MiB lie in so many places that one set will do.
+    The time of a short kernel whose buffers fit in the L2 cache varies by up to several percent
+    with their place in memory. Buffers of hundreds of MiB cover so many places that one set is
+    enough.
 
     Args:
         set_bytes: size of all buffers of one launch.
@@ -29,10 +30,10 @@ def placements(set_bytes: int) -> int:
 
 
 def pieces(sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """How to lay out a set: what lies in one piece of memory, and where in it, in bytes.
+    """The layout of a set: for each piece of memory, the buffers in it and their byte offsets.
 
-    As a driver does, buffers of half a page and more begin a page each, and the smaller ones follow
-    one another.
+    As in the driver's allocations, each buffer of at least half a page starts on a page of its own,
+    and smaller ones follow one another.
 
     Args:
         sizes: of the buffers, in bytes.
@@ -48,12 +49,11 @@ def pieces(sizes: Mapping[str, int]) -> list[dict[str, int]]:
 
 
 def pool_bytes(sizes: Sequence[int], free_bytes: int) -> int:
-    """How much memory to scatter pieces in: up to 3 GiB more than they take, in whole pages.
+    """Size of the pool in which to scatter pieces: up to 3 GiB more than they need, in whole pages.
 
     Args:
         sizes: of the pieces, in bytes.
-        free_bytes: memory of the GPU that nobody uses, of the rest of which no more than a fourth
-            is taken.
+        free_bytes: free memory of the GPU; beyond what the pieces need, at most a quarter is taken.
     """
     if not sizes:
         return 0
@@ -63,15 +63,15 @@ def pool_bytes(sizes: Sequence[int], free_bytes: int) -> int:
 
 
 def scattered(sizes: Sequence[int], pool: int, draw: np.random.Generator) -> list[int]:
-    """Random places for pieces in a pool of memory, each on pages of its own, in bytes.
+    """Random byte offsets for pieces in a pool of memory, each on its own pages.
 
-    A driver gives one process after another the same few places, and others to a process that had
-    something else before. Pieces that lie anywhere are a sample of all places.
+    The driver gives successive processes the same few places, and different ones to a process with
+    a different history of allocations. Random places sample all of them.
 
     Args:
         sizes: of the pieces, in bytes.
-        pool: its size in bytes, at least the pieces' own pages.
-        draw: where the places come from.
+        pool: its size in bytes; at least the pages of all pieces.
+        draw: source of randomness.
     """
     unused = pool // PAGE_BYTES - sum(map(_pages, sizes))
     before = np.sort(draw.integers(0, unused, len(sizes), endpoint=True))

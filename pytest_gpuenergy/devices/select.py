@@ -1,4 +1,4 @@
-"""From the words of ``--gpu-device`` to a device."""
+"""Opens the device that ``--gpu-device`` names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EmulatedSpec:
 
 
 def check_spec(spec: str) -> EmulatedSpec | None:
-    """What ``spec`` says of an emulated GPU; None when it speaks of a real one.
+    """The emulated GPU that ``spec`` names; None if it names a real one.
 
     Raises:
         InputError: it is not understood, or asks for an unknown profile.
@@ -52,17 +52,17 @@ def check_spec(spec: str) -> EmulatedSpec | None:
 
 
 def open_device(spec: str = "auto", *, index: int = 0) -> Device:
-    """The device that ``spec`` names.
+    """Open the device that ``spec`` names.
 
     Args:
-        spec: the value of ``--gpu-device``; ``auto`` takes the first usable NVIDIA GPU, and the
-            emulated one where there is none.
-        index: which of the GPUs that CUDA sees (``auto``), or of those of ``emulated:...xN``: a
-            worker of pytest-xdist gives its number. Beyond the last one they come again.
+        spec: the value of ``--gpu-device``; ``auto`` takes the first usable NVIDIA GPU, or the
+            emulated one if there is none.
+        index: which of the GPUs visible to CUDA (for ``auto``) or of ``emulated:...xN`` to open; a
+            pytest-xdist worker passes its number. Wraps around after the last GPU.
 
     Raises:
-        InputError: no such device; nothing else is chosen in its place.
-        DeviceError: the device is there and cannot be used.
+        InputError: there is no such device; no other is chosen in its place.
+        DeviceError: the device exists but cannot be used.
     """
     emulated = check_spec(spec)
     if emulated is None:
@@ -71,7 +71,7 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
         except DeviceError as error:
             if spec != "auto":
                 raise InputError(
-                    f"--gpu-device {spec} names an NVIDIA GPU, and none can be used here: {error}"
+                    f"--gpu-device {spec} names an NVIDIA GPU, but none can be used here: {error}"
                 ) from None
             gpus = []
         if gpus:
@@ -89,11 +89,11 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
 
 
 def _whole(device: Device) -> Device:
-    """The ``device``; closed, and refused, when it is in MIG mode."""
+    """Return ``device`` unless it is in MIG mode; then close and refuse it."""
     try:
         mode, _ = device.nvml.nvmlDeviceGetMigMode(device.handle)
     except device.nvml.NVMLError:
-        return device  # a card that has no MIG
+        return device  # a card without MIG
     if not mode:
         return device
     device.close()
@@ -104,7 +104,7 @@ def _whole(device: Device) -> Device:
 
 
 def count_gpus(spec: str = "auto") -> int:
-    """How many GPUs `open_device` gives to workers of ascending ``index`` before they come again.
+    """How many GPUs `open_device` offers before ``index`` wraps around.
 
     Raises:
         InputError: ``spec`` is not understood.
@@ -122,13 +122,14 @@ def count_gpus(spec: str = "auto") -> int:
 
 @contextmanager
 def open_gpu(spec: str = "auto") -> Iterator[Gpu]:
-    """The GPU that ``spec`` names, for its power limit alone: this takes neither CuPy nor CUDA.
+    """The GPU that ``spec`` names, only for its power limit: neither CuPy nor CUDA is needed.
 
-    The words mean what they mean to `open_device`: an index is CUDA's, after
-    ``CUDA_VISIBLE_DEVICES``, and the GPU is taken from NVML by its UUID.
+    ``spec`` is interpreted as by `open_device`: an index is CUDA's, subject to
+    ``CUDA_VISIBLE_DEVICES``, and the GPU is looked up in NVML by its UUID.
 
     Raises:
-        InputError, DeviceError: as `open_device`.
+        InputError: as `open_device`.
+        DeviceError: as `open_device`.
     """
     nvml = None
     if check_spec(spec) is None:
@@ -146,7 +147,7 @@ def open_gpu(spec: str = "auto") -> Iterator[Gpu]:
 
 
 def open_emulated(uuid: str) -> Device | None:
-    """The emulated GPU of this UUID; None when it is none."""
+    """The emulated GPU with this UUID; None if there is none."""
     from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
     from pytest_gpuenergy.devices.emulated.profiles import PROFILES
 
@@ -158,16 +159,16 @@ def open_emulated(uuid: str) -> Device | None:
 
 
 def open_recorded(uuid: str) -> AbstractContextManager[Gpu]:
-    """The GPU of this UUID, be it visible to CUDA or not, real or emulated.
+    """The GPU with this UUID, real or emulated, whether visible to CUDA or not.
 
     Raises:
-        DeviceError: NVML does not work, or does not know it.
+        DeviceError: NVML does not work, or does not know the GPU.
     """
     return open_emulated(uuid) or nullcontext(nvml_gpu(load_nvml(), uuid))
 
 
 def nvml_gpu(nvml: GuardedNvml, uuid: str) -> NvmlGpu:
-    """The GPU of this UUID.
+    """The real GPU with this UUID.
 
     Raises:
         DeviceError: NVML does not know it.
@@ -184,12 +185,12 @@ def nvml_gpu(nvml: GuardedNvml, uuid: str) -> NvmlGpu:
 def _visible_uuids(nvml: GuardedNvml) -> Sequence[str]:
     try:
         return cuda_uuids()
-    except DeviceError:  # no CUDA here, and a power limit can be put back all the same
+    except DeviceError:  # a power limit can be restored without CUDA
         return visible_gpus(os.environ, nvml_uuids(nvml)).uuids
 
 
 def _place(spec: str, uuids: Sequence[str], index: int = 0) -> int:
-    """Which of the GPUs that CUDA sees ``spec`` names; of ``auto``, the one of worker ``index``."""
+    """Position of the GPU that ``spec`` names; for ``auto``, that of worker ``index``."""
     if spec == "auto":
         return index % len(uuids)
     if spec.isdecimal():
@@ -201,5 +202,5 @@ def _place(spec: str, uuids: Sequence[str], index: int = 0) -> int:
     found = [place for place, uuid in enumerate(uuids) if uuid.startswith(spec)]
     if len(found) == 1:
         return found[0]
-    problem = "several GPUs are called so" if found else "no such GPU here"
-    raise InputError(f"--gpu-device {spec}: {problem}; there is {', '.join(uuids)}.")
+    problem = "several GPUs match" if found else "there is no such GPU here"
+    raise InputError(f"--gpu-device {spec}: {problem}; choose from {', '.join(uuids)}.")

@@ -1,9 +1,9 @@
 """Which GPUs ``CUDA_VISIBLE_DEVICES`` lets CUDA see, and in which order.
 
-The CUDA driver library decides this itself; what is here says why it decided so, and stands in for
-it where it cannot be asked. Semantics: the CUDA programming guide, "CUDA Environment Variables";
-what it leaves open (repetition, words of several kinds) is as PyTorch found the driver to do
-(``torch/cuda/__init__.py``, ``_parse_visible_devices``).
+The CUDA driver library decides this itself; this module explains its decision, and stands in for it
+where it is not available. Semantics: the CUDA programming guide, "CUDA Environment Variables". What
+the guide leaves open (repetitions, mixed kinds of entries) follows PyTorch's findings about the
+driver (``torch/cuda/__init__.py``, ``_parse_visible_devices``).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 @dataclass(frozen=True)
 class VisibleGpus:
-    """UUIDs of the GPUs that CUDA sees, its device 0 first.
+    """UUIDs of the GPUs visible to CUDA, device 0 first.
 
-    ``remark`` says what the variable asks for in vain, or None.
+    ``remark`` says which part of the variable has no effect, or hides GPUs, and why; or None.
     """
 
     uuids: tuple[str, ...]
@@ -29,14 +29,14 @@ class VisibleGpus:
 
 
 def visible_gpus(environment: Mapping[str, str], gpus: Sequence[tuple[str, str]]) -> VisibleGpus:
-    """What the environment lets CUDA see.
+    """The GPUs that the environment makes visible to CUDA.
 
     Args:
         environment: where the variables are looked up.
         gpus: UUID and name of every GPU in NVML's order, which is that of the PCI addresses.
 
     Raises:
-        InputError: CUDA puts the fastest GPU first, and which one that is it alone knows.
+        InputError: CUDA puts the fastest GPU first, and only CUDA knows which one that is.
     """
     value = environment.get(VISIBLE)
     if value is None:
@@ -66,7 +66,7 @@ def _up_to_the_first_unknown(
             uuids = tuple(ordered[k] for k in seen)
             return VisibleGpus(
                 uuids,
-                f"{VISIBLE} has {word!r}, which is no GPU here: CUDA stops reading there",
+                f"{VISIBLE} has {word!r}, which is not a GPU here: CUDA stops reading there",
             )
         if number in seen:
             return VisibleGpus((), f"{VISIBLE} names a GPU twice, which hides every GPU")
@@ -80,7 +80,7 @@ def _leading_number(word: str) -> int | None:
 
 
 def _by_uuid(word: str, gpus: Sequence[tuple[str, str]]) -> int | None:
-    """The one GPU whose UUID begins with ``word``."""
+    """Position of the only GPU whose UUID starts with ``word``; None if there is not just one."""
     if not word.startswith("GPU-"):
         return None
     found = [index for index, (uuid, _) in enumerate(gpus) if uuid.startswith(word)]
@@ -92,7 +92,7 @@ def _in_cudas_order(
 ) -> tuple[str, ...]:
     if environment.get(ORDER) != "PCI_BUS_ID" and len({name for _, name in gpus}) > 1:
         raise InputError(
-            "The GPUs here differ, and which of them is device 0 only CUDA knows: set "
+            "The GPUs here differ, and only CUDA knows which of them is device 0: set "
             f"{ORDER}=PCI_BUS_ID, or name GPUs by UUID in {VISIBLE}."
         )
     return tuple(uuid for uuid, _ in gpus)

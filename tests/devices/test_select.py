@@ -137,7 +137,7 @@ def test_an_emulated_gpu_in_mig_mode_is_refused(monkeypatch: pytest.MonkeyPatch)
     ("spec", "message"),
     [
         ("2", r"CUDA sees 2 GPU\(s\) here, numbered from 0"),
-        ("GPU-cc", "no such GPU here; there is GPU-aa11, GPU-bb22"),
+        ("GPU-cc", "there is no such GPU here; choose from GPU-aa11, GPU-bb22"),
     ],
 )
 def test_a_gpu_that_is_not_there_is_refused(spec: str, message: str) -> None:

@@ -76,8 +76,11 @@ def test_which_gpus_are_seen(value: str | None, uuids: tuple[str, ...]) -> None:
         ("1,0", None),
         ("", "CUDA_VISIBLE_DEVICES is empty, which hides every GPU"),
         ("0,0", "CUDA_VISIBLE_DEVICES names a GPU twice, which hides every GPU"),
-        ("0,7", "CUDA_VISIBLE_DEVICES has '7', which is no GPU here: CUDA stops reading there"),
-        ("GPU-aa", "CUDA_VISIBLE_DEVICES has 'GPU-aa', which is no GPU here: CUDA stops reading"),
+        ("0,7", "CUDA_VISIBLE_DEVICES has '7', which is not a GPU here: CUDA stops reading there"),
+        (
+            "GPU-aa",
+            "CUDA_VISIBLE_DEVICES has 'GPU-aa', which is not a GPU here: CUDA stops reading",
+        ),
         ("MIG-1", "CUDA_VISIBLE_DEVICES names the MIG instance MIG-1, which has no power sensor"),
     ],
 )
@@ -218,8 +221,8 @@ def test_only_the_selected_gpu_is_touched(
     [
         ("2,0", "2", r"CUDA sees 2 GPU\(s\) here, numbered from 0"),
         ("", "0", "CUDA sees no GPU here; use emulated"),
-        ("2,0", DEFAULT_PROFILE.uuid(1), "no such GPU here"),
-        ("2,0", "GPU-", "several GPUs are called so"),
+        ("2,0", DEFAULT_PROFILE.uuid(1), "there is no such GPU here"),
+        ("2,0", "GPU-", "several GPUs match"),
     ],
 )
 @pytest.mark.usefixtures("four")

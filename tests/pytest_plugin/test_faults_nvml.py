@@ -203,7 +203,7 @@ def test_without_the_module_pynvml_a_real_gpu_is_refused_in_one_sentence(
     result = project.run("--powercap", "1", "--gpu-device", "0")
     assert result.ret != pytest.ExitCode.OK
     text = result.stdout.str() + result.stderr.str()
-    assert "Module pynvml is not installed: pip install nvidia-ml-py." in text
+    assert "The module pynvml is missing: pip install nvidia-ml-py." in text
     assert "Traceback" not in text
     assert not project.runs
 

@@ -1,4 +1,4 @@
-"""How each kind of kernel becomes a function that launches it once: for the worker process."""
+"""Turns each kind of kernel into a function that launches it once, in the worker process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.paths import cache_dir
 
 Launcher = Callable[[], object]
-"""Launches a kernel once on the current stream of CuPy and, where it is imported, of PyTorch."""
+"""Launches a kernel once on the current stream of CuPy and, if it is imported, of PyTorch."""
 
-# By class, as their modules are not imported here.
+# By class name, because their modules are not imported here.
 _OUTCOMES: Mapping[str, Outcome] = {
     "CompilationError": "compile",
     "CompileTimeAssertionFailure": "compile",
@@ -38,12 +38,12 @@ def bind(cupy: Any, job: Job, binary: Binary | None, payloads: Mapping[str, Any]
 
     Args:
         cupy: the module.
-        job: whose kernel it is.
-        binary: of CUDA text.
-        payloads: the bytes of tensors and workspaces by name, as arrays of CuPy.
+        job: the job.
+        binary: compiled from the kernel's CUDA text; None for other kinds.
+        payloads: the bytes of tensors and workspaces by name, as CuPy arrays.
 
     Raises:
-        KernelFault: the kernel cannot be loaded; the function raises it too.
+        KernelFault: the kernel cannot be loaded; the function itself may raise this too.
     """
     return _BINDERS[job.kernel.kind](cupy, job, binary, payloads)
 
@@ -106,7 +106,7 @@ def _torch_matmul(tensors: Mapping[str, Any], options: Mapping[str, Option]) -> 
 LIBRARY: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Option]], Launcher]] = {
     "torch.matmul": _torch_matmul,
 }
-"""What makes a call of each of `LIBRARY_ENTRIES`."""
+"""By the names of `LIBRARY_ENTRIES`: makes the function that does the call."""
 
 _BINDERS: Mapping[str, Callable[[Any, Job, Binary | None, Mapping[str, Any]], Launcher]] = {
     "cuda": _bind_cuda,
@@ -120,7 +120,7 @@ def _scalars(job: Job) -> dict[str, Any]:
 
 
 def _torch_tensors(job: Job, payloads: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors of PyTorch in the memory of the payloads, by name."""
+    """PyTorch tensors in the memory of the payloads, by name."""
     import torch
 
     return {
@@ -131,9 +131,9 @@ def _torch_tensors(job: Job, payloads: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-@functools.lru_cache(maxsize=1)  # the sets of buffers share it
+@functools.lru_cache(maxsize=1)  # shared by all sets of buffers
 def _triton_function(source: str, name: str) -> Any:
-    # Triton reads the text of the function from the module's file.
+    # Triton reads the function's source from the module's file.
     digest = hashlib.sha256(source.encode()).hexdigest()
     path = cache_dir("triton") / digest / "kernel.py"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def _triton_function(source: str, name: str) -> Any:
     try:
         specification.loader.exec_module(module)
     except Exception as error:
-        raise KernelFault("compile", f"The Triton module does not load: {_said(error)}.") from None
+        raise KernelFault("compile", f"The Triton module fails to load: {_said(error)}.") from None
     function = getattr(module, name, None)
     if not hasattr(function, "__getitem__"):
         raise KernelFault("compile", f"The Triton module has no function {name!r} with triton.jit.")

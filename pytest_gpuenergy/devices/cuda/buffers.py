@@ -18,11 +18,11 @@ BufferSet = Mapping[str, Any]
 
 
 class CudaBuffers:
-    """Makes sets of buffers, and moves their contents between them and the arenas.
+    """Makes sets of buffers, and copies contents between them and the arenas.
 
     Args:
         cupy: the module.
-        kernel: whose workspaces are among the buffers.
+        kernel: its workspaces are part of each set.
         arenas: of its tensors, by name.
     """
 
@@ -33,19 +33,19 @@ class CudaBuffers:
 
     @property
     def set_bytes(self) -> int:
-        """Size of the tensors and workspaces of a set."""
+        """Size of the tensors and workspaces of a set, in bytes."""
         tensors = [*(arena.tensor for arena in self._arenas.values()), *self._kernel.workspaces]
         return sum(tensor.nbytes for tensor in tensors)
 
     def upload(self) -> BufferSet:
-        """A set with the arenas' contents, and workspaces that nobody has written."""
+        """A set with the arenas' contents and fresh workspaces."""
         return {
             name: self._cupy.asarray(np.asarray(arena.image()))
             for name, arena in self._arenas.items()
         } | self._workspaces()
 
     def side_by_side(self, count: int) -> list[BufferSet]:
-        """Sets as `upload` gives one, each where the driver puts it."""
+        """Sets like that of `upload`, where the driver places them."""
         first = self.upload()
         return [
             {name: first[name].copy() for name in self._arenas} | self._workspaces()
@@ -53,7 +53,7 @@ class CudaBuffers:
         ]
 
     def scattered(self, count: int) -> list[BufferSet]:
-        """Sets as `upload` gives one, at random places in a large piece of memory."""
+        """Sets like that of `upload`, at random places in a large piece of memory."""
         first = self.upload()
         sizes = {name: image.nbytes for name, image in first.items()}
         of_set = pieces(sizes)
@@ -73,23 +73,23 @@ class CudaBuffers:
         return sets
 
     def staged_outputs(self) -> BufferSet:
-        """Copies in the GPU's memory of what the arenas of the outputs hold."""
+        """Copies, in the GPU's memory, of the outputs in the arenas."""
         staged = {
             name: self._cupy.asarray(np.array(arena.payload(arena.image())))
             for name, arena in self._arenas.items()
             if arena.tensor.role == "output"
         }
-        self._cupy.cuda.Device().synchronize()  # copies of a host's memory may be under way
+        self._cupy.cuda.Device().synchronize()  # copies from host memory may still be in progress
         return staged
 
     def overwrite(self, one: BufferSet, staged: BufferSet) -> None:
-        """Enqueue copying `staged_outputs` to a set, on the current stream."""
+        """Enqueue a copy of `staged_outputs` to a set, on the current stream."""
         for name, content in staged.items():
             payload: Any = self._arenas[name].payload(one[name])
             payload.data.copy_from_device_async(content.data, content.nbytes)
 
     def read(self, one: BufferSet) -> dict[str, Bytes]:
-        """Copies of the images of a set's tensors."""
+        """Copies, in host memory, of the images of a set's tensors."""
         return {name: one[name].get() for name in self._arenas}
 
     def store(self, images: Mapping[str, Bytes]) -> None:
@@ -98,10 +98,10 @@ class CudaBuffers:
             self._arenas[name].image("r+")[:] = image
 
     def check_workspaces(self, one: BufferSet) -> None:
-        """Look at the guard bands of a set's workspaces.
+        """Check the guard bands of a set's workspaces.
 
         Raises:
-            KernelFault: something has been written there.
+            KernelFault: the kernel wrote into one.
         """
         for space in self._kernel.workspaces:
             image = one[space.name]
@@ -117,6 +117,6 @@ class CudaBuffers:
     def _workspace(self, space: Tensor) -> Any:
         size = 2 * GUARD_BYTES + -(-space.nbytes // 256) * 256
         image = self._cupy.empty(size, dtype=np.uint8)
-        # Not with `full`, which is a kernel that each process of CuPy's has to prepare first.
+        # Not `full`: that is a kernel, which CuPy would have to load first in each process.
         image.data.memset(0xFF, image.nbytes)
         return image

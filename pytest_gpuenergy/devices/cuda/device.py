@@ -1,4 +1,4 @@
-"""A real NVIDIA GPU: CuPy in a worker process that may die, NVML in ours."""
+"""A real NVIDIA GPU: CuPy in a worker process that may die, NVML in this process."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeo
 
 
 class HostClock:
-    """The machine's monotonic clock, which all its processes share."""
+    """The machine's monotonic clock, shared by all its processes."""
 
     def now_s(self) -> float:
         """Seconds since some fixed moment."""
         return time.monotonic()
 
     def sleep_s(self, duration_s: float) -> None:
-        """Really sleep."""
+        """Sleep in real time."""
         time.sleep(max(0.0, duration_s))
 
 
@@ -55,7 +55,7 @@ class CudaDevice(Device):
         self.clock = HostClock()
         if find_spec("cupy") is None:
             raise DeviceError(
-                f"{gpu.name} takes CuPy, which is not installed: pip install "
+                f"{gpu.name} needs CuPy, which is not installed: pip install "
                 "'pytest-gpuenergy[cuda13]' (or cuda12), or use --gpu-device emulated."
             )
         self._pool: CompilerPool | None = None
@@ -68,7 +68,7 @@ class CudaDevice(Device):
             for _ in range(2)
         )
         self._worker_has_repeated = False
-        self._with_context: int | None = None  # the worker that has one, by number
+        self._with_context: int | None = None  # process ID of the worker that has one
 
     def refusal(self, kernel: AnyKernel) -> str | None:
         missing = [module for module in kernel.modules if find_spec(module) is None]
@@ -95,7 +95,7 @@ class CudaDevice(Device):
             self._renew_worker()
         self._worker_has_repeated = True
         if job.apart:
-            self._next_worker.start()  # imports CuPy meanwhile, and does not touch the GPU yet
+            self._next_worker.start()  # imports CuPy meanwhile, without touching the GPU yet
         self._use(job.timeout_s, "load", job, binary, dict(arenas))
         try:
             yield _WorkerRepeater(self, job.timeout_s)
@@ -140,7 +140,7 @@ class CudaDevice(Device):
         return self._binary(job.kernel)
 
     def _binary(self, kernel: AnyKernel) -> Binary | None:
-        """What NVRTC has compiled; None for a kernel that the worker makes ready itself."""
+        """What NVRTC compiled; None for a kernel that the worker prepares itself."""
         if reason := self.refusal(kernel):
             raise KernelFault("constraints", reason)
         if not isinstance(kernel, Kernel):
@@ -148,13 +148,13 @@ class CudaDevice(Device):
         return self._compilers().submit(kernel).result()
 
     def _renew_worker(self) -> None:
-        # The old one first: a card in exclusive mode lets only one process have a context.
+        # The old one first: a card in exclusive mode allows only one process to have a context.
         self._worker.kill()
         self._worker, self._next_worker = self._next_worker, self._worker
         self._worker_has_repeated = False
 
     def _use(self, timeout_s: float, method: str, *arguments: object) -> None:
-        """Call a method that makes the worker's context if there is none."""
+        """Call a method that creates the worker's context if it has none."""
         try:
             self._call(timeout_s, method, *arguments)
         finally:
@@ -165,7 +165,7 @@ class CudaDevice(Device):
             return self._worker.call(method, *arguments, timeout_s=timeout_s)
         except KernelFault as fault:
             if fault.outcome == "runtime":
-                self._worker.kill()  # the context is broken for good
+                self._worker.kill()  # the context cannot be used any more
             raise
         except WorkerTimeoutError:
             raise KernelFault(
@@ -185,7 +185,7 @@ class _WorkerKernel:
         self._device._use(self._timeout_s, "run_once", *self._subject)
 
     def relaunch(self, *, once: bool) -> Iterator[int]:  # noqa: ARG002 -- see `_WorkerRepeater`
-        """Nothing: it is `repeat` that launches many times, in the same process."""
+        """Yield nothing: only `repeat` launches many times in one process."""
         yield from ()
 
 
@@ -208,7 +208,7 @@ class _WorkerRepeater:
     def relaunch(self, *, once: bool) -> Iterator[int]:
         turns: int = self._call("begin_relaunch")
         for turn in range(turns):
-            # A call for each, as the time that a call may take is that of a launch.
+            # One call each, because the timeout of a call is meant for a launch.
             launches, results = self._call("relaunch", turn, once)
             for number in range(results):
                 self._call("fetch", number)

@@ -1,6 +1,6 @@
-"""CUDA-graph replays, back to back: the part of a `Repeater` that calls CUDA.
+"""Back-to-back replays of CUDA graphs: the part of a `Repeater` that calls CUDA.
 
-It serves the worker process that owns a kernel and, for callables, the caller's own process.
+Used in the worker process for kernels, and in the caller's own process for callables.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ import numpy.typing as npt
 from pytest_gpuenergy.devices.device import Launches, Timeline
 
 GRAPH_S = 0.008
-"""About the GPU time of a turn: long against a launch, short against a counter period."""
+"""Approximate GPU time of a turn: long compared with a launch, short with a counter period."""
 MAX_CALLS = 4096
-"""To a graph."""
+"""Per graph."""
 MAX_CALLS_OF_ALL = 3 * MAX_CALLS
-"""To the graphs of all turns together, which take time to make."""
+"""For the graphs of all turns together, which take time to capture."""
 _IN_FLIGHT = 3
 _MOST_BEFORE = 8
 
 
 class GraphRepeater:
-    """Replays work on a CUDA stream until told to stop.
+    """Replays work on a CUDA stream until it is stopped.
 
     Args:
-        turns: each launches the work once on the current stream of CuPy (and of PyTorch, when
-            that is imported). They have a graph each, and take turns: the same work with other
-            buffers, say. A turn lasts about `GRAPH_S`, and replays a shorter graph again and again.
-        must_capture: raise when the work cannot be captured in a CUDA graph, rather than launching
+        turns: functions that each launch the work once on the current stream of CuPy (and of
+            PyTorch, if that is imported), for example on different buffers. Each has its own
+            graph, and the graphs are replayed in rotation: a turn lasts about `GRAPH_S`, in which a
+            shorter graph is replayed repeatedly.
+        must_capture: raise if the work cannot be captured in a CUDA graph, instead of launching
             from the host.
-        multiple: a graph holds a multiple of so many calls, for work that goes round in a circle.
+        multiple: the number of calls per graph is a multiple of this, for work that is periodic.
 
     Attributes:
-        captured: whether a graph is replayed; if not, the host may delay launches.
+        captured: whether graphs are replayed; if not, the host may delay launches.
         launches: calls so far.
-        used: how many of the turns `start` has come to, the first ones.
+        used: how many of the turns have been replayed, counted from the first.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class GraphRepeater:
         self._log: list[tuple[float, float, float, float]] = []
 
     def start(self) -> None:
-        """Begin replaying; returns once the first replay has finished."""
+        """Start replaying; return once the first replay has finished."""
         self._stop.clear()
         self._under_way.clear()
         self._error, self._log = None, []
@@ -90,7 +91,7 @@ class GraphRepeater:
         self._under_way.wait()
 
     def stop(self) -> Timeline:
-        """Finish what is under way and tell what was done; raises what a launch raised."""
+        """Finish the replays in progress and return the timeline; raise what a launch raised."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -100,7 +101,7 @@ class GraphRepeater:
         return Timeline(host_times_s(noticed_s, gpu_s), launches, busy_s, len(self._turns))
 
     def launch(self, count: int) -> Launches:
-        """Do the work of the first turn so many times, without a graph, and wait for the last."""
+        """Do the work of the first turn ``count`` times without a graph; wait for the last."""
 
         def enqueue_all() -> None:
             for _ in range(count):
@@ -118,15 +119,15 @@ class GraphRepeater:
 
         Args:
             turn: its number.
-            prepare: enqueues on the current stream what the work's buffers are to hold; it is given
-                what the work returned, whose memory a graph writes each time.
-            once: do the work a few times, prepare, and do it a single time (``multiple`` calls)
-                directly after that; otherwise prepare, and replay the graph of the turn. How often
-                the work is done before the single time is random, so that no work can tell that
-                time by its number; work that takes long is not done before.
+            prepare: enqueues writes to the work's buffers on the current stream. It is called with
+                what the work returned, whose memory a graph overwrites at each replay.
+            once: do the work a few times, prepare, and directly after that do it a single time
+                (``multiple`` calls); otherwise prepare, and replay the turn's graph. The number of
+                times before the single one is random, so that the work cannot recognize the single
+                one by counting; it is zero for work that takes long.
 
         Returns:
-            What the last call returned; of a graph, when it was captured.
+            What the last call returned; for a graph, during its capture.
         """
         with self._current_stream():
             if self._graphs and once:
@@ -156,7 +157,7 @@ class GraphRepeater:
         self.launches += (before + 1) * self._multiple
 
     def _batch_for(self, launch_s: float) -> int:
-        """Calls to a graph."""
+        """Number of calls in a graph."""
         most = min(MAX_CALLS, MAX_CALLS_OF_ALL // len(self._turns))
         calls = min(most, GRAPH_S / max(launch_s, 1e-7)) / self._multiple
         return self._multiple * _power_of_two(calls)
@@ -179,7 +180,7 @@ class GraphRepeater:
         return float(self._cupy.cuda.get_elapsed_time(begin, end)) / 1000
 
     def _time_launch(self) -> float:
-        """Roughly what one launch takes, in seconds; enough of them to outweigh the host."""
+        """Rough time of a launch in seconds, from enough launches to outweigh the host."""
         count = 1
         while True:
             total_s = self.launch(count).gpu_s
@@ -188,11 +189,11 @@ class GraphRepeater:
             count *= 4
 
     def _capture_all(self) -> None:
-        """A graph of each turn, once the first has shown how many launches a graph should hold.
+        """Capture a graph of each turn; graphs of the first show how many calls one should hold.
 
-        Nothing is launched from the host to find that out, and no graph uploaded before its first
-        launch: after either, every launch of this process can take 0.2 or 0.4 us longer, on an
-        H200, for good.
+        For this, nothing is launched from the host, and no graph is uploaded before its first
+        launch: on an H200, after either of these, every further launch of the process can take 0.2
+        or 0.4 us longer.
         """
         with self._current_stream():
             self._batch = self._multiple
@@ -204,7 +205,7 @@ class GraphRepeater:
                 better = self._batch_for(graph_s / self._batch)
                 if better <= self._batch:
                     break
-                # A short graph makes the launches seem longer than they are.
+                # Launches seem longer than they are in a short graph.
                 self._batch = min(better, 16 * self._batch)
             self._replays = _power_of_two(GRAPH_S / max(graph_s, 1e-7))
             others = [self._capture(turn) for turn in self._turns[1:]]
@@ -215,12 +216,12 @@ class GraphRepeater:
         return self._graph_of(enqueue, self._batch)
 
     def _graph_of(self, enqueue: Callable[[], object], calls: int) -> tuple[Any, object]:
-        """A graph, and what the last call returned, which keeps its memory from other uses."""
+        """A graph, and what the last call returned; holding this keeps its memory reserved."""
         returned = None
         self._stream.begin_capture()
         try:
             for _ in range(calls):
-                returned = None  # or the next call could not have the same memory
+                returned = None  # so that the next call can use the same memory
                 returned = enqueue()
         finally:
             graph = self._stream.end_capture()
@@ -256,11 +257,11 @@ class GraphRepeater:
         first: Any = None
         launches, busy_s = 0.0, 0.0
         self._log.append((monotonic(), 0.0, launches, busy_s))
-        # A graph of one long launch gives the host time enough to submit the next.
+        # A graph of one long launch gives the host enough time to submit the next.
         in_flight = _IN_FLIGHT if self._batch > self._multiple else _IN_FLIGHT - 1
         while True:
             while len(pending) < in_flight and not self._stop.is_set():
-                # block: waiting sleeps, so that no processor spins beside the measurement
+                # block: the host sleeps while it waits, instead of spinning beside the measurement
                 begin, end = (self._cupy.cuda.Event(block=True) for _ in range(2))
                 begin.record(self._stream)
                 turn = next(turns)
@@ -282,23 +283,25 @@ class GraphRepeater:
 
 
 def _power_of_two(value: float) -> int:
-    """The nearest one by ratio, at least 1: so it is the same in every run."""
+    """The nearest power of two by ratio, at least 1: coarse, so as to be the same in every run."""
     return 1 << max(0, round(math.log2(value)))
 
 
 def host_times_s(
     noticed_s: npt.NDArray[np.float64], gpu_s: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """When things were on the host's clock, of which the GPU's timer tells how far apart they were.
+    """Convert times of the GPU's timer to the host's clock.
 
-    A host that sleeps until a batch has ended wakes up late, mostly by some dozens of microseconds,
-    at times by milliseconds, but never early: what it noticed soonest gives the distance of the two
-    clocks. That they run differently, by parts in a million, is left.
+    A host that sleeps until a batch has ended wakes up late, usually by tens of microseconds and
+    sometimes by milliseconds, but never early: the smallest delay gives the offset of the two
+    clocks. Their difference in rate, some parts per million, is neglected.
 
     Args:
-        noticed_s: shape (n,), when the host began, and then noticed that each batch had ended.
-        gpu_s: shape (n,), the same by the GPU's timer, from the first batch's begin on.
+        noticed_s: shape (n,), host clock at the start and whenever the host noticed that a batch
+            had ended.
+        gpu_s: shape (n,), the same on the GPU's timer, counted from the start of the first batch.
     """
     late_s = noticed_s - gpu_s
-    distance_s = float((late_s[1:] if len(late_s) > 1 else late_s).min())  # it began too early
-    return gpu_s + distance_s
+    # The first entry is no batch: the host's start precedes that of the first batch.
+    offset_s = float((late_s[1:] if len(late_s) > 1 else late_s).min())
+    return gpu_s + offset_s

@@ -1,7 +1,7 @@
-"""CUDA text to machine code with NVRTC, in processes of its own, cached by content.
+"""Compiles CUDA text with NVRTC, in child processes, and caches the result by content.
 
-NVRTC compiles one program at a time inside a process, so there is a process per core; it needs no
-GPU and makes no CUDA context.
+NVRTC compiles one program at a time per process, so there is a process per core. It needs no GPU
+and creates no CUDA context.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
 
 @dataclass(frozen=True)
 class Binary:
-    """Machine code in a file, and the names its entries have there."""
+    """Machine code in a file, and the symbol of each entry."""
 
     path: Path
     symbols: dict[str, str]
 
 
 class Compiler:
-    """The child's side: compiles one program at a time. Needs CuPy, not a GPU."""
+    """The child's side: compiles one program at a time. Needs CuPy but no GPU."""
 
     def __init__(self) -> None:
         import cuda.pathfinder as pathfinder
@@ -70,11 +70,11 @@ class Compiler:
             try:
                 return self._compile(source, entries, architecture, [f"-I{self._small}"])
             except KernelFault:
-                pass  # it may use more of the headers than ours have
+                pass  # it may need more of the headers than ours provide
         return self._compile(source, entries, architecture, [])
 
     def _are_small(self, headers: Sequence[str]) -> bool:
-        """Whether ours can stand in for all of these headers of libcu++."""
+        """Whether our small headers include all of these libcu++ headers."""
         return bool(headers) and all((self._small / header).is_file() for header in headers)
 
     def _compile(
@@ -102,7 +102,7 @@ class Compiler:
 
 
 class CompilerPool:
-    """Compiles kernels in parallel child processes; every kernel once, remembered on disk."""
+    """Compiles kernels in parallel child processes, each kernel once; caches them on disk."""
 
     def __init__(self, architecture: str, cache: Path, processes: int | None = None) -> None:
         self._architecture = architecture
@@ -114,7 +114,7 @@ class CompilerPool:
         self._lock = Lock()
 
     def submit(self, kernel: Kernel) -> Future[Binary]:
-        """Begin compiling; the future holds the binary or the KernelFault."""
+        """Start compiling; the future holds the binary or the KernelFault."""
         with self._lock:
             future = self._pending.get(kernel.digest)
             if future is None:
@@ -154,7 +154,7 @@ class CompilerPool:
 
 
 def _read_symbols(table: Path, entries: Sequence[str]) -> dict[str, str] | None:
-    """What a cache entry says; None when there is none, or it is damaged and must be made again."""
+    """The symbols in a cache entry; None if it is missing, or damaged and must be made again."""
     try:
         known = json.loads(table.read_text())
         return {entry: str(known[entry]) for entry in entries}

@@ -1,4 +1,4 @@
-"""Launching a loaded kernel once more on the sets of buffers that it was measured with."""
+"""Launches a loaded kernel again on the sets of buffers with which it was measured."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class CudaRelaunch:
 
     Args:
         repeater: of the kernel.
-        buffers: where its sets come from.
-        sets: of each turn of the repeater.
+        buffers: made the sets.
+        sets: those of each turn of the repeater.
     """
 
     def __init__(
@@ -34,19 +34,19 @@ class CudaRelaunch:
         self._results: list[Result] = []
 
     def begin(self) -> int:
-        """Take the outputs that the arenas hold, and tell how many turns have been used."""
+        """Stage the outputs in the arenas, and return how many turns have been used."""
         self._outputs, self._first = self._buffers.staged_outputs(), None
         return self._repeater.used
 
     def relaunch(self, turn: int, *, once: bool) -> tuple[int, int]:
-        """Launch a turn again on the outputs that `begin` has taken.
+        """Launch a turn again on the outputs that `begin` has staged.
 
         Returns:
-            How many launches there have been, and how many results `fetch` has: of the first set
-            since `begin`, and of those that differ from it.
+            The number of launches so far, and the number of results for `fetch`: that of the first
+            set since `begin`, and those that differ from it.
 
         Raises:
-            KernelFault: the kernel has written beside a workspace.
+            KernelFault: the kernel has written outside a workspace.
         """
         sets = self._sets[turn]
 

@@ -1,4 +1,4 @@
-"""The process that owns a CUDA context and runs other people's kernels in it. It may die."""
+"""The worker process that owns a CUDA context and runs untrusted kernels in it. It may die."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CudaRunner:
         import cupy
 
         self._cupy = cupy
-        # Blocks are returned at once: a kernel must not read what an earlier one left behind.
+        # Free blocks immediately: a kernel must not read what an earlier one left behind.
         cupy.cuda.set_allocator(None)
         self._repeater: GraphRepeater | None = None
         self._relaunch: CudaRelaunch | None = None
@@ -57,7 +57,7 @@ class CudaRunner:
         self._guarded(run)
 
     def load(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
-        """Load the kernel with its buffers, ready for `start`; what was loaded before is freed."""
+        """Load the kernel and its buffers, ready for `start`; free what was loaded before."""
 
         def load() -> None:
             self.unload()
@@ -81,11 +81,11 @@ class CudaRunner:
         self._guarded(load)
 
     def start(self) -> None:
-        """Begin running back to back."""
+        """Start running back to back."""
         self._guarded(self._loaded().start)
 
     def stop(self) -> Timeline:
-        """Stop running and tell what was done."""
+        """Stop running and return the timeline."""
         return self._guarded(self._loaded().stop)
 
     def launch(self, count: int) -> Launches:
@@ -105,7 +105,7 @@ class CudaRunner:
         self._relaunching().fetch(number)
 
     def unload(self) -> None:
-        """Free what `load` made."""
+        """Free what `load` created."""
         self._repeater = self._relaunch = None
 
     def describe(self) -> dict[str, str]:
@@ -157,6 +157,6 @@ class CudaRunner:
 
 
 def _in_turn(actions: Sequence[Launcher]) -> Launcher:
-    """A function that does one of ``actions`` at each call, in a circle."""
+    """A function that calls ``actions`` in rotation, one at each call."""
     turns = cycle(actions)
     return lambda: next(turns)()

@@ -130,7 +130,7 @@ def test_a_kernel_is_verified_repeated_and_verified_again(
 @pytest.mark.parametrize(
     ("source", "outcome", "words"),
     [
-        ("def scale(", "compile", "does not load: SyntaxError"),
+        ("def scale(", "compile", "fails to load: SyntaxError"),
         ("def scale(): pass", "compile", "no function 'scale' with triton.jit"),
         (SOURCE.replace("a * x", "b * x"), "runtime", "NameError: name 'b'"),
         (

@@ -560,7 +560,7 @@ def test_waiting_for_copies_and_unused_ptx_are_no_hindrance(run):
         ({"shared_bytes": 232449}, "232449 bytes of shared memory"),
         ({"shared_bytes": 232448}, "236544 bytes of shared memory"),
         ({"scalars": [Scalar("n", "int32", 1)]}, "k takes 0 parameters but the launch gives 1"),
-        ({"arguments": ("nothing",)}, "'nothing', which is no tensor"),
+        ({"arguments": ("nothing",)}, "'nothing', which is not a tensor"),
     ],
 )
 def test_a_launch_that_no_gpu_takes_breaks_a_constraint(run, launch, pattern):
