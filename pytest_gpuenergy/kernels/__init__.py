@@ -1,4 +1,4 @@
-"""How it is computed: source text, launches, argument order, origin."""
+"""How a workload is computed: source text, launches, argument order, origin."""
 
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch, Origin, RecordedFigures

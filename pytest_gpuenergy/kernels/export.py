@@ -1,8 +1,8 @@
 """Writes kernels as plain CUDA sources that build and run without this package.
 
-The folder holds, per kernel, its source, its launch plan (JSON, which `load_kernel` reads) and the
-same plan as a C++ header; and once a host driver, a reference of each kind of workload, a
-CMakeLists.txt and a table of all kernels.
+For each kernel the folder holds its source, its launch plan (JSON, which `load_kernel` reads) and
+the same plan as a C++ header. All kernels share a host driver, a reference for each kind of
+workload, a CMakeLists.txt and a table.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.workloads.workload import Tensor, Workload, is_plain_name
 
 _TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
-"""Those of the driver's ``Type``, in C++."""
+"""The types of the driver's ``Type``, in C++."""
 _DEFAULT_SHARED_BYTES = 48 << 10
-"""Dynamic shared memory a launch gets without asking (CUDA C++ Programming Guide)."""
+"""Dynamic shared memory available to a launch by default (CUDA C++ Programming Guide)."""
 
 _RECORDED = ("tuned_for", "time_ms", "power_w", "energy_mj")
 _COLUMNS = (
@@ -36,7 +36,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class RankedKernel:
-    """One kernel of a workload and its place in the selection (1 = fastest)."""
+    """One kernel of a workload and its rank in the selection (1 = fastest)."""
 
     workload: Workload
     rank: int
@@ -77,10 +77,10 @@ def export_kernels(kernels: Iterable[RankedKernel], folder: Path) -> list[Path]:
 
 
 def require_empty(folder: Path) -> None:
-    """See that ``folder`` is missing or empty.
+    """Check that ``folder`` is missing or empty.
 
     Raises:
-        InputError: it holds something, or is no folder.
+        InputError: it is neither, or not a folder.
     """
     try:
         if folder.exists() and any(folder.iterdir()):
@@ -96,8 +96,8 @@ def launch_header(item: RankedKernel) -> str:
     """The C++ header through which ``driver.cu`` includes and launches this kernel.
 
     Raises:
-        InputError: the kernel takes something the driver cannot give, or is of a workload of which
-            the driver has no reference.
+        InputError: the kernel takes an argument that the driver cannot provide, or the driver has
+            no reference for its workload.
     """
     kernel, workload = item.kernel, item.workload
     reference = _reference(workload)
@@ -140,7 +140,7 @@ def _reference(workload: Workload) -> str:
     name = f"references/{workload.kind}.cuh"
     if not (cuda_dir() / "export" / name).is_file():
         raise InputError(
-            f"{workload.name} is of the kind {workload.kind}, of which the exported driver has no "
+            f"{workload.name} is of kind {workload.kind}, for which the exported driver has no "
             "reference: choose kernels of other workloads."
         )
     return name
@@ -158,8 +158,8 @@ def _tensor(item: RankedKernel, tensor: Tensor) -> str:
 def _c_type(item: RankedKernel, tensor: Tensor) -> str:
     if tensor.dtype not in _TYPES:
         raise InputError(
-            f"{item.workload.name} {item.stem} needs the {tensor.role} {tensor.name} of "
-            f"{tensor.dtype}, which the exported driver does not have: it has {', '.join(_TYPES)}."
+            f"{item.workload.name} {item.stem} has the {tensor.role} {tensor.name} of type "
+            f"{tensor.dtype}, but the exported driver only supports {', '.join(_TYPES)}."
         )
     return _TYPES[tensor.dtype]
 
@@ -183,7 +183,7 @@ def _call(item: RankedKernel, launch: Launch) -> str:
     }
     if unknown := [name for name in launch.arguments if name not in known]:
         raise InputError(
-            f"{item.workload.name} {item.stem} takes {unknown[0]!r}, which is no tensor of "
+            f"{item.workload.name} {item.stem} takes {unknown[0]!r}, which is not a tensor of "
             f"{item.workload.name}: it has {', '.join(known)}."
         )
     grid, block = (", ".join(map(str, sizes)) for sizes in (launch.grid, launch.block))

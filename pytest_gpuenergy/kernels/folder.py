@@ -1,4 +1,4 @@
-"""A kernel as a folder: what it is as JSON, and its source beside it."""
+"""A kernel as a folder: its description as JSON, and its CUDA source beside it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Library(_Stored, frozen=True, kw_only=True):
 
 
 def write_kernel(folder: Path, kernel: AnyKernel) -> None:
-    """Write ``kernel`` into ``folder``, unless one is there.
+    """Write ``kernel`` into ``folder``, unless there is one already.
 
     Raises:
         OSError: it cannot be written.
@@ -65,12 +65,12 @@ def write_kernel(folder: Path, kernel: AnyKernel) -> None:
             "origin": asdict(kernel.origin),
             "sha256": kernel.digest,
         }
-    # The plan goes last: where it is, the source is whole.
+    # The plan is written last: if it exists, the source is complete.
     write_atomically(folder / _PLAN, encode(content))
 
 
 def read_kernel(folder: Path) -> AnyKernel:
-    """What `write_kernel` has written.
+    """Read a kernel that `write_kernel` has written.
 
     Raises:
         InputError: it is missing or damaged.
@@ -83,7 +83,7 @@ def read_kernel(folder: Path) -> AnyKernel:
             return read_plan(path)
         stored, kernel = _triton(content) if kind == "triton" else _library(content)
         if stored.sha256 != kernel.digest:
-            raise FormError("its content is not that of its sha256")
+            raise FormError("its content does not match its sha256")
     except FormError as error:
         raise InputError(
             f"The kernel {path} cannot be used, because {error}: write it again."

@@ -1,4 +1,4 @@
-"""The `Job`: what is run on which inputs and how, as one value without functions."""
+"""The `Job`: what to run on which inputs and how, as plain data."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.workloads.workload import IoContract, Scalar, Workload
 
 CacheState = Literal["hot", "cold"]
-"""``hot``: launch after launch takes the same buffers, so that what fits in the L2 is there.
-``cold``: each launch takes other buffers, so that nothing of them is in the L2."""
+"""``hot``: all launches use the same buffers, so whatever fits in the L2 cache is there.
+``cold``: each launch uses other buffers, so nothing in them is in the L2 cache."""
 
 CACHE_STATES: tuple[CacheState, ...] = ("hot", "cold")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel of a workload, with all that a device has to know to run it.
+    """A kernel of a workload, with everything a device needs to run it.
 
     It can be pickled and written to disk: any process can run it, without the project it is from.
 
     Attributes:
         kernel: what to run.
-        io: what it computes on.
+        io: the tensors and scalars it computes on.
         seed: of the inputs.
-        cache: state of the L2 cache when it is run back to back.
+        cache: state of the L2 cache when it runs back to back.
         timeout_s: for one run, and for each step of running it back to back.
-        apart: measured as a figure that is to be kept: in a process that has run no other kernel
-            back to back, so that it does not matter what was measured before; and with several sets
-            of buffers that take turns, each for some milliseconds, so that the figure does not
-            depend on one place in memory. An emulated GPU has neither of these effects.
+        apart: whether the figures are to be kept. The kernel then runs in a process that has run no
+            other kernel back to back, so that earlier measurements have no influence, and on
+            several sets of buffers in rotation, each for some milliseconds, so that the result does
+            not depend on one place in memory. An emulated GPU has neither effect.
     """
 
     kernel: AnyKernel
@@ -52,7 +52,7 @@ class Job:
         timeout_s: float = 60.0,
         apart: bool = False,
     ) -> Job:
-        """The job of a workload."""
+        """The job of running ``kernel`` on ``workload``."""
         return cls(kernel, workload.io, seed, cache, timeout_s, apart)
 
     @property

@@ -1,4 +1,4 @@
-"""Kernels: immutable, told apart by content, independent of any device."""
+"""Kernels: immutable, identified by content, independent of any device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_gpuenergy.workloads.workload import Tensor
 Kind = Literal["cuda", "triton", "library"]
 Dim3 = tuple[int, int, int]
 
-# A function, or an instance of a template. It is pasted into C++ text.
+# A function or an instance of a template. It is inserted into C++ text.
 _ENTRY = re.compile(
     r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*(?: ?(?P<arguments><[\w :,<>()*&+-]*>))?", re.ASCII
 )
@@ -32,7 +32,7 @@ class Launch:
     ``shared_bytes`` is the dynamic shared memory of a block.
 
     Raises:
-        InputError: the entry is no function's name, or a size is out of range.
+        InputError: the entry is not the name of a function, or a size is out of range.
     """
 
     entry: str
@@ -44,8 +44,8 @@ class Launch:
     def __post_init__(self) -> None:
         if not is_entry(self.entry):
             raise InputError(
-                f"The entry {self.entry!r} of a launch is no function's name: give a name such as "
-                "'f', 'n::f' or 'f<float, 4>'."
+                f"The entry {self.entry!r} of a launch is not the name of a function: give a name "
+                "such as 'f', 'n::f' or 'f<float, 4>'."
             )
         for what, dims in (("grid", self.grid), ("block", self.block)):
             if len(dims) != 3 or any(type(d) is not int or d < 1 for d in dims):
@@ -82,13 +82,13 @@ def is_entry(name: str) -> bool:
         elif character in ">)" and (not open_brackets or open_brackets.pop() != character):
             return False
         if not open_brackets and position < len(arguments):
-            return False  # the list of arguments ends before the text does
+            return False  # the argument list ends before the text does
     return not open_brackets
 
 
 @dataclass(frozen=True)
 class RecordedFigures:
-    """What one launch took on a real GPU at that card's own power limit."""
+    """Time, power and energy of one launch on a real GPU, at that card's own power limit."""
 
     gpu: str
     power_limit_w: AboveZero
@@ -101,7 +101,7 @@ class RecordedFigures:
 class Origin:
     """Where a kernel comes from: a tuner's record, a template, a file, a search's moves.
 
-    ``rank`` is its place in its selection (1 = fastest), ``details`` whatever the kind adds.
+    ``rank`` is its rank in its selection (1 = fastest), ``details`` whatever the kind adds.
     """
 
     kind: str
@@ -111,12 +111,12 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class AnyKernel(ABC):
-    """What a worker process runs on a job's tensors: data, without functions of this process.
+    """What a worker process runs on a job's tensors, as plain data.
 
     Equality and `digest` cover what is executed, not where it comes from.
 
     Attributes:
-        kind: by which a worker knows how to run it.
+        kind: tells a worker how to run it.
         workspaces: buffers of its own.
         origin: where it comes from.
     """
@@ -128,17 +128,17 @@ class AnyKernel(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """What reports call it unless they are told: not the hash, which each version changes."""
+        """Its default name in reports: not the hash, which changes with every version."""
 
     @property
     @abstractmethod
     def content(self) -> Mapping[str, object]:
-        """What is executed, as JSON values, beside the workspaces."""
+        """What is executed, apart from the workspaces, as JSON values."""
 
     @property
     @abstractmethod
     def taken(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of tensors, workspaces and scalars, by the function that takes them."""
+        """Names of the tensors, workspaces and scalars that each function takes."""
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -155,10 +155,10 @@ class AnyKernel(ABC):
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def check_arguments(self, tensors: Iterable[str], scalars: Iterable[str]) -> None:
-        """Compare what the launches take with what the workload has, beside the workspaces.
+        """Check that the launches take only ``tensors``, workspaces and ``scalars``.
 
         Raises:
-            KernelFault: ``constraints``, when a launch takes something else.
+            KernelFault: ``constraints``, if a launch takes anything else.
         """
         known = [*tensors, *(space.name for space in self.workspaces), *scalars]
         for function, names in self.taken.items():
@@ -166,7 +166,7 @@ class AnyKernel(ABC):
                 if name not in known:
                     raise KernelFault(
                         "constraints",
-                        f"{function} takes an argument {name!r}, which is no tensor, workspace "
+                        f"{function} takes an argument {name!r}, which is not a tensor, workspace "
                         f"or scalar (there are {', '.join(known)}).",
                     )
 
@@ -178,12 +178,12 @@ class AnyKernel(ABC):
 
 @dataclass(frozen=True)
 class Kernel(AnyKernel):
-    """CUDA text with all that is needed to launch it.
+    """CUDA text with everything needed to launch it.
 
     Attributes:
         source: the text.
         launches: of its functions, one after another.
-        recorded: what it took on real GPUs.
+        recorded: its figures on real GPUs.
     """
 
     kind = "cuda"
@@ -214,7 +214,7 @@ class Kernel(AnyKernel):
 
 
 def check_source(source: str) -> None:
-    """See that a kernel's source is text.
+    """Check that a kernel's source is text.
 
     Raises:
         InputError: it is empty, binary, or cannot be written as UTF-8.
@@ -225,6 +225,6 @@ def check_source(source: str) -> None:
         source.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"The kernel's text holds half a character at position {error.start}, as JSON can: "
-            "write it as UTF-8."
+            f"The kernel's text has half of a surrogate pair at position {error.start}, which JSON "
+            "allows: write it as UTF-8."
         ) from None

@@ -1,4 +1,4 @@
-"""A call of a library's function, as data: the worker process makes it."""
+"""A call of a library function, as data; the worker process makes the call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Option = bool | int | float | str
 
 @dataclass(frozen=True)
 class LibraryEntry:
-    """What a function of a library takes.
+    """The signature of a library function.
 
     Attributes:
-        parameters: the tensors.
-        options: values of the options that a call does not give; of the same types as those.
+        parameters: names of its tensor parameters.
+        options: default values of its options, which also give their types.
         modules: Python modules that it needs.
     """
 
@@ -29,7 +29,7 @@ class LibraryEntry:
 LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     "torch.matmul": LibraryEntry(("input", "other", "out"), {"allow_tf32": False}, ("torch",)),
 }
-"""By the name that a `LibraryCall` gives."""
+"""By the name used in a `LibraryCall`."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class LibraryCall(AnyKernel):
     Attributes:
         entry: name of the function, such as ``torch.matmul``.
         tensors: name of the tensor for each parameter.
-        options: other arguments; what is left out has the entry's own value.
+        options: other arguments; those left out have the entry's defaults.
 
     Raises:
-        InputError: the entry is not known, or does not take these.
+        InputError: the entry is unknown, or does not take these arguments.
     """
 
     kind = "library"
@@ -75,7 +75,7 @@ class LibraryCall(AnyKernel):
 
     @property
     def all_options(self) -> Mapping[str, Option]:
-        """The options with those that are not given."""
+        """The options, including defaults."""
         return {**LIBRARY_ENTRIES[self.entry].options, **self.options}
 
     @property

@@ -1,4 +1,4 @@
-"""Kernels from a file, from text, or from the launch plan that an export writes beside it."""
+"""Kernels from a source file, from text, or from the launch plan that an export writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, s
 from pytest_gpuenergy.workloads.workload import Tensor
 
 PLAN_VERSION = 1
-"""``schema_version`` of the launch plans that are written and read here."""
+"""``schema_version`` of the launch plans written and read here."""
 
 _LARGEST_BYTES = 16 << 20
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -32,7 +32,7 @@ _TEXT_SIGN = re.compile(r"[\n{};]|__global__")
 
 
 class StoredWorkspace(Struct, frozen=True):
-    """A workspace as files have it."""
+    """A workspace as stored in files."""
 
     name: str
     shape: tuple[Annotated[int, Meta(ge=1)], ...]
@@ -63,13 +63,13 @@ def load_kernel(
 
     Args:
         path_or_source: path of a CUDA source file (any suffix), the CUDA text itself, or the path
-            of a launch plan (``.json``), which answers all that follows by itself.
-        entry: name of the ``__global__`` function; of a template, an instance: ``f<float, 4>``.
-        grid: blocks of the grid in x, y and z; what is left out is 1.
+            of a launch plan (``.json``), which already gives all the following.
+        entry: name of the ``__global__`` function, or an instance of a template: ``f<float, 4>``.
+        grid: blocks of the grid in x, y and z; sizes left out are 1.
         block: threads of a block, likewise.
         arguments: names of the workload's tensors and scalars, in the order of the parameters.
         shared_bytes: dynamic shared memory of a block, in bytes.
-        folder: what a relative path starts from; None: the current folder.
+        folder: base of a relative path; None: the current folder.
 
     Raises:
         InputError: the file, the text or the launch cannot be used.
@@ -83,7 +83,7 @@ def load_kernel(
         if path.suffix == ".json":
             if clash := [name for name, value in given.items() if value is not None]:
                 raise InputError(
-                    f"The launch plan {path} already gives {clash[0]!r}: leave it out, "
+                    f"The launch plan {path} already gives {clash[0]!r}: leave that out, "
                     "or name the source file instead of the plan."
                 )
             return read_plan(path)
@@ -93,7 +93,7 @@ def load_kernel(
         )
     if entry is None or grid is None or block is None or arguments is None:
         missing = next(name for name, value in given.items() if value is None)
-        raise InputError(f"load_kernel needs {missing!r} unless it is given a launch plan (.json).")
+        raise InputError(f"load_kernel needs {missing!r} unless it gets a launch plan (.json).")
     _check_entry(source, entry)
     if isinstance(arguments, str):
         raise InputError(f"'arguments' must be a list of names, not the text {arguments!r}.")
@@ -122,7 +122,7 @@ def plan_of(kernel: Kernel, source_name: str) -> dict[str, Any]:
 
 
 def read_plan(path: Path) -> Kernel:
-    """The kernel that the launch plan at ``path`` describes; its source lies beside the plan.
+    """The kernel that the launch plan at ``path`` describes; its source is beside the plan.
 
     Raises:
         InputError: the plan or its source is missing, damaged, or outside the plan's folder.
@@ -132,7 +132,7 @@ def read_plan(path: Path) -> Kernel:
         version = schema_version(text)
         if version != PLAN_VERSION:
             raise FormError(
-                f"its schema_version is {shown(version)}, and this gpuenergy reads {PLAN_VERSION}"
+                f"its schema_version is {shown(version)}, but this gpuenergy reads {PLAN_VERSION}"
             )
         plan = _decoded(path, text)
         kernel = Kernel(
@@ -148,7 +148,7 @@ def read_plan(path: Path) -> Kernel:
         ) from None
     if plan.sha256 != kernel.digest:
         raise InputError(
-            f"The launch plan {path} was written for another text of {plan.source}: export it "
+            f"The launch plan {path} was written for a different {plan.source}: export it "
             "again, or give load_kernel the source file with its entry, grid, block and arguments."
         )
     for launch in kernel.launches:
@@ -157,11 +157,11 @@ def read_plan(path: Path) -> Kernel:
 
 
 def _beside(plan: Path, name: str) -> Path:
-    # A plan is data from elsewhere: it must not reach for files outside its own folder.
+    # A plan is untrusted data: it must not name files outside its own folder.
     source = plan.parent / name
     try:
         inside = Path(name).name == name and source.resolve().parent == plan.parent.resolve()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # not a possible file name
         inside = False
     if not inside:
         raise InputError(
@@ -202,16 +202,16 @@ def _dim3(what: str, value: int | Sequence[int]) -> Dim3:
 def _decoded(path: Path, text: str) -> _Plan:
     try:
         return decode(text, _Plan)
-    except InputError as error:  # what a `Launch` refuses
+    except InputError as error:  # refused by `Launch`
         raise InputError(f"In the launch plan {path}: {error}") from None
 
 
 def workspace_of(found: StoredWorkspace) -> Tensor:
-    """The tensor.
+    """The tensor that a stored workspace describes.
 
     Raises:
-        FormError: its type is not understood.
+        FormError: its type is unknown.
     """
     if found.dtype not in _DTYPES:
-        raise FormError(f"a workspace is of type {shown(found.dtype)}")
+        raise FormError(f"a workspace has the unknown type {shown(found.dtype)}")
     return Tensor(found.name, found.shape, found.dtype, "workspace")

@@ -14,22 +14,22 @@ _MOST_WARPS = 32  # of a block
 
 @dataclass(frozen=True)
 class TritonKernel(AnyKernel):
-    """A function of a Python module, decorated with ``triton.jit``.
+    """A function in a Python module, decorated with ``triton.jit``.
 
-    The module's text is run in the worker process, on real GPUs only. It is arbitrary Python:
-    run no text that you would not run yourself.
+    The module is executed in the worker process, on real GPUs only. It is arbitrary Python: only
+    use modules that you would run yourself.
 
     Attributes:
         source: text of the module, with its imports.
         function: name of the function.
         grid: programs in x, y and z.
         arguments: names of tensors, workspaces and scalars, in the order of the parameters.
-        constants: values of the parameters that are ``tl.constexpr``, by name.
-        num_warps: of a program; a power of two.
-        num_stages: of software pipelines.
+        constants: values of the ``tl.constexpr`` parameters, by name.
+        num_warps: warps of a program; a power of two.
+        num_stages: stages of software pipelines.
 
     Raises:
-        InputError: one of them cannot be used.
+        InputError: an attribute cannot be used.
     """
 
     kind = "triton"
@@ -44,7 +44,7 @@ class TritonKernel(AnyKernel):
     def __post_init__(self) -> None:
         check_source(self.source)
         if not self.function.isidentifier():
-            raise InputError(f"A Triton kernel's function {self.function!r} is no name.")
+            raise InputError(f"A Triton kernel cannot have the function name {self.function!r}.")
         if len(self.grid) != 3 or any(type(d) is not int or d < 1 for d in self.grid):
             raise InputError(
                 f"The grid of {self.function!r} must be three positive integers, not {self.grid!r}."
@@ -62,7 +62,7 @@ class TritonKernel(AnyKernel):
         for name, value in self.constants.items():
             if not isinstance(value, Constant):
                 raise InputError(
-                    f"The constant {name!r} of {self.function!r} must be a number or a text, not "
+                    f"The constant {name!r} of {self.function!r} must be a number or string, not "
                     f"{value!r}."
                 )
 

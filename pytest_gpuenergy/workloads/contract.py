@@ -1,4 +1,4 @@
-"""A workload given by its inputs and outputs and a function that computes them."""
+"""A workload defined by its inputs, its outputs and a function that computes the outputs."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class Contract(Workload):
     """What a kernel of your own computes.
 
     Args:
-        name: in item records; begins with a letter or digit, of which it consists, and of ``-``,
-            ``_`` and ``.``.
+        name: in item records; letters, digits, ``-``, ``_`` and ``.``, starting with a letter or
+            digit.
         contract: inputs, then outputs, each a `Tensor`; inputs are standard normal (integers: 0
             to 127).
-        compute: takes the inputs by name, as float64 for floating-point tensors, and returns the
-            outputs by name.
+        compute: takes the inputs by name, floating-point ones as float64, and returns the outputs
+            by name.
         flops: floating-point operations of one run.
         values: arguments passed by value.
         reduction_length: how many products the kernel adds up for one output; sets the error
-            bound, see `ErrorBound.for_reduction`, of outputs in floating point. Others are exact.
-        init: ranges of inputs that are to be uniform from the first number up to the second, which
-            is not drawn, by tensor name.
-        bound: the largest errors of all outputs, instead of the above.
+            bound of floating-point outputs, see `ErrorBound.for_reduction`. Others must be exact.
+        init: ranges of inputs to draw uniformly instead, by tensor name; the second number of a
+            range is excluded.
+        bound: the largest errors allowed for all outputs, instead of the above.
 
     Raises:
-        InputError: a name cannot be used or is shared, there is no output, a tensor has no
-            elements or a type that is not understood, a range or bound is none, or ``flops`` is
-            no whole number.
+        InputError: a name cannot be used or is not unique, there is no output, a tensor has no
+            elements or an unknown type, a range or bound is invalid, or ``flops`` is not a whole
+            number.
     """
 
     kind: ClassVar[str] = "contract"
@@ -63,8 +63,8 @@ class Contract(Workload):
     def __post_init__(self) -> None:
         if not is_plain_name(self.name):
             raise InputError(
-                f"A workload cannot be called {self.name[:100]!r}: give it at most 100 letters, "
-                "digits, - and _, beginning with a letter or digit."
+                f"A workload cannot be called {self.name[:100]!r}: use at most 100 letters, "
+                "digits, '-', '_' and '.', starting with a letter or digit."
             )
         names = [tensor.name for tensor in self.contract] + [value.name for value in self.values]
         if len(set(names)) != len(names):
@@ -115,7 +115,7 @@ class Contract(Workload):
 
     @property
     def digest(self) -> None:
-        """None: a function's meaning has no hash, so nothing about it is remembered."""
+        """None: a function cannot be identified by a hash, so nothing is cached for it."""
         return
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
@@ -168,16 +168,16 @@ def _check_range(
         good = False
     if not good:
         raise InputError(
-            f"{where} gives {name!r} the range {own!r}: give two numbers that {dtype} holds, the "
-            "smaller one first."
+            f"{where} gives {name!r} the range {own!r}: give two numbers that {dtype} can "
+            "represent, the smaller one first."
         )
 
 
 def check_tensor(tensor: Tensor, workload: str) -> None:
-    """See that memory can be had for a tensor of a workload.
+    """Check the type and shape of a workload's tensor.
 
     Raises:
-        InputError: its type is not understood, or it has no elements.
+        InputError: its type is unknown, or it has no elements.
     """
     where = f"Tensor {tensor.name!r} of workload {workload!r}"
     try:
@@ -186,9 +186,9 @@ def check_tensor(tensor: Tensor, workload: str) -> None:
         known = False
     if not known:
         raise InputError(
-            f"{where} has the type {tensor.dtype!r}: give one such as float32, float16 or int32."
+            f"{where} has type {tensor.dtype!r}: give one such as float32, float16 or int32."
         )
     if any(type(size) is not int or size < 1 for size in tensor.shape):
         raise InputError(
-            f"{where} has the shape {tensor.shape!r}: give sizes that are integers of at least 1."
+            f"{where} has shape {tensor.shape!r}: give sizes that are integers of at least 1."
         )

@@ -15,7 +15,7 @@ from pytest_gpuenergy.workloads.workload import Array, ErrorBound, Tensor, Workl
 
 _SCRATCH_BYTES = 1 << 26
 _MOST_ELEMENTS = (1 << 31) - 1
-"""Of one tensor: kernels index with 32-bit integers."""
+"""In one tensor: kernels use 32-bit indices."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Conv2dShape:
                 )
         if self.CO % self.groups or self.CI % self.groups:
             raise InputError(
-                f"conv2d needs groups to divide CO and CI, and {self.groups} does not divide "
+                f"conv2d needs groups to divide CO and CI, but {self.groups} does not divide "
                 f"{self.CO} and {self.CI}."
             )
         if self.OH < 1 or self.OW < 1:
@@ -61,13 +61,13 @@ class Conv2dShape:
         largest = max(map(prod, (self.data, self.weight, self.output)))
         if largest > _MOST_ELEMENTS:
             raise InputError(
-                "conv2d has a tensor of more elements than 32-bit indices reach: "
+                "conv2d has a tensor with more elements than 32-bit indices can address: "
                 "choose smaller sizes."
             )
 
     @property
     def window(self) -> tuple[int, int]:
-        """Height and width that a window covers: dilation (KH - 1) + 1, and KW alike."""
+        """Height and width of a dilated window: dilation (KH - 1) + 1, and likewise for KW."""
         return self.dilation * (self.KH - 1) + 1, self.dilation * (self.KW - 1) + 1
 
     @property
@@ -102,10 +102,10 @@ class Conv2dShape:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The numbers by name, in order; dilation and groups only where they are not 1.
+        """The numbers by name, in order; dilation and groups only if they are not 1.
 
-        This is how a shape is written in labels, reports and record files, which were there before
-        dilation and groups.
+        Labels, reports and record files write a shape in this form, which is older than dilation
+        and groups.
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
@@ -125,7 +125,7 @@ class Conv2d(Workload):
     """Cross-correlation of ``data`` (N,CI,H,W) with ``weight`` (CO,CI/groups,KH,KW), zero padded.
 
     The output ``output`` is (N,CO,OH,OW) with
-    OH = (H + 2 padding - dilation (KH - 1) - 1) // stride + 1, and OW alike.
+    OH = (H + 2 padding - dilation (KH - 1) - 1) // stride + 1, and likewise for OW.
     """
 
     kind: ClassVar[str] = "conv2d"
@@ -135,7 +135,7 @@ class Conv2d(Workload):
 
     @classmethod
     def of(cls, name: str, *sizes: int) -> Conv2d:
-        """From the numbers N, H, W, CO, CI, KH, KW, stride, padding and, if any, dilation, groups.
+        """From N, H, W, CO, CI, KH, KW, stride, padding and, optionally, dilation and groups.
 
         Raises:
             InputError: a number is missing or out of range.
@@ -161,12 +161,12 @@ class Conv2d(Workload):
 
     @property
     def signature(self) -> str:
-        """``conv2d_N_1_H_272_..._strides_1_padding_1``: layout and type are the same for all."""
+        """``conv2d_N_1_H_272_..._strides_1_padding_1``; layout and dtype are always the same."""
         return f"{self.kind}_{self.shape.label}"
 
     @property
     def flops(self) -> int:
-        """2 N CO OH OW CI/groups KH KW: a multiplication and an addition for each tap."""
+        """2 N CO OH OW CI/groups KH KW: one multiplication and one addition per tap."""
         return 2 * prod(self.shape.output) * self.shape.reduction_length
 
     @property

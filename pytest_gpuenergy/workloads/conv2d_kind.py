@@ -23,13 +23,13 @@ class Conv2dKind:
     networks = NETWORKS
 
     def parse(self, text: str) -> Conv2d | None:
-        """The convolution that ``text`` says; None when it has another form."""
+        """The convolution that ``text`` describes; None if it has another form."""
         if _SIZES.fullmatch(text) is None:
             return None
         return self.from_sizes("", [int(number) for number in text.split(",")])
 
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Conv2d:
-        """From nine to eleven numbers; without a name it is called after them.
+        """From nine to eleven numbers; without a name it is named after them.
 
         For example ``conv_1x56x56_64x64_3x3_s1_p1``.
         """
@@ -37,17 +37,17 @@ class Conv2dKind:
         return workload if name else Conv2d(_name_of(workload.shape), workload.shape)
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Conv2d:
-        """From `Conv2d.parameters`; what is the same for all may be missing."""
+        """From `Conv2d.parameters`; layout and dtype, which are always the same, may be missing."""
         given = dict(parameters)
         for key, only in _FIXED.items():
             if (value := given.pop(key, only)) != only:
-                raise InputError(f"conv2d has the {key} {only} only, not {value!r:.40}.")
+                raise InputError(f"conv2d only supports {key} {only}, not {value!r:.40}.")
         sizes = {field.name: field for field in fields(Conv2dShape)}
         missing = [n for n, f in sizes.items() if f.default is MISSING and n not in given]
         unknown = [n for n in given if n not in sizes]
         if missing or unknown:
-            wrong = f"lacks {missing[0]}" if missing else f"has no {unknown[0]!r:.40}"
-            raise InputError(f"conv2d takes {', '.join(sizes)}, and this {wrong}.")
+            wrong = f"lacks {missing[0]}" if missing else f"has {unknown[0]!r:.40}"
+            raise InputError(f"conv2d takes {', '.join(sizes)}, but this {wrong}.")
         return Conv2d(name, Conv2dShape(**given))  # type: ignore[arg-type]  # it checks them all
 
 

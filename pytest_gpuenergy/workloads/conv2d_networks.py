@@ -1,4 +1,4 @@
-"""The convolutions this project ships. One line here adds one."""
+"""The bundled convolutions. Add one by adding a line."""
 
 from __future__ import annotations
 
@@ -43,4 +43,4 @@ NETWORKS: dict[str, tuple[Conv2d, ...]] = {
         Conv2d.of("yolo19", 1, 17, 17, 512, 1024, 1, 1, 1, 0),
     ),
 }
-"""Convolutions of ResNet at 224x224 and of YOLO at 544x544, and the seven cases of both."""
+"""Convolutions of ResNet at 224x224 and YOLO at 544x544, and the seven cases taken from both."""

@@ -1,7 +1,7 @@
-"""The kinds of workloads that can be named on a command line and kept in files.
+"""The kinds of workloads that can be named on a command line and stored in files.
 
-What a kind is here: how its sizes are written, what makes a workload of them, and the networks that
-we ship of it. How it is computed by a tuner is that tuner's own affair (`tvm.operators`).
+Here a kind defines how its sizes are written, how to make a workload from them, and its bundled
+networks. Each tuner defines how to compute it (`tvm.operators`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class WorkloadKind(Protocol):
 
     Attributes:
         name: as in `Workload.kind`.
-        grammar: the form of what `parse` understands, for people.
-        example: something that it understands.
-        networks: workloads that we ship, by the name of their network; no two kinds share a name.
+        grammar: human-readable form of the text that `parse` accepts.
+        example: a text that `parse` accepts.
+        networks: bundled workloads, by the name of their network, which is unique across kinds.
     """
 
     @property
@@ -34,21 +34,21 @@ class WorkloadKind(Protocol):
     def networks(self) -> Mapping[str, tuple[Workload, ...]]: ...
 
     def parse(self, text: str) -> Workload | None:
-        """The workload of the sizes in ``text``, called after them; None for another form.
+        """The workload with the sizes in ``text``, named after them; None for another form.
 
         Raises:
             InputError: a size is out of range.
         """
 
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Workload:
-        """The workload of a list of sizes, as in pyproject.toml.
+        """The workload with a list of sizes, as in pyproject.toml.
 
         Raises:
             InputError: there are too few or too many, or one is out of range.
         """
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Workload:
-        """The workload of `Workload.parameters` (without ``kind``), as read from a file.
+        """The workload with `Workload.parameters` (without ``kind``), as read from a file.
 
         Raises:
             InputError: a parameter is missing, unknown or out of range.
@@ -56,7 +56,7 @@ class WorkloadKind(Protocol):
 
 
 CONV2D: WorkloadKind = Conv2dKind()
-"""What is meant where no kind is named, as in files from before there were others."""
+"""The default kind, also of files written before there were others."""
 
 KINDS: Mapping[str, WorkloadKind] = {kind.name: kind for kind in (CONV2D,)}
 """All kinds by name."""
@@ -76,29 +76,29 @@ def kind_named(name: str) -> WorkloadKind:
 
 
 def to_parameters(workload: Workload) -> dict[str, Any]:
-    """Name, kind and parameters of ``workload`` as JSON values, from which it can be made again.
+    """Name, kind and parameters of ``workload`` as JSON values, for `from_parameters`.
 
     Raises:
-        InputError: it is of a kind that only a program can make.
+        InputError: it is of a kind that cannot be stored.
     """
     if workload.kind not in KINDS:
         raise InputError(
-            f"{workload.name} is of the kind {workload.kind}, which cannot be kept in a file: "
-            f"choose a workload of the kind {' or '.join(KINDS)}."
+            f"{workload.name} is of kind {workload.kind}, which cannot be stored in a file: "
+            f"choose a workload of kind {' or '.join(KINDS)}."
         )
     return {"name": workload.name, **workload.parameters}
 
 
 def from_parameters(parameters: Mapping[str, Any]) -> Workload:
-    """The workload that `to_parameters` gave; without a ``kind`` it is a convolution.
+    """The workload from which `to_parameters` came; without a ``kind`` it is a convolution.
 
     Raises:
-        InputError: the name or the kind cannot be used, or the parameters are not of that kind.
+        InputError: the name or kind cannot be used, or the parameters do not fit the kind.
     """
     rest = dict(parameters)
     name, kind = rest.pop("name", None), rest.pop("kind", CONV2D.name)
     if type(name) is not str or not is_plain_name(name):
-        raise InputError(f"The workload's name is {name!r:.40}, which cannot be one.")
+        raise InputError(f"The workload's name {name!r:.40} cannot be used.")
     if type(kind) is not str:
-        raise InputError(f"The workload's kind is {kind!r:.40} instead of a text.")
+        raise InputError(f"The workload's kind is {kind!r:.40} instead of a string.")
     return kind_named(kind).from_parameters(name, rest)

@@ -1,4 +1,4 @@
-"""Which workloads are meant: by name, by network, by sizes, a project's own among them."""
+"""Looks up workloads by name, by network or by sizes, including a project's own."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
 NETWORKS: dict[str, tuple[Workload, ...]] = {
     name: workloads for kind in KINDS.values() for name, workloads in kind.networks.items()
 }
-"""The workloads we ship, by network."""
+"""The bundled workloads, by network."""
 
 CASES: dict[str, Workload] = {workload.name: workload for workload in NETWORKS["cases"]}
 """The seven workloads of the benches, by name."""
 
 PROJECT = "project"
-"""The network that a project's own workloads form."""
+"""The network of a project's own workloads."""
 
 _SHAPE = re.compile(r"(?:([^=:]*)=)?(?:([a-z0-9_]+):)?(.*)", re.ASCII | re.DOTALL)
 _TAKEN = frozenset({"all", "and", "or", "not"})
-"""Words of ``--case`` and of pytest's ``-k``, by which a workload could not be chosen."""
+"""Keywords of ``--case`` and pytest's ``-k``, which could not select a workload."""
 _WRITTEN = frozenset({"performance", "tuning.csv"})
-"""What ``gpuenergy tune`` writes where a workload's folder would be."""
+"""What ``gpuenergy tune`` writes beside the workloads' folders."""
 
 
 def find_workload(name: str, root: Path | None = None) -> Workload:
     """The workload called ``name``.
 
     Args:
-        name: of a shipped workload, or of one of the project's own.
-        root: the project's folder, or one inside it; None leaves a project's own out.
+        name: of a bundled workload, or of one of the project's own.
+        root: the project's folder, or one inside it; None: no project's own workloads.
 
     Raises:
-        InputError: there is none of that name, or the project's own are malformed.
+        InputError: there is no such workload, or the project's own are malformed.
     """
     return _named(name, _by_name(all_networks(root)))
 
 
 def all_networks(root: Path | None = None) -> dict[str, tuple[Workload, ...]]:
-    """All networks by name; ``project``, which may be empty, is there when ``root`` is given.
+    """All networks by name, with ``project``, which may be empty, if ``root`` is given.
 
     Raises:
         InputError: the project's own workloads are malformed.
@@ -52,7 +52,7 @@ def all_networks(root: Path | None = None) -> dict[str, tuple[Workload, ...]]:
 
 
 def network(name: str, root: Path | None = None) -> tuple[Workload, ...]:
-    """The workloads of ``cases``, ``resnet``, ``yolo``, or ``project``: those of its own.
+    """The workloads of ``cases``, ``resnet``, ``yolo``, or ``project`` (the project's own).
 
     Raises:
         InputError: there is no such network, or the project's own workloads are malformed.
@@ -61,9 +61,9 @@ def network(name: str, root: Path | None = None) -> tuple[Workload, ...]:
 
 
 def networks_named(text: str, root: Path | None = None) -> list[str]:
-    """The networks with a workload that ``text`` names, such as the expression of pytest's ``-k``.
+    """The networks with a workload that ``text``, such as pytest's ``-k`` expression, names.
 
-    A word that begins like a workload's name names it, and so does one that goes on after it.
+    A word names a workload if either one starts with the other.
 
     Raises:
         InputError: the project's own workloads are malformed.
@@ -83,12 +83,12 @@ def choose_workloads(
     shapes: Sequence[str] = (),
     root: Path | None = None,
 ) -> tuple[Workload, ...]:
-    """The workloads that a command line names, each once, in that order.
+    """The workloads that a command line names, each once, in the order of the arguments.
 
     Args:
-        cases: names, or lists of them with commas; ``all`` is the network ``cases``.
-        networks: names of networks, or lists of them with commas.
-        shapes: what `parse_shape` understands.
+        cases: names, or comma-separated lists of them; ``all`` is the network ``cases``.
+        networks: names of networks, or comma-separated lists of them.
+        shapes: see `parse_shape`.
         root: see `find_workload`.
 
     Raises:
@@ -108,7 +108,7 @@ def choose_workloads(
         other = {**by_name, **chosen}.get(workload.name, workload)
         if other != workload:
             raise InputError(
-                f"--shape {text!r} gives the name of another workload, {other.name}, to other "
+                f"--shape {text!r} has the name of another workload, {other.name}, but other "
                 "sizes: choose another name."
             )
         chosen[workload.name] = workload
@@ -121,17 +121,17 @@ def choose_workloads(
 
 
 def parse_shape(text: str) -> Workload:
-    """The workload that ``[NAME=][KIND:]SIZES`` says.
+    """The workload that ``[NAME=][KIND:]SIZES`` describes.
 
     Without a kind it is a convolution, whose sizes are
-    ``N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]``. Without a name it is called after its
+    ``N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]``. Without a name it is named after its
     sizes: ``conv_1x56x56_64x64_3x3_s1_p1``.
 
     Raises:
         InputError: the text has another form, a size is out of range, or the name cannot be used.
     """
     match = _SHAPE.fullmatch(re.sub(r"\s*([,=:])\s*", r"\1", text.strip()))
-    assert match is not None  # it takes anything
+    assert match is not None  # it matches anything
     name, named_kind, sizes = match.groups()
     try:
         kind = CONV2D if named_kind is None else kind_named(named_kind)
@@ -151,17 +151,17 @@ def parse_shape(text: str) -> Workload:
 
 
 def project_workloads(root: Path) -> tuple[Workload, ...]:
-    """The workloads in ``[tool.gpuenergy.workloads]`` of the pyproject.toml around ``root``.
+    """The workloads in ``[tool.gpuenergy.workloads]`` of the pyproject.toml above ``root``.
 
     For example ``stem = [1, 224, 224, 64, 3, 7, 7, 2, 3]``: N, H, W, CO, CI, KH, KW, stride,
-    padding and, where they are not 1, dilation and groups. A table names its kind:
+    padding and, if they are not 1, dilation and groups. A table names its kind:
     ``stem = {kind = "conv2d", N = 1, ...}``.
 
     Raises:
         InputError: the file or an entry is malformed, or a name is taken or cannot be used.
     """
     path, table = project_table(root, "workloads", "lists of sizes")
-    # pytest's -k and some file systems do not tell upper from lower case.
+    # pytest's -k and some file systems are case-insensitive.
     names = {name.casefold(): name for name in _by_name(NETWORKS)}
     workloads = []
     for name, entry in table.items():
@@ -181,7 +181,7 @@ def project_workloads(root: Path) -> tuple[Workload, ...]:
 def distinct_shapes(workloads: Iterable[Workload]) -> dict[Workload, tuple[Workload, ...]]:
     """The first workload of each kind and shape, in order, with the others that compute the same.
 
-    What is tuned or recorded for the first one serves the others.
+    Kernels tuned or recorded for the first one also serve the others.
     """
     groups: dict[str, dict[Workload, None]] = {}
     for workload in workloads:
@@ -231,11 +231,11 @@ def _words(lists: Sequence[str]) -> list[str]:
 
 
 def _name_problem(name: str) -> str:
-    """Why a workload of one's own cannot have that name; empty when it can."""
+    """Why a user's workload cannot have that name; empty if it can."""
     if not is_plain_name(name):
-        return f"{name!r} is no name for a workload: use letters, digits, '_', '-' and '.'"
+        return f"{name!r} cannot name a workload: use letters, digits, '_', '-' and '.'"
     if name.casefold() in _TAKEN:
-        return f"{name!r} is a word of the command line and no name for a workload: use another"
+        return f"{name!r} is a command-line keyword and cannot name a workload: use another name"
     if name.casefold() in _WRITTEN:
-        return f"{name!r} is what gpuenergy tune writes beside the workloads: use another name"
+        return f"{name!r} is a name that gpuenergy tune uses beside the workloads: use another name"
     return ""

@@ -1,4 +1,4 @@
-"""The `Workload` base class: what every computation under test can tell of itself."""
+"""The `Workload` base class: what is known about every computation under test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a workload's name can be part of file names and of ids of items."""
+    """Whether a workload's name can be part of file names and item ids."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -53,7 +53,7 @@ class Scalar:
     """One kernel argument passed by value.
 
     Raises:
-        InputError: the type is not understood, or does not hold the value.
+        InputError: the type is unknown, or cannot represent the value.
     """
 
     name: str
@@ -67,8 +67,7 @@ class Scalar:
             dtype = np.dtype(object)
         if dtype.kind not in "fiub":
             raise InputError(
-                f"Scalar {self.name!r} has the type {self.dtype!r}: give one such as float32 or "
-                "int32."
+                f"Scalar {self.name!r} has type {self.dtype!r}: give one such as float32 or int32."
             )
         if dtype.kind == "f":
             good = isinstance(self.value, Real)
@@ -77,14 +76,14 @@ class Scalar:
             good = isinstance(self.value, Integral) and low <= self.value <= high
         if not good:
             raise InputError(
-                f"Scalar {self.name!r} has the value {self.value!r}: give a number that {dtype} "
-                "holds."
+                f"Scalar {self.name!r} has value {self.value!r}: give a number that {dtype} can "
+                "represent."
             )
 
 
 @dataclass(frozen=True)
 class ErrorBound:
-    """The largest errors a correct kernel may show against the float64 reference.
+    """The largest errors a correct kernel may have relative to the float64 reference.
 
     ``max_relative`` bounds max|out - ref| / max|ref|, ``normwise`` bounds ||out - ref|| / ||ref||.
     """
@@ -96,13 +95,13 @@ class ErrorBound:
     def for_reduction(cls, length: int, dtype: str = "float32") -> ErrorBound:
         """Bound for sums of ``length`` products of standard normal values, in any order.
 
-        Partial sums of zero-mean products walk at random: after k terms they are near sqrt(k),
-        their rounding errors near u sqrt(k) (u = unit roundoff), and the sum of n terms is off by
-        about u n / sqrt(6), which is u sqrt(n) / sqrt(6) of a typical output, sqrt(n) (compare
-        Higham and Mary, "Sharper Probabilistic Backward Error Analysis for Basic Linear Algebra
-        Kernels with Random Data", SIAM J. Sci. Comput. 42(5), 2020). The bound is 8 u sqrt(n) for
-        the worst element and 4 u sqrt(n) for the norm, and 2 u more for the product and the
-        result. A dropped term changes its output by about 1 / sqrt(n), far more.
+        Partial sums of zero-mean products are random walks: after k terms they are about sqrt(k)
+        and each rounding error about u sqrt(k) (u = unit roundoff), so the sum of n terms is off by
+        about u n / sqrt(6). Relative to a typical output, sqrt(n), that is u sqrt(n) / sqrt(6)
+        (compare Higham and Mary, "Sharper Probabilistic Backward Error Analysis for Basic Linear
+        Algebra Kernels with Random Data", SIAM J. Sci. Comput. 42(5), 2020). The bound is 8 u
+        sqrt(n) for the worst element and 4 u sqrt(n) for the norm, plus 2 u for the product and the
+        result. A missing term changes its output by about 1 / sqrt(n), which is far more.
         """
         unit_roundoff = float(np.finfo(np.dtype(dtype)).eps) / 2
         growth = math.sqrt(max(length, 1))
@@ -114,15 +113,15 @@ class ErrorBound:
 
 @dataclass(frozen=True)
 class IoContract:
-    """What a workload says of its arguments and its amount of work, as data without functions.
+    """A workload's arguments and amount of work, as plain data.
 
     Attributes:
         name: of the workload.
         tensors: inputs, then outputs.
         scalars: arguments passed by value.
-        flops: floating-point operations of one run; 0 when not known.
-        bytes_moved: least traffic of one run, in bytes; 0 when not known.
-        bounds: the largest errors of each output, by its name.
+        flops: floating-point operations of one run; 0 if unknown.
+        bytes_moved: least memory traffic of one run, in bytes; 0 if unknown.
+        bounds: the largest errors allowed for each output, by name.
     """
 
     name: str
@@ -134,10 +133,10 @@ class IoContract:
 
 
 class Workload(ABC):
-    """What is computed. Knows nothing of kernels, devices or pytest.
+    """What is computed, independent of kernels, devices and pytest.
 
     Attributes:
-        name: what it is called; workloads that differ in nothing else compute the same.
+        name: its name; workloads that differ only in name compute the same.
         kind: the name of its kind, such as ``conv2d``; see `workloads.registry`.
     """
 
@@ -157,16 +156,16 @@ class Workload(ABC):
     @property
     @abstractmethod
     def parameters(self) -> Mapping[str, int | str]:
-        """Its ``kind``, and what distinguishes it from others of that kind."""
+        """Its ``kind`` and everything that distinguishes it from others of that kind."""
 
     @property
     def signature(self) -> str:
-        """Kind and parameters as part of a file name: equal for workloads that compute the same."""
+        """Kind and parameters for use in file names: equal for workloads that compute the same."""
         rest = (f"{name}_{value}" for name, value in self.parameters.items() if name != "kind")
         return "_".join([self.kind, *rest])
 
     def called(self, name: str) -> Self:
-        """The same under another name."""
+        """The same workload under another name."""
         me: Any = self
         renamed: Self = replace(me, name=name)
         return renamed
@@ -179,15 +178,15 @@ class Workload(ABC):
     @property
     @abstractmethod
     def error_bound(self) -> ErrorBound:
-        """The largest errors a correct kernel may show."""
+        """The largest errors a correct kernel may have."""
 
     def bound_of(self, _tensor: Tensor) -> ErrorBound:
-        """The largest errors of one output; those of all, unless a workload tells them apart."""
+        """The largest errors allowed for one output; by default the same for all outputs."""
         return self.error_bound
 
     @property
     def ranges(self) -> Mapping[str, tuple[float, float]]:
-        """From where up to where inputs are uniform that are not drawn as usual, by name."""
+        """Ranges, by name, of inputs that are drawn uniformly instead of as usual."""
         return {}
 
     @abstractmethod
@@ -206,12 +205,12 @@ class Workload(ABC):
 
     @property
     def bytes_moved(self) -> int:
-        """Least traffic of one run: every input read once, every output written once, in bytes."""
+        """Least memory traffic of one run in bytes: each input read once, each output written."""
         return sum(t.nbytes for t in self.tensors)
 
     @property
     def io(self) -> IoContract:
-        """All of the above that is data."""
+        """The workload's arguments and amount of work, as plain data."""
         bounds = {tensor.name: self.bound_of(tensor) for tensor in self.outputs}
         return IoContract(
             self.name, self.tensors, self.scalars, self.flops, self.bytes_moved, bounds
@@ -220,8 +219,8 @@ class Workload(ABC):
     def make_inputs(self, seed: int) -> dict[str, Array]:
         """Inputs drawn from ``seed``, by tensor name; the same on every machine.
 
-        Floating-point tensors are standard normal, integers uniform from 0 to 127 and booleans
-        either, but for those that have a range of their own.
+        Floating-point tensors are standard normal, integers uniform from 0 to 127, and booleans
+        equally likely true or false, except for tensors in `ranges`.
         """
         streams = np.random.SeedSequence(seed).spawn(len(self.inputs))
         return {
@@ -231,9 +230,9 @@ class Workload(ABC):
 
     @property
     def digest(self) -> str | None:
-        """Hash of the kind, the parameters and the tensors, not of the name.
+        """Hash of the kind, parameters and tensors, but not the name.
 
-        None when a workload cannot be told by those: nothing about it is then remembered.
+        None if these do not identify the computation; nothing is then cached for the workload.
         """
         content = [
             type(self).__name__,
@@ -254,15 +253,15 @@ def _draw(generator: np.random.Generator, tensor: Tensor, own: tuple[float, floa
 
 
 def whole_flops(flops: object, whose: str) -> int:
-    """A number of operations as an int, also of NumPy's types and of ``2e6``.
+    """A number of operations as an int, from any real type: NumPy's and ``2e6`` are accepted.
 
     Raises:
-        InputError: it is no whole number from 0 up, or one that nothing can do.
+        InputError: it is not a whole number, or negative or absurdly large.
     """
     number: Any = flops if isinstance(flops, Real) and not isinstance(flops, bool) else math.nan
     if 0 <= number < _MOST_FLOPS and number == int(number):
         return int(number)
     shown = f"{number:.3g}" if isinstance(flops, float) else type(flops).__name__
     raise InputError(
-        f"{whose} cannot have that as flops ({shown}): give how many operations one run takes."
+        f"{whose} cannot have these flops ({shown}): give the number of operations of one run."
     )

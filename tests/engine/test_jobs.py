@@ -88,7 +88,7 @@ def changed(**values: Any) -> Callable[[dict[str, Any]], object]:
         (changed(cache="lukewarm"), "cache is 'lukewarm'"),
         (changed(timeout_s=-1), "timeout_s"),
         (lambda job: job.pop("io"), "io"),
-        (lambda job: job["io"]["tensors"][0].update(dtype="O"), "has the type 'O'"),
+        (lambda job: job["io"]["tensors"][0].update(dtype="O"), "has type 'O'"),
         (lambda job: job["io"]["tensors"][0].update(shape=[0]), "shape"),
         (lambda job: job["io"]["tensors"][0].update(name="y"), "share a name"),
         (lambda job: job["io"].update(bounds={}), "its outputs and bounds"),

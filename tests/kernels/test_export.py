@@ -121,7 +121,7 @@ def test_a_workspace_is_allocated_and_passed() -> None:
 
 
 def test_an_unknown_argument_is_refused() -> None:
-    with pytest.raises(InputError, match="takes 'bias', which is no tensor of tiny"):
+    with pytest.raises(InputError, match="takes 'bias', which is not a tensor of tiny"):
         launch_header(with_launch(arguments=("data", "bias")))
 
 
@@ -129,7 +129,7 @@ def test_a_workload_without_a_reference_is_refused(tmp_path: Path) -> None:
     output = Tensor("output", (4,), "float32", "output")
     contract = Contract("mine", (output,), lambda _: {"output": np.zeros(4)})
     item = replace(with_launch(arguments=("output",)), workload=contract)
-    with pytest.raises(InputError, match="mine is of the kind contract, of which the exported"):
+    with pytest.raises(InputError, match="mine is of kind contract, for which the exported"):
         export_kernels([item], tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -137,7 +137,7 @@ def test_a_workload_without_a_reference_is_refused(tmp_path: Path) -> None:
 def test_a_workspace_of_an_unknown_type_is_refused() -> None:
     space = Tensor("pack", (8,), "float16", "workspace")
     item = replace(ITEM, kernel=replace(ITEM.kernel, workspaces=(space,)))
-    with pytest.raises(InputError, match="the workspace pack of float16"):
+    with pytest.raises(InputError, match="the workspace pack of type float16"):
         launch_header(item)
 
 

@@ -58,11 +58,11 @@ def test_a_digest_is_of_what_is_executed() -> None:
     ("make", "words"),
     [
         (lambda: replace(TRITON, source=" "), "needs source text"),
-        (lambda: replace(TRITON, function="a.b"), "'a.b' is no name"),
+        (lambda: replace(TRITON, function="a.b"), "function name 'a.b'"),
         (lambda: replace(TRITON, grid=(0, 1, 1)), "three positive integers"),
         (lambda: replace(TRITON, num_warps=3), "power of two up to 32, not 3"),
         (lambda: replace(TRITON, num_stages=0), "positive integer, not 0"),
-        (lambda: replace(TRITON, constants={"F": print}), "a number or a text"),
+        (lambda: replace(TRITON, constants={"F": print}), "a number or string"),
         (lambda: replace(CALL, entry="os.system"), "no library entry 'os.system'"),
         (lambda: replace(CALL, tensors={"input": "a"}), "takes the tensors input, other, out"),
         (lambda: replace(CALL, options={"allow_tf32": 1}), "does not take allow_tf32=1"),
@@ -78,7 +78,7 @@ def test_a_kernel_that_makes_no_sense_is_refused(make: Callable[[], object], wor
     ("kernel", "changes", "words"),
     [
         (TRITON, {"kind": "opencl"}, "kind is 'opencl'"),
-        (TRITON, {"num_stages": 5}, "not that of its sha256"),
+        (TRITON, {"num_stages": 5}, "does not match its sha256"),
         (TRITON, {"grid": [1]}, "grid"),
         (CALL, {"entry": "os.system"}, "no library entry"),
         (CALL, {"tensors": 1}, "tensors is an integer"),
@@ -96,5 +96,5 @@ def test_a_damaged_folder_is_refused(
 
 @pytest.mark.parametrize("kernel", [TRITON, CALL])
 def test_a_name_that_the_workload_does_not_have_is_a_fault(kernel: AnyKernel) -> None:
-    with pytest.raises(KernelFault, match="which is no tensor, workspace or scalar"):
+    with pytest.raises(KernelFault, match="which is not a tensor, workspace or scalar"):
         kernel.check_arguments(["x", "a", "b"], ["y"])

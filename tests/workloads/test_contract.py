@@ -159,14 +159,14 @@ def test_booleans_are_either() -> None:
     ("init", "problem"),
     [
         ({"y": (0, 1)}, r"has 'y': give names of inputs \(x, i\)"),
-        ({"x": (1.0, 1.0)}, "give two numbers that float32 holds, the smaller one first"),
+        ({"x": (1.0, 1.0)}, "give two numbers that float32 can represent, the smaller one first"),
         ({"x": (0.0, float("inf"))}, "the range"),
         ({"x": (0.0, float("nan"))}, "the range"),
         ({"x": 1.0}, "the range"),
         ({"x": ("a", "b")}, "the range"),
-        ({"i": (0, 300)}, "numbers that uint8 holds"),
-        ({"i": (-1, 3)}, "numbers that uint8 holds"),
-        ({"i": (0.5, 3)}, "numbers that uint8 holds"),
+        ({"i": (0, 300)}, "numbers that uint8 can represent"),
+        ({"i": (-1, 3)}, "numbers that uint8 can represent"),
+        ({"i": (0.5, 3)}, "numbers that uint8 can represent"),
     ],
 )
 def test_a_range_that_cannot_be_drawn_is_refused(init: Any, problem: str) -> None:
@@ -189,12 +189,12 @@ def test_a_reference_that_returns_no_mapping_is_refused() -> None:
 @pytest.mark.parametrize(
     ("dtype", "value", "problem"),
     [
-        ("int33", 3, "has the type 'int33': give one such as float32"),
-        ("object", 3, "has the type"),
-        ("int32", 2**31, "has the value 2147483648: give a number that int32 holds"),
-        ("uint8", -1, "give a number that uint8 holds"),
-        ("int32", 1.5, "give a number that int32 holds"),
-        ("float32", "abc", "has the value 'abc': give a number that float32 holds"),
+        ("int33", 3, "has type 'int33': give one such as float32"),
+        ("object", 3, "has type"),
+        ("int32", 2**31, "has value 2147483648: give a number that int32 can represent"),
+        ("uint8", -1, "give a number that uint8 can represent"),
+        ("int32", 1.5, "give a number that int32 can represent"),
+        ("float32", "abc", "has value 'abc': give a number that float32 can represent"),
     ],
 )
 def test_a_scalar_that_no_kernel_can_be_given_is_refused(
@@ -221,7 +221,9 @@ def test_operations_are_counted_in_whole_numbers(flops: Any) -> None:
     "flops", [-1, 0.5, math.nan, math.inf, 10**400, "2e6", None, True, 2j, np.float64("nan")]
 )
 def test_other_numbers_of_operations_are_refused(flops: Any) -> None:
-    with pytest.raises(InputError, match=r"as flops .*: give how many operations one run takes"):
+    with pytest.raises(
+        InputError, match=r"these flops .*: give the number of operations of one run"
+    ):
         contract(flops=flops)
 
 

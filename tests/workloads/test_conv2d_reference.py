@@ -140,7 +140,7 @@ def test_groups_that_do_not_divide_the_channels_are_refused(co: int, ci: int) ->
 
 
 def test_a_tensor_too_large_for_32_bit_indices_is_refused() -> None:
-    with pytest.raises(InputError, match="more elements than 32-bit indices reach"):
+    with pytest.raises(InputError, match="more elements than 32-bit indices can address"):
         Conv2d.of("x", 2, 32768, 32768, 1, 1, 1, 1, 1, 0)
 
 

@@ -95,15 +95,15 @@ def test_a_shape_of_an_unknown_kind_is_told() -> None:
     ("change", "message"),
     [
         ({"kind": "fft"}, "no kind of workload 'fft'"),
-        ({"kind": 1}, "kind is 1 instead of a text"),
-        ({"name": "../x"}, "name is '../x', which cannot be one"),
-        ({"name": None}, "name is None"),
+        ({"kind": 1}, "kind is 1 instead of a string"),
+        ({"name": "../x"}, "name '../x' cannot be used"),
+        ({"name": None}, "name None cannot be used"),
         ({"H": "8"}, "H to be an integer of at least 1, not '8'"),
         ({"H": True}, "H to be an integer"),
         ({"H": -1}, "H to be an integer of at least 1"),
-        ({"depth": 8}, "has no 'depth'"),
-        ({"layout": "NHWC"}, "has the layout NCHW only, not 'NHWC'"),
-        ({"dtype": "float16"}, "has the dtype float32 only"),
+        ({"depth": 8}, "has 'depth'"),
+        ({"layout": "NHWC"}, "only supports layout NCHW, not 'NHWC'"),
+        ({"dtype": "float16"}, "only supports dtype float32"),
     ],
 )
 def test_parameters_that_cannot_be_are_told(change: dict[str, Any], message: str) -> None:
@@ -114,14 +114,14 @@ def test_parameters_that_cannot_be_are_told(change: dict[str, Any], message: str
 
 
 def test_a_missing_parameter_is_told() -> None:
-    with pytest.raises(InputError, match="and this lacks KW"):
+    with pytest.raises(InputError, match="but this lacks KW"):
         from_parameters({"name": "mine", **{k: v for k, v in PLAIN.items() if k != "KW"}})
 
 
 def test_what_only_a_program_can_make_is_not_kept() -> None:
     output = Tensor("y", (4,), "float32", "output")
     contract = Contract("mine", (output,), lambda _: {"y": np.zeros(4)})
-    with pytest.raises(InputError, match="mine is of the kind contract, which cannot be kept"):
+    with pytest.raises(InputError, match="mine is of kind contract, which cannot be stored"):
         to_parameters(contract)
 
 
