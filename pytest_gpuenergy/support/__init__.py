@@ -1,1 +1,1 @@
-"""What every package may use: errors, files, processes, signals. Knows nothing of GPUs."""
+"""What every package may use: errors, files, processes, signals. Independent of GPUs."""

@@ -1,4 +1,4 @@
-"""Commands that end when this process does, whichever way that is."""
+"""Commands that end when this process does, however it ends."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 from pytest_gpuenergy.support.signals import uninterrupted
 
 PATIENCE_S = 20.0
-"""What a command may take to put everything back once it has been told to end."""
+"""How long a command may take to restore everything once it has received SIGTERM."""
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def run_child(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run ``command`` in ``folder`` and return its exit code and its output, errors among it.
+    """Run ``command`` in ``folder`` and return its exit code and its combined output.
 
-    An interrupt of this process ends the command too: with SIGTERM, and after `PATIENCE_S` with
-    SIGKILL for all its group. When this process is killed, the kernel sends the SIGTERM.
+    An interrupt of this process also ends the command: with SIGTERM and, after `PATIENCE_S`, with
+    SIGKILL to its process group. If this process is killed, the kernel sends the SIGTERM.
 
     Raises:
         OSError: the command cannot be started.
@@ -42,7 +42,7 @@ def run_child(command: Sequence[str], folder: Path) -> subprocess.CompletedProce
         stderr=subprocess.STDOUT,
         encoding="utf-8",
         errors="replace",
-        start_new_session=True,  # a Ctrl-C in the terminal is ours to pass on
+        start_new_session=True,  # so that we decide whether to pass on a Ctrl-C
         preexec_fn=die_with_parent,
     )
     try:

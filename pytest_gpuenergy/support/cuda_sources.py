@@ -8,7 +8,7 @@ from pytest_gpuenergy.support.errors import DeviceError
 
 
 def cuda_dir() -> Path:
-    """``<checkout>/cuda`` in a checkout, else ``pytest_gpuenergy/_cuda``, where the wheel puts it.
+    """``<checkout>/cuda`` in a checkout; ``pytest_gpuenergy/_cuda`` in an installed wheel.
 
     Raises:
         DeviceError: neither exists.
@@ -17,6 +17,4 @@ def cuda_dir() -> Path:
     for folder in (package.parent / "cuda", package / "_cuda"):
         if (folder / "host" / "kernel.h").is_file():
             return folder
-    raise DeviceError(
-        f"The CUDA sources are missing beside {package}: install pytest-gpuenergy again."
-    )
+    raise DeviceError(f"The CUDA sources beside {package} are missing: reinstall pytest-gpuenergy.")

@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each message is one sentence: what is wrong and what to do."""
+"""The errors a user may see. Each message is one sentence: what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Literal
 from pytest_gpuenergy.support.terminal import printable_text
 
 Outcome = Literal["correct", "correctness", "compile", "runtime", "timeout", "constraints"]
-"""How a kernel fared, in the T4 vocabulary of auto-tuning results."""
+"""The outcome of running a kernel, in the T4 vocabulary for auto-tuning results."""
 
 
 class GpuEnergyError(Exception):
-    """Base of every error this package raises on purpose.
+    """Base of every error this package raises deliberately.
 
-    Its message can be shown anywhere, whatever name from a file is in it.
+    Its message is safe to show in a terminal, even if it quotes names from untrusted files.
     """
 
     def __str__(self) -> str:
@@ -21,15 +21,15 @@ class GpuEnergyError(Exception):
 
 
 class InputError(GpuEnergyError):
-    """What the user gave (option, file, record, workload) cannot be used. Exit code 2."""
+    """The user's input (option, file, record, workload) cannot be used. Exit code 2."""
 
 
 class DeviceError(GpuEnergyError):
-    """The device, its driver or its NVML library does not do what is needed."""
+    """The device, its driver or its NVML library fails or lacks a needed feature."""
 
 
 class SetpointError(DeviceError):
-    """A card could not be set as asked; the item is skipped, or fails under --strict-powercap."""
+    """A setpoint cannot be applied; the item is skipped, or fails under --strict-powercap."""
 
 
 class WritesDeniedError(SetpointError):
@@ -37,7 +37,7 @@ class WritesDeniedError(SetpointError):
 
 
 class OutputError(GpuEnergyError):
-    """What a search has found cannot be written, such as on a full disk; it can go on later."""
+    """A search's results cannot be written, for example to a full disk; it can be resumed."""
 
 
 class ReportError(GpuEnergyError):
@@ -45,7 +45,7 @@ class ReportError(GpuEnergyError):
 
 
 class ReportInputError(ReportError, InputError):
-    """A report that was given cannot be read, or cannot be merged with another. Exit code 2."""
+    """A report named by the user cannot be read, or not merged with another. Exit code 2."""
 
 
 class ResultError(GpuEnergyError):
@@ -56,7 +56,7 @@ class KernelFault(GpuEnergyError):  # noqa: N818 -- the field's word for what a 
     """A kernel did not compile, crashed, hung or computed something wrong.
 
     Attributes:
-        outcome: the T4 word for it, never ``correct``.
+        outcome: in the T4 vocabulary; never ``correct``.
     """
 
     def __init__(self, outcome: Outcome, message: str) -> None:

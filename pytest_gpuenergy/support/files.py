@@ -1,4 +1,4 @@
-"""Files that others may tamper with: opened without surprises, locked, and written whole."""
+"""Files that others may tamper with: opened safely, locked, and written atomically."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o666, *, dir_fd: int | None = None) -> int:
-    """`os.open` of a regular file that has no other name; also an ``opener`` for `open`.
+    """`os.open` for a regular file with a single name; also an ``opener`` for `open`.
 
-    Neither a link at ``path`` nor a pipe, a device or another name of somebody's file is opened,
-    so that whoever may write in the folder cannot have anything else read, written or waited for.
-    The file is emptied (``O_TRUNC``) only once it is known to be one.
+    Symbolic links, pipes, devices and files with several hard links are refused, so that a user who
+    can write in the folder cannot make this process read, write or wait for anything else. The file
+    is truncated (``O_TRUNC``) only after these checks.
 
     Raises:
         OSError: it is something else, or cannot be opened.
@@ -30,7 +30,7 @@ def open_file(path: str | Path, flags: int, mode: int = 0o666, *, dir_fd: int | 
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a file", str(path))
         if status.st_nlink > 1:
-            raise OSError(errno.EMLINK, "the file has another name, by a hard link", str(path))
+            raise OSError(errno.EMLINK, "the file has another name (a hard link)", str(path))
         if flags & os.O_TRUNC:
             os.ftruncate(descriptor, 0)
         os.set_blocking(descriptor, True)
@@ -44,7 +44,7 @@ def lock(descriptor: int, *, wait: bool = True) -> bool:
     """Lock an open file or folder against other processes, until `unlock` or its last close.
 
     Returns:
-        Whether it is locked now; always with ``wait``.
+        Whether it is locked now; always true with ``wait``.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -59,14 +59,15 @@ def unlock(descriptor: int) -> None:
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = False) -> None:
-    """Write ``path`` whole or not at all, text as UTF-8; a link there is replaced, not followed.
+    """Write ``path`` completely or not at all; a link there is replaced, not followed.
 
-    Half of a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark.
+    Text is written as UTF-8. Half of a surrogate pair, which JSON allows and UTF-8 does not,
+    becomes a question mark.
 
     Args:
         path: the file.
-        content: all of it.
-        durable: whether it must have reached the disk when this returns.
+        content: its whole content.
+        durable: whether the content must be on disk when this returns.
 
     Raises:
         OSError: it cannot be written.
@@ -75,18 +76,18 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
     try:
         _write_by_draft(path, data, durable=durable)
     except OSError as error:
-        error.filename, error.filename2 = str(path), None  # the draft's name says nothing
+        error.filename, error.filename2 = str(path), None  # the draft's name is meaningless
         raise
 
 
 def keep_for_later(path: Path, content: str | bytes) -> None:
-    """Write what can be made again; where that is not possible, it will be made again."""
+    """Cache ``content`` in ``path``; if that fails, it will be computed again."""
     with suppress(OSError):
         write_atomically(path, content)
 
 
 def check_folder_writable(folder: Path) -> None:
-    """Write a draft in ``folder`` as `write_atomically` does, and remove it.
+    """Check that `write_atomically` can create a draft in ``folder``; the draft is removed.
 
     Raises:
         OSError: files cannot be written there.
@@ -97,18 +98,18 @@ def check_folder_writable(folder: Path) -> None:
 
 
 def written_to(path: Path) -> Path:
-    """The file that somebody means who wants ``path`` written: links are followed.
+    """The file to write when the user names ``path``: links are followed.
 
-    Replacing a device such as ``/dev/null`` by a file would break the machine for everybody.
+    Devices are refused: replacing ``/dev/null`` with a file would break the machine for everybody.
 
     Raises:
-        OSError: it is there and no file, or its links may not be followed; see `followed`.
+        OSError: it exists but is not a file, or its links must not be followed; see `followed`.
     """
     target = followed(path)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     if target.exists() and not target.is_file():
-        raise OSError(errno.EINVAL, "it is no file but a device or the like", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return target
 
 
@@ -129,7 +130,7 @@ def _write_by_draft(path: Path, data: bytes, *, durable: bool) -> None:
 
 
 def _new_draft(folder: Path) -> tuple[Path, int]:
-    """A new file of a name that nobody can foresee, and short whatever it will be called."""
+    """A new file with an unpredictable name, which is short even if the final name is long."""
     draft = folder / f".gpuenergy-{os.urandom(8).hex()}.tmp"
     return draft, os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY, 0o666)
 

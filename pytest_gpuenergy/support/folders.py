@@ -1,8 +1,8 @@
-"""Paths on machines that several users share: whom a folder or a link on the way may belong to.
+"""Paths on machines with several users: who may own the folders and links along a path.
 
-A path is walked from the root folder, one name at a time. Where nobody but this user and root can
-change what a folder holds, what was found there stays, so a path that was walked to its end can be
-used by name.
+A path is walked from the root folder, one name at a time. If only this user and root can change the
+entries of the folders on the way, what was checked stays as it is, so a path walked to its end can
+then be used by name.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from functools import partial
 from pathlib import Path
 
 _ROOT = Path("/")
-_MOST_LINKS = 40  # as Linux has it, see path_resolution(7)
+_MOST_LINKS = 40  # the limit of Linux, see path_resolution(7)
 _Check = Callable[[Path, os.stat_result, os.stat_result], None]
-"""Called with every entry on the way, its status, and that of the folder it is in."""
+"""Called with each entry on the way, its status, and the status of its folder."""
 
 
 def own_folder(path: Path) -> Path:
-    """A folder in which other users can change nothing, made where it is missing.
+    """A folder in which other users can change nothing; created if it is missing.
 
-    It belongs to this user or root, and so does every folder and link on the way to it. None of
-    the folders can be written by everybody, except those on the way that protect their entries by
-    the sticky bit, such as ``/tmp``; or by a group that this process is not in.
+    The folder, and every folder and link on the way to it, must belong to this user or root. None
+    of the folders may be writable for everybody, or for a group that this process is not in, except
+    folders on the way whose sticky bit protects their entries, such as ``/tmp``.
 
     Returns:
         Its path without links.
 
     Raises:
-        OSError: it cannot be made, or others can change it; the message says where.
+        OSError: it cannot be created, or others can change it; the message says where.
     """
-    trusted = {0, os.geteuid(), _ROOT.stat().st_uid}  # root has no number in some containers
+    trusted = {0, os.geteuid(), _ROOT.stat().st_uid}  # in some containers root is not mapped to 0
     folder = _walked(path, partial(_belongs_to, trusted), make=True)
     status = folder.stat()
     if not stat.S_ISDIR(status.st_mode):
@@ -47,18 +47,19 @@ def own_folder(path: Path) -> Path:
 def followed(path: Path) -> Path:
     """``path`` without links, as far as it exists.
 
-    A link in a folder that everybody can write is followed only if this user or the owner of that
-    folder made it, as the kernel does under ``fs.protected_symlinks``
+    A link in a world-writable folder is followed only if it belongs to this user or to the owner of
+    that folder, as with the kernel's ``fs.protected_symlinks``
     (https://docs.kernel.org/admin-guide/sysctl/fs.html).
 
     Raises:
-        OSError: there is another link on the way, they lead in a circle, or a name is too long.
+        OSError: a link on the way belongs to somebody else, links form a loop, or a name is too
+            long.
     """
     return _walked(path, _may_be_followed, make=False)
 
 
 def others_can_write(folder: os.stat_result) -> bool:
-    """Whether its mode lets users make entries who are in no group of this process."""
+    """Whether its mode lets users outside this process's groups create entries."""
     if folder.st_mode & stat.S_IWOTH:
         return True
     groups = {0, os.getegid(), *os.getgroups()}
@@ -66,7 +67,7 @@ def others_can_write(folder: os.stat_result) -> bool:
 
 
 def keeps_entries(folder: os.stat_result) -> bool:
-    """Whether only its owner, root and the maker of an entry can remove or replace that entry."""
+    """Whether only its owner, root and the owner of an entry can remove or replace that entry."""
     return bool(folder.st_mode & stat.S_ISVTX) or not others_can_write(folder)
 
 
@@ -84,12 +85,12 @@ def _may_be_followed(entry: Path, status: os.stat_result, folder: os.stat_result
     everybodys = folder.st_mode & stat.S_IWOTH
     if stat.S_ISLNK(status.st_mode) and everybodys and status.st_uid not in makers:
         raise PermissionError(
-            errno.EPERM, f"{entry} is a link that another user has made", str(entry)
+            errno.EPERM, f"{entry} is a link that belongs to another user", str(entry)
         )
 
 
 def _walked(path: Path, check: _Check, *, make: bool) -> Path:
-    """``path`` without links; folders that are missing are made, or taken as they are named."""
+    """``path`` without links; missing folders are created if ``make``, else taken as named."""
     place, links = _ROOT, 0
     names = [*reversed(path.absolute().parts[1:])]
     while names:
@@ -120,6 +121,6 @@ def _status(entry: Path, *, make: bool) -> os.stat_result | None:
     except FileNotFoundError:
         if not make:
             return None
-    with suppress(FileExistsError):  # somebody has just made it: it is checked like any other
+    with suppress(FileExistsError):  # just created by somebody else: checked like any other
         entry.mkdir(mode=0o700)
     return entry.lstat()

@@ -1,4 +1,4 @@
-"""JSON from files that anyone may have written: bounded, complete and free of NaN, or refused."""
+"""Reads JSON from untrusted files; refuses it unless bounded, complete and free of NaN."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ESCAPE = re.compile(
 
 
 class FormError(ValueError):
-    """A value is not of the expected form; the message is a clause without a full stop."""
+    """A value does not have the expected form; the message is a clause without a period."""
 
 
 class NotJsonError(FormError):
@@ -36,7 +36,7 @@ class NotJsonError(FormError):
 
 
 def read_bytes(path: Path, what: str, largest_bytes: int) -> bytes:
-    """The content of the regular file ``path``, which is called ``what`` in messages.
+    """The content of the regular file ``path``; messages call it ``what``.
 
     Raises:
         InputError: it cannot be read, is not a regular file, or is larger than ``largest_bytes``.
@@ -51,18 +51,18 @@ def read_bytes(path: Path, what: str, largest_bytes: int) -> bytes:
         raise InputError(f"The {what} {str(path)!r} cannot be read: {reason}.") from None
     if len(content) > largest_bytes:
         raise InputError(
-            f"The {what} {path} is larger than {largest_bytes >> 20} MiB, which no {what} is: "
+            f"The {what} {path} is larger than {largest_bytes >> 20} MiB, too large for a {what}: "
             "name another file."
         )
     return content
 
 
 def read_unpacked(path: Path, what: str, largest_bytes: int) -> bytes:
-    """As `read_bytes`, decompressed when the name ends in ``.gz`` or ``.xz``.
+    """As `read_bytes`, but decompressed if the name ends in ``.gz`` or ``.xz``.
 
     Raises:
         InputError: as for `read_bytes`, or it cannot be decompressed, or is larger than
-            ``largest_bytes`` once it is.
+            ``largest_bytes`` once decompressed.
     """
     content = read_bytes(path, what, largest_bytes)
     if path.suffix not in (".gz", ".xz"):
@@ -73,7 +73,7 @@ def read_unpacked(path: Path, what: str, largest_bytes: int) -> bytes:
             plain: bytes = stream.read(largest_bytes + 1)
     except (OSError, EOFError, zlib.error, lzma.LZMAError):
         raise InputError(
-            f"The {what} {path} cannot be decompressed: fetch or write it again."
+            f"The {what} {path} cannot be decompressed: download or write it again."
         ) from None
     if len(plain) > largest_bytes:
         raise InputError(
@@ -84,9 +84,10 @@ def read_unpacked(path: Path, what: str, largest_bytes: int) -> bytes:
 
 
 def decode(content: bytes | str, kind: type[_T], what: str = "it") -> _T:
-    """The value of type ``kind`` that a JSON text holds. Fields that it does not know are left out.
+    """Decode a JSON text to a value of type ``kind``. Unknown fields are ignored.
 
-    Half of a surrogate pair, which JSON can hold and no text should, is read as a question mark.
+    Half of a surrogate pair, which JSON allows although it is not valid text, is read as a question
+    mark.
 
     Args:
         content: the text.
@@ -94,8 +95,8 @@ def decode(content: bytes | str, kind: type[_T], what: str = "it") -> _T:
         what: the name of the whole value in messages.
 
     Raises:
-        NotJsonError: it is not one complete JSON value, or nested too deeply.
-        FormError: it is not of the type; the message names the place:
+        NotJsonError: it is not one complete JSON value, or is nested too deeply.
+        FormError: it does not fit the type; the message names the place:
             ``measurements[3].trials[0].seconds is a string instead of a number``.
     """
     try:
@@ -112,7 +113,7 @@ def _decoded(text: str, kind: type[_T], what: str) -> _T:
         try:
             return msgspec.json.decode(text, type=kind)
         except msgspec.ValidationError as error:
-            msgspec.json.decode(text, type=msgspec.Raw)  # what is cut short has no form to judge
+            msgspec.json.decode(text, type=msgspec.Raw)  # truncated text is reported as such
             raise FormError(explain(str(error), what)) from None
     except msgspec.DecodeError as error:
         whole = _ESCAPE.sub(lambda found: "?" if found["half"] else found[0], text)
@@ -134,14 +135,14 @@ def schema_version(content: bytes | str, what: str = "it") -> object:
     """The ``schema_version`` of a JSON object, whatever else is in it; None without one.
 
     Raises:
-        NotJsonError: it is not one complete JSON value, or nested too deeply.
-        FormError: it is no object.
+        NotJsonError: it is not one complete JSON value, or is nested too deeply.
+        FormError: it is not an object.
     """
     return decode(content, _Versioned, what).schema_version
 
 
 def convert(value: object, kind: type[_T], what: str = "it") -> _T:
-    """The value of type ``kind`` that dictionaries, lists, strings and numbers describe.
+    """Convert dictionaries, lists, strings and numbers to a value of type ``kind``.
 
     Raises:
         FormError: as `decode`.
@@ -178,10 +179,10 @@ def parse(content: str | bytes) -> Any:
 
 
 def member(value: dict[str, Any], key: str, kind: type[_T]) -> _T:
-    """The member ``key`` of ``value``, of exactly the type ``kind``.
+    """The member ``key`` of ``value``, whose type must be exactly ``kind``.
 
     Raises:
-        FormError: there is none, or it is of another type.
+        FormError: it is missing, or has another type.
     """
     if key not in value:
         raise FormError(f"{key!r} is missing")
@@ -189,13 +190,13 @@ def member(value: dict[str, Any], key: str, kind: type[_T]) -> _T:
 
 
 def typed(value: object, kind: type[_T], what: str) -> _T:
-    """``value`` if its type is exactly ``kind`` (a bool is no int).
+    """``value`` if its type is exactly ``kind`` (a bool is not an int).
 
     Raises:
-        FormError: it is of another type.
+        FormError: it has another type.
     """
     if type(value) is not kind:
-        name = {dict: "an object", list: "a list", str: "a text", int: "an integer"}
+        name = {dict: "an object", list: "a list", str: "a string", int: "an integer"}
         raise FormError(f"{what} is {shown(value)} instead of {name.get(kind, kind.__name__)}")
     return value
 
@@ -204,7 +205,7 @@ def positive(value: object, what: str) -> float:
     """``value`` as a finite number above zero.
 
     Raises:
-        FormError: it is none.
+        FormError: it is not one.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise FormError(f"{what} is {shown(value)} instead of a number")
@@ -224,11 +225,11 @@ def shown(value: object) -> str:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise FormError(f"it holds {constant}, which is no number")
+    raise FormError(f"it contains {constant}, which is not a number")
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise FormError(f"it holds {shown(text)}, which is too large")
+        raise FormError(f"it contains {shown(text)}, which is too large")
     return number

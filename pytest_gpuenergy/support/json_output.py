@@ -1,4 +1,4 @@
-"""Writing JSON: whole, without NaN, and in ASCII, so that any text can be written."""
+"""Writes JSON: without NaN, and in ASCII, so that any text can be written."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 
 
 def plain(value: object) -> Any:
-    """Dictionaries, lists, strings, numbers and None from records that hold these.
+    """Convert records to dictionaries, lists, strings, numbers and None.
 
-    Numbers that NumPy derives from Python's own become Python's own.
+    Subclasses of Python's numbers and strings, such as NumPy's, become Python's own.
 
     Raises:
         TypeError: it holds something else.
     """
-    # Bytes stay what they are, and are refused when they are written.
+    # Bytes are left as they are, and refused when they are written.
     return msgspec.to_builtins(value, enc_hook=_own, builtin_types=(bytes, bytearray))
 
 
@@ -24,17 +24,18 @@ def encode(value: object) -> bytes:
     """``value`` as one line of JSON, without a newline.
 
     Raises:
-        TypeError: it holds something that JSON has no place for.
+        TypeError: it holds something that JSON cannot represent.
         ValueError: it holds NaN or an infinity.
     """
     return json.dumps(plain(value), allow_nan=False).encode()
 
 
 def dump(document: object) -> str:
-    """JSON for people too: indented.
+    """Human-readable JSON, indented.
 
     Raises:
-        TypeError, ValueError: as `encode`.
+        TypeError: as `encode`.
+        ValueError: as `encode`.
     """
     return msgspec.json.format(encode(document), indent=1).decode() + "\n"
 
@@ -43,4 +44,4 @@ def _own(value: object) -> float | str:
     for kind in (float, str):
         if isinstance(value, kind):
             return kind(value)
-    raise TypeError(f"a value of type {type(value).__name__} has no place in JSON")
+    raise TypeError(f"JSON cannot represent a value of type {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""What is wrong with a JSON document, in the words of people who write one."""
+"""Explains what is wrong with a JSON document, in terms its author understands."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _LONGEST = 60
 
 
 def explain(message: str, what: str = "it") -> str:
-    """A message of msgspec's about a value that does not fit, as a clause that begins with a place.
+    """Turn msgspec's message about a value that does not fit into a clause that names its place.
 
     Args:
-        message: such as ``Expected `float`, got `str` - at `$.trials[0].seconds```.
+        message: for example ``Expected `float`, got `str` - at `$.trials[0].seconds```.
         what: the name of the whole document.
 
     Returns:
-        Such as ``trials[0].seconds is a string instead of a number``.
+        For example ``trials[0].seconds is a string instead of a number``.
     """
     parts = _PLACE.fullmatch(message)
     assert parts is not None
@@ -53,14 +53,14 @@ def explain(message: str, what: str = "it") -> str:
         found = f"{_kinds(kinds['found'])} instead of" if kinds["found"] else "not"
         return f"{place} is {found} {wanted}"
     if value := _VALUE.fullmatch(problem):
-        return f"{place} is {_shortened(value['value'])}, which it cannot be"
+        return f"{place} is {_shortened(value['value'])}, which is not allowed"
     if problem.endswith("out of range"):
         return f"{place} is a number that is too large"
     return f"{place} is wrong: {_shortened(problem)}"
 
 
 def _place(path: str) -> str:
-    """``$.a[0].b`` as ``a[0].b``, and ``$.a[...]``, some value of an object, in words."""
+    """``$.a[0].b`` as ``a[0].b``; ``$.a[...]`` (some value of an object) as ``a value of a``."""
     place = path.removeprefix("$").removeprefix(".")
     while "[...]" in place:
         whole, _, rest = place.rpartition("[...]")

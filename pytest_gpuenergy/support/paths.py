@@ -12,30 +12,30 @@ from pytest_gpuenergy.support.folders import own_folder
 
 
 def cache_dir(*parts: str) -> Path:
-    """A folder for what can be made again: compiled kernels, references, lowered records.
+    """A folder for what can be regenerated: compiled kernels, references, lowered records.
 
     Under ``$GPUENERGY_CACHE``, else ``$XDG_CACHE_HOME/pytest-gpuenergy``, else
-    ``~/.cache/pytest-gpuenergy``. It is created. What lies there is executed.
+    ``~/.cache/pytest-gpuenergy``. It is created if missing. Its contents may be executed.
 
     Raises:
-        InputError: it cannot be created, or other users can change what is in it.
+        InputError: it cannot be created, or other users can change its contents.
     """
     return _made("GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache", *parts)
 
 
 @contextmanager
 def written_to_cache(folder: Path) -> Iterator[None]:
-    """What is written here, in a folder of the cache, cannot be done without.
+    """For writes to a cache folder that are required, not optional: reports a failed one.
 
     Raises:
-        DeviceError: it cannot be written.
+        DeviceError: a file cannot be written.
     """
     try:
         yield
     except OSError as error:
         raise DeviceError(
-            f"{folder} cannot be written ({error.strerror}): make room, or set GPUENERGY_CACHE to "
-            "another folder."
+            f"{folder} cannot be written ({error.strerror}): free some space, or set "
+            "GPUENERGY_CACHE to another folder."
         ) from None
 
 
@@ -43,10 +43,10 @@ def state_dir(*parts: str) -> Path:
     """A folder for what must survive a crash: prior power limits, the emulated GPU's state.
 
     Under ``$GPUENERGY_STATE``, else ``$XDG_STATE_HOME/pytest-gpuenergy``, else
-    ``~/.local/state/pytest-gpuenergy``. It is created.
+    ``~/.local/state/pytest-gpuenergy``. It is created if missing.
 
     Raises:
-        InputError: it cannot be created, or other users can change what is in it.
+        InputError: it cannot be created, or other users can change its contents.
     """
     return _made("GPUENERGY_STATE", "XDG_STATE_HOME", ".local/state", *parts)
 
@@ -61,13 +61,13 @@ def _made(variable: str, xdg: str, home: str, *parts: str) -> Path:
             base = Path.home() / home / "pytest-gpuenergy"
         except RuntimeError:
             raise InputError(
-                f"Your home folder is not known ($HOME is not set): set {variable} to a folder "
-                "that can be written."
+                f"Your home folder is unknown ($HOME is not set): set {variable} to a writable "
+                "folder."
             ) from None
     try:
         return own_folder(base.joinpath(*parts))
     except OSError as error:
         raise InputError(
             f"The folder {base.joinpath(*parts)} cannot be used ({error.strerror}): "
-            f"set {variable} to a folder that you, and no other users, can write."
+            f"set {variable} to a folder in which only you can write."
         ) from None

@@ -1,4 +1,4 @@
-"""Which process a process number stands for: numbers are used again."""
+"""Identifies a process beyond its ID, since IDs are reused."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 def start_ticks(pid: int) -> int | None:
-    """When process ``pid`` began, in clock ticks since boot; None when none of it still runs.
+    """When process ``pid`` started, in clock ticks since boot; None if it is not running.
 
-    Fields 3 (state; a zombie does not run) and 22 (start time) of ``/proc/PID/stat``, counted
-    behind the command's name, which is in parentheses and may hold anything: see
-    proc_pid_stat(5).
+    Uses fields 3 (state; a zombie is not running) and 22 (start time) of ``/proc/PID/stat``,
+    counted from the end of the command's name, which is in parentheses and may contain anything:
+    see proc_pid_stat(5).
     """
     try:
         line = Path(f"/proc/{pid}/stat").read_bytes()

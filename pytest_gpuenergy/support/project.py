@@ -1,4 +1,4 @@
-"""What a project says in ``[tool.gpuenergy]`` of its pyproject.toml."""
+"""A project's settings in ``[tool.gpuenergy]`` of its pyproject.toml."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def project_table(start: Path, name: str, of: str) -> tuple[Path, dict[str, Any]
         of: what the table holds, for messages.
 
     Returns:
-        The file, and the table: empty when there is no such file or no such table.
+        The file, and the table, which is empty if there is no such file or table.
 
     Raises:
-        InputError: the file cannot be read, or has something else in the table's place.
+        InputError: the file cannot be read, or has something other than a table there.
     """
     folders = (start.resolve(), *start.resolve().parents)
     paths = [folder / "pyproject.toml" for folder in folders]

@@ -1,4 +1,4 @@
-"""Temporary folders, removed at the next start when a process was killed."""
+"""Temporary folders; those of killed processes are removed by the next run."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from pytest_gpuenergy.support.pids import start_ticks
 from pytest_gpuenergy.support.signals import uninterrupted
 from pytest_gpuenergy.support.worktrees import forget_removed_worktrees, repositories_of
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- memory rather than disk, where there is such a thing
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- memory rather than disk, if it exists
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = re.compile(r"gpuenergy-(?P<pid>[0-9]{1,9})-\w+")
 _LOCKING_S = 60.0
-"""A process that has made a folder locks it well within this time."""
+"""A process locks a folder that it has created well within this time."""
 
 
 @contextlib.contextmanager
 def scratch_folder(size_bytes: int) -> Iterator[Path]:
-    """A folder for files of this size altogether, in memory if that has room for it four times.
+    """A folder for files of this total size, in memory if that has room for four times as much.
 
-    The folder is locked while it is used, which tells it from one that was left behind.
+    The folder is locked while in use, which distinguishes it from one that was left behind.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     with _locked_folder(_place(size_bytes)) as folder:
         yield folder
@@ -38,10 +38,10 @@ def scratch_folder(size_bytes: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def disk_folder() -> Iterator[Path]:
-    """As `scratch_folder`, on disk and of any size; git worktrees may lie in it.
+    """As `scratch_folder`, but on disk and of any size; it may contain git worktrees.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     with _locked_folder(None) as folder:
         yield folder
@@ -63,7 +63,7 @@ def _locked_folder(place: Path | None) -> Iterator[Path]:
 
 
 def remove_leftovers() -> None:
-    """Remove the scratch folders of this user's processes that are gone."""
+    """Remove scratch folders left behind by this user's dead processes."""
     for place in (_SHARED_MEMORY, Path(tempfile.gettempdir())):
         with contextlib.suppress(OSError):
             for folder in place.iterdir():
@@ -76,7 +76,7 @@ def _remove_if_left(folder: Path, pid: int) -> None:
         descriptor = os.open(folder, _FOLDER)
         try:
             status = os.fstat(descriptor)
-            # A living process may have made it just now, and be about to lock it.
+            # A living process may have just created it, and be about to lock it.
             is_new = start_ticks(pid) is not None and time.time() - status.st_mtime < _LOCKING_S
             ours = status.st_uid == os.geteuid()
             if ours and not is_new and lock(descriptor, wait=False):

@@ -1,4 +1,4 @@
-"""What SIGINT, SIGTERM and SIGHUP do while a GPU is not as it was found."""
+"""What SIGINT, SIGTERM and SIGHUP do while a GPU's settings may be changed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _TERMINATION = (signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the run as Ctrl-C does, so that everything is put back.
+    """Let SIGTERM and SIGHUP end the run as Ctrl-C does, so that everything is restored.
 
-    A program that handles them already, such as by `interrupt_once`, keeps its handlers.
+    Existing handlers, such as those of `interrupt_once`, are kept.
     """
 
     def interrupt(number: int, _frame: Any) -> None:
@@ -28,10 +28,10 @@ def termination_as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupt_once(stop: threading.Event | None = None) -> Iterator[None]:
-    """Let one signal that ends a run interrupt it; none that follows cuts short the cleaning up.
+    """Let the first terminating signal interrupt the run; ignore more of them during cleanup.
 
     Args:
-        stop: set by a first signal, which then does not interrupt; the next one does.
+        stop: set by the first signal, which then does not interrupt; the second one does.
     """
     interrupted = threading.Event()
 
@@ -48,7 +48,7 @@ def interrupt_once(stop: threading.Event | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold signals that end a run back until the block is done, then let them have their way."""
+    """Hold terminating signals back until the block is done, then deliver them."""
     held: list[int] = []
     try:
         with _handled_by(
@@ -63,10 +63,10 @@ def uninterrupted() -> Iterator[None]:
 @contextlib.contextmanager
 def _handled_by(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers, and only it is interrupted
+        yield  # only the main thread can set handlers, and only it is interrupted
         return
-    # A handler that was not installed from Python cannot be put back: it stays. What is ignored
-    # stays so too: nohup means it.
+    # A handler that was not installed from Python cannot be restored, so it is kept. Ignored
+    # signals stay ignored: nohup relies on that.
     known = [n for n in numbers if signal.getsignal(n) not in (None, signal.SIG_IGN)]
     previous = {number: signal.signal(number, handler) for number in known}
     try:

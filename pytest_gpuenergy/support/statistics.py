@@ -7,7 +7,7 @@ import math
 from statistics import NormalDist
 
 NORMAL = NormalDist().inv_cdf(0.975)
-"""Half width of a 95 % interval in standard deviations that are known beforehand."""
+"""Half width of a 95 % interval, in standard deviations, if these are known beforehand."""
 
 _NEWTON_STEPS = 50
 _PRECISION = 1e-9
@@ -17,9 +17,13 @@ _PRECISION = 1e-9
 def student_t(degrees: int, probability: float = 0.975) -> float:
     """Quantile of Student's t distribution.
 
-    For one and two degrees in closed form, otherwise the Cornish-Fisher expansion (Abramowitz
-    and Stegun, "Handbook of Mathematical Functions", 26.7.5), refined by Newton steps on the
-    exact distribution function (26.7.3, 26.7.4): many, far out in the tail of few degrees.
+    In closed form for one and two degrees of freedom. Otherwise by the Cornish-Fisher expansion
+    (Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.5), refined by Newton steps
+    on the exact distribution function (26.7.3, 26.7.4); the far tail with few degrees of freedom
+    needs many steps.
+
+    Raises:
+        ValueError: ``degrees`` is less than 1.
     """
     if degrees < 1:
         raise ValueError("Student's t needs at least one degree of freedom")

@@ -1,4 +1,4 @@
-"""What may reach a terminal, or the log of a CI job, whatever is in a name."""
+"""Makes untrusted text, such as names, safe for a terminal or the log of a CI job."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, TextIO, cast
 
 
 def printable(line: str) -> str:
-    """``line`` without what could end it, move the cursor, or command GitHub's runner.
+    """``line`` without anything that ends it, moves the cursor, or commands GitHub's runner.
 
-    The runner obeys lines of a step's output that begin with ``::``, blanks left aside.
+    The runner interprets lines of a step's output that begin with ``::``, after any blanks.
     """
     return _without_commands(without_controls(line))
 
 
 def printable_text(text: str) -> str:
-    """Each line of ``text`` likewise; its newlines and tabs stay."""
+    """As `printable` for each line of ``text``; newlines and tabs are kept."""
     return "\n".join(
         _without_commands("\t".join(map(without_controls, line.split("\t"))))
         for line in text.split("\n")
@@ -25,12 +25,12 @@ def printable_text(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """``text`` in one line, with blanks for what cannot be printed."""
+    """``text`` on one line, with blanks in place of unprintable characters."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
 def show_section(terminalreporter: Any, title: str, lines: Iterable[str]) -> None:
-    """A section of pytest's summary with each as one line; none without any."""
+    """Write a section of pytest's summary, one line each; nothing if there are no lines."""
     for number, line in enumerate(lines):
         if number == 0:
             terminalreporter.section(title)
@@ -39,8 +39,8 @@ def show_section(terminalreporter: Any, title: str, lines: Iterable[str]) -> Non
 
 @contextlib.contextmanager
 def printable_output() -> Iterator[None]:
-    """Whatever is printed meanwhile is `printable_text`."""
-    if sys.stdout is None:  # it was closed before we began
+    """Pass everything printed to stdout in this context through `printable_text`."""
+    if sys.stdout is None:  # it was closed before we started
         yield
         return
     stream = _PrintableStream(sys.stdout)
@@ -52,7 +52,7 @@ def printable_output() -> Iterator[None]:
 
 
 class _PrintableStream:
-    """Hands whole lines on: what a line begins with may come in several pieces."""
+    """Passes on whole lines, because the start of a line may be written in several pieces."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -20,30 +20,30 @@ from typing import Any
 from pytest_gpuenergy.support.errors import DeviceError
 
 WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
-"""The environment of a child that needs no GPU, and must not take memory or time of one."""
+"""The environment of a child that needs no GPU and must not use the memory or time of one."""
 
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 2000
 
 
 class WorkerDiedError(DeviceError):
-    """The child process ended in the middle of a call."""
+    """The child process ended during a call."""
 
 
 class WorkerTimeoutError(DeviceError):
-    """The child process did not answer in time and was killed."""
+    """The child process did not respond in time and was killed."""
 
 
 class Worker:
     """Owns an object in a child process and calls its methods.
 
-    The child is started by `start` or the first call, and again by the first after it died. It ends
-    when the thread that started it ends: call from threads that last.
+    The child is started by `start` or the first call, and restarted by the first call after it
+    died. It ends when the thread that started it ends, so call it from long-lived threads.
 
     Args:
         factory: ``package.module:Class``; called in the child with ``args`` to make the object.
         args: picklable arguments of the factory.
-        environment: variables to set in the child beside the parent's.
+        environment: variables to set in the child in addition to the parent's.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """The child's process number while it runs."""
+        """The child's process ID while it runs."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Have the child make its object, without waiting for it. Idempotent."""
+        """Have the child create its object, without waiting for it. Idempotent."""
         if self._connection is None:
             self._start()
 
@@ -72,9 +72,9 @@ class Worker:
         """Call ``method`` of the child's object and return what it returns.
 
         Raises:
-            WorkerDiedError: the child died; the message holds the end of what it printed.
-            WorkerTimeoutError: no answer within ``timeout_s``; the child was killed.
-            Exception: what the method raised.
+            WorkerDiedError: the child died; the message has the last line it printed.
+            WorkerTimeoutError: no response within ``timeout_s``; the child was killed.
+            Exception: whatever the method raised.
         """
         connection = self._connection or self._start()
         try:
@@ -82,34 +82,34 @@ class Worker:
             if not connection.poll(timeout_s):
                 self.kill()
                 raise WorkerTimeoutError(
-                    f"{self._factory} did not answer {method} within {timeout_s:g} s."
+                    f"{self._factory} did not respond to {method} within {timeout_s:g} s."
                 )
             ok, result = connection.recv()
         except (EOFError, OSError) as error:
             raise WorkerDiedError(self._death()) from error
         except BaseException:
-            self.kill()  # an interrupted call leaves an answer in the pipe that nobody expects
+            self.kill()  # an interrupted call leaves a stray answer in the pipe
             raise
         if not ok:
             raise result
         return result
 
     def kill(self) -> None:
-        """End the child at once, and wait until it has ended. Idempotent."""
-        if (process := self._process) is not None:  # which another thread may end, too
+        """Kill the child and wait until it has ended. Idempotent."""
+        if (process := self._process) is not None:  # another thread may clear it meanwhile
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self._forget()
 
     def retire(self) -> None:
-        """End the child at once and start none again, whatever other threads call. Idempotent."""
+        """Kill the child and never start another, whatever other threads call. Idempotent."""
         with self._starting:
             self._retired = True
         self.kill()
 
     def close(self) -> None:
-        """Let the child end by itself, and kill it if it does not within two seconds."""
+        """Let the child end by itself; kill it if it has not within two seconds."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -142,7 +142,7 @@ class Worker:
         return ours
 
     def _death(self) -> str:
-        if self._process is None:  # another thread has ended it
+        if self._process is None:  # another thread has killed it
             return f"The process of {self._factory} has been ended."
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
@@ -171,10 +171,10 @@ class WorkerPool:
     """Several children with objects of the same kind, for calls from several threads.
 
     Args:
-        factory: as of `Worker`.
-        args: as of `Worker`.
-        size: how many children there may be; each is started when it is first needed.
-        environment: as of `Worker`.
+        factory: see `Worker`.
+        args: see `Worker`.
+        size: the maximum number of children; each is started when it is first needed.
+        environment: see `Worker`.
     """
 
     def __init__(
@@ -185,12 +185,12 @@ class WorkerPool:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._workers = [Worker(factory, *args, environment=environment) for _ in range(size)]
-        self._idle: LifoQueue[Worker] = LifoQueue()  # first the one that has started already
+        self._idle: LifoQueue[Worker] = LifoQueue()  # LIFO: prefers children that have started
         for worker in reversed(self._workers):
             self._idle.put(worker)
 
     def call(self, method: str, *args: object, timeout_s: float | None = None) -> Any:
-        """As `Worker.call`, on a child that is idle; waits for one."""
+        """As `Worker.call`, on an idle child; waits for one."""
         worker = self._idle.get()
         try:
             return worker.call(method, *args, timeout_s=timeout_s)
@@ -198,7 +198,7 @@ class WorkerPool:
             self._idle.put(worker)
 
     def close(self) -> None:
-        """End the children at once, and start none again. Idempotent."""
+        """Kill the children and never start others. Idempotent."""
         for worker in self._workers:
             worker.retire()
 
@@ -210,7 +210,7 @@ def _python_path() -> str:
 
 
 def _die_with_parent(parent: int) -> None:
-    # A parent that is killed cannot tell us; the kernel can.
+    # A killed parent cannot notify us; the kernel can.
     if sys.platform == "linux":
         import ctypes
 
@@ -245,14 +245,14 @@ def _serve(descriptor: int) -> None:
             connection.send(answer)
         except OSError:
             break
-        except Exception as error:  # what was returned or raised cannot be pickled
+        except Exception as error:  # the returned value or the error cannot be pickled
             connection.send((False, DeviceError(f"{method}: {answer[1]!r} ({error})")))
     if hasattr(target, "close"):
         target.close()
 
 
 def _portable(error: Exception, method: str) -> Exception:
-    """``error`` itself if it survives the way to the parent, otherwise what it says."""
+    """``error`` itself if it can be pickled and unpickled, otherwise its text in a DeviceError."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 -- our own
     except Exception:

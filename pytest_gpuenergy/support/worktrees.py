@@ -1,4 +1,4 @@
-"""Git worktrees in scratch folders, of which nothing stays in the repository either."""
+"""Git worktrees in scratch folders, which leave nothing behind in the repository."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LARGEST_LINK_BYTES = 8192
 
 
 def run_git(folder: Path, *arguments: str) -> str:
-    """What git prints in ``folder``.
+    """Run git in ``folder`` and return what it prints.
 
     Raises:
-        InputError: git is missing, or does not do it.
+        InputError: git is missing, or fails.
     """
     try:
         done = subprocess.run(
@@ -30,27 +30,27 @@ def run_git(folder: Path, *arguments: str) -> str:
             text=True,
             timeout=_PATIENCE_S,
             check=False,
-            start_new_session=True,  # a Ctrl-C in the terminal does not end it half way
+            start_new_session=True,  # a Ctrl-C in the terminal must not end it half-way
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise InputError(f"git cannot be run: {error}.") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise InputError(f"git {arguments[0]} does not work in {folder}: {last}")
+        raise InputError(f"git {arguments[0]} fails in {folder}: {last}")
     return done.stdout.strip()
 
 
 @contextlib.contextmanager
 def worktree(folder: Path, commit: str, place: Path) -> Iterator[Path]:
-    """``folder`` as it was at ``commit``, in a new git worktree at ``place``, removed at the end.
+    """``folder`` as it was at ``commit``, in a new git worktree at ``place``, removed on exit.
 
     Args:
         folder: the top of a repository, or a folder in it.
         commit: full hash.
-        place: a path in a scratch folder where there is nothing.
+        place: an unused path in a scratch folder.
 
     Raises:
-        InputError: git cannot make it, or the folder was not there at that commit.
+        InputError: git cannot create it, or the folder did not exist at that commit.
     """
     top = Path(run_git(folder, "rev-parse", "--show-toplevel"))
     try:
@@ -67,7 +67,7 @@ def worktree(folder: Path, commit: str, place: Path) -> Iterator[Path]:
 
 
 def repositories_of(scratch: Path) -> set[Path]:
-    """The repositories of the worktrees that lie in the folder ``scratch``."""
+    """The repositories of the worktrees in the folder ``scratch``."""
     found = set()
     for link in scratch.glob("*/.git"):
         with contextlib.suppress(OSError, ValueError):
@@ -79,6 +79,6 @@ def repositories_of(scratch: Path) -> set[Path]:
 
 
 def forget_removed_worktrees(repository: Path) -> None:
-    """Have ``repository`` (its ``.git`` folder) forget worktrees whose folders are gone."""
-    with contextlib.suppress(InputError):  # it is gone too, or git is
+    """Have ``repository`` (a ``.git`` folder) forget worktrees whose folders are gone."""
+    with contextlib.suppress(InputError):  # the repository or git may be gone too
         run_git(repository, "worktree", "prune")

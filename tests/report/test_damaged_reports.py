@@ -139,7 +139,7 @@ def test_any_missing_member_is_named_or_has_a_default(
     ("name", "value", "said"),
     [
         ("node_id", 3, "node_id is an integer instead of a string"),
-        ("outcome", "excellent", "outcome is 'excellent', which it cannot be"),
+        ("outcome", "excellent", "outcome is 'excellent', which is not allowed"),
         ("outcome", [], "outcome is a list instead of a string"),
         ("cap_index", 1.5, "cap_index is a number instead of an integer or null"),
         ("cap_index", True, "cap_index is a boolean instead of an integer or null"),

@@ -126,7 +126,7 @@ def test_another_users_link_in_place_of_the_folder_of_runs_is_refused(
     project.chmod(0o1777)
     (project / ".gpuenergy").symlink_to(elsewhere)
     os.chown(project / ".gpuenergy", 54321, 54321, follow_symlinks=False)
-    with pytest.raises(ReportError, match="is a link that another user has made"):
+    with pytest.raises(ReportError, match="is a link that belongs to another user"):
         RunFolder.create(project, run_info())
     assert list(elsewhere.iterdir()) == []
 

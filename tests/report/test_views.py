@@ -272,9 +272,9 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path, report: Make, ki
     else:
         path.symlink_to("/dev/null")
     before = path.stat().st_ino
-    with pytest.raises(ReportError, match="it is no file but a device or the like"):
+    with pytest.raises(ReportError, match="it is not a regular file"):
         write_json(report(), path)
-    with pytest.raises(ReportError, match="it is no file but a device or the like"):
+    with pytest.raises(ReportError, match="it is not a regular file"):
         check_writable(path, folder=False)
     assert path.stat().st_ino == before
 
@@ -302,10 +302,10 @@ def test_another_users_link_in_a_folder_for_everybody_is_refused(
     link = shared / "view"
     link.symlink_to(elsewhere if folder else elsewhere / "report.json")
     os.chown(link, 54321, 54321, follow_symlinks=False)
-    with pytest.raises(ReportError, match="is a link that another user has made"):
+    with pytest.raises(ReportError, match="is a link that belongs to another user"):
         check_writable(link, folder=folder)
     write = write_classic_csv if folder else write_json
-    with pytest.raises(ReportError, match="is a link that another user has made"):
+    with pytest.raises(ReportError, match="is a link that belongs to another user"):
         write(report(measured(1)), link)
     assert files(elsewhere) == set()
 

@@ -148,7 +148,7 @@ def test_somebody_elses_link_in_a_folder_of_everybody_is_not_followed(
     link = shared / "link"
     link.symlink_to(tmp_path)
     given_away(link)
-    with pytest.raises(PermissionError, match=f"{link} is a link that another user has made"):
+    with pytest.raises(PermissionError, match=f"{link} is a link that belongs to another user"):
         followed(link / below)
 
 

@@ -44,7 +44,7 @@ def test_who_has_no_home_is_told_what_to_set(
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", unknown)  # as of a container's user without a name
     assert xdg != below
-    with pytest.raises(InputError, match=f"home folder is not known .*: set {own} to a folder"):
+    with pytest.raises(InputError, match=f"home folder is unknown .*: set {own} to a writable"):
         folder()
 
 
@@ -103,7 +103,7 @@ def test_a_folder_that_others_can_write_is_refused(
     shared.chmod(0o777)
     monkeypatch.setenv(own, str(shared))
     with pytest.raises(
-        InputError, match=rf"other users can write in {shared}\): set {own} to a folder that you"
+        InputError, match=rf"other users can write in {shared}\): set {own} to a folder in which"
     ):
         folder(*parts)
     assert list(shared.iterdir()) == []

@@ -240,7 +240,7 @@ def test_a_child_that_died_between_calls_is_noticed(start: Callable[..., Worker]
 def test_a_child_that_does_not_answer_is_killed(start: Callable[..., Worker], method: str) -> None:
     worker = start()
     pid = worker.call("pid")
-    with pytest.raises(WorkerTimeoutError, match=rf"did not answer {method} within 0\.05 s"):
+    with pytest.raises(WorkerTimeoutError, match=rf"did not respond to {method} within 0\.05 s"):
         worker.call(method, timeout_s=0.05)
     assert has_ended(pid)
     assert worker.call("add", 1, timeout_s=60) == 1
