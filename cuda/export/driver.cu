@@ -1,5 +1,5 @@
 // Runs one exported kernel: checks it against a double-precision reference computed on the host,
-// then times it by CUDA events over CUDA-graph replays.
+// then times it with CUDA events around CUDA-graph replays.
 //
 //   nvcc -O3 -std=c++17 -arch=native driver.cu -o case1_kernel01
 //     -DLAUNCH_HEADER='"kernels/case1/kernel01.launch.cuh"'
@@ -23,8 +23,8 @@
 
 enum class Type { FLOAT32, FLOAT64, INT32, INT64 };
 
-// A tensor of the workload. The bounds are of outputs: the largest errors of a correct kernel, of
-// the worst element against the largest one, and of the norm.
+// A tensor of the workload. The bounds apply to outputs: the largest errors of a correct kernel,
+// for the worst element relative to the largest one, and for the norm.
 struct Tensor {
   const char* name;
   Type type;
@@ -33,7 +33,7 @@ struct Tensor {
   double max_relative_bound, normwise_bound;
 };
 
-// The elements of all tensors, in their order, as double: what a reference reads and fills.
+// The elements of all tensors, in order, as doubles: what a reference reads and fills.
 using Values = std::vector<std::vector<double>>;
 
 #define CHECK(call) check((call), #call)
@@ -44,9 +44,9 @@ static void check(cudaError_t status, const char* call) {
   std::exit(2);
 }
 
-// Gives LABEL, FLOPS, TENSORS, WORKSPACES, WORKSPACE_BYTES, prepare() and launch(), and includes
-// the reference of the workload's kind: void reference(Values&, int worker, int workers), which is
-// called by several threads at once, each of which computes its part of the zeroed outputs.
+// Defines LABEL, FLOPS, TENSORS, WORKSPACES, WORKSPACE_BYTES, prepare() and launch(), and includes
+// the reference for the workload's kind: void reference(Values&, int worker, int workers). Several
+// threads call it concurrently, and each computes its share of the outputs, which start at zero.
 #include LAUNCH_HEADER
 
 constexpr int COUNT = sizeof(TENSORS) / sizeof(Tensor);
@@ -98,7 +98,7 @@ static void compute_reference(Values& values) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Compares an output with its reference, and says how far off it is.
+// Compares an output with its reference and prints its errors.
 static bool is_correct(const Tensor& tensor, const std::vector<unsigned char>& bytes,
                        const std::vector<double>& expected) {
   double largest = 0, worst = 0, square = 0, error_square = 0;
@@ -199,7 +199,7 @@ int main(int argc, char** argv) {
     const Tensor& tensor = TENSORS[i];
     values[i].assign(tensor.size, 0.0);
     CHECK(cudaMalloc(&tensors[i], bytes_of(tensor)));
-    if (tensor.is_output) {  // NaN, or -1, wherever the kernel writes nothing
+    if (tensor.is_output) {  // NaN or -1 where the kernel writes nothing
       CHECK(cudaMemset(tensors[i], 0xFF, bytes_of(tensor)));
     } else {
       const std::vector<unsigned char> bytes = draw(tensor, values[i], generator);

@@ -1,5 +1,5 @@
-// CUDA's device functions on numbers. Fast-math intrinsics compute the exact function: a host
-// cannot reproduce the error of a GPU's approximation, and the verdict's bound must hold either way.
+// CUDA's arithmetic device functions. Fast-math intrinsics compute the exact function: a host
+// cannot reproduce the error of a GPU's approximation, and the error bound must hold either way.
 #pragma once
 
 namespace cuhost {
@@ -30,7 +30,7 @@ CUHOST_MIN_MAX(unsigned long long, unsigned long long, unsigned long long)
 CUHOST_MIN_MAX(unsigned long long, long long, unsigned long long)
 CUHOST_MIN_MAX(unsigned long long, unsigned long long, long long)
 #undef CUHOST_MIN_MAX
-// On floating-point numbers CUDA's min and max are fmin and fmax: a NaN loses.
+// For floating-point numbers, CUDA's min and max are fmin and fmax: they ignore a NaN.
 inline float min(float a, float b) { return __builtin_fminf(a, b); }
 inline float max(float a, float b) { return __builtin_fmaxf(a, b); }
 inline double min(double a, double b) { return __builtin_fmin(a, b); }

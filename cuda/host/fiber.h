@@ -1,4 +1,4 @@
-// Fibers: stacks of their own, switched by hand.
+// Fibers: separate stacks, switched explicitly.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct Context {
   void* stack_pointer;
 };
 
-// Saves what the platform's calling convention lets a function rely on across a call.
+// Saves the callee-saved registers of the platform's calling convention.
 extern "C" void cuhost_switch(void** save, void* load);
 
 inline void switch_to(Context& from, Context& to) {

@@ -1,4 +1,4 @@
-// What a translated kernel and the runtime that hosts it know of each other.
+// The interface between a translated kernel and the runtime that hosts it.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@ namespace cuhost {
 
 using Index = cuda_device::uint3;
 
-// Where the running CUDA thread is. Written by the scheduler at every switch.
+// The indices of the running CUDA thread. Written by the scheduler at every switch.
 struct Where {
   Index thread, block, block_dim, grid_dim;
 };
 
-// A kernel argument: a tensor's address, or a number still to be converted to the parameter's type.
+// A kernel argument: a tensor's address, or a number to be converted to the parameter's type.
 struct Argument {
   enum Kind { pointer, integer, real } kind;
   void* address;
@@ -29,15 +29,15 @@ struct Entry {
   const char* kinds;                   // one letter per parameter: pointer, floating, integer
   const unsigned char* sizes;          // bytes of each
   void (*call)(const Argument* arguments);
-  int most_threads;                    // by its launch bounds; 0 without
+  int most_threads;                    // from its launch bounds; 0 without
 };
 
 struct Table {
   const Entry* entries;
 };
 
-// Either side of a variable is kept free as far as an index into shared memory reaches, so that an
-// access beside it meets no other. Pages that nobody touches cost nothing.
+// Either side of a variable is kept free as far as an index into shared memory can reach, so that
+// an out-of-bounds access hits no other variable. Untouched pages cost nothing.
 constexpr std::size_t zone_bytes = 256 << 10;
 
 enum WarpOperation { warp_sync, warp_exchange, warp_ballot };
@@ -47,15 +47,16 @@ extern void* cuhost_dynamic_shared;
 
 void cuhost_barrier(int line);
 int cuhost_barrier_reduce(int predicate, char operation, int line);  // + count, & and, | or
-// All live threads of the mask take part; gives the value of lane `source`, or the ballot.
+// All live threads in the mask take part; returns the value of lane `source`, or the ballot.
 uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation);
 unsigned cuhost_active_lanes();
 int cuhost_lane();
-// Called for each variable before main. `kernel` is null unless it is __shared__, and "" when any
-// kernel of the source may use it. Each instance of a template gives its own, of the same number.
+// Called for each variable before main. `kernel` is null unless the variable is __shared__, and ""
+// if any kernel in the source may use it. Each instance of a template registers its own variable,
+// under the same number.
 void cuhost_variable(bool checked, int number, const char* kernel, const char* name, char* begin,
                      size_t bytes, size_t element_bytes, const void* initial);
-// Only the checked program has these three.
+// Only the checked program has the next three.
 void cuhost_fence();
 void cuhost_atomic(const void* address, unsigned bytes);
 void cuhost_range(const void* address, size_t bytes, bool write);

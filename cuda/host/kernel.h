@@ -1,4 +1,4 @@
-// All that CUDA C++ text may use on the emulated GPU. Precompiled: it must be a kernel's first include.
+// Everything CUDA C++ text may use on the emulated GPU. Precompiled: a kernel must include it first.
 #pragma once
 
 #include <cfloat>
@@ -46,7 +46,7 @@ constexpr int first(int value, Rest...) {
   return value;
 }
 
-// The parameters' types come from the kernel's own type: no text is parsed for them.
+// The parameter types are taken from the kernel's own type, not parsed from its text.
 template <auto kernel, class Function = decltype(kernel)>
 struct Caller;
 template <auto kernel, class... P>
@@ -71,9 +71,9 @@ constexpr bool checked = true;
 constexpr bool checked = false;
 #endif
 
-// A __shared__ variable, or one of the device. `Tag` has internal linkage and is another one in each
-// instance of a template, and so is the variable. The constructor makes its address known to the
-// runtime, which also keeps the optimizer from assuming that a barrier leaves the variable alone.
+// A __shared__ or device variable. `Tag` has internal linkage and is distinct in each instance of a
+// template, and so is the variable. The constructor passes its address to the runtime, which also
+// keeps the optimizer from assuming that a barrier does not change the variable.
 template <class T, class Tag, std::size_t alignment>
 struct Guarded {
   struct Storage {
@@ -130,13 +130,13 @@ inline void* fill(void* to, int value, std::size_t bytes) {
 #else
 #define CUHOST_TABLE cuhost_table
 #endif
-// The sanitizer's check of what a reference refers to, needless here, would keep loads in loops.
+// The sanitizer's check of references is unnecessary here and would keep loads inside loops.
 #if defined(CUHOST_CHECKED)
 #define CUHOST_ANYWHERE __attribute__((aligned(1)))
 #else
 #define CUHOST_ANYWHERE
 #endif
-// The translator gives the text's own variable another name; it tells type, alignment and first value.
+// The translator renames the text's own variable, which provides type, alignment and initial value.
 #define CUHOST_VARIABLE(n, of_kernel, variable, first)                                \
   struct cuhost_tag_##n {                                                             \
     enum { number = n };                                                              \
@@ -159,7 +159,7 @@ inline void* fill(void* to, int value, std::size_t bytes) {
 #define printf ::cuhost::cuhost_printf
 #define memcpy ::cuhost::copy
 #define memset ::cuhost::fill
-// The translator removes what it can carry out; assembler text from a macro ends here.
+// The translator removes what it can emulate; other inline PTX, such as a macro's, ends up here.
 #define asm inline_ptx_cannot_run_on_the_emulated_gpu
 #define __asm__ inline_ptx_cannot_run_on_the_emulated_gpu
 #define __asm inline_ptx_cannot_run_on_the_emulated_gpu

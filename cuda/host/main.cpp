@@ -1,4 +1,4 @@
-// Runs the launches of a plan whenever it is told to, or checks a sample of their blocks once.
+// Runs the launches of a plan on request, or checks a sample of their blocks once.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -15,9 +15,9 @@ namespace {
 const Table* table;
 const Entry* entry;
 
-std::vector<Variable> shared;  // what the entry may use of them
+std::vector<Variable> shared;  // those that the entry may use
 
-// Of the instances of one kernel only one runs: of what it declares, the largest counts.
+// Only one instance of a kernel template runs, so the largest declaration of a variable counts.
 size_t static_shared_bytes() {
   std::map<int, size_t> declared;
   for (const Variable& variable : shared) {
@@ -50,8 +50,8 @@ void poison_and_report() {
   cuhost_hooks.block_begins();
 }
 
-// One of the grid's blocks after another: ascending, descending, or with a stride that is prime to
-// their number, which visits each once.
+// Order of the grid's blocks: ascending, descending, or with a stride that is coprime to their
+// number and so visits each once.
 struct BlockOrder {
   uint64_t count, seed, stride = 1, offset = 0;
   BlockOrder(uint64_t count, uint64_t seed) : count(count), seed(seed) {
@@ -81,7 +81,7 @@ void fit(const Launch& launch) {
       fault("constraints", "parameter %zu of %s is a %s but the launch gives a %s", k + 1,
             entry->name, pointer ? "number" : "pointer", pointer ? "tensor" : "number");
     if (pointer) continue;
-    // A card is given the bytes of the scalar as they are.
+    // A real card gets the bytes of the scalar unconverted.
     const Scalar& scalar = launch.scalars[k];
     const char* kind = launch.arguments[k].kind == Argument::real ? "floating" : "integer";
     if (entry->kinds[k] != kind[0] || entry->sizes[k] != scalar.bytes)
@@ -157,7 +157,7 @@ void check(const Launch& launch, bool last) {
            (unsigned long long)sum->parts);
   printf("\n");
   if (last) return;
-  // A later launch needs all that this one computes: the other blocks run unchecked.
+  // Later launches need all results of this one: run the other blocks unchecked.
   std::sort(done.begin(), done.end());
   take(cuhost_table, launch);
   run_all(launch, done);
@@ -192,7 +192,7 @@ double cpu_seconds() {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-// Variables of the device and workspaces keep from run to run what the kernel has left in them.
+// Device variables and workspaces keep their contents from run to run.
 void run(const Runs& runs) {
   plan.order_seed = runs.seed;
   if (runs.fresh) poison_workspaces();

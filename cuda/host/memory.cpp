@@ -1,4 +1,4 @@
-// The plan, the tensors and the shared memory of a run.
+// The plan, tensors and shared memory of a run.
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -63,7 +63,7 @@ void read_plan() {
       argument = {};
       if (text[0] == 't') {
         argument.kind = Argument::pointer;
-        argument.whole = atoi(value);  // the tensor's number, until it is mapped
+        argument.whole = atoi(value);  // the tensor's number until it is mapped
       } else if (text[0] == 'i') {
         argument.kind = Argument::integer;
         argument.whole = (long long)(value[0] == '-' ? strtoll(value, nullptr, 10)
@@ -92,9 +92,9 @@ bool read_runs(Runs& runs) {
   return true;
 }
 
-// What memory holds that nobody has written: NaN with the first seed. A maximum drops that: with the
-// second, words are +inf and -inf in turn, and as integers very large and very small. What is the one
-// in a block is the other in the next.
+// Fills unwritten memory: with NaN for the first seed. A maximum ignores NaN, so for the second
+// seed words alternate between +inf and -inf, which are very large and very small as integers. The
+// order is reversed from one block to the next.
 void poison(void* memory, size_t bytes) {
   char* at = (char*)memory;
   if (plan.order_seed % 2 == 0) {
@@ -134,7 +134,7 @@ void map_tensors() {
       must_map(file, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
       memset(file, 0xff, length);
     } else {
-      // A private mapping is a copy made page by page, on writing.
+      // A private mapping copies pages on write.
       must_map(file, length, tensor.writable ? PROT_READ | PROT_WRITE : PROT_READ,
                (plan.check ? MAP_PRIVATE : MAP_SHARED) | MAP_FIXED, tensor.file);
       close(tensor.file);
@@ -155,11 +155,11 @@ void poison_workspaces() {
   }
 }
 
-// Whoever runs over the end of a variable writes here first; it is looked at after each block.
+// The first bytes written by an overrun of a variable; checked after each block.
 constexpr size_t edge_bytes = 256;
 
 std::vector<Variable>& variables_of(bool checked) {
-  static std::vector<Variable> plain, of_checked;  // here, as they are filled before main
+  static std::vector<Variable> plain, of_checked;  // local, because they are filled before main
   return checked ? of_checked : plain;
 }
 
@@ -198,7 +198,7 @@ const char* touched_edge(const std::vector<Variable>& variables) {
   return nullptr;
 }
 
-// Of workspaces and of the device's variables: the arenas belong to the caller, who looks at theirs.
+// Of workspaces and device variables; the caller checks those of its own arenas.
 void check_guards() {
   for (const Tensor& tensor : plan.tensors) {
     if (!tensor.workspace) continue;
@@ -214,8 +214,8 @@ void check_guards() {
     fault("correctness", "%s %s", running_kernel, describe_address(edge, "wrote").c_str());
 }
 
-// The end of the memory lies at the end of a page, so that running over it faults; up to 127 bytes
-// are left over by alignment and are looked at after each block.
+// The memory ends at the end of a page, so that an overrun faults; alignment leaves up to 127 bytes
+// in between, which are checked after each block.
 void map_dynamic_shared(size_t bytes) {
   static char* region = nullptr;
   static size_t pages = 0;

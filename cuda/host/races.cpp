@@ -1,9 +1,9 @@
-// The race detector and memory checker: what -fsanitize=thread calls before each access.
+// The race detector and memory checker: what code compiled with -fsanitize=thread calls.
 //
 // The compiler's instrumentation is used without its run-time library. For each word of shared
-// memory and of the tensors a cell holds the last write and two reads, each as the stamp of the
-// thread (see runtime.h). Two accesses by different threads, one of them a write, race unless a
-// barrier of the block, or of their warp, lies between. Blocks are never ordered.
+// memory and of the tensors, a cell holds the last write and two reads, each as the thread's stamp
+// (see runtime.h). Two accesses by different threads, at least one of them a write, race unless a
+// barrier of their block or warp lies between them. Blocks are never ordered.
 #include <cstdio>
 #include <cstring>
 #include <sys/mman.h>
@@ -19,7 +19,7 @@ struct Cell {
   uint64_t write, read, other_read;  // stamps; 0 is none
 };
 
-// Cells of four bytes until something narrower is accessed, then of one.
+// Cells cover four bytes each until a narrower access occurs, and one byte from then on.
 struct Shadow {
   uintptr_t low = 0;
   size_t bytes = 0;
@@ -61,11 +61,11 @@ struct Shadow {
 
 Shadow dynamics;
 std::vector<Shadow> statics;  // of shared variables
-Shadow* recent = &dynamics;   // what was accessed last of these
+Shadow* recent = &dynamics;   // the one of these accessed last
 std::vector<Shadow> tensors;
 Traffic traffic;
 uint32_t launch_first, block_first, last_load;  // barrier intervals
-bool fenced;                         // from now on blocks may order one another by fences
+bool fenced;                         // from then on, blocks may be ordered by fences
 struct Begin {
   uint32_t interval;
   Index block;
@@ -73,8 +73,8 @@ struct Begin {
 std::vector<Begin> begins;
 const Launch* launch;
 
-// A write over another thread's is judged once the value is there: writing what stands there
-// already is no hazard.
+// A write over another thread's is judged once the value has been stored: writing the value that is
+// already there is not a hazard.
 struct {
   bool open;
   uintptr_t at;
@@ -146,7 +146,7 @@ void settle() {
          "writes another value");
 }
 
-// Whether an earlier access, by its stamp, may still be under way.
+// Whether an earlier access, given by its stamp, may still be in progress.
 inline bool unordered(uint64_t earlier, uint64_t now, const Shadow& shadow) {
   uint64_t difference = earlier ^ now;
   if (difference >> 32) {
@@ -184,8 +184,8 @@ inline void touch(const Shadow& shadow, uintptr_t at, unsigned bytes) {
       if (cell.write != now && unordered(cell.write, now, shadow))
         race(shadow, shadow.low + (k << shadow.shift), cell.write, "writes", now, "reads");
       if (cell.read == now) continue;
-      // The second read kept is one of another warp if there is any: with it every later writer
-      // of the interval meets a reader that is not of its own warp.
+      // The second read kept is one by another warp if there is any: then every later writer in
+      // the interval finds a reader outside its own warp.
       uint64_t kept = cell.other_read, latest = cell.read;
       bool keep = !((kept ^ now) >> 32) && ((kept ^ now) & 992);
       if (!keep && ((latest ^ now) & 1023)) cell.other_read = latest;
@@ -211,7 +211,7 @@ bool in_program(uintptr_t at) {
   return at >= (uintptr_t)&__executable_start && at < (uintptr_t)&end;
 }
 
-// The shared variable, or the dynamic shared memory, that an address is in.
+// The shared variable or dynamic shared memory that contains an address.
 Shadow* shared_at(uintptr_t at) {
   if (at - dynamics.low < dynamics.bytes) return &dynamics;
   if (!in_program(at)) return nullptr;
@@ -221,8 +221,8 @@ Shadow* shared_at(uintptr_t at) {
   return nullptr;
 }
 
-// Beside a variable nothing may be accessed. What else is in the program are constants, variables
-// that the translator does not know, and the arguments.
+// Nothing beside a variable may be accessed. Everything else in the program is a constant, a
+// variable unknown to the translator, or an argument.
 void program_access(uintptr_t at, unsigned bytes, bool write) {
   const Variable* variable = beside_variable(at);
   if (!variable) return;
@@ -245,7 +245,7 @@ void global_access(uintptr_t at, unsigned bytes, const void* site) {
       traffic.load_intervals += last_load != barrier_interval;
       last_load = barrier_interval;
     }
-    if (shadow.read_only && !write) return;  // nothing can race with it
+    if (shadow.read_only && !write) return;  // cannot race
     if (shadow.read_only) outside(at, true);
     if (shadow.shift && ((at | bytes) & 3)) shadow.refine();
     touch<write>(shadow, at, bytes);
@@ -306,7 +306,7 @@ void block_begins() {
 
 void block_ends() {
   if (overwrite.open) settle();
-  check_shared({});  // static variables are beside others that are known
+  check_shared({});  // accesses beside static variables have been caught already
 }
 
 Traffic traffic_now() { return traffic; }
@@ -320,8 +320,8 @@ const Hooks cuhost_hooks = {launch_begins, block_begins, block_ends, traffic_now
 
 void cuhost_fence() { fenced = true; }
 
-// Atomics do not race with one another; a plain write of another thread races with an atomic. One
-// counts as a store: what is there is read by the memory itself.
+// Atomics do not race with one another, but a plain write by another thread races with an atomic.
+// An atomic counts as a store: the memory system itself reads the old value.
 void cuhost_atomic(const void* address, unsigned bytes) {
   if (overwrite.open) settle();
   uintptr_t at = (uintptr_t)address;
@@ -381,8 +381,8 @@ HOOKS(16)
 #undef HOOKS
 #undef SITE
 
-// What -fsanitize=alignment calls: a GPU takes no access to an address that is not a multiple of
-// what its type asks for. The layout is that of GCC's and clang's "type_mismatch_v1".
+// Called by -fsanitize=alignment: a GPU accepts no access to an address that is not a multiple of
+// its type's alignment. The layout is that of GCC's and clang's "type_mismatch_v1".
 struct Misaligned {
   const char* file;
   uint32_t line, column;
@@ -401,7 +401,7 @@ void __tsan_vptr_read(void**) {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_init() {}
-// What clang calls instead of the C functions.
+// Called by clang's code instead of the C functions.
 void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
   cuhost_range(from, bytes, false);
   cuhost_range(to, bytes, true);

@@ -1,4 +1,4 @@
-// Saying what went wrong, also from a signal handler.
+// Reports what went wrong, also from a signal handler.
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// The parts of the runtime that hosts a kernel, and how they meet.
+// The parts of the runtime that hosts a kernel, and their interfaces.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,10 @@ struct Launch {
   std::vector<Scalar> scalars;         // one per argument, empty for tensors
 };
 
-// A __shared__ variable, or one of the device.
+// A __shared__ or device variable.
 struct Variable {
   int number;
-  const char *kernel, *name;           // as cuhost_variable has them
+  const char *kernel, *name;           // as for cuhost_variable
   char* begin;
   size_t bytes, element_bytes;
   bool contains(uintptr_t at) const { return at - (uintptr_t)begin < bytes; }
@@ -56,18 +56,18 @@ struct Plan {
   std::vector<Launch> launches;
 };
 
-// To run all launches once more, or again and again.
+// A request to run all launches once or repeatedly.
 struct Runs {
   uint64_t seed = 0;             // orders threads and blocks, and chooses the poison
-  bool fresh = true;             // with workspaces as nobody has written them
+  bool fresh = true;             // poison the workspaces first
   uint64_t most = 1;             // runs
-  double budget_seconds = 0;     // of processor time, after which no other run begins
+  double budget_seconds = 0;     // CPU time after which no other run begins
 };
 
 extern Plan plan;
 extern const char* running_kernel;         // name of the entry, for messages
 
-// report.cpp: one line on standard output says how it went.
+// report.cpp: one line on standard output gives the outcome.
 [[noreturn]] void fault(const char* outcome, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
 std::string place_of(Index thread, Index block);   // "thread (1,0,0) of block (0,0,0) of main"
@@ -76,19 +76,19 @@ void install_signal_handlers();
 
 // memory.cpp
 void read_plan();
-bool read_runs(Runs& runs);  // false when no other comes
+bool read_runs(Runs& runs);  // false if there are no more
 void map_tensors();
 void poison_workspaces();
 void poison(void* memory, size_t bytes);
 void check_guards();
 void map_dynamic_shared(size_t bytes);
 void poison_static_shared(const std::vector<Variable>& variables);
-void check_shared(const std::vector<Variable>& variables);  // what lies beside it
-std::vector<Variable>& variables_of(bool checked);  // of the checked table, or the other one
-const Variable* beside_variable(uintptr_t at);      // the one in which, or beside which, it is
+void check_shared(const std::vector<Variable>& variables);  // the bytes beside shared memory
+std::vector<Variable>& variables_of(bool checked);  // of the checked or the plain table
+const Variable* beside_variable(uintptr_t at);      // that contains, or lies beside, `at`
 extern char* dynamic_shared;
 extern size_t dynamic_shared_bytes;
-std::string describe_address(const void* address, const char* verb);  // "" when nothing is near
+std::string describe_address(const void* address, const char* verb);  // "" if nothing is near
 
 // scheduler.cpp
 struct Scheduler {
@@ -116,8 +116,8 @@ struct Traffic {
 // warps.cpp, likewise
 enum Access { global_load, global_store, shared_load, shared_store, access_kinds };
 
-// Sums over the warp-wide accesses that were looked at. A part is a sector of 32 bytes of global
-// memory, or a wavefront of shared memory: lanes that no bank conflict keeps apart.
+// Sums over the sampled warp-wide accesses. A part is a sector of 32 bytes of global memory, or a
+// wavefront of shared memory: lanes served together, without bank conflicts.
 struct WarpTally {
   uint64_t bytes, requests, parts;
 };
@@ -126,7 +126,7 @@ struct Hooks {
   void (*block_begins)();
   void (*block_ends)();
   Traffic (*traffic)();
-  const WarpTally* (*warps)();  // one for each kind of access
+  const WarpTally* (*warps)();  // one tally for each kind of access
 };
 
 extern "C" {

@@ -1,6 +1,6 @@
 // Runs the threads of one block, each on a fiber, from barrier to barrier.
 //
-// A fiber takes thread after thread for as long as none blocks: a kernel without barriers runs as
+// A fiber runs one thread after another as long as none blocks: a kernel without barriers runs as
 // plain calls on one stack. A thread that blocks keeps its fiber until it has finished.
 #include <cerrno>
 #include <cstring>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t page = 65536;         // the largest page of the supported hosts
 constexpr size_t stack_bytes = 8 * page;  // as much as the local memory of a CUDA thread
-// Stacks start at different cache sets: equal offsets of 1024 stacks would share one.
+// Stacks start at different cache sets: otherwise, equal offsets in 1024 stacks would share one.
 constexpr size_t stride = page + stack_bytes + page;
 
 enum State : unsigned char { fresh, ready, at_barrier, at_warp, done };
@@ -38,7 +38,7 @@ struct Thread {
 };
 
 Thread threads[max_threads];
-State state[max_threads];       // apart, as every barrier walks over them
+State state[max_threads];       // separate, because every barrier scans them
 int fiber_of[max_threads];
 Context fibers[max_threads];
 int idle[max_threads], idle_count, fiber_count;
@@ -59,8 +59,8 @@ void enter(int thread) {
                  (uint64_t)(threads[thread].warp_syncs & 0x3fffff) << 10 | (unsigned)thread;
 }
 
-// Goes on with the next thread of this pass that can run, straight from fiber to fiber, or back to
-// the scheduler when there is none or threads are still to be started.
+// Continues with the next runnable thread of this pass, directly from fiber to fiber, or returns to
+// the scheduler if there is none or threads remain to be started.
 void leave(Context& from) {
   while (cursor == thread_count && step < thread_count) {
     int next = order[step++];
@@ -138,7 +138,7 @@ void shuffle() {
   }
 }
 
-// Lets the lanes go that wait with the same mask, once all live lanes of that mask are there.
+// Releases lanes that wait with the same mask once all live lanes in that mask have arrived.
 void release_warp(int warp) {
   int first = warp * 32, last = first + 32 < thread_count ? first + 32 : thread_count;
   for (int lane = first; lane < last; ++lane) {
@@ -161,7 +161,7 @@ void release_warp(int warp) {
       Thread& thread = threads[k];
       if (thread.operation == warp_ballot) thread.value = ballot;
       if (thread.operation == warp_exchange) {
-        // A lane that does not take part gives an undefined value: poison.
+        // The value of a lane that does not take part is undefined: poison.
         bool there = thread.source >= 0 && thread.source < 32 && members >> thread.source & 1;
         if (there) thread.value = given[thread.source];
         else poison(&thread.value, sizeof thread.value);
@@ -188,7 +188,7 @@ void release_barrier() {
   }
 }
 
-// All wait, but not all at the barrier.
+// All threads wait, but not all of them at the barrier.
 [[noreturn]] void diverged() {
   int k = 0;
   while (state[k] != at_warp) ++k;
@@ -235,11 +235,11 @@ void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
   votes = {0, 1, 0};
   live = thread_count;
   waiting = warp_waiters = cursor = 0;
-  step = thread_count;  // no pass is under way while threads are started
+  step = thread_count;  // no pass is in progress while threads are started
   scheduler.block_begins();
   while (cursor < thread_count) resume(take_fiber());
   while (live) {
-    if (waiting == live) {  // since compute capability 7.0 a barrier does not wait for the others
+    if (waiting == live) {  // since sm_70 a barrier does not wait for exited threads
       release_barrier();
       if (shuffled) shuffle();
     }
@@ -249,7 +249,7 @@ void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
       int next = order[step++];
       if (state[next] != ready) continue;
       moved = true;
-      resume(fiber_of[next]);  // comes back when the pass is over
+      resume(fiber_of[next]);  // returns when the pass is over
     }
     if (!moved && waiting != live) diverged();
   }

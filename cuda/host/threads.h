@@ -6,9 +6,9 @@
 
 namespace cuhost {
 
-// The scheduler writes it, but not while a thread of the kernel runs: what a thread reads is the same
-// from its first statement to its last. Constants are cheap to compile, are no memory that can
-// race, and cannot be assigned to, as in CUDA.
+// The scheduler writes it, but not while a thread of the kernel runs: a thread reads the same
+// values from its first statement to its last. Declared constant it compiles quickly, is exempt
+// from race detection, and cannot be assigned to, as in CUDA.
 extern "C" const Where cuhost_where;
 
 template <class T>
@@ -33,7 +33,7 @@ inline T shuffle(unsigned mask, T value, int source) {
 #define CUHOST_UNCHECKED inline
 #endif
 
-// Threads run one at a time, so a plain read and write is atomic.
+// Threads run one at a time, so a plain read followed by a write is atomic.
 template <class T, class F>
 CUHOST_UNCHECKED T atomic(T* address, F&& change) {
 #if defined(CUHOST_CHECKED)
@@ -54,7 +54,7 @@ CUHOST_UNCHECKED T atomic(T* address, F&& change) {
 
 namespace cuda_device {
 
-// The line is that of the call.
+// `line` is that of the call.
 inline void __syncthreads(int line = __builtin_LINE()) { cuhost::cuhost_barrier(line); }
 inline int __syncthreads_count(int p, int line = __builtin_LINE()) {
   return cuhost::cuhost_barrier_reduce(p, '+', line);

@@ -1,7 +1,7 @@
 // CUDA's built-in vector types and make_ functions.
 //
-// What kernel text sees unqualified lives in namespace cuda_device, which encloses that text: there
-// it hides functions of the same name that a host library may declare.
+// Names that kernel text uses unqualified are in namespace cuda_device, which encloses that text,
+// so that they hide functions of the same name in host libraries.
 #pragma once
 
 namespace cuda_device {

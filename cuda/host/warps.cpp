@@ -1,13 +1,13 @@
-// Puts the accesses of a warp's lanes together again, which run one after another here, and counts
-// the sectors and bank conflicts of each warp-wide access (CUDA C++ Best Practices Guide,
-// "Coalesced Access to Global Memory" and "Shared Memory and Memory Banks").
+// Reassembles the accesses of a warp's lanes, which run one after another here, and counts the
+// sectors and bank conflicts of each warp-wide access (CUDA C++ Best Practices Guide, "Coalesced
+// Access to Global Memory" and "Shared Memory and Memory Banks").
 //
-// One warp of each barrier interval is looked at, another one each time, until a block has given
-// enough of a kind. The n-th execution of an instruction by one lane belongs to the n-th by others.
+// In each barrier interval a different warp is sampled, until a block has yielded enough accesses
+// of a kind. The n-th execution of an instruction by one lane belongs to the n-th by the others.
 //
-// A compiler knows how shared arrays are aligned and joins loads of neighbouring words of them into
-// one of up to 16 bytes, where every lane's address is a multiple of its size. Where a tensor begins
-// it does not know, and conditions keep stores apart: these are as wide as the text makes them.
+// A compiler knows the alignment of shared arrays, and joins loads of neighbouring words into one
+// of up to 16 bytes if every lane's address is a multiple of its size. It does not know the
+// alignment of tensors, and conditions keep stores apart: these are as wide as the text makes them.
 #include "warps.h"
 
 #include <algorithm>
@@ -27,19 +27,19 @@ constexpr size_t registers = 64;
 constexpr unsigned sector_bytes = 32, bank_bytes = 4, banks = 32;
 constexpr unsigned widest_bytes = 16;   // load of a lane
 constexpr unsigned pair_bytes = 8;
-constexpr size_t reach = 256;           // accesses from one to the last that may be joined to it
+constexpr size_t reach = 256;           // how many accesses apart loads may be joined
 
 struct Request {
   Access kind;
   unsigned bytes;
   int lanes;
-  bool kept;          // in a register, since an earlier load of this interval
+  bool kept;          // in a register since an earlier load in this interval
   unsigned chunk;     // aligned bytes of each lane within which loads are joined; 0: not at all
   uint32_t covered;   // of the chunk, by this and the loads joined to it
   uintptr_t at[32];
 };
 
-// The words that a thread loaded last: a compiler keeps them in registers until a barrier.
+// The words that a thread loaded last, which a compiler keeps in registers until a barrier.
 struct Registers {
   uintptr_t word[registers];
   size_t next;
@@ -81,8 +81,8 @@ uint64_t sectors(Request& request) {
   return (uint64_t)(std::unique(found, found + count) - found);
 }
 
-// Wide accesses go in groups of lanes that fetch 128 bytes; lanes that share a word are served
-// together.
+// Wide accesses are split into groups of lanes that fetch 128 bytes; lanes that share a word are
+// served together.
 uint64_t wavefronts(const Request& request, uintptr_t offset, unsigned bytes) {
   unsigned words = (bytes + bank_bytes - 1) / bank_bytes;
   int group = (int)(32 / words);
@@ -103,7 +103,7 @@ uint64_t wavefronts(const Request& request, uintptr_t offset, unsigned bytes) {
   return total;
 }
 
-// The widest chunks that all lanes access at the same place.
+// The widest chunks that all lanes access at the same offset.
 unsigned chunk_of(const Request& request) {
   for (unsigned chunk : {widest_bytes, pair_bytes}) {
     uintptr_t place = request.at[0] % chunk;
@@ -123,7 +123,7 @@ bool same_chunks(const Request& one, const Request& other) {
 
 void join_loads() {
   constexpr size_t slots = 1024;
-  static size_t latest[slots];  // by the first lane's chunk: the number of a request, and 1
+  static size_t latest[slots];  // by the first lane's chunk: the number of a request, plus 1
   std::fill_n(latest, slots, size_t{0});
   for (size_t k = 0; k < requests.size(); ++k) {
     Request& request = requests[k];
@@ -143,7 +143,7 @@ void join_loads() {
   }
 }
 
-// As few loads as cover the bytes, each of a size that is a power of two and divides its place.
+// The fewest loads that cover the bytes, each with a power-of-two size that divides its offset.
 void count_joined(const Request& request, WarpTally& sum) {
   uint32_t left = request.covered;
   for (unsigned bytes = request.chunk; left; bytes /= 2) {
@@ -196,7 +196,7 @@ void warps_block_begins() { std::fill_n(seen, (int)access_kinds, uint64_t{0}); }
 void warps_interval_begins() {
   settle_interval();
   sampled_interval = barrier_interval;
-  // Mixed, so that a kernel whose intervals alternate shows each of its warps in each.
+  // Hashed, so that if a kernel's intervals alternate, every warp is sampled in each kind of them.
   uint64_t mixed = barrier_interval * 0x9e3779b97f4a7c15ull >> 32;
   int warp = (int)(mixed % (unsigned)warp_count);
   for (int kind = 0; kind < access_kinds; ++kind)

@@ -14,7 +14,7 @@ void warps_interval_begins();
 void warps_record(Access kind, uintptr_t at, unsigned bytes, const void* site);
 const WarpTally* warps_tally();  // one for each kind
 
-// `site` tells the instruction, so that lanes that skip an access do not shift the others.
+// `site` identifies the instruction, so that lanes that skip an access do not shift the others.
 inline void warps_access(Access kind, uintptr_t at, unsigned bytes, const void* site) {
   if (__builtin_expect(barrier_interval != sampled_interval, 0)) warps_interval_begins();
   if ((int)(thread_stamp >> 5 & 31) == sampled_warp[kind]) warps_record(kind, at, bytes, site);

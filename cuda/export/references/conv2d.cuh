@@ -1,8 +1,8 @@
-// The reference of a convolution of data (N,CI,H,W) with weight (CO,CI/groups,KH,KW), zero padded,
-// for driver.cu: every thread takes its share of the output's planes; sums in double.
+// The reference for driver.cu of a zero-padded convolution of data (N,CI,H,W) with weight
+// (CO,CI/groups,KH,KW): each thread computes its share of the output planes, in double precision.
 #pragma once
 
-#ifndef PARAMETER_dilation  // a launch header leaves out what is 1
+#ifndef PARAMETER_dilation  // launch headers omit it if it is 1
 #define PARAMETER_dilation 1
 #endif
 #ifndef PARAMETER_groups
