@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpuenergy.devices.emulated import guard as guard_script
-from pytest_gpuenergy.devices.emulated.translate import CANNOT
+from pytest_gpuenergy.devices.emulated.outline import CANNOT
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.paths import written_to_cache

@@ -1,0 +1,150 @@
+"""What CUDA C++ text declares at a given position: variables, shared arrays, kernels, assembler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_gpuenergy.devices.emulated.tokens import (
+    ATTRIBUTES,
+    Token,
+    nested,
+    without_attributes,
+)
+
+
+@dataclass(frozen=True)
+class Variables:
+    """The variables of one declaration.
+
+    Attributes:
+        names: of the variables.
+        words: the texts of all tokens that belong to their types.
+        end: position after the declaration.
+    """
+
+    names: Sequence[Token]
+    words: frozenset[str]
+    end: int
+
+
+@dataclass(frozen=True)
+class SharedArray:
+    """The array that ``extern __shared__`` declares; ``dimensions`` are those after the first."""
+
+    element: str
+    name: str
+    dimensions: str
+
+
+@dataclass(frozen=True)
+class KernelHeader:
+    """A ``__global__`` function: its name, the arguments of its launch bounds, if it is defined."""
+
+    name: str
+    bounds: str
+    defined: bool
+
+
+def variables_at(source: str, position: int) -> Variables | None:
+    """The variables declared from ``position`` on.
+
+    Returns:
+        None for a function, and for a declaration that is not understood.
+    """
+    names: list[Token] = []
+    words: set[str] = set()
+    depth, angles, sought = 0, 0, True  # whether the next name is still to come
+    before = ""
+    last: Token | None = None
+    for token in without_attributes(token for token, _ in nested(source, position)):
+        text = token.text
+        if sought:
+            words.add(text)
+            if last is not None and depth == angles == 0 and _is_variable(before, last, text):
+                if before == "::":
+                    return None
+                names.append(last)
+                sought = False
+        if text in "([{":
+            if text == "(" and sought:
+                return None
+            depth += 1
+        elif text in ")]}":
+            depth -= 1
+        elif depth == 0 and text in "<>" and sought:
+            angles += 1 if text == "<" else -1
+        elif depth == angles == 0 and text == ",":
+            sought = True
+        elif depth == 0 and text == ";":
+            return Variables(names, frozenset(words), token.end) if names else None
+        if depth < 0:
+            return None
+        before, last = last.text if last else "", token
+    return None
+
+
+def _is_variable(before: str, token: Token, after: str) -> bool:
+    """Whether ``token`` names a variable, by the texts around it."""
+    is_type = bool({before, token.text} & {"struct", "union", "class"})
+    return token.kind == "name" and after in "[,;={" and not is_type
+
+
+def declarator_at(source: str, position: int) -> list[Token]:
+    """The tokens from ``position`` up to the first ``;``, ``{`` or ``=`` outside of brackets."""
+    tokens: list[Token] = []
+    for token, depth in nested(source, position):
+        if token.text in ";{=" and depth == 0:
+            break
+        tokens.append(token)
+    return tokens
+
+
+def shared_array(declarator: Sequence[Token]) -> SharedArray | None:
+    """The array declared by the tokens after ``extern``; None when they declare none."""
+    texts = [token.text for token in without_attributes(declarator)]
+    texts = [text for text in texts if text != "__shared__"]
+    opening = texts.index("[") if "[" in texts else 0
+    if opening < 2 or "]" not in texts[opening:]:
+        return None
+    closing = texts.index("]", opening)
+    return SharedArray(
+        element=" ".join(texts[: opening - 1]),
+        name=texts[opening - 1],
+        dimensions="".join(texts[closing + 1 :]),
+    )
+
+
+def kernel_at(source: str, position: int) -> KernelHeader | None:
+    """The kernel whose ``__global__`` ends at ``position``; None when the text ends before it."""
+    name, previous, bounds = "", "", slice(0)
+    for token, depth in nested(source, position):
+        if depth == 0 and token.text in ";{":
+            return KernelHeader(name, " ".join(source[bounds].split()), token.text == "{")
+        if previous == "__launch_bounds__" and depth == 1 and token.text == "(":
+            bounds = slice(token.end, token.end)
+        elif bounds.start and bounds.start == bounds.stop and depth == 0 and token.text == ")":
+            bounds = slice(bounds.start, token.start)
+        if token.text == "(" and depth == 1 and previous not in ATTRIBUTES:
+            name = name or previous
+        if token.kind == "name":
+            previous = token.text
+    return None
+
+
+def assembler_at(source: str, position: int) -> tuple[str, int]:
+    """The inline assembler whose keyword ends at ``position``: its instructions and its end."""
+    pieces: list[str] = []
+    operands = False
+    for token, depth in nested(source, position):
+        if token.kind == "literal" and depth == 1 and not operands:
+            pieces.append(token.text[1:-1])
+        elif token.text == ":" or token.text == "::":
+            operands = True
+        elif depth == 0 and token.text == ")":
+            position = token.end
+            break
+        elif depth == 0 and token.text == ";":
+            break
+    return re.sub(r"\\[nt]", " ", "".join(pieces)).strip(), position

@@ -1,0 +1,257 @@
+"""One pass over CUDA C++ text that collects the edits its translation for the host needs.
+
+Only what no header can express is edited: declarations of ``__shared__`` and device variables,
+``extern "C"``, inline assembler and ``#include``. ``cuda/host/kernel.h`` does the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from pytest_gpuenergy.devices.emulated.declarations import (
+    Variables,
+    assembler_at,
+    declarator_at,
+    kernel_at,
+    shared_array,
+    variables_at,
+)
+from pytest_gpuenergy.devices.emulated.tokens import LITERAL, SKIPPED, Token
+from pytest_gpuenergy.support.errors import KernelFault
+
+CANNOT = "cannot run on the emulated GPU"
+"""In every message about CUDA text that the host cannot run."""
+
+_SUPPORTED_HEADER_NAMES = """
+    cuda.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h vector_types.h
+    vector_functions.h math_constants.h device_functions.h
+    cassert cfloat climits cmath cstddef cstdint cstdio cstdlib cstring limits type_traits utility
+    assert.h float.h limits.h math.h stddef.h stdint.h stdio.h stdlib.h string.h
+    cuda/std/cstdint cuda/std/type_traits cuda/std/limits cuda/std/cstddef cuda/std/cmath
+"""
+_SUPPORTED_HEADERS = frozenset(_SUPPORTED_HEADER_NAMES.split())
+# TVM leaves these behind where it lowers an asynchronous copy synchronously: nothing to wait for.
+_IGNORED_PTX = re.compile(r"cp\.async\.(commit_group|wait_all|wait_group\s+(\d+|%\d+))\s*;?\s*")
+
+# What may need an edit; all other text is skipped. A digit separator is not a quote.
+_OUTLINE = re.compile(
+    rf"""
+    (?P<skipped>{SKIPPED} | {LITERAL} | (?<!\w)\d[\w.]*(?:'[\w.]+)+)
+  | (?P<directive>^[ \t]*\#(?:[^\n\\/]|\\.|\\\n|/(?![/*])|/\*.*?\*/)*)
+  | (?P<brace>[{{}}])
+  | (?<!\w)(?P<word>asm|__asm__|__asm|extern|__(?:shared|device|constant|managed|global)__)(?!\w)
+    """,
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
+_LINKAGE = re.compile(r'\s*"C(?:\+\+)?"')
+_INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")')
+_NAMESPACE = re.compile(r'(?:\bnamespace(?:\s+[\w:]+)?|\bextern\s*"C(?:\+\+)?")\s*$')
+_LEFT_ALONE = frozenset(("const", "constexpr", "extern", "typedef", "operator", "friend"))
+
+
+class Outline:
+    """The parts of a text that its translation depends on, and the edits that it needs.
+
+    Attributes:
+        edits: start, end and replacement, in order.
+        refusals: why calls that must not be compiled are refused, by number.
+        kernels: names of the ``__global__`` functions.
+        bounds: numbers of the launch bounds of each kernel that has any.
+        in_macros: whether a macro may declare kernels.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.edits: list[tuple[int, int, str]] = []
+        self.refusals: list[str] = []
+        self.kernels: set[str] = set()
+        self.bounds: dict[str, list[int]] = {}
+        self.in_macros = False
+        self._depth = 0
+        self._kernel = ""
+        self._kernel_depth = -1
+        self._named = ""
+        self._bound = ""  # arguments of the launch bounds of the kernel named last
+        self._variables = 0
+        self._elsewhere: set[str] = set()  # names declared extern
+        self._namespaces: list[int] = []  # brace depths at which the open namespaces began
+
+    def walk(self) -> None:
+        """Collect the edits.
+
+        Raises:
+            KernelFault: ``compile`` when the text is malformed.
+        """
+        position = 0
+        while match := _OUTLINE.search(self.source, position):
+            position = match.end()
+            if match["brace"]:
+                self._brace(match["brace"], match.start(), match.end())
+            elif match["directive"]:
+                self._directive(match)
+            elif word := match["word"]:
+                position = self._handlers[word](match.start(), match.end())
+
+    def rewritten(self) -> str:
+        """The text with the edits made, and as many lines as before."""
+        parts, last = [], 0
+        for start, end, text in self.edits:
+            lines = "\n" * (self.source.count("\n", start, end) - text.count("\n"))
+            parts += [self.source[last:start], text, lines]
+            last = end
+        return "".join([*parts, self.source[last:]])
+
+    @property
+    def _handlers(self) -> Mapping[str, Callable[[int, int], int]]:
+        return {
+            "extern": self._extern,
+            "__shared__": self._static,
+            "__global__": self._global,
+            **dict.fromkeys(("__device__", "__constant__", "__managed__"), self._of_device),
+            **dict.fromkeys(("asm", "__asm__", "__asm"), self._assembler),
+        }
+
+    def _brace(self, brace: str, start: int, end: int) -> None:
+        if brace == "{":
+            if _NAMESPACE.search(self.source, max(0, start - 200), start):
+                self._namespaces.append(self._depth)
+            if self._named:
+                self._kernel, self._kernel_depth, self._named = self._named, self._depth, ""
+            self._depth += 1
+        else:
+            self._depth -= 1
+            if self._namespaces and self._depth <= self._namespaces[-1]:
+                self._namespaces.pop()
+            if self._depth <= self._kernel_depth:
+                self._close_kernel(end)
+
+    def _close_kernel(self, end: int) -> None:
+        if self._bound:
+            number = sum(map(len, self.bounds.values()))
+            self.bounds.setdefault(self._kernel, []).append(number)
+            text = f" enum {{ cuhost_bound_{number} = ::cuhost::first({self._bound}) }};"
+            self.edits.append((end, end, text))
+        self._kernel, self._kernel_depth, self._bound = "", -1, ""
+
+    def _directive(self, match: re.Match[str]) -> None:
+        self.in_macros |= "__global__" in match[0]
+        include = _INCLUDE.match(match[0])
+        if include is None:
+            return
+        header = include[1] or include[2]
+        text = "" if header in _SUPPORTED_HEADERS else f"#error {CANNOT}: #include <{header}>"
+        self.edits.append((match.start(), match.end(), text))
+
+    def _of_template(self, start: int) -> bool:
+        return self.source[:start].rstrip().endswith(">")
+
+    def _global(self, start: int, end: int) -> int:
+        """Remember the name and the launch bounds of a kernel; a definition begins a kernel."""
+        header = kernel_at(self.source, end)
+        if header is not None:
+            self.kernels.add(header.name)
+            self._named = header.name if header.defined else ""
+            self._bound = header.bounds if header.defined else ""
+            if self._of_template(start) and not self._bound.isdecimal():
+                self._bound = ""
+        return end
+
+    def _extern(self, start: int, end: int) -> int:
+        """Remove ``extern "C"``, rewrite ``extern __shared__`` and note other ``extern`` names.
+
+        A function that is ``extern "C"`` and declared before its definition would be visible
+        outside of the text, which is compiled twice.
+        """
+        if linkage := _LINKAGE.match(self.source, end):
+            block = self.source[linkage.end() :].lstrip().startswith("{")
+            self.edits.append((start, linkage.end(), "namespace" if block else ""))
+            return linkage.end()
+        declarator = declarator_at(self.source, end)
+        if any(token.text == "__shared__" for token in declarator):
+            return self._dynamic_shared(start, declarator)
+        elsewhere = variables_at(self.source, end)
+        if elsewhere is None:
+            return end
+        self._elsewhere.update(token.text for token in elsewhere.names)
+        return elsewhere.end
+
+    def _dynamic_shared(self, start: int, declarator: Sequence[Token]) -> int:
+        """Turn ``extern __shared__ T name[];`` into a pointer to the dynamic shared memory.
+
+        Further dimensions stay, as in ``extern __shared__ float tile[][32];``.
+        """
+        array = shared_array(declarator)
+        if array is None:
+            raise KernelFault(
+                "compile",
+                f"line {self._line(start)}: extern __shared__ must declare an array without "
+                "bounds on the emulated GPU, such as extern __shared__ float name[];",
+            )
+        if self._depth and not array.dimensions:
+            element = array.element
+            text = f"{element} * const {array.name} = ({element} *)::cuhost::cuhost_dynamic_shared"
+        else:
+            alias = f"cuhost_element_{array.name}"
+            text = (
+                f"typedef {array.element} {alias}{array.dimensions}; static {alias} *& "
+                f"{array.name} = ({alias} *&)::cuhost::cuhost_dynamic_shared"
+            )
+        self.edits.append((start, declarator[-1].end, text))
+        return declarator[-1].end
+
+    def _static(self, start: int, end: int) -> int:
+        """Register ``__shared__`` variables with the runtime."""
+        declared = variables_at(self.source, end)
+        if declared is None:
+            raise KernelFault(
+                "compile",
+                f"line {self._line(start)}: __shared__ must declare variables on the emulated "
+                "GPU, such as __shared__ float name[4];",
+            )
+        self.edits.append((start, end, ""))
+        return self._register(declared, f'CUHOST_SHARED({{}}, "{self._kernel}", {{}})')
+
+    def _of_device(self, start: int, end: int) -> int:
+        """Register ``__device__`` and ``__constant__`` variables with the runtime.
+
+        Constants are left alone, since the compiler may need their values, and so is what is
+        declared in a function, a class or a template, or before its definition.
+        """
+        if len(self._namespaces) < self._depth or self._of_template(start):
+            return end
+        declared = variables_at(self.source, end)
+        if declared is None or declared.words & (_LEFT_ALONE | self._elsewhere):
+            return end
+        return self._register(declared, "CUHOST_DEVICE({}, {})")
+
+    def _register(self, declared: Variables, registration: str) -> int:
+        text = ""
+        for token in declared.names:
+            self.edits.append((token.start, token.end, f"cuhost_value_{self._variables}"))
+            text += " " + registration.format(self._variables, token.text)
+            self._variables += 1
+        self.edits.append((declared.end, declared.end, text))
+        return declared.end
+
+    def _assembler(self, start: int, end: int) -> int:
+        """Drop inline assembler that waits for asynchronous copies, refuse any other."""
+        ptx, end = assembler_at(self.source, end)
+        instructions = ptx.rstrip(";").split(";")
+        if ptx and all(_IGNORED_PTX.fullmatch(one.strip()) for one in instructions):
+            self.edits.append((start, end, "((void)0)"))
+            return end
+        if not self._depth:
+            raise KernelFault("compile", f"line {self._line(start)}: {_refusal(ptx)}")
+        # An error only where the compiler finds the call reachable: helpers may be unused.
+        self.edits.append((start, end, f"::cuhost_refused_{len(self.refusals)}()"))
+        self.refusals.append(_refusal(ptx))
+        return end
+
+    def _line(self, position: int) -> int:
+        return self.source.count("\n", 0, position) + 1
+
+
+def _refusal(ptx: str) -> str:
+    shown = re.sub(r'[\\"]', "", " ".join(ptx.split()))
+    return f"{CANNOT}: inline PTX '{shown[:60]}{'...' if len(shown) > 60 else ''}'"
