@@ -15,7 +15,8 @@ import hypothesis
 import pytest
 
 from pytest_gpuenergy.devices import lock
-from pytest_gpuenergy.devices.emulated.toolchain import Toolchain, find_compiler
+from pytest_gpuenergy.devices.emulated.compiler import find_compiler
+from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
 from pytest_gpuenergy.tuning.records import BANDS, Record, RecordFile
 from pytest_gpuenergy.tvm.database import Database, load_database
 from pytest_gpuenergy.tvm.recipe import METASCHEDULE

@@ -155,7 +155,7 @@ def _check_folder(kind: str) -> Check:
 
 
 def _check_emulated() -> Check:
-    from pytest_gpuenergy.devices.emulated.host import find_compiler
+    from pytest_gpuenergy.devices.emulated.compiler import find_compiler
     from pytest_gpuenergy.support.errors import GpuEnergyError
 
     try:

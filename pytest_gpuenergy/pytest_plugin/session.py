@@ -110,7 +110,7 @@ class Session:
             return
         device = self.device
         if device.emulated:
-            from pytest_gpuenergy.devices.emulated.toolchain import find_compiler
+            from pytest_gpuenergy.devices.emulated.compiler import find_compiler
 
             find_compiler()  # without a compiler, every item would fail the same way
         options = self.options

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -23,6 +22,7 @@ from pytest_gpuenergy.devices.device import (
 )
 from pytest_gpuenergy.devices.emulated.card import Card
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
+from pytest_gpuenergy.devices.emulated.compiler import find_compiler, version_of
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, LAUNCH, Fault, parse_faults
 from pytest_gpuenergy.devices.emulated.governor import Demand
 from pytest_gpuenergy.devices.emulated.host_kernel import HostKernel, HostProgram
@@ -34,7 +34,7 @@ from pytest_gpuenergy.devices.emulated.state import CardState
 from pytest_gpuenergy.devices.emulated.timing.model import demand_of, recorded_on
 from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile, check_limits
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic, TrafficCache
-from pytest_gpuenergy.devices.emulated.toolchain import build_version, find_compiler
+from pytest_gpuenergy.devices.emulated.toolchain import build_version
 from pytest_gpuenergy.devices.places import placements
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
@@ -368,9 +368,6 @@ def _host_runner() -> Runner:
 
 def _compiler_version() -> str:
     try:
-        answer = subprocess.run(
-            [find_compiler(), "--version"], capture_output=True, text=True, check=True, timeout=10
-        )
-    except (DeviceError, OSError, subprocess.SubprocessError) as error:
+        return version_of(find_compiler())
+    except DeviceError as error:
         return f"none ({error})"
-    return answer.stdout.partition("\n")[0]

@@ -11,10 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.emulated.compiler import find_compiler
 from pytest_gpuenergy.devices.emulated.program import Program
 from pytest_gpuenergy.devices.emulated.timing.plan import (
     AccessProfile,
-    LaunchProfile,
     Sampling,
     address_bytes,
     check_limits,
@@ -23,13 +23,11 @@ from pytest_gpuenergy.devices.emulated.timing.plan import (
     used_arenas,
     write_plan,
 )
-from pytest_gpuenergy.devices.emulated.toolchain import Toolchain, find_compiler
+from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
 from pytest_gpuenergy.devices.emulated.translate import translate
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.workloads.workload import Scalar
-
-__all__ = ["AccessProfile", "HostRunner", "LaunchProfile", "find_compiler"]
 
 _SAMPLING = Sampling(blocks=8, accesses=20_000_000)
 

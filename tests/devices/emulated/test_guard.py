@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from processes import has_ended
 
-from pytest_gpuenergy.devices.emulated import toolchain
+from pytest_gpuenergy.devices.emulated import compiler
 from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
@@ -79,8 +80,8 @@ def test_it_ends_when_its_time_is_up(
 ) -> None:
     (cache := tmp_path / "cache").mkdir()
     runner = HostRunner(cache, compiler=str(driver))
-    toolchain.Toolchain.prepare(cache, str(driver), jobs=1)
-    monkeypatch.setattr(toolchain, "_COMPILE_TIMEOUT_S", 1.0)
+    Toolchain.prepare(cache, str(driver), jobs=1)
+    monkeypatch.setattr(compiler, "TIMEOUT_S", 1.0)
     with pytest.raises(KernelFault, match="did not finish within 1 s") as caught:
         runner.compile(KERNEL)
     assert caught.value.outcome == "compile"
@@ -90,7 +91,7 @@ def test_it_ends_when_its_time_is_up(
 def test_text_that_takes_all_memory_to_compile_is_a_fault(
     host_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolchain, "_COMPILE_BYTES", 1 << 28)
+    monkeypatch.setattr(compiler, "MEMORY_BYTES", 1 << 28)
     doubled = "".join(f"#define A{n} A{n - 1} A{n - 1}\n" for n in range(1, 25))
     much = f"#define A0 1,\n{doubled}__device__ int much[] = {{A24}};\n"
     with pytest.raises(KernelFault) as caught:

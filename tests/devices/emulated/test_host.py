@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices.device import Arena
-from pytest_gpuenergy.devices.emulated.host import HostRunner, find_compiler
+from pytest_gpuenergy.devices.emulated.compiler import find_compiler
+from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.workloads import Scalar, Tensor
@@ -688,7 +689,7 @@ def test_a_missing_compiler_is_one_sentence(monkeypatch, tmp_path, cxx):
 def test_a_program_that_is_no_compiler_is_named(tmp_path):
     host = HostRunner(tmp_path / "cache", compiler="/bin/false")
     kernel = Kernel("__global__ void k() {}", (Launch("k", (1, 1, 1), (1, 1, 1), ()),))
-    with pytest.raises(DeviceError, match=re.escape("/bin/false is no working C++ compiler")):
+    with pytest.raises(DeviceError, match=re.escape("/bin/false is not a working C++ compiler")):
         host.compile(kernel)
     assert not list(Path(tmp_path / "cache").glob("host-*"))
 
