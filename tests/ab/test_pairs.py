@@ -10,7 +10,8 @@ import pytest
 
 from pytest_gpuenergy.ab.exhibit import Exhibit, export, load_exhibits
 from pytest_gpuenergy.ab.pairs import compare_pairs
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, _VirtualRepeater
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.identity import run_info
 from pytest_gpuenergy.engine.station import Station
@@ -50,14 +51,14 @@ def compared(
     """
     number = 0
 
-    def relaunch(_: _VirtualRepeater, *, once: bool) -> Iterator[int]:
+    def relaunch(_: VirtualRepeater, *, once: bool) -> Iterator[int]:
         nonlocal number
         number += 1
         if number in wrong:
             assert not once
             yield 3000
 
-    monkeypatch.setattr(_VirtualRepeater, "relaunch", relaunch)
+    monkeypatch.setattr(VirtualRepeater, "relaunch", relaunch)
     with EmulatedDevice() as device, Station(device) as station:
         base = exhibit(device, tmp_path / "base", KERNEL)
         head = exhibit(device, tmp_path / "head", replace(KERNEL, source=SOURCE + "// later"))

@@ -15,7 +15,8 @@ from jobs import job_of
 
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.device import Repeater, Timeline
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, _VirtualRepeater
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.meter import MeterSettings
@@ -103,14 +104,14 @@ def test_a_correct_kernel_has_all_figures(device: EmulatedDevice) -> None:
 def test_an_item_is_of_several_places_in_memory(
     device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop, placed = _VirtualRepeater.stop, []
+    stop, placed = VirtualRepeater.stop, []
 
-    def noted(self: _VirtualRepeater) -> Timeline:
+    def noted(self: VirtualRepeater) -> Timeline:
         timeline = stop(self)
         placed.append(timeline.placements)
         return timeline
 
-    monkeypatch.setattr(_VirtualRepeater, "stop", noted)
+    monkeypatch.setattr(VirtualRepeater, "stop", noted)
     measure(device, conv())
     assert placed == [MAX_PLACEMENTS]
 
@@ -283,11 +284,11 @@ def test_a_kernel_that_is_wrong_after_its_measurement_has_no_figures(
 ) -> None:
     """As on a card, where the launches are real: here they leave the poison where it is."""
 
-    def relaunch(_: _VirtualRepeater, *, once: bool) -> Iterator[int]:
+    def relaunch(_: VirtualRepeater, *, once: bool) -> Iterator[int]:
         assert not once
         yield 2001
 
-    monkeypatch.setattr(_VirtualRepeater, "relaunch", relaunch)
+    monkeypatch.setattr(VirtualRepeater, "relaunch", relaunch)
     found = Harness(device).measure_kernel(conv(), SMALL, SUBJECT)
     assert (found.outcome, found.measured) == ("correctness", False)
     assert found.error is not None

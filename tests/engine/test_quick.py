@@ -10,7 +10,7 @@ import pytest
 from tuning_fakes import FakeDevice
 
 from pytest_gpuenergy.devices.device import Timeline
-from pytest_gpuenergy.devices.emulated.device import _VirtualRepeater
+from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.engine.quick import measure_time_ms, median_time_ms, quick_job, verify_timed
 from pytest_gpuenergy.engine.verification import arenas_for
@@ -73,7 +73,7 @@ def test_a_fault_of_the_kernel_passes_through() -> None:
 def test_a_kernel_that_is_right_only_at_first_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device that runs it back to back, and leaves the poison where it is then."""
 
-    def relaunch(_: _VirtualRepeater, *, once: bool) -> Iterator[int]:
+    def relaunch(_: VirtualRepeater, *, once: bool) -> Iterator[int]:
         assert not once
         yield 2001
 
@@ -82,7 +82,7 @@ def test_a_kernel_that_is_right_only_at_first_is_found(monkeypatch: pytest.Monke
     workload = Contract("one", (Tensor("y", (8,), "float32", "output"),), ones)
     with open_device("emulated") as device:
         verify_timed(device, kernel, workload)
-        monkeypatch.setattr(_VirtualRepeater, "relaunch", relaunch)
+        monkeypatch.setattr(VirtualRepeater, "relaunch", relaunch)
         with pytest.raises(KernelFault, match=r"^Correct at first, wrong after 2001 launches: 8 "):
             verify_timed(device, kernel, workload)
 

@@ -1,4 +1,4 @@
-"""The emulated GPU as a `Device`: the host runs the kernels, the card's state tells the rest."""
+"""The emulated GPU as a `Device`: the host runs its kernels, a simulated card does the rest."""
 
 from __future__ import annotations
 
@@ -6,33 +6,22 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from pytest_gpuenergy.devices.cache import sets_needed
-from pytest_gpuenergy.devices.device import (
-    Arena,
-    Device,
-    KernelRepeater,
-    Launches,
-    Loaded,
-    Timeline,
-    Work,
-)
-from pytest_gpuenergy.devices.emulated.card import Card
+from pytest_gpuenergy.devices.device import Arena, Device, KernelRepeater, Loaded, Work
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler, version_of
-from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, LAUNCH, Fault, parse_faults
-from pytest_gpuenergy.devices.emulated.governor import Demand
+from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, Fault, parse_faults
 from pytest_gpuenergy.devices.emulated.host_kernel import HostKernel, HostProgram
-from pytest_gpuenergy.devices.emulated.load import Load
+from pytest_gpuenergy.devices.emulated.limits import check_geometry, check_memory
 from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml
-from pytest_gpuenergy.devices.emulated.owner import Owner
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, GpuProfile
+from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater, strike
 from pytest_gpuenergy.devices.emulated.state import CardState
 from pytest_gpuenergy.devices.emulated.timing.model import demand_of, recorded_on
-from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile, check_limits
+from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic, TrafficCache
 from pytest_gpuenergy.devices.emulated.toolchain import build_version
 from pytest_gpuenergy.devices.places import placements
@@ -42,16 +31,9 @@ from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.workloads.workload import Scalar
 
-_FIRST_LAUNCH_NS = 20_000
-
-# On an H200 a kernel of 19.4 us took 32.6 us when launched and timed singly. How often a host can
-# launch is a guess.
-_TIMED_SINGLY_S = 13e-6
-_HOST_LAUNCH_S = 5e-6
-
 
 class Runner(Protocol):
-    """What runs a kernel on the host, as `HostRunner` does; `check_races` leaves the arenas."""
+    """Runs kernels on the host, as `HostRunner` does; `check_races` leaves the arenas unchanged."""
 
     def prepare(self, kernels: Sequence[Kernel]) -> None: ...
     def compile(self, kernel: Kernel) -> Path: ...
@@ -75,18 +57,18 @@ class Runner(Protocol):
 
 
 class EmulatedDevice(Device):
-    """One emulated GPU. Everything it says of time and energy is recorded or modelled.
+    """One emulated GPU. All its times and energies are recorded or modelled.
 
     Faults in ``GPUENERGY_EMULATED_FAULTS`` are on the card until `close`.
 
     Args:
-        profile: the GPU it is.
-        index: which of several of that profile.
-        runner: what runs kernels on the host; closed with the device.
+        profile: the model of GPU.
+        index: of the card among those of this profile.
+        runner: runs kernels on the host; closed with the device.
 
     Raises:
-        DeviceError: its state cannot be kept, or a fault keeps NVML from starting.
-        InputError: ``GPUENERGY_EMULATED_FAULTS`` is not understood.
+        DeviceError: the card's state cannot be stored, or a fault keeps NVML from starting.
+        InputError: ``GPUENERGY_EMULATED_FAULTS`` is not valid.
     """
 
     emulated = True
@@ -121,13 +103,13 @@ class EmulatedDevice(Device):
         self.nvml = nvml
 
     def inject(self, what: str, value: object = True) -> str:
-        """Put a fault on the card: what an entry of ``GPUENERGY_EMULATED_FAULTS`` says.
+        """Put a fault on the card, given like an entry of ``GPUENERGY_EMULATED_FAULTS``.
 
         Returns:
             Its identity, for `CardState.withdraw`; `close` withdraws it too.
 
         Raises:
-            InputError: it is not understood.
+            InputError: it is not a valid fault.
         """
         self._faults.append(self.state.inject(Fault.of(what, value)))
         return self._faults[-1]
@@ -145,7 +127,7 @@ class EmulatedDevice(Device):
 
     @contextlib.contextmanager
     def load(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[Loaded]:
-        """Make the kernel ready to run on the host; before its first run ever, look for races."""
+        """Make the kernel ready to run on the host; before its first run ever, check for races."""
         kernel = self._text(job.kernel)
         check_geometry(kernel, self.profile)
         check_memory(kernel, arenas, self.profile)
@@ -185,7 +167,7 @@ class EmulatedDevice(Device):
             footprint_bytes=footprint,
             cache=cache,
         )
-        repeater = _VirtualRepeater(self.state, demand, job.timeout_s, places)
+        repeater = VirtualRepeater(self.state, demand, job.timeout_s, places)
         try:
             yield repeater
         finally:
@@ -215,7 +197,7 @@ class EmulatedDevice(Device):
 
     def _profiled(self, job: Job, arenas: Mapping[str, Arena]) -> tuple[Traffic, ...]:
         kernel = self._text(job.kernel)
-        # A kernel that raced has no profile, so it is looked at, and fails, each time.
+        # A kernel that races leaves no profile, so it is checked, and fails, every time.
         return self._traffic.traffic(
             kernel,
             lambda: (
@@ -226,137 +208,9 @@ class EmulatedDevice(Device):
         )
 
 
-class _VirtualRepeater:
-    def __init__(self, state: CardState, demand: Demand, timeout_s: float, placements: int) -> None:
-        self._state = state
-        self._demand = demand
-        self._timeout_s = timeout_s
-        self._placements = placements
-        self._running = False
-
-    def start(self) -> None:
-        strike(self._state)
-        with self._state.change() as card:
-            self._begin(card, self._demand)
-            card.advance(card.now_ns + _FIRST_LAUNCH_NS)
-        self._running = True
-
-    def stop(self) -> Timeline:
-        if not self._running:
-            raise RuntimeError("stop() without start()")
-        self._running = False
-        with self._state.change() as card:
-            load = card.load
-            if load is None or load.owner != Owner.me():
-                raise KernelFault("runtime", "The emulated GPU lost the kernel that it ran.")
-            run_s = load.marks[-1][2] / 1e9
-            if run_s <= self._timeout_s:
-                runs = load.batch_end(card.now_ns)
-                while (end_ns := load.moment(runs)) > card.now_ns:
-                    card.advance(min(end_ns, card.edge_ns))
-            card.stop()
-        strike(self._state)
-        self._refuse(run_s, "One run takes")
-        return replace(load.timeline(runs), placements=self._placements)
-
-    def launch(self, count: int) -> Launches:
-        """As on a card whose host launches no faster than it can."""
-        demand, idle_w = self._demand, self._state.profile.idle_w
-        if demand.time_s < _HOST_LAUNCH_S:
-            busy = demand.time_s / _HOST_LAUNCH_S
-            power_w = idle_w + busy * (demand.power_w - idle_w)
-            demand = replace(demand, time_s=_HOST_LAUNCH_S, power_w=power_w)
-        strike(self._state)
-        with self._state.change() as card:
-            begin_ns = card.now_ns
-            load = self._begin(card, demand)
-            try:
-                self._refuse(count * load.marks[0][2] / 1e9, f"{count} launches take")
-                while (end_ns := load.moment(count)) > card.now_ns:
-                    card.advance(min(end_ns, card.edge_ns))
-            finally:
-                card.stop()
-        strike(self._state)
-        gpu_s = (end_ns - begin_ns) / 1e9 + _TIMED_SINGLY_S
-        return Launches(count, begin_ns / 1e9, end_ns / 1e9, gpu_s)
-
-    def relaunch(self, *, once: bool) -> Iterator[int]:  # noqa: ARG002 -- nothing was launched
-        """Nothing: the launches measured are virtual; `HostKernel` stands in for them."""
-        yield from ()
-
-    def _begin(self, card: Card, demand: Demand) -> Load:
-        if card.load is not None:
-            raise DeviceError(
-                f"The emulated {self._state.profile.name} already runs a kernel of process "
-                f"{card.load.owner.pid}: let it finish first."
-            )
-        load = Load(Owner.me(), demand)
-        card.start(load)
-        return load
-
-    def _refuse(self, duration_s: float, what: str) -> None:
-        if duration_s > self._timeout_s:
-            raise KernelFault(
-                "timeout",
-                f"{what} {duration_s:.3g} s on the emulated GPU, longer than the "
-                f"{self._timeout_s:g} s it may take.",
-            )
-
-    def abandon(self) -> None:
-        """Take the load off the card if nobody stopped it."""
-        if self._running:
-            self._running = False
-            with self._state.change() as card:
-                if card.load is not None and card.load.owner == Owner.me():
-                    card.stop()
-
-
 def emulated_devices(profile: GpuProfile, count: int) -> tuple[EmulatedDevice, ...]:
     """The first ``count`` emulated cards of a profile."""
     return tuple(EmulatedDevice(profile, index) for index in range(count))
-
-
-def strike(state: CardState) -> None:
-    """Raise what a fault of launches, or of everything, makes of the next launch.
-
-    Raises:
-        KernelFault: such a fault is in force.
-    """
-    error = state.struck_by(LAUNCH, always=True)
-    if error is not None:
-        raise KernelFault("runtime", f"The launch failed on the emulated GPU: {error}.")
-
-
-def check_geometry(kernel: Kernel, profile: GpuProfile) -> None:
-    """Refuse launches that a real GPU of this kind would refuse.
-
-    Raises:
-        KernelFault: grid, block or dynamic shared memory exceed the GPU's limits.
-    """
-    check_limits(kernel)
-    for launch in kernel.launches:
-        if launch.shared_bytes > profile.shared_per_block:
-            raise KernelFault(
-                "constraints",
-                f"{launch.entry} asks for {launch.shared_bytes} bytes of dynamic shared memory; a "
-                f"block of an {profile.name} has at most {profile.shared_per_block}.",
-            )
-
-
-def check_memory(kernel: Kernel, arenas: Mapping[str, Arena], profile: GpuProfile) -> None:
-    """Refuse buffers that a real GPU of this kind has no memory for.
-
-    Raises:
-        KernelFault: tensors and workspaces together exceed the GPU's memory.
-    """
-    tensors = [*(arena.tensor for arena in arenas.values()), *kernel.workspaces]
-    needed_mib = sum(tensor.nbytes for tensor in tensors) / 2**20
-    if needed_mib > profile.memory_mib:
-        raise KernelFault(
-            "constraints",
-            f"Out of memory: {needed_mib:.0f} MiB of buffers do not fit into the "
-            f"{profile.memory_mib} MiB of an {profile.name}.",
-        )
 
 
 def _host_runner() -> Runner:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler
+from pytest_gpuenergy.devices.emulated.limits import check_limits
 from pytest_gpuenergy.devices.emulated.program import Program
 from pytest_gpuenergy.devices.emulated.timing.plan import (
     AccessProfile,
     Sampling,
     address_bytes,
-    check_limits,
     entries_of,
     read_profile,
     used_arenas,

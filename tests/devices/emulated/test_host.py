@@ -555,7 +555,7 @@ def test_waiting_for_copies_and_unused_ptx_are_no_hindrance(run):
 @pytest.mark.parametrize(
     ("launch", "pattern"),
     [
-        ({"block": (32, 33, 1)}, "1056 threads a block"),
+        ({"block": (32, 33, 1)}, "1056 threads per block"),
         ({"block": (1, 1, 65)}, r"block \(1, 1, 65\) of k is larger"),
         ({"grid": (1, 65536, 1)}, r"grid \(1, 65536, 1\) of k is larger"),
         ({"shared_bytes": 232449}, "232449 bytes of shared memory"),

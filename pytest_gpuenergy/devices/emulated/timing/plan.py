@@ -13,14 +13,7 @@ from pytest_gpuenergy.devices.emulated.timing.branched_loads import branched_sha
 from pytest_gpuenergy.devices.emulated.timing.private_arrays import private_words
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import Scalar, Tensor
-
-# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
-_MAX_GRID = (2**31 - 1, 65535, 65535)
-_MAX_BLOCK = (1024, 1024, 64)
-_MAX_THREADS = 1024
-_MAX_SHARED_BYTES = 232448
 
 
 @dataclass(frozen=True)
@@ -63,35 +56,6 @@ class Sampling:
 def entries_of(kernel: Kernel) -> tuple[str, ...]:
     """The distinct kernel functions, in the order in which they are first launched."""
     return tuple(dict.fromkeys(launch.entry for launch in kernel.launches))
-
-
-def check_limits(kernel: Kernel) -> None:
-    """Refuse what no GPU of compute capability 9.0 can launch.
-
-    Raises:
-        KernelFault: ``constraints``.
-    """
-    for launch in kernel.launches:
-        for what, sizes, limits in (
-            ("grid", launch.grid, _MAX_GRID),
-            ("block", launch.block, _MAX_BLOCK),
-        ):
-            if any(size > limit for size, limit in zip(sizes, limits, strict=True)):
-                raise KernelFault(
-                    "constraints", f"The {what} {sizes} of {launch.entry} is larger than {limits}."
-                )
-        if launch.threads > _MAX_THREADS:
-            raise KernelFault(
-                "constraints",
-                f"{launch.entry} has {launch.threads} threads a block; a block may have "
-                f"{_MAX_THREADS}.",
-            )
-        if launch.shared_bytes > _MAX_SHARED_BYTES:
-            raise KernelFault(
-                "constraints",
-                f"{launch.entry} needs {launch.shared_bytes} bytes of shared memory; a block may "
-                f"have {_MAX_SHARED_BYTES}.",
-            )
 
 
 def used_arenas(kernel: Kernel, arenas: Mapping[str, Arena]) -> dict[str, Arena]:
