@@ -1,19 +1,19 @@
 """The physics of one emulated card: virtual time, power, energy, temperature, progress.
 
-Time moves from segment to segment. Within a segment the power is constant, so that energies are
-exact integers (mW x ns = pJ) and do not depend on the steps in which time was advanced. A segment
-ends at every multiple of 20 ms, when a fault begins or ends, and when someone changes the card.
+Time passes in segments of constant power, so that energies are exact integers and do not depend on
+the steps in which time was advanced. A segment ends at every multiple of 20 ms, when a fault begins
+or ends, and when the card is changed.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from pytest_gpuenergy.devices.emulated import governor
+from pytest_gpuenergy.devices.emulated.energy_trace import HISTORY_NS, EnergyTrace
 from pytest_gpuenergy.devices.emulated.faults import ActiveFault, Fault
 from pytest_gpuenergy.devices.emulated.governor import OperatingPoint
 from pytest_gpuenergy.devices.emulated.load import Load
@@ -22,10 +22,9 @@ from pytest_gpuenergy.devices.emulated.owner import Owner
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 
 TICK_NS = 20_000_000
-"""Power is sampled every 20 ms, as the ring buffer of `nvmlDeviceGetSamples` has it."""
+"""Power is sampled every 20 ms, as in the ring buffer of `nvmlDeviceGetSamples`."""
 
 _BLOCK_TICKS = 20  # the slow part of the noise changes every 0.4 s
-_HISTORY_NS = 3_500_000_000
 _START_NS = 1_000_000_000_000
 
 # Guesses, chosen to give a trial-to-trial deviation of 0.1-0.2 % in power and 0.02-0.05 % in time.
@@ -40,7 +39,7 @@ _REFERENCE_C = 44.0
 _AMBIENT_C = 28.0
 _RISE_K = 27.0  # at the default limit
 _WARMING = 1 - math.exp(-TICK_NS / 15e9)
-# Guesses: what protection leaves of the top clock.
+# Guesses: the share of the top clock that remains under thermal and power-brake protection.
 _THERMAL_CLOCK = 0.7
 _BRAKE_CLOCK = 0.5
 
@@ -49,7 +48,7 @@ SLOW_POWER, FAST_POWER, TIME, EDGE, CALL = range(5)
 
 
 class Card:
-    """The state of one emulated card and how it moves on. Changes go through its methods.
+    """The state of one emulated card and how it evolves. Changes go through its methods.
 
     Attributes:
         now_ns: virtual time.
@@ -57,7 +56,8 @@ class Card:
         temperature_c: of the GPU.
         load: the kernel that runs, if any.
         faults: injected, whether in force or not.
-        point: where the governor lets the card run.
+        energy: drawn until any moment of the last 3 s.
+        point: the operating point that the governor allows.
         edge_ns: the end of the present segment.
     """
 
@@ -71,14 +71,12 @@ class Card:
         self.faults: list[ActiveFault] = []
         self.counter_base_pj = 0
         self.counter_stuck_mj: int | None = None
-        self.times_ns = [_START_NS]
-        self.energies_pj = [0]
+        self.energy = EnergyTrace([_START_NS], [0])
         self.tick_pj = 0
-        self.power_mw = 0
         self.edge_ns = _START_NS
         self.point = OperatingPoint(0.0, 0.0, 0, 0)
         self._open()
-        self.advance(_START_NS + _HISTORY_NS)
+        self.advance(_START_NS + HISTORY_NS)
 
     # -- time ------------------------------------------------------------------------------
 
@@ -93,20 +91,14 @@ class Card:
         self.now_ns = max(self.now_ns, target_ns)
 
     def settle(self) -> None:
-        """Begin a new segment now: something was changed that power or speed depend on."""
+        """Begin a new segment now, after a change that affects power or speed."""
         self._close(self.now_ns)
         self._fire()
         self._open()
 
     def _close(self, at_ns: int) -> None:
         self.now_ns = at_ns
-        duration_ns = at_ns - self.times_ns[-1]
-        if duration_ns:
-            self.times_ns.append(at_ns)
-            self.energies_pj.append(self.energies_pj[-1] + self.power_mw * duration_ns)
-            if len(self.times_ns) > 256:
-                keep = bisect_right(self.times_ns, at_ns - _HISTORY_NS) - 1
-                del self.times_ns[: max(0, keep)], self.energies_pj[: max(0, keep)]
+        self.energy.close(at_ns)
 
     def _open(self) -> None:
         now_ns = self.now_ns
@@ -119,7 +111,7 @@ class Card:
             + _POWER_NOISE * noise(self.seed, SLOW_POWER, tick // _BLOCK_TICKS)
             + _POWER_JITTER * noise(self.seed, FAST_POWER, tick)
         )
-        self.power_mw = min(round(power_w * 1000), max(self.enforced_mw, self._idle_mw))
+        self.energy.power_mw = min(round(power_w * 1000), max(self.enforced_mw, self._idle_mw))
         if self.load is not None:
             self._pace(self.load, tick // _BLOCK_TICKS)
         self.edge_ns = (tick + 1) * TICK_NS
@@ -135,7 +127,7 @@ class Card:
         load.pace(self.now_ns, self.point.time_s * slow)
 
     def _warm(self) -> None:
-        energy_pj = self.energies_pj[-1]
+        energy_pj = self.energy_pj(self.now_ns)
         power_w = (energy_pj - self.tick_pj) / TICK_NS / 1000
         self.tick_pj = energy_pj
         goal_c = _AMBIENT_C + _RISE_K * power_w / self.profile.default_limit_w
@@ -199,7 +191,7 @@ class Card:
         self.settle()
 
     def reap(self) -> bool:
-        """End the load and the faults of processes that are gone; tell whether there were any."""
+        """End the load and the faults of processes that are gone; report whether any were."""
         me = Owner.me() if self.load is not None or self.faults else None
         dead = {
             owner
@@ -229,28 +221,20 @@ class Card:
                 active.fired = True
                 fault = active.fault
                 if fault.kind == "counter_reset":
-                    self.counter_base_pj = self.energies_pj[-1]
+                    self.counter_base_pj = self.energy_pj(self.now_ns)
                 elif fault.kind == "counter_stuck":
                     self.counter_stuck_mj = self.counter_mj()
                 elif fault.kind == "limit_changed" and fault.power_w is not None:
                     self.limit_mw = round(fault.power_w * 1000)
 
-    # -- what the sensors say --------------------------------------------------------------
+    # -- sensors ---------------------------------------------------------------------------
 
     def energy_pj(self, at_ns: int) -> int:
-        """Energy up to this moment, back to 3 s ago (before that: the oldest known value)."""
-        times, energies = self.times_ns, self.energies_pj
-        if at_ns >= times[-1]:
-            return energies[-1] + self.power_mw * (at_ns - times[-1])
-        after = bisect_right(times, at_ns)
-        if after == 0:
-            return energies[0]
-        start_ns, start_pj = times[after - 1], energies[after - 1]
-        rise_pj = energies[after] - start_pj
-        return start_pj + rise_pj * (at_ns - start_ns) // (times[after] - start_ns)
+        """Energy drawn until ``at_ns``; of moments more than 3 s ago, the oldest known value."""
+        return self.energy.at_pj(at_ns)
 
     def sensor_edge_ns(self) -> int:
-        """When the counter and the power readings last changed; the period has a little jitter."""
+        """When the counter and the power readings last changed; the period jitters a little."""
         period_ns = round(self.profile.sensor.period_ms * 1e6)
         phase_ns = self.seed % period_ns
         index = (self.now_ns - phase_ns) // period_ns + 1
@@ -285,10 +269,8 @@ class Card:
             "faults": [active.to_json() for active in self.faults],
             "counter_base_pj": self.counter_base_pj,
             "counter_stuck_mj": self.counter_stuck_mj,
-            "times_ns": self.times_ns,
-            "energies_pj": self.energies_pj,
+            **self.energy.to_json(),
             "tick_pj": self.tick_pj,
-            "power_mw": self.power_mw,
             "edge_ns": self.edge_ns,
             "point": asdict(self.point),
         }
@@ -304,20 +286,18 @@ class Card:
             raise ValueError(f"version {data['version']}")
         card = cls.__new__(cls)
         card.profile, card.seed = profile, seed
-        for name in ("now_ns", "limit_mw", "counter_base_pj", "tick_pj", "power_mw", "edge_ns"):
+        for name in ("now_ns", "limit_mw", "counter_base_pj", "tick_pj", "edge_ns"):
             setattr(card, name, int(data[name]))
         stuck = data["counter_stuck_mj"]
         card.counter_stuck_mj = None if stuck is None else int(stuck)
         card.temperature_c = float(data["temperature_c"])
         card.load = Load.from_json(data["load"]) if data["load"] else None
         card.faults = [ActiveFault.from_json(entry) for entry in data["faults"]]
-        card.times_ns = [int(t) for t in data["times_ns"]]
-        card.energies_pj = [int(e) for e in data["energies_pj"]]
+        card.energy = EnergyTrace.from_json(data)
         if not math.isfinite(card.temperature_c):
             raise ValueError("temperature")
-        if not card.times_ns or len(card.times_ns) != len(card.energies_pj):
-            raise ValueError("history")
-        if not card.times_ns[-1] <= card.now_ns < card.edge_ns <= card.times_ns[-1] + TICK_NS:
+        begin_ns = card.energy.times_ns[-1]
+        if not begin_ns <= card.now_ns < card.edge_ns <= begin_ns + TICK_NS:
             raise ValueError("time")
         card.point = OperatingPoint(**data["point"])
         return card
