@@ -14,8 +14,8 @@ from record import Validated, Validation
 
 from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.energy.meter import MeterSettings
 from pytest_gpuenergy.energy.samples import choose_source
+from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.energy.source import EnergySource
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import GpuEnergyError

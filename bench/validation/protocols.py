@@ -10,9 +10,11 @@ import numpy as np
 from record import OURS, Attempt, Part, Reference, Span
 
 from pytest_gpuenergy.devices.device import Device, Repeater
-from pytest_gpuenergy.energy.meter import EnergyMeter, MeterSettings, Reading
+from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.samples import average_power_mw, instant_power_mw
 from pytest_gpuenergy.energy.sensors import read_conditions
+from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.energy.source import EnergySource
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS

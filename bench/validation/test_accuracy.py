@@ -28,7 +28,7 @@ from pytest_gpuenergy.record.metrics import METRICS
 if TYPE_CHECKING:
     from conftest import Notebook, Subject
     from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.energy.meter import Reading
+    from pytest_gpuenergy.energy.reading import Reading
     from pytest_gpuenergy.energy.source import EnergySource
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
 

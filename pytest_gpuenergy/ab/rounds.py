@@ -10,7 +10,9 @@ from statistics import fmean
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
 from pytest_gpuenergy.devices.device import Arena, Device
-from pytest_gpuenergy.energy.meter import EnergyMeter, MeterSettings, Reading
+from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.energy.reading import Reading
+from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.gate.ratio import paired_log_ratio
 from pytest_gpuenergy.gate.settings import GateSettings

@@ -13,9 +13,12 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.control.setpoint import CURRENT, UNKNOWN, Setpoint
 from pytest_gpuenergy.devices.device import Device, Repeater
-from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings, Reading
+from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.energy.processes import ProcessWatch
+from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
+from pytest_gpuenergy.energy.settings import MeterSettings
+from pytest_gpuenergy.energy.source import CounterError
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.job import CacheState, Job

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from pytest_gpuenergy.devices.device import Arena, Device, Timeline
-from pytest_gpuenergy.energy.meter import CounterError, EnergyMeter, MeterSettings
+from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.energy.settings import MeterSettings
+from pytest_gpuenergy.energy.source import CounterError
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.job import Job

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
 from pytest_gpuenergy.devices.emulated.profiles import find_profile
-from pytest_gpuenergy.energy.meter import EnergyMeter, Reading
+from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.samples import (
     PowerSamples,
     average_power_mw,

@@ -19,7 +19,7 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.energy.meter import MeterSettings
+from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin, RecordedFigures
 from pytest_gpuenergy.record.measurement import FIGURES, check

@@ -1,0 +1,172 @@
+"""From what was observed of one measurement to a `Reading`: trials, intervals and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_gpuenergy.devices.device import Timeline
+from pytest_gpuenergy.energy.drift import unsettled
+from pytest_gpuenergy.energy.reading import Reading
+from pytest_gpuenergy.energy.sensors import Restraint, all_reasons, doubts
+from pytest_gpuenergy.energy.settings import MeterSettings
+from pytest_gpuenergy.energy.source import Edge, EnergySource
+from pytest_gpuenergy.energy.statistics import estimate
+from pytest_gpuenergy.energy.steadiness import Steadiness
+from pytest_gpuenergy.energy.windows import cut_windows, placement_variance
+from pytest_gpuenergy.record.conditions import Conditions
+from pytest_gpuenergy.record.estimate import Estimate
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.window import Window
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was observed of one measurement.
+
+    Attributes:
+        start_s: when the kernel began to repeat, by the device's clock.
+        before_w: mean power before that; None when it is unknown.
+        warm: edges of the heat-up, up to the first of ``edges``.
+        edges: the edges between which the trials are.
+        timeline: of the kernel's launches.
+        samples_w: mean power over the trials by the card's power samples; None without samples.
+        meanwhile: what restrained the card at the edges of the trials.
+        start: state of the card before the heat-up.
+        begin: state of the card before the trials.
+        end: state of the card after the trials.
+        heat_wall_s: the host's time until the trials began.
+    """
+
+    start_s: float
+    before_w: float | None
+    warm: Sequence[Edge]
+    edges: Sequence[Edge]
+    timeline: Timeline
+    samples_w: float | None
+    meanwhile: frozenset[Restraint]
+    start: Conditions
+    begin: Conditions
+    end: Conditions
+    heat_wall_s: float
+
+
+def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -> Reading:
+    """The reading that follows from an observation.
+
+    Args:
+        seen: what was observed.
+        source: which its edges come from.
+        settings: which intervals and differences are small enough.
+    """
+    steadiness = Steadiness(source, settings, seen.start_s)
+    window = _window(seen, steadiness)
+    figures = _figures(seen, window, settings)
+    flags = {
+        "not_steady": steadiness.drifts([*seen.warm[:-1], *seen.edges]),
+        "interval_wide": figures[Metric.ENERGY].relative_half_width
+        > 2 * settings.relative_half_width,
+        "host_gaps": window.busy < settings.least_busy,
+        "sources_disagree": seen.samples_w is not None
+        and abs(seen.samples_w / window.power_w - 1) > settings.sources_tolerance,
+        "power_limit_changed": len(set(_limits_mw(seen))) > 1,
+        **doubts(seen.begin, seen.end, seen.meanwhile),
+    }
+    return Reading(
+        time_ms=figures[Metric.TIME],
+        energy_mj=figures[Metric.ENERGY],
+        edp_mj_ms=figures[Metric.EDP],
+        power_w=window.power_w,
+        warm_trials=window.warm_trials,
+        trials=window.trials,
+        start=seen.start,
+        begin=seen.begin,
+        end=seen.end,
+        flags=tuple(name for name, raised in flags.items() if raised),
+        energy_source=source.name,
+        heat_wall_s=seen.heat_wall_s,
+        event_reasons=all_reasons(seen.begin, seen.end, *seen.meanwhile),
+    )
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The trials of one measurement and the time that they span.
+
+    ``error_s`` is the standard error of the length of that time.
+    """
+
+    warm_trials: tuple[Window, ...]
+    trials: tuple[Window, ...]
+    begin_s: float
+    end_s: float
+    error_s: float
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.begin_s
+
+    @property
+    def power_w(self) -> float:
+        return sum(trial.joules for trial in self.trials) / self.length_s
+
+    @property
+    def busy(self) -> float:
+        """Fraction of the time in which the GPU was busy."""
+        return sum(trial.busy_seconds for trial in self.trials) / self.length_s
+
+
+def _window(seen: Observation, steadiness: Steadiness) -> _Window:
+    edges = [*seen.warm[:-1], *seen.edges]
+    begin = len(seen.warm) - 1
+    edge_times, error_s = steadiness.source.times_s(edges, begin)
+    warm = steadiness.like_trials(seen.warm)
+    chosen = [*warm, *range(begin, len(edges))]
+    times = [edge_times[index] for index in chosen]
+    cut = cut_windows(times, [edges[index].energy_mj for index in chosen], seen.timeline)
+    count = len(warm)
+    return _Window(cut[:count], cut[count:], times[count], times[-1], error_s)
+
+
+def _figures(seen: Observation, window: _Window, settings: MeterSettings) -> dict[Metric, Estimate]:
+    middle_s = (window.begin_s + window.end_s) / 2
+    # An error of the window's ends shortens one trial by what it lengthens the next one, so that
+    # the trials' scatter shows it only in part: it is added in full. What is left of the former
+    # power is taken for two standard deviations.
+    left = unsettled(seen.before_w, window.power_w, middle_s - seen.start_s)
+    shared = (window.error_s / window.length_s) ** 2
+    shared += (left / 2) ** 2
+    placed = placement_variance(seen.timeline, window.begin_s, window.end_s)
+    unseen = {Metric.TIME: placed, Metric.ENERGY: shared, Metric.EDP: shared + placed}
+    return {
+        metric: _figure(window, metric, unseen[metric], settings.wander[metric])
+        for metric in Metric
+    }
+
+
+def _figure(window: _Window, metric: Metric, unseen: float, wander: float) -> Estimate:
+    """The mean over the trials, whose interval also counts what they do not show.
+
+    Args:
+        window: with the trials.
+        metric: which figure.
+        unseen: relative variance from errors that the trials share.
+        wander: relative standard deviation of the item about the kernel's mean.
+    """
+    before, own = (
+        [getattr(trial, metric.field) for trial in trials]
+        for trials in (window.warm_trials, window.trials)
+    )
+    mean = sum(own) / len(own)
+    return estimate(
+        own,
+        extra_variance=unseen * mean * mean,
+        known_variance=(wander * mean) ** 2,
+        successive=True,
+        before=before,
+    )
+
+
+def _limits_mw(seen: Observation) -> Iterator[int | None]:
+    yield from (seen.start.power_limit_mw, seen.end.power_limit_mw)
+    yield from (moment.power_limit_mw for moment in seen.meanwhile)

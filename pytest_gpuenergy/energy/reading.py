@@ -1,0 +1,50 @@
+"""What one measurement of a kernel found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_gpuenergy.record.conditions import Conditions
+from pytest_gpuenergy.record.estimate import Estimate
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.window import Window
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Time, energy and energy-delay product of one launch, and the conditions they hold under.
+
+    Attributes:
+        time_ms: mean time of a launch.
+        energy_mj: mean energy of a launch.
+        edp_mj_ms: mean product of the two over the trials.
+        power_w: mean power over the trials.
+        warm_trials: windows at the end of the heat-up; they count for the scatter only.
+        trials: the windows that the figures are the means of.
+        start: state of the card before the heat-up.
+        begin: state of the card before the trials.
+        end: state of the card after the trials.
+        flags: names of what makes the reading doubtful; empty when it is clean.
+        energy_source: name of the `EnergySource`.
+        heat_wall_s: the host's time until the trials began.
+        event_reasons: NVML's clock-event reasons at any edge of the trials.
+    """
+
+    time_ms: Estimate
+    energy_mj: Estimate
+    edp_mj_ms: Estimate
+    power_w: float
+    warm_trials: tuple[Window, ...]
+    trials: tuple[Window, ...]
+    start: Conditions
+    begin: Conditions
+    end: Conditions
+    flags: tuple[str, ...] = ()
+    energy_source: str = "counter"
+    heat_wall_s: float = 0.0
+    event_reasons: int = 0
+
+    def estimate(self, metric: Metric) -> Estimate:
+        """The figure of ``metric`` with its interval."""
+        found: Estimate = getattr(self, metric.field)
+        return found

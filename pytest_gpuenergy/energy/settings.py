@@ -1,0 +1,47 @@
+"""How long the meter heats up and measures, and what it flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_gpuenergy.record.estimate import WANDER
+from pytest_gpuenergy.record.metrics import Metric
+
+
+@dataclass(frozen=True)
+class MeterSettings:
+    """How long to heat up and to measure.
+
+    Attributes:
+        warmup_s: least time under load before the first trial, to which the memory of the energy
+            source is added: the second over which the card averages its power.
+        warmup_max_s: the trials begin after this time even if the power is not steady.
+        steady_slope_per_s: power that changes by less than this fraction per second is steady.
+        settled: the heat-up ends when what the card ran before accounts for no more than this
+            fraction of the power, see `unsettled`.
+        trial_s: length of one trial, rounded to whole updates of the energy source, and no
+            shorter than its memory.
+        min_trials: least number of trials.
+        min_measure_s: least time of all trials together.
+        max_measure_s: after this time and ``min_trials`` the trials end, however wide the interval.
+        relative_half_width: the trials end when their scatter leaves the energy's 95 % interval as
+            narrow as this, and the power is steady.
+        wander: by metric, the relative standard deviation of an item's figure about the kernel's
+            mean over many items, which the trials of one item cannot show.
+        sources_tolerance: relative difference allowed between counter and power samples.
+        least_busy: least fraction of the window in which the GPU must have been busy.
+    """
+
+    warmup_s: float = 1.0
+    warmup_max_s: float = 5.0
+    steady_slope_per_s: float = 0.01
+    settled: float = 0.006
+    trial_s: float = 0.1
+    min_trials: int = 4
+    min_measure_s: float = 0.6
+    max_measure_s: float = 5.0
+    relative_half_width: float = 0.005
+    wander: Mapping[Metric, float] = field(default_factory=lambda: dict(WANDER))
+    sources_tolerance: float = 0.02
+    least_busy: float = 0.99
