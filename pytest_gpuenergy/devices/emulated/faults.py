@@ -1,4 +1,4 @@
-"""Faults on demand: what an emulated card can be told to do wrong, and when."""
+"""Faults on demand: what can go wrong on an emulated card, and when."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ERRORS = {
     "driver_not_loaded": "NVML_ERROR_DRIVER_NOT_LOADED",
     "lib_rm_version_mismatch": "NVML_ERROR_LIB_RM_VERSION_MISMATCH",
 }
-"""Errors by the name a fault gives them, with the NVML constant they raise."""
+"""The NVML constant of each error, by its name in a fault."""
 
 ALIASES = {
     "init": "nvmlInit",
@@ -35,10 +35,10 @@ ALIASES = {
 }
 
 ANYTHING = "any"
-"""Function name of an error fault that strikes every function of a handle, as a lost GPU does."""
+"""Function name of an error that strikes every function of a handle, as a lost GPU does."""
 
 LAUNCH = "launch"
-"""Function name of an error fault that strikes kernels instead of NVML."""
+"""Function name of an error that strikes launches of kernels instead of NVML."""
 
 EVENTS = {
     "counter_reset": (),
@@ -52,7 +52,7 @@ EVENTS = {
     "slower": ("percent",),
     "mig": (),
 }
-"""Faults that are no errors, with the options each must be given."""
+"""Faults other than errors, with the options that each requires."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Fault:
         error: of an error: one of `ERRORS`.
         after_calls: of an error: calls of the function that still succeed.
         after_s: virtual seconds until it begins.
-        lasts_s: virtual seconds until it is over; None: until it is withdrawn.
-        power_w: of ``limit_changed`` and ``enforced_limit``: watts; of ``foreign_process``: what
-            that process draws.
-        pid: of ``foreign_process``.
-        percent: of ``slower``: by which every kernel takes longer, at the same power.
+        lasts_s: virtual seconds that it lasts; None: until it is withdrawn.
+        power_w: of ``limit_changed`` and ``enforced_limit``: the limit; of ``foreign_process``: the
+            power that this process draws.
+        pid: of ``foreign_process``: the process's number.
+        percent: of ``slower``: how much longer every kernel takes, at the same power.
         field: of ``field_missing``: the field's number.
     """
 
@@ -86,23 +86,20 @@ class Fault:
 
     @classmethod
     def of(cls, what: str, value: object = True) -> Fault:
-        """The fault that ``what`` (an event, an NVML function or its alias) stands for.
+        """The fault that one entry of ``GPUENERGY_EMULATED_FAULTS`` describes.
 
         Args:
-            what: one of `EVENTS`, `ALIASES`, ``driver_mismatch``, ``any``, ``launch``, or a
+            what: one of `EVENTS`, `ALIASES`, ``driver_mismatch``, ``any``, ``launch``, or an NVML
                 function's name.
             value: for a function the error's name, or a mapping with ``error`` and other
                 attributes; for an event true or a mapping of attributes.
 
         Raises:
-            InputError: it stands for none, or an attribute is missing or of the wrong kind.
+            InputError: there is no such fault, or an attribute is missing or has the wrong type.
         """
         if what == "driver_mismatch":
-            what = "init"
-            value = {
-                **(value if isinstance(value, Mapping) else {}),
-                "error": "lib_rm_version_mismatch",
-            }
+            given = value if isinstance(value, Mapping) else {}
+            return cls._of_error("init", {**given, "error": "lib_rm_version_mismatch"})
         if isinstance(value, str):
             value = {"error": value}
         elif value is True:
@@ -112,11 +109,17 @@ class Fault:
                 f"The fault {what!r} takes an error's name, true or an object, not {value!r}."
             )
         options = {str(key): entry for key, entry in value.items()}
-        if what in EVENTS:
-            fault = cls(kind=what, **_checked(what, options, EVENTS[what]))
-            if fault.error or fault.after_calls:
-                raise InputError(f"The fault {what!r} takes neither error nor after_calls.")
-            return fault
+        return cls._of_event(what, options) if what in EVENTS else cls._of_error(what, options)
+
+    @classmethod
+    def _of_event(cls, what: str, options: dict[str, Any]) -> Fault:
+        fault = cls(kind=what, **_checked(what, options, EVENTS[what]))
+        if fault.error or fault.after_calls:
+            raise InputError(f"The fault {what!r} takes neither error nor after_calls.")
+        return fault
+
+    @classmethod
+    def _of_error(cls, what: str, options: dict[str, Any]) -> Fault:
         function = ALIASES.get(what, what)
         if not (function.startswith("nvml") or function in (ANYTHING, LAUNCH)):
             known = ", ".join([*EVENTS, *ALIASES, ANYTHING, LAUNCH, "driver_mismatch"])
@@ -133,12 +136,12 @@ class Fault:
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
-    """Faults from a JSON object, such as ``{"power_limit": "no_permission"}``.
+    """The faults in a JSON object, such as ``{"power_limit": "no_permission"}``.
 
-    A value may be a list of several faults of that kind.
+    A value may be a list, for several faults of that kind.
 
     Raises:
-        InputError: it is no such object.
+        InputError: it is not such an object.
     """
     try:
         content = json.loads(text)
