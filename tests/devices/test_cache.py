@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.devices.cache import MAX_SETS, sets_needed
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.devices.emulated.timing.model import Traffic, demand_of
+from pytest_gpuenergy.devices.emulated.timing.model import demand_of
+from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.support.errors import KernelFault
 

@@ -16,8 +16,9 @@ from pytest_gpuenergy.devices.emulated.governor import Demand
 from pytest_gpuenergy.devices.emulated.noise import noise
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE as H200
 from pytest_gpuenergy.devices.emulated.profiles import PROFILES, GpuProfile
+from pytest_gpuenergy.devices.emulated.timing.block import resident_blocks
 from pytest_gpuenergy.devices.emulated.timing.coefficients import COEFFICIENTS
-from pytest_gpuenergy.devices.emulated.timing.model import demand_of, resident_blocks
+from pytest_gpuenergy.devices.emulated.timing.model import demand_of
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.support.errors import KernelFault
