@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -44,6 +44,38 @@ def memory(image: Any) -> Any:
     return np.array(image).view(Memory)
 
 
+class Capturing(Protocol):
+    """A GPU that notes launches instead of making them, from the first call to the second."""
+
+    def begin_capture(self) -> None: ...
+    def end_capture(self) -> Callable[[], None]: ...
+
+
+class HostStream:
+    """A stream of such a GPU: nothing on it is ever pending."""
+
+    ptr = 0
+
+    def __init__(self, gpu: Capturing) -> None:
+        self._gpu = gpu
+
+    def __enter__(self) -> HostStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def begin_capture(self) -> None:
+        self._gpu.begin_capture()
+
+    def end_capture(self) -> Any:
+        replay = self._gpu.end_capture()
+        return SimpleNamespace(launch=lambda _: replay())
+
+
 class HostGpu:
     """Runs ``kernel`` with its arguments' bytes; a launch takes `LAUNCH_S` of its time."""
 
@@ -72,6 +104,19 @@ class HostGpu:
             RawModule=lambda **_: SimpleNamespace(get_function=lambda _: self._launch),
         )
 
+    def begin_capture(self) -> None:
+        self._captured = []
+
+    def end_capture(self) -> Callable[[], None]:
+        launches, self._captured = self._captured, None
+        assert launches is not None
+
+        def replay() -> None:
+            for launch in launches:
+                launch()
+
+        return replay
+
     def _launch(self, _grid: Any, _block: Any, arguments: Any, **_: Any) -> None:
         def launch() -> None:
             self.now_s += LAUNCH_S
@@ -89,36 +134,7 @@ class HostGpu:
 
     def _stream(self, *, non_blocking: bool) -> Any:
         assert non_blocking
-        return _Stream(self)
-
-
-class _Stream:
-    ptr = 0
-
-    def __init__(self, gpu: HostGpu) -> None:
-        self._gpu = gpu
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
-    def begin_capture(self) -> None:
-        self._gpu._captured = []
-
-    def end_capture(self) -> Any:
-        launches, self._gpu._captured = self._gpu._captured, None
-        assert launches is not None
-
-        def launch(_: _Stream) -> None:
-            for one in launches:
-                one()
-
-        return SimpleNamespace(launch=launch)
+        return HostStream(self)
 
 
 @contextmanager

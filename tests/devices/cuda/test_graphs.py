@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from host_cupy import HostStream
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,21 @@ class Gpu:
 
         return launch
 
+    def begin_capture(self) -> None:
+        if self.refuses_capture:
+            raise OSError("cudaErrorStreamCaptureUnsupported")
+        self.captured = []
+
+    def end_capture(self) -> Callable[[], None]:
+        names, self.captured = self.captured, None
+        assert names is not None
+
+        def replay() -> None:
+            self.replays.append(names)
+            self.now_s += GRAPH_START_S + len(names) * self.kernel_s
+
+        return replay
+
     def _event(self, *, block: bool = False) -> Any:  # noqa: ARG002
         event = SimpleNamespace(at_s=0.0)
 
@@ -70,39 +86,7 @@ class Gpu:
 
     def _stream(self, *, non_blocking: bool) -> Any:
         assert non_blocking
-        return Stream(self)
-
-
-class Stream:
-    ptr = 0
-
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
-    def begin_capture(self) -> None:
-        if self._gpu.refuses_capture:
-            raise OSError("cudaErrorStreamCaptureUnsupported")
-        self._gpu.captured = []
-
-    def end_capture(self) -> Any:
-        gpu, names = self._gpu, self._gpu.captured
-        assert names is not None
-        gpu.captured = None
-
-        def launch(_: Stream) -> None:
-            gpu.replays.append(names)
-            gpu.now_s += GRAPH_START_S + len(names) * gpu.kernel_s
-
-        return SimpleNamespace(launch=launch)
+        return HostStream(self)
 
 
 @contextmanager
