@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from pytest_gpuenergy.support.terminal import printable
+from pytest_gpuenergy.support.text import aligned
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 """What `argparse.ArgumentParser.add_subparsers` returns."""
@@ -105,9 +106,6 @@ def print_json(value: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns, two spaces apart, without trailing blanks."""
-    table = [header, *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    for row in table:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    """Print the columns `aligned`."""
+    for line in aligned([header, *rows]):
+        print(line)

@@ -14,6 +14,7 @@ from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.text import markdown_text
 from pytest_gpuenergy.support.json_output import dump
+from pytest_gpuenergy.support.text import aligned
 
 ROWS_SHOWN = 40
 
@@ -60,7 +61,7 @@ def terminal(comparison: Comparison) -> Iterator[str]:
         yield f"every verdict is AMBIGUOUS: {doubt}"
     shown = _notable(comparison.judgements)
     if shown:
-        yield from _aligned(
+        yield from aligned(
             [
                 ("kernel", "metric", "baseline", "new", "change", "interval", "verdict"),
                 *map(_row, shown),
@@ -198,13 +199,6 @@ def _change(judgement: Judgement) -> str:
     assert judgement.change is not None
     ends = (signed_percent(end) for end in (judgement.change.low, judgement.change.high))
     return f"{signed_percent(judgement.change.value)} ({' to '.join(ends)})"
-
-
-def _aligned(table: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
 
 
 def _unmatched(comparison: Comparison) -> Iterator[tuple[str, Sequence[Unmatched]]]:

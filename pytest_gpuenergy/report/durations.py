@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_gpuenergy.record.measurement import PHASES, Measurement
+from pytest_gpuenergy.support.text import span
 
 SLOWEST = 5
 
@@ -28,15 +29,3 @@ def duration_lines(measurements: Sequence[Measurement]) -> Iterator[str]:
     for m in sorted(measurements, key=lambda m: m.wall_s, reverse=True)[:SLOWEST]:
         parts = ", ".join(f"{name} {span(seconds)}" for name, seconds in m.phases_s.items())
         yield f"  {span(m.wall_s):>9} {m.node_id}{f' ({parts})' if parts else ''}"
-
-
-def span(seconds: float) -> str:
-    """A duration for people: ``0.53 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    if seconds < 10:
-        return f"{seconds:.2f} s"
-    whole = round(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7200:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -8,6 +8,7 @@ from math import inf
 
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.text import figures
+from pytest_gpuenergy.support.text import aligned
 
 ROWS_SHOWN = 30
 
@@ -181,12 +182,9 @@ def best_lines(measurements: Iterable[Measurement], *, emulated: bool) -> Iterat
         ("workload", "least time", "least energy", "least EDP", "best cap", "Pareto"),
         *(_best_row(one) for one in best),
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     flagged = any(m.validity for one in best for m in (one.time, one.energy, one.edp))
     yield f"best of each workload{' (emulated)' if emulated else ''}"
-    for row in rows:
-        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"  {'  '.join(padded).rstrip()}"
+    yield from (f"  {line}" for line in aligned(rows))
     if flagged:
         yield "  ! flagged (see validity)"
 

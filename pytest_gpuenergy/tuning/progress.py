@@ -10,6 +10,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, TextIO
 
+from pytest_gpuenergy.support.text import span
 from pytest_gpuenergy.tuning.trial import Trial
 
 _TELL_EVERY_S = 3.0
@@ -80,7 +81,7 @@ class SearchProgress:
         left_s = (self._wanted - done) / rate * 60 if rate else 0.0
         return (
             f"{self._name}: {done} of {self._wanted} trials, best {best}, "
-            f"failed: {kinds or 'none'}, {rate:.0f} trials/min, {_duration(left_s)} left"
+            f"failed: {kinds or 'none'}, {rate:.0f} trials/min, {span(left_s)} left"
         )
 
     def __enter__(self) -> SearchProgress:
@@ -119,9 +120,3 @@ class _Display:
 
     def close(self) -> None:
         self._bars.stop()
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -5,25 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from pytest_gpuenergy.report.durations import duration_lines, span
+from pytest_gpuenergy.report.durations import duration_lines
 
 Make = Callable[..., Any]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.0, "0.00 s"),
-        (0.534, "0.53 s"),
-        (12.4, "12 s"),
-        (200.0, "3 min 20 s"),
-        (7500.0, "2 h 5 min"),
-    ],
-)
-def test_spans_are_in_words(seconds: float, words: str) -> None:
-    assert span(seconds) == words
 
 
 def test_shares_of_all_items_add_up(measured: Make) -> None:

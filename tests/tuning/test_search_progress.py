@@ -27,7 +27,7 @@ def test_the_last_line_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
         now_s = 112.0
         progress.add(Trial(index=6, outcome="timed", time_ms=0.5))
     assert told[-1] == (
-        "case1: 7 of 10 trials, best 0.25 ms, failed: 1 timeout, 15 trials/min, 0:12 left"
+        "case1: 7 of 10 trials, best 0.25 ms, failed: 1 timeout, 15 trials/min, 12 s left"
     )
 
 
@@ -63,4 +63,4 @@ def test_nothing_tried_is_told_plainly() -> None:
     told: list[str] = []
     with SearchProgress("case1", wanted=0, before=(), tell=told.append):
         pass
-    assert told == ["case1: 0 of 0 trials, best none, failed: none, 0 trials/min, 0:00 left"]
+    assert told == ["case1: 0 of 0 trials, best none, failed: none, 0 trials/min, 0.00 s left"]
