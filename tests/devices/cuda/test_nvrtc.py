@@ -238,6 +238,8 @@ def test_no_draft_is_left_in_the_cache(
     assert json.loads(path.with_suffix(".json").read_text()) == {"copy": "copy"}
 
 
-def test_closing_twice_is_harmless(pool: CompilerPool) -> None:
+def test_a_pool_may_be_closed_twice_and_compiles_no_more(pool: CompilerPool) -> None:
     pool.close()
     pool.close()
+    with pytest.raises(RuntimeError, match="shutdown"):
+        pool.submit(kernel())

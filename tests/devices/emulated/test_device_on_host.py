@@ -12,7 +12,7 @@ from jobs import job_of
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.engine.verification import SEEDS, verify
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract
@@ -105,7 +105,9 @@ def test_seeds_share_a_process_and_what_a_kernel_leaves_in_it(gpu: EmulatedDevic
 
 
 def test_a_kernel_that_counts_and_stays_right_passes(gpu: EmulatedDevice) -> None:
-    verify(gpu, counting("calls < 0"), WORKLOAD)
+    correctness = verify(gpu, counting("calls < 0"), WORKLOAD)
+    assert correctness.max_relative_error == 0.0
+    assert correctness.seeds == SEEDS
 
 
 def test_text_that_does_not_compile_cannot_be_repeated(

@@ -585,7 +585,11 @@ def test_more_threads_than_the_launch_bounds_break_a_constraint(run, source, ent
 
 
 def test_launch_bounds_that_only_an_instance_knows_are_no_hindrance(run):
-    run("template <int N> __global__ void __launch_bounds__(N) k() {}", entry="k<32>", block=64)
+    source = (
+        "template <int N> __global__ void __launch_bounds__(N) k(int* y) { y[threadIdx.x] = N; }"
+    )
+    out = run(source, outputs={"y": (64, "int32")}, entry="k<32>", block=64)
+    assert set(out["y"].tolist()) == {32}
 
 
 def test_a_function_that_is_no_kernel_cannot_be_launched(run):
@@ -594,7 +598,8 @@ def test_a_function_that_is_no_kernel_cannot_be_launched(run):
 
 
 def test_a_macro_may_declare_a_kernel(run):
-    run("#define KERNEL extern __global__ void\nKERNEL k() {}")
+    source = "#define KERNEL extern __global__ void\nKERNEL k(int* y) { y[0] = 7; }"
+    assert run(source, outputs={"y": (1, "int32")})["y"].tolist() == [7]
 
 
 def test_static_shared_memory_is_limited_per_kernel(run):
@@ -621,10 +626,17 @@ def test_a_scalar_of_another_type_breaks_a_constraint(run, parameter, dtype, sai
 
 
 @pytest.mark.parametrize(
-    ("parameter", "dtype"), [("unsigned", "int32"), ("bool", "uint8"), ("const size_t", "int64")]
+    ("parameter", "dtype", "value", "seen"),
+    [
+        ("unsigned", "int32", -1, 2**32 - 1),
+        ("bool", "uint8", 1, 1),
+        ("const size_t", "int64", -1, 2**64 - 1),
+    ],
 )
-def test_a_scalar_may_differ_in_its_sign(run, parameter, dtype):
-    run(f"__global__ void k({parameter} n) {{}}", scalars=[Scalar("n", dtype, 1)])
+def test_a_scalar_may_differ_in_its_sign(run, parameter, dtype, value, seen):
+    source = f"__global__ void k(unsigned long long* y, {parameter} n) {{ y[0] = n; }}"
+    out = run(source, outputs={"y": (1, "uint64")}, scalars=[Scalar("n", dtype, value)])
+    assert out["y"].tolist() == [seen]
 
 
 def test_a_tensor_for_a_number_breaks_a_constraint(run):
