@@ -130,9 +130,8 @@ def _window(seen: Observation, steadiness: Steadiness) -> _Window:
 
 def _figures(seen: Observation, window: _Window, settings: MeterSettings) -> dict[Metric, Estimate]:
     middle_s = (window.begin_s + window.end_s) / 2
-    # An error of the window's ends shortens one trial by what it lengthens the next one, so that
-    # the trials' scatter shows it only in part: it is added in full. What is left of the former
-    # power is taken for two standard deviations.
+    # The trials' scatter shows the errors at the window's ends only in part, so they are added in
+    # full. What is left of the former power counts as two standard deviations.
     left = unsettled(seen.before_w, window.power_w, middle_s - seen.start_s)
     shared = (window.error_s / window.length_s) ** 2
     shared += (left / 2) ** 2

@@ -1,4 +1,4 @@
-"""The virtual clock: what NVML's readings and timelines of an emulated card share."""
+"""The virtual clock that NVML readings and timelines of an emulated card share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class VirtualClock:
         """Let ``duration_s`` virtual seconds pass.
 
         Raises:
-            ValueError: the duration is negative or no number.
+            ValueError: the duration is negative, too long or not a number.
         """
         if not 0 <= duration_s < 1e9:
             raise ValueError(f"cannot sleep for {duration_s!r} s")

@@ -1,4 +1,4 @@
-"""What a power cap does to a kernel. Modelled: no recorded figure stands behind it."""
+"""What a power cap does to a kernel: a model that no recorded figure backs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 
 CLOCK_STEP_MHZ = 15
-"""NVIDIA GPUs offer their graphics clocks in steps of 15 MHz."""
+"""NVIDIA GPUs set their graphics clock in steps of 15 MHz."""
 
 GPU_IDLE = 0x1
 SW_POWER_CAP = 0x4
@@ -15,7 +15,7 @@ HW_SLOWDOWN = 0x8
 SW_THERMAL_SLOWDOWN = 0x20
 HW_POWER_BRAKE = 0x80
 
-# Guesses: up to 55 % of the top clock the voltage stays at its floor of 65 % of the top voltage.
+# Guesses: below 55 % of the top clock the voltage stays at its floor, 65 % of the top voltage.
 _FLOOR_CLOCK = 0.55
 _FLOOR_VOLTAGE = 0.65
 _LEAST_DUTY = 1e-6
@@ -27,7 +27,7 @@ class Demand:
 
     Attributes:
         time_s: seconds of one run at the top clock.
-        power_w: of the whole card, while the kernel repeats.
+        power_w: of the whole card while the kernel repeats.
         memory_time: share of the time that does not depend on the clock, 0 to 1.
         memory_power: share of the dynamic power spent outside the clocked cores, 0 to 1.
     """
@@ -49,7 +49,7 @@ class OperatingPoint:
 
 
 def voltage(clock_ratio: float) -> float:
-    """Voltage relative to that of the top clock: a floor, then a straight line to 1.
+    """Voltage relative to the voltage at the top clock: a floor, then a straight line to 1.
 
     Args:
         clock_ratio: clock relative to the top clock, 0 to 1.
@@ -59,12 +59,12 @@ def voltage(clock_ratio: float) -> float:
 
 
 def time_at(demand: Demand, clock_ratio: float) -> float:
-    """Seconds of one run: compute time grows as 1/f, memory time stays."""
+    """Seconds of one run: compute time scales as 1/f, memory time does not."""
     return demand.time_s * (demand.memory_time + (1 - demand.memory_time) / clock_ratio)
 
 
 def power_at(demand: Demand, profile: GpuProfile, clock_ratio: float) -> float:
-    """Watts: idle power, core power as f V(f)^2, memory power as the rate of runs."""
+    """Watts: idle power, core power as f V(f)^2, memory power in proportion to runs per second."""
     idle_w = min(profile.idle_w, demand.power_w)
     dynamic_w = demand.power_w - idle_w
     core = (1 - demand.memory_power) * clock_ratio * voltage(clock_ratio) ** 2
@@ -75,16 +75,16 @@ def power_at(demand: Demand, profile: GpuProfile, clock_ratio: float) -> float:
 def operating_point(
     demand: Demand, profile: GpuProfile, cap_w: float, clock_limit_mhz: int | None = None
 ) -> OperatingPoint:
-    """The highest clock whose power fits under ``cap_w``.
+    """The highest clock whose power does not exceed ``cap_w``.
 
-    If not even the lowest clock fits, the card works only part of the time, as much as the cap
-    has room for. A cap that the kernel does not reach changes nothing.
+    If the power at the lowest clock exceeds it too, the card works only part of the time. A cap
+    that the kernel does not reach changes nothing.
 
     Args:
         demand: what the kernel takes without a limit.
         profile: the GPU.
-        cap_w: enforced power limit; meant to be above the idle power.
-        clock_limit_mhz: another upper limit of the clock, as thermal protection sets it.
+        cap_w: enforced power limit, above the idle power.
+        clock_limit_mhz: another upper limit of the clock, such as that of thermal protection.
     """
     top = profile.max_clock_mhz
     lowest = (top - profile.min_clock_mhz) // CLOCK_STEP_MHZ  # in steps below the top

@@ -1,9 +1,9 @@
-"""Starts a program and ends it, with all it has started, when whoever asked for it is gone.
+"""Runs a program and kills it, with every process it has started, when its parent is gone.
 
-``python -I -S guard.py LIFELINE ADDRESS_BYTES PROGRAM ARGUMENT...``, in a session of its own:
-``LIFELINE`` is the reading end of a pipe that nobody writes to. It ends when its other end is
-closed, which the kernel does for a process that was killed. A compiler's driver starts others,
-which would go on otherwise, for minutes and with gigabytes. No process of it may address more than
+``python -I -S guard.py LIFELINE ADDRESS_BYTES PROGRAM ARGUMENT...``, in a session of its own.
+``LIFELINE`` is the reading end of a pipe that is never written to: it reaches its end when the
+parent closes the other end or dies. Without that, the processes that a compiler's driver starts
+would go on for minutes and hold gigabytes. None of them may use an address space of more than
 ``ADDRESS_BYTES``.
 """
 
@@ -14,11 +14,11 @@ import signal
 import sys
 
 CANNOT_START = 127
-"""Exit code when the program cannot be started, as a shell has it."""
+"""Exit code when the program cannot be started, as in a shell."""
 
 
 def main() -> int:
-    """Take the arguments, start the program, wait for it or for the end of the lifeline."""
+    """Start the program, then wait for it or for the end of the lifeline."""
     lifeline, address_bytes, *command = sys.argv[1:]
     limit = int(address_bytes)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)

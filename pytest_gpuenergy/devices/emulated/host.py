@@ -33,13 +33,13 @@ _SAMPLING = Sampling(blocks=8, accesses=20_000_000)
 
 
 class HostRunner:
-    """Compiles kernels with the host's C++ compiler and runs them, each run in its own process.
+    """Compiles kernels with the host's C++ compiler and runs them in processes of their own.
 
     Args:
-        cache: folder for programs and runtime; shared by processes, everything in it can be
-            made again.
-        compiler: instead of `find_compiler`'s.
-        jobs: compilers at a time in the background; the number of CPUs by default.
+        cache: folder for programs and runtime; processes may share it, and everything in it can
+            be rebuilt.
+        compiler: the compiler to use; by default that of `find_compiler`.
+        jobs: number of compilers that run at the same time; by default the number of CPUs.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class HostRunner:
         self._closed = False
 
     def prepare(self, kernels: Sequence[Kernel]) -> None:
-        """Begin compiling ``kernels``, and their checked builds, in the background."""
+        """Begin to compile ``kernels``, and their checked builds, in the background."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._jobs, thread_name_prefix="host-compiler")
         for kernel in kernels:
@@ -64,7 +64,7 @@ class HostRunner:
                 self._pool.submit(self._quietly, kernel, variant)
 
     def compile(self, kernel: Kernel) -> Path:
-        """The program that runs ``kernel``; from the cache when its text was compiled before.
+        """The program that runs ``kernel``, from the cache if its text was compiled before.
 
         Raises:
             KernelFault: ``compile``, with the first error and its line, or ``constraints``.
@@ -81,13 +81,13 @@ class HostRunner:
         *,
         timeout_s: float,
     ) -> Iterator[Program]:
-        """A process in which ``kernel`` runs, in place on the arenas' files, as often as asked.
+        """A process in which ``kernel`` can be run repeatedly, in place on the arenas' files.
 
-        What it leaves in the device's variables and in its workspaces is there in the next run.
+        What a run leaves in device variables and workspaces is there in the next run.
 
         Raises:
             KernelFault: the kernel did not compile, does not fit a GPU, crashed, hung, diverged
-                at a barrier, or wrote to an input or beside a workspace.
+                at a barrier, or wrote to an input or beyond a workspace.
         """
         check_limits(kernel)
         path = self.compile(kernel)
@@ -104,9 +104,13 @@ class HostRunner:
         timeout_s: float,
         order_seed: int = 0,
     ) -> None:
-        """Run all launches once in a process of their own, as `open`.
+        """Run all launches once in a process of their own.
 
-        ``order_seed`` orders threads and blocks: 0 ascending, 1 descending, others shuffled.
+        Threads and blocks run in ascending order with an ``order_seed`` of 0, in descending order
+        with 1, and shuffled with any other.
+
+        Raises:
+            KernelFault: as of `open`.
         """
         with self.open(kernel, arenas, scalars, timeout_s=timeout_s) as program:
             program.run(order_seed=order_seed)
@@ -123,7 +127,7 @@ class HostRunner:
 
         Raises:
             KernelFault: ``correctness`` when two threads race or an access lies outside the
-                tensors' elements; else as `run`.
+                tensors' elements; otherwise as of `run`.
         """
         check_limits(kernel)
         path = self._built(kernel, "checked")
@@ -131,7 +135,7 @@ class HostRunner:
             return read_profile(kernel, program.finish())
 
     def close(self) -> None:
-        """Stop compiling and end what runs. Idempotent."""
+        """Stop compiling and end all programs. Idempotent."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
@@ -141,7 +145,7 @@ class HostRunner:
 
     def _quietly(self, kernel: Kernel, variant: str) -> None:
         with contextlib.suppress(KernelFault, DeviceError, OSError):
-            self._built(kernel, variant)  # the fault is kept for the call that needs it
+            self._built(kernel, variant)  # the future keeps the fault for the call that needs it
 
     def _toolchain(self) -> Toolchain:
         with self._lock:
@@ -170,7 +174,7 @@ class HostRunner:
         entries = entries_of(kernel)
         text = translate(kernel.source, entries)
         tools = self._toolchain()
-        # The check of several launches needs the blocks it does not sample run as they are.
+        # The check of several launches runs the blocks that it does not sample in a plain build.
         several = variant == "checked" and len(kernel.launches) > 1
         variants = [variant, "plain"] if several else [variant]
         content = "\0".join([tools.key, *variants, text])
@@ -190,7 +194,7 @@ class HostRunner:
         timeout_s: float,
         sampling: Sampling | None,
     ) -> Iterator[Program]:
-        """The program, started and with its plan; ended at the end."""
+        """The started program with its plan; it is ended on leaving."""
         with _opened(used_arenas(kernel, arenas), writing=sampling is None) as files:
             plan = write_plan(kernel, arenas, files, scalars, sampling=sampling)
             program = Program(
@@ -202,7 +206,7 @@ class HostRunner:
             )
         self._running.add(program)
         try:
-            if self._closed:  # by a thread that does not wait for this one
+            if self._closed:  # by another thread, which did not see this program
                 raise DeviceError("The emulated GPU was closed before the kernel had run.")
             program.tell(plan)
             yield program

@@ -1,4 +1,4 @@
-"""A kernel in a process of the host: run as often as it is verified, and as a measurement would."""
+"""A kernel in a host process: run for each verification, and relaunched for a measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AFFORDABLE_S = BUDGET_S / 2
 
 
 class HostProgram(Protocol):
-    """A kernel's process, as `Program` is one."""
+    """A kernel's process, such as a `Program`."""
 
     def run(
         self, *, order_seed: int = 0, fresh: bool = True, most: int = 1, budget_s: float = 0.0
@@ -22,14 +22,14 @@ class HostProgram(Protocol):
 class HostKernel:
     """A `Loaded` kernel on the host.
 
-    A measurement of an emulated GPU launches nothing, so this stands in for its launches: `MOST` of
-    them, or as many as take `BUDGET_S` of processor time, of a kernel whose launch takes no more
-    than `AFFORDABLE_S`.
+    A measurement on an emulated GPU launches nothing, so launches on the host stand in for its own:
+    `MOST` of them, or as many as take `BUDGET_S` of processor time, and none if one takes more than
+    `AFFORDABLE_S`.
 
     Args:
         before: called before each run.
         program: starts the process; entered at the first run.
-        stack: which leaves it.
+        stack: on which it is entered.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class HostKernel:
         self._launches += count
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
-        """Launch again, unless that takes too long."""
+        """Launch again, unless that takes too long; yields the number of launches so far."""
         if self._program is None or self._launch_s > AFFORDABLE_S:
             return
         self._before()

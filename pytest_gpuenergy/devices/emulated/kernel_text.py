@@ -13,8 +13,8 @@ class Definition:
     """Text of a function without its comments and strings.
 
     Attributes:
-        parameters: what stands in its parentheses.
-        body: what stands in its braces.
+        parameters: the text in its parentheses.
+        body: the text in its braces.
     """
 
     parameters: str
@@ -22,12 +22,12 @@ class Definition:
 
 
 def function_of(entry: str) -> str:
-    """The name of the function alone, without its namespaces and the arguments of its template."""
+    """The bare name of the function, without namespaces and template arguments."""
     return entry.partition("<")[0].rpartition("::")[2].strip()
 
 
 def definition_of(source: str, entry: str) -> Definition:
-    """That of the kernel function ``entry``; all of the text is its body if it is not found."""
+    """The definition of the function ``entry``; if none is found, its body is the whole text."""
     text = _SKIPPED.sub("", source)
     name = re.escape(function_of(entry))
     found = re.search(rf"\b{name}\s*\(([^;{{}}]*)\)\s*\{{", text)

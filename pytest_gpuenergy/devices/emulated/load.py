@@ -13,7 +13,7 @@ from pytest_gpuenergy.devices.emulated.governor import Demand
 from pytest_gpuenergy.devices.emulated.owner import Owner
 
 BUSY = 0.999
-"""Share of the time in which the GPU works; the rest goes between the launches of a graph."""
+"""Share of the time in which the GPU works; the rest passes between the launches of a graph."""
 
 _BATCH_S = 7.5e-3
 
@@ -25,8 +25,8 @@ class Load:
     Attributes:
         owner: the process that runs it.
         demand: what one run takes when nothing limits the card.
-        marks: moments at which its speed changed: virtual ns, runs finished by then, ns from the
-            start of one run to the start of the next from then on.
+        marks: moments at which its speed changed: virtual ns, runs finished by then, and from then
+            on the ns between the starts of successive runs.
     """
 
     owner: Owner
@@ -34,7 +34,7 @@ class Load:
     marks: list[tuple[int, float, float]] = field(default_factory=list)
 
     def pace(self, now_ns: int, time_s: float) -> None:
-        """From now on a run takes ``time_s`` of the GPU's time."""
+        """Let a run take ``time_s`` of the GPU's time from now on."""
         run_ns = time_s * 1e9 / BUSY
         if not self.marks:
             self.marks.append((now_ns, 0.0, run_ns))
@@ -42,7 +42,7 @@ class Load:
             self.marks.append((now_ns, self.runs_at(now_ns), run_ns))
 
     def runs_at(self, now_ns: int) -> float:
-        """Runs finished, with a fraction for the one under way."""
+        """Runs finished, including the finished fraction of the present one."""
         at_ns, runs, run_ns = self.marks[-1]
         return runs + (now_ns - at_ns) / run_ns
 
@@ -52,16 +52,16 @@ class Load:
         return max(1, round(_BATCH_S * 1e9 / self.marks[0][2]))
 
     def batch_end(self, now_ns: int) -> int:
-        """Runs finished at the end of the batch under way."""
+        """Runs finished at the end of the present batch."""
         return self.batch * max(1, math.ceil(self.runs_at(now_ns) / self.batch))
 
     def moment(self, runs: int) -> int:
-        """Virtual ns at which that many runs are finished, at the present speed."""
+        """Virtual ns at which ``runs`` runs are finished, at the present speed."""
         at_ns, done, run_ns = self.marks[-1]
         return at_ns + math.ceil((runs - done) * run_ns)
 
     def timeline(self, runs: int) -> Timeline:
-        """The start, and the ends of all batches up to ``runs``."""
+        """The start, and the end of each batch until ``runs`` runs are finished."""
         at_ns, done, run_ns = (
             np.array(column, dtype=np.float64) for column in zip(*self.marks, strict=True)
         )

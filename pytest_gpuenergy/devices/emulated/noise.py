@@ -1,4 +1,4 @@
-"""Noise that depends on nothing but a card's seed and its virtual time."""
+"""Noise that depends only on a card's seed and its virtual time."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class EmulatedNvml(IdentityFunctions, PowerFunctions):
 
     Constants, structures and error classes are those of `pynvml`. A function of `pynvml` that is
     not emulated raises ``NVMLError_FunctionNotFound``, as it does with an old driver. Each call
-    takes virtual time as on a card: 3.5 ms for the energy counter, microseconds for others.
+    takes as much virtual time as on a card: 3.5 ms for the energy counter, microseconds for others.
 
     Args:
         states: the cards, in the order of their indices.
@@ -36,33 +36,33 @@ class EmulatedNvml(IdentityFunctions, PowerFunctions):
 
     @reads()
     def nvmlDeviceGetTemperature(self, _state: CardState, card: Card, sensor: int) -> int:
-        """Degrees Celsius of the GPU."""
+        """Temperature of the GPU in degrees Celsius."""
         if sensor != self.pynvml.NVML_TEMPERATURE_GPU:
             raise self.error("NVML_ERROR_INVALID_ARGUMENT")
         return round(card.temperature_c)
 
     @reads()
     def nvmlDeviceGetClockInfo(self, state: CardState, card: Card, kind: int) -> int:
-        """Present clock in MHz; the video clock is taken for the graphics clock."""
+        """Current clock in MHz; the video clock equals the graphics clock."""
         if kind == self.pynvml.NVML_CLOCK_MEM:
             return state.profile.memory_clock_mhz
         return card.point.clock_mhz
 
     @reads()
     def nvmlDeviceGetMaxClockInfo(self, state: CardState, _card: Card, kind: int) -> int:
-        """Greatest clock in MHz."""
+        """Maximum clock in MHz."""
         if kind == self.pynvml.NVML_CLOCK_MEM:
             return state.profile.memory_clock_mhz
         return state.profile.max_clock_mhz
 
     @reads()
     def nvmlDeviceGetCurrentClocksEventReasons(self, _state: CardState, card: Card) -> int:
-        """Bits of why the clocks are where they are."""
+        """Bits of the reasons for the current clocks."""
         return card.point.event_reasons
 
     @reads()
     def nvmlDeviceGetSupportedClocksEventReasons(self, _state: CardState, _card: Card) -> int:
-        """Bits that can be set."""
+        """Bits of the reasons that can occur."""
         return _SUPPORTED_REASONS
 
     nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
@@ -70,7 +70,7 @@ class EmulatedNvml(IdentityFunctions, PowerFunctions):
 
     @reads(cost_us=20)
     def nvmlDeviceGetComputeRunningProcesses(self, _state: CardState, card: Card) -> list[Any]:
-        """Processes on the card: the owner of the load and those that a fault put there."""
+        """Processes on the card: the owner of the load, and those of faults."""
         pids = {fault.pid for fault in card.active_faults("foreign_process")}
         if card.load is not None:
             pids.add(card.load.owner.pid)
@@ -91,7 +91,7 @@ class EmulatedNvml(IdentityFunctions, PowerFunctions):
 
     @reads()
     def nvmlDeviceGetUtilizationRates(self, _state: CardState, card: Card) -> Any:
-        """A ``c_nvmlUtilization_t`` in percent: memory as far as the load is bound by it."""
+        """A ``c_nvmlUtilization_t`` in percent; memory: the share of time that depends on it."""
         rates = self.pynvml.c_nvmlUtilization_t()
         if card.load is not None:
             rates.gpu, rates.memory = 100, round(100 * card.load.demand.memory_time)

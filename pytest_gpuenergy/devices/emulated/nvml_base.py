@@ -1,4 +1,4 @@
-"""What all functions of the emulated NVML share: initialization, handles, errors, faults."""
+"""What the functions of the emulated NVML share: initialization, handles, errors, faults."""
 # ruff: noqa: N802, N815 -- pynvml's names
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FIRST_BUS = 0x18
 
 @dataclass(frozen=True)
 class Handle:
-    """What the functions take for a device; opaque."""
+    """Stands for a device in calls; opaque."""
 
     index: int
 
@@ -24,7 +24,12 @@ class Handle:
 def reads(
     cost_us: float = 1.0, spread: float = 0.0
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A function of a handle: check it, spend the call's time, strike with faults, answer."""
+    """Make a function of a card one of a handle, which takes virtual time and suffers faults.
+
+    Args:
+        cost_us: mean virtual time of a call.
+        spread: its relative standard deviation.
+    """
 
     def decorate(body: Callable[..., Any]) -> Callable[..., Any]:
         name = body.__name__
@@ -45,7 +50,7 @@ def reads(
 
 
 class NvmlBase:
-    """The library itself: users, handles, and what `pynvml` offers beside functions.
+    """The library itself: users, handles, and everything in `pynvml` that is not a function.
 
     Args:
         states: the cards, in the order of their indices.
@@ -75,7 +80,7 @@ class NvmlBase:
         return self.pynvml.NVMLError(getattr(self.pynvml, constant))  # type: ignore[no-any-return]
 
     def strike(self, state: CardState, function: str, *, always: bool = True) -> None:
-        """Raise what a fault makes of a call of ``function``."""
+        """Raise the error that a fault makes of a call of ``function``, if any."""
         error = state.struck_by(function, always=always)
         if error is not None:
             raise self.error(ERRORS[error])
@@ -94,13 +99,13 @@ class NvmlBase:
     # -- library and system ----------------------------------------------------------------
 
     def nvmlInit(self) -> None:
-        """Count one more user."""
+        """Add a user of the library."""
         for state in self.states:
             self.strike(state, "nvmlInit", always=False)
         self._users += 1
 
     def nvmlShutdown(self) -> None:
-        """Count one user less."""
+        """Remove a user of the library."""
         self._initialized()
         self._users -= 1
 
@@ -109,12 +114,12 @@ class NvmlBase:
         return str(self.pynvml.NVMLError(result))
 
     def nvmlSystemGetDriverVersion(self) -> str:
-        """No driver stands behind it, and it says so."""
+        """``emulated``: there is no driver."""
         self._initialized()
         return "emulated"
 
     def nvmlSystemGetNVMLVersion(self) -> str:
-        """No library stands behind it, and it says so."""
+        """``emulated``: there is no library."""
         self._initialized()
         return "emulated"
 
@@ -133,7 +138,7 @@ class NvmlBase:
         return len(self.states)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Handle:
-        """Handle of the ``index``-th card."""
+        """Handle of the card with this index."""
         self._initialized()
         if not 0 <= index < len(self.states):
             raise self.error("NVML_ERROR_INVALID_ARGUMENT")
@@ -150,7 +155,7 @@ class NvmlBase:
         raise self.error("NVML_ERROR_NOT_FOUND")
 
     def nvmlDeviceGetHandleByPciBusId(self, bus_id: str | bytes) -> Handle:
-        """Handle of the card at this address; the domain may be short or missing."""
+        """Handle of the card at this PCI address, whose domain may be short or missing."""
         self._initialized()
         wanted = (bus_id.decode() if isinstance(bus_id, bytes) else bus_id).upper()
         for index in range(len(self.states)):
@@ -161,5 +166,5 @@ class NvmlBase:
 
 
 def pci_address(index: int) -> str:
-    """PCI address of the ``index``-th card."""
+    """PCI address of the card with this index."""
     return f"00000000:{FIRST_BUS + index:02X}:00.0"

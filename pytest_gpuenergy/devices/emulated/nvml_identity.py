@@ -1,4 +1,4 @@
-"""What the emulated NVML says of a card that does not change: identity, memory, modes."""
+"""What the emulated NVML reports of a card and never changes: identity, memory, modes."""
 # ruff: noqa: N802, N815 -- pynvml's names
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class IdentityFunctions(NvmlBase):
 
     @reads()
     def nvmlDeviceGetPciInfo(self, state: CardState, _card: Card) -> Any:
-        """An ``nvmlPciInfo_t``."""
+        """PCI address and IDs, as an ``nvmlPciInfo_t``."""
         index = self.states.index(state)
         info = self.pynvml.nvmlPciInfo_t()
         info.domain, info.bus, info.device = 0, FIRST_BUS + index, 0
@@ -55,7 +55,7 @@ class IdentityFunctions(NvmlBase):
     def nvmlDeviceGetMemoryInfo(
         self, state: CardState, card: Card, version: int | None = None
     ) -> Any:
-        """A ``c_nvmlMemory_t``, or its second version, in bytes."""
+        """Memory in bytes, as a ``c_nvmlMemory_t`` or its second version."""
         memory = self.pynvml.c_nvmlMemory_v2_t() if version else self.pynvml.c_nvmlMemory_t()
         memory.total = state.profile.memory_mib << 20
         memory.used = (600 if card.load is None else 1200) << 20
@@ -68,22 +68,22 @@ class IdentityFunctions(NvmlBase):
 
     @reads()
     def nvmlDeviceGetPersistenceMode(self, _state: CardState, _card: Card) -> int:
-        """On."""
+        """Always on."""
         return int(self.pynvml.NVML_FEATURE_ENABLED)
 
     @reads()
     def nvmlDeviceGetPowerManagementMode(self, _state: CardState, _card: Card) -> int:
-        """On."""
+        """Always on."""
         return int(self.pynvml.NVML_FEATURE_ENABLED)
 
     @reads()
     def nvmlDeviceGetVirtualizationMode(self, _state: CardState, _card: Card) -> int:
-        """None."""
+        """Always none."""
         return int(self.pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE)
 
     @reads()
     def nvmlDeviceGetMigMode(self, state: CardState, card: Card) -> list[int]:
-        """Current and pending mode; off unless a fault says otherwise."""
+        """Current and pending mode; off without a fault."""
         if not state.profile.has_mig:
             raise self.error("NVML_ERROR_NOT_SUPPORTED")
         mode = int(any(card.active_faults("mig")))

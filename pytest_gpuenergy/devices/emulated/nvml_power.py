@@ -1,4 +1,4 @@
-"""What the emulated NVML says of power limits, power and energy."""
+"""What the emulated NVML reports of power limits, power and energy."""
 # ruff: noqa: N802 -- pynvml's names
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PowerFunctions(NvmlBase):
     def nvmlDeviceGetPowerManagementLimitConstraints(
         self, state: CardState, _card: Card
     ) -> list[int]:
-        """Least and greatest limit in mW."""
+        """Minimum and maximum limit in mW."""
         return [
             round(state.profile.min_limit_w * 1000),
             round(state.profile.max_limit_w * 1000),
@@ -64,7 +64,7 @@ class PowerFunctions(NvmlBase):
 
     @reads()
     def nvmlDeviceGetPowerUsage(self, _state: CardState, card: Card) -> int:
-        """Power in mW, averaged as this model of GPU does."""
+        """Power in mW, averaged over this GPU model's window."""
         return _power(card, card.profile.sensor.average_window_ms)
 
     @reads(cost_us=2.2)
@@ -109,7 +109,7 @@ class PowerFunctions(NvmlBase):
     def nvmlDeviceGetSamples(
         self, _state: CardState, card: Card, sampling_type: int, last_seen_us: int
     ) -> tuple[int, list[Any]]:
-        """Value type and the samples after ``last_seen_us``: mW every 20 ms, 119 at most."""
+        """Value type, and up to 119 samples after ``last_seen_us``: mW every 20 ms."""
         if sampling_type != self.pynvml.NVML_TOTAL_POWER_SAMPLES:
             raise self.error("NVML_ERROR_NOT_SUPPORTED")
         last_ns = card.now_ns // TICK_NS * TICK_NS

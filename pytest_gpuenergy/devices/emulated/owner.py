@@ -1,4 +1,4 @@
-"""Who put something on the emulated card, and whether that process still exists."""
+"""The process that put something on the emulated card, and whether it is still alive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_gpuenergy.support.pids import start_ticks
 
 @dataclass(frozen=True)
 class Owner:
-    """A process: its number, and its start time since numbers are used again."""
+    """A process by its number and, because numbers are reused, its start time."""
 
     pid: int
     started: int

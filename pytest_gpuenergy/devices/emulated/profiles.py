@@ -1,4 +1,4 @@
-"""The GPUs that can be emulated: what their datasheets and their NVML say of them."""
+"""The GPUs that can be emulated, by their datasheets and their NVML."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Sensor:
     """How a card's power sensor behaves.
 
     Attributes:
-        period_ms: the energy counter and the power readings change this often.
-        instant_window_ms: the instant power is the mean over this long before a change.
+        period_ms: time between two updates of the energy counter and the power readings.
+        instant_window_ms: the instant power is the mean over this time before an update.
         average_window_ms: likewise for `nvmlDeviceGetPowerUsage`.
         has_counter: whether there is an energy counter.
     """
@@ -33,11 +33,12 @@ class GpuProfile:
 
     Attributes:
         key: name in ``--gpu-device emulated:KEY``.
-        name: as NVML gives it.
-        bandwidth_gb_s: of the device memory, 1e9 bytes per second.
+        name: as NVML reports it.
+        bandwidth_gb_s: of the device memory, in 1e9 bytes per second.
         fp32_tflops: peak without tensor cores, at `max_clock_mhz`.
-        shared_per_sm: shared memory of a multiprocessor in bytes; `shared_per_block` at most.
-        idle_w: between kernels; a guess unless a comment below says otherwise.
+        shared_per_sm: shared memory of a multiprocessor in bytes.
+        shared_per_block: the most that one block may use of it.
+        idle_w: power between kernels; a guess unless a comment below says otherwise.
     """
 
     key: str
@@ -70,17 +71,17 @@ class GpuProfile:
         return int(digits[:-1]), int(digits[-1])
 
     def uuid(self, index: int) -> str:
-        """The NVML UUID of the ``index``-th emulated card of this model."""
+        """The NVML UUID of the emulated card with this index."""
         return f"GPU-{uuid.uuid5(_NAMESPACE, f'{self.key}:{index}')}"
 
 
 # The windows are those of Yang, Adamek and Armour, "Accurate and Convenient Energy Measurements
-# for GPUs" (SC24): PowerUsage is a mean over 1 s from Ampere on, GA100 excepted; `instant` is a
-# mean over about 25 ms, renewed every 100 ms; Volta renews its reading every 20 ms.
+# for GPUs" (SC24): PowerUsage is a mean over 1 s from Ampere on, except on GA100; `instant` is a
+# mean over about 25 ms, updated every 100 ms; Volta updates its reading every 20 ms.
 _HOPPER_SENSOR = Sensor(period_ms=100, instant_window_ms=25, average_window_ms=1000)
 _GA100_SENSOR = Sensor(period_ms=100, instant_window_ms=25, average_window_ms=25)
 _VOLTA_SENSOR = Sensor(period_ms=20, instant_window_ms=10, average_window_ms=10)
-# NVML has an energy counter from Volta on; that Pascal's windows are Volta's is a guess.
+# NVML has an energy counter from Volta on. Pascal's windows are a guess: those of Volta.
 _PASCAL_SENSOR = Sensor(20, 10, 10, has_counter=False)
 _GEFORCE_SENSOR = Sensor(period_ms=100, instant_window_ms=100, average_window_ms=1000)
 
@@ -115,8 +116,8 @@ PROFILES: dict[str, GpuProfile] = {
             sensor=_HOPPER_SENSOR,
             has_mig=True,
         ),
-        # NVIDIA Ampere GA102 whitepaper, apart from the limits: a board of 420 W with a
-        # maximum of 450 W, for which this model's table of caps is made (reference: 350 W).
+        # NVIDIA Ampere GA102 whitepaper, except for the limits: this model's table of caps is
+        # made for a board of 420 W with a maximum of 450 W (reference: 350 W).
         GpuProfile(
             key="rtx3090",
             name="NVIDIA GeForce RTX 3090",
@@ -298,10 +299,10 @@ DEFAULT_PROFILE = PROFILES["h200"]
 
 
 def find_profile(name: str) -> GpuProfile:
-    """The profile called ``name``, in any case of letters.
+    """The profile called ``name``, in upper or lower case.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: there is no profile of that name.
     """
     try:
         return PROFILES[name.lower()]

@@ -1,4 +1,4 @@
-"""The process of a compiled kernel on the host: what it is told, what it answers, how it ends."""
+"""The process of a compiled kernel on the host: its input, its answers and how it ends."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _RAN = re.compile(rb"^ran (\d{1,18}) (\d{1,9}\.\d{6})\n", re.MULTILINE)
 _ANSWER_BYTES = 1 << 16
 _PRINTED_BYTES = 2 << 20
 _ASKED = 8
-"""As often as this a program may be asked, of which each may take all the time there is."""
+"""How often a program may be asked to run; each time it may use up the whole timeout."""
 
 
 class Program:
-    """A compiled kernel in a process with limits; the kernel may do there what it wants.
+    """A compiled kernel in a process with limits, where it can do no harm.
 
     Args:
         path: of the program.
         files: open descriptors of its tensors, see `write_plan`.
-        entry: of the kernel, for messages.
-        address_bytes: address space it may have.
-        timeout_s: for each answer.
+        entry: name of the kernel in messages.
+        address_bytes: limit of its address space.
+        timeout_s: limit for each answer.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Program:
         self._open = [self._stream("stdout"), self._stream("stderr")]
 
     def tell(self, text: str) -> None:
-        """Write the plan or what to run, unless the program has ended, as the next answer tells."""
+        """Send the plan or a line of `write_runs`; if the program has ended, `run` reports it."""
         with contextlib.suppress(BrokenPipeError):
             stdin = self._stream("stdin")
             stdin.write(text.encode())
@@ -74,24 +74,24 @@ class Program:
         """Run the plan, see `write_runs`.
 
         Returns:
-            How often, and how much processor time that took, in s.
+            The number of runs, and their processor time in s.
 
         Raises:
-            KernelFault: it went wrong, and the program has ended.
+            KernelFault: it failed, and the program has ended.
         """
         self._answers.clear()
         self.tell(write_runs(order_seed=order_seed, fresh=fresh, most=most, budget_s=budget_s))
         self._read(lambda: self._ran() is not None)
         if (ran := self._ran()) is None:
             self._judge()
-            raise KernelFault("runtime", "The kernel ended its process with 0.")
+            raise KernelFault("runtime", "The kernel ended its process with exit code 0.")
         return int(ran[1]), float(ran[2])
 
     def finish(self) -> list[str]:
         """Let the program end, and return the last lines of its answers.
 
         Raises:
-            KernelFault: it went wrong.
+            KernelFault: it failed.
         """
         with contextlib.suppress(BrokenPipeError):
             self._stream("stdin").close()
@@ -99,12 +99,12 @@ class Program:
         return self._judge()
 
     def close(self) -> None:
-        """End it at once, and pass on what it has printed."""
+        """End it immediately, and pass on what it has printed."""
         self.kill()
         sys.stderr.write(self._printed.decode(errors="replace"))
 
     def kill(self) -> None:
-        """End it at once. Idempotent."""
+        """End it immediately. Idempotent."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -120,11 +120,11 @@ class Program:
         return stream
 
     def _ran(self) -> re.Match[bytes] | None:
-        """What is answered to what it was told to run, once its line is whole."""
+        """The answer to the latest `run`, once its line is complete."""
         return _RAN.search(self._answers)
 
     def _read(self, until: Callable[[], bool]) -> None:
-        """Read both streams until then, or to their ends.
+        """Read both streams until ``until`` holds, or to their ends.
 
         Raises:
             KernelFault: it took too long, and has been ended.
@@ -154,7 +154,7 @@ class Program:
             )
 
     def _take(self, descriptor: int, piece: bytes) -> None:
-        """What is over a limit is read, so that the program goes on, and dropped."""
+        """Keep what was read up to a limit, and drop the rest: the program must not be blocked."""
         if descriptor == self._stream("stdout").fileno():
             self._answers += piece
             del self._answers[:-_ANSWER_BYTES]
@@ -174,5 +174,5 @@ class Program:
         tail = self._printed.decode(errors="replace").strip().splitlines()
         raise KernelFault(
             "runtime",
-            f"The kernel ended its process with {code}{': ' + tail[-1] if tail else ''}.",
+            f"The kernel ended its process with exit code {code}{': ' + tail[-1] if tail else ''}.",
         )

@@ -1,9 +1,9 @@
 """Starts a program that must not be trusted.
 
 ``python -I -S sandbox.py CPU_S ADDRESS_BYTES PROGRAM`` limits processor time, address space, file
-growth and core dumps, and on Linux lets through only the system calls that loading a program and
-computing take: no new processes, no files opened for writing, no sockets. It runs as a script of
-its own, between fork and exec, because the parent has threads.
+growth and core dumps. On Linux it also allows only the system calls that loading a program and
+computing need: no new processes, no files opened for writing, no sockets. It is a script of its
+own, which runs before the program replaces it, because the parent has threads.
 """
 
 import ctypes
@@ -11,8 +11,8 @@ import os
 import resource
 import sys
 
-# Calls that a dynamic loader and a C runtime make, by architecture; the writing ones are absent.
-# openat is let through for reading.
+# Calls that a dynamic loader and a C runtime make, by architecture, except those that write.
+# openat is allowed for reading.
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # linux/audit.h
 _OPENAT = {"x86_64": 257, "aarch64": 56}
 _ALLOWED = {
@@ -57,7 +57,7 @@ class _Program(ctypes.Structure):
 
 
 def limit_resources(cpu_s: int, address_bytes: int) -> None:
-    """Set the limits that every POSIX system has; a hard limit already lower stays."""
+    """Set the limits that every POSIX system has; a hard limit that is lower already stays."""
     for name, value in (
         ("RLIMIT_CPU", cpu_s),
         ("RLIMIT_AS", address_bytes),
@@ -70,13 +70,13 @@ def limit_resources(cpu_s: int, address_bytes: int) -> None:
             continue
         _, hard = resource.getrlimit(number)
         soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        # Processor time: a second more until it is fatal, so that the program can tell.
+        # Processor time: the hard limit is a second higher, so that the program can report it.
         last = soft + 1 if name == "RLIMIT_CPU" and hard == resource.RLIM_INFINITY else soft
         resource.setrlimit(number, (soft, last))
 
 
 def filter_system_calls() -> None:
-    """Refuse all but the allowed calls with EPERM; does nothing where that is not possible."""
+    """Refuse all but the allowed calls with EPERM; do nothing where the system cannot."""
     machine = os.uname().machine
     if machine not in _ALLOWED or not sys.platform.startswith("linux"):
         return
@@ -104,7 +104,7 @@ def filter_system_calls() -> None:
 
 
 def main() -> None:
-    """Take the arguments, set the limits, become the program."""
+    """Set the limits and become the program."""
     cpu_s, address_bytes, program = sys.argv[1:4]
     limit_resources(int(cpu_s), int(address_bytes))
     filter_system_calls()

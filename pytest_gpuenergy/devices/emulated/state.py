@@ -1,4 +1,4 @@
-"""The emulated card in a file, shared by processes and surviving any of them."""
+"""Keeps the emulated card in a file that processes share and that outlives each of them."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class EmulatedStateWarning(UserWarning):
 class CardState:
     """One emulated card's `Card`, kept in ``<state folder>/emulated/<UUID>.json``.
 
-    Everything happens under a lock between processes. A change replaces the file as a whole, so
-    that a process killed at any moment leaves either the old or the new state. Time alone moves a
-    card deterministically: it is kept in eight bytes of ``<UUID>.clock``, and each process moves
-    its own copy on; the file follows at least every two virtual seconds.
+    Every access holds a lock between processes. A change replaces the whole file, so that a process
+    killed at any moment leaves either the old or the new state. How a card evolves with time is
+    deterministic: only the time is shared, as eight bytes in ``<UUID>.clock``, and each process
+    advances its own copy of the card. The file follows at least every two virtual seconds.
 
     Attributes:
-        profile: the GPU it is.
-        index: which of several of that profile.
-        uuid: as NVML gives it.
-        mutex: held by whoever reads a card while other threads may move it on.
+        profile: the model of GPU.
+        index: of the card among those of this profile.
+        uuid: as NVML reports it.
+        mutex: to be held while reading a card that other threads may advance.
 
     Raises:
         DeviceError: a file cannot be read or written.
@@ -57,16 +57,16 @@ class CardState:
         self._card: Card | None = None
         self._saved_ns = 0
         self._known: tuple[int, ...] = ()
-        self._held: int | None = None  # the file we know, open so that its inode is not reused
+        self._held: int | None = None  # kept open so that the known file's inode is not reused
         self._clock: int | None = None
         self._pid = os.getpid()
 
     def spend(self, duration_ns: int, spread: float = 0.0) -> Card:
-        """Let virtual time pass and return the card as it then is, to be read only.
+        """Let virtual time pass and return the card as it is then, for reading only.
 
         Args:
-            duration_ns: how long, on average.
-            spread: relative standard deviation of that.
+            duration_ns: mean duration.
+            spread: relative standard deviation of the duration.
         """
         with self._locked():
             card = self._fresh()
@@ -80,10 +80,7 @@ class CardState:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[Card]:
-        """The card, locked against others; what is done to it is saved on leaving.
-
-        An exception inside discards the changes.
-        """
+        """The card, locked; changes to it are saved on leaving, or discarded by an exception."""
         with self._locked():
             card = self._fresh()
             yield card
@@ -94,7 +91,7 @@ class CardState:
         """Put a fault on the card until it is withdrawn or this process ends.
 
         Returns:
-            What `withdraw` takes.
+            The fault's identity, for `withdraw`.
         """
         with self.change() as card:
             owner = Owner.me()
@@ -108,7 +105,7 @@ class CardState:
         return identity
 
     def withdraw(self, *identities: str) -> None:
-        """Remove injected faults; unknown ones are ignored."""
+        """Remove injected faults by identity; unknown identities are ignored."""
         with self.change() as card:
             card.withdraw(*identities)
 
@@ -118,11 +115,11 @@ class CardState:
             card.withdraw(*(active.identity for active in card.faults))
 
     def struck_by(self, function: str, *, always: bool) -> str | None:
-        """Count a call of ``function`` and return the error's name if a fault strikes it.
+        """Count a call of ``function``; return the name of the error that a fault makes of it.
 
         Args:
-            function: NVML function or another name that error faults know.
-            always: whether faults of any function strike too.
+            function: an NVML function, or another name that error faults accept.
+            always: whether faults of `ANYTHING` strike too.
         """
         with self._locked():
             card = self._fresh()
@@ -138,7 +135,7 @@ class CardState:
         return None
 
     def close(self) -> None:
-        """Close the files. They are opened again when the object is used again."""
+        """Close the files. They are reopened when the object is used again."""
         with self.mutex:
             self._forget()
             if self._clock is not None:
@@ -194,7 +191,7 @@ class CardState:
         return card
 
     def _save(self, card: Card) -> None:
-        # The name is always the same: a killed process's leftover is written over.
+        # The name is always the same: what a killed process left behind is overwritten.
         scratch = self.path.with_suffix(".tmp")
         text = json.dumps(card.to_json(), separators=(",", ":")).encode()
         try:
@@ -262,7 +259,7 @@ class CardState:
         except OSError as error:
             raise DeviceError(
                 f"The clock of the emulated GPU, {path}, cannot be opened ({error.strerror}): "
-                f"set GPUENERGY_STATE to a folder that can be written."
+                "set GPUENERGY_STATE to a folder that can be written."
             ) from None
 
 

@@ -426,8 +426,8 @@ def test_an_endless_loop_is_a_timeout(run):
         ("y[0] = 1 / (y[0] - y[0]);", "SIGFPE"),
         ("__trap();", r"thread \(0,0,0\) of block \(0,0,0\) of k reached __trap"),
         ("assert(y[0] > 0);", r"assertion `y\[0\] > 0` failed in line 1: thread"),
-        ("exit(3);", "ended its process with 3"),
-        ("exit(0);", "ended its process with 0"),
+        ("exit(3);", "ended its process with exit code 3"),
+        ("exit(0);", "ended its process with exit code 0"),
         ("__shfl_sync(2, 1, 0);", "mask 0x00000002 does not name it"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The emulated GPU's model of how long a kernel takes and what it draws."""
+"""The emulated GPU's model of a kernel's time and power."""

@@ -1,9 +1,9 @@
 """The loads that a compiler leaves in branches of their own, found in a kernel's text.
 
-A load under a condition, `if (inside) value = data[index];`, becomes a predicated instruction, of
-which many are under way at a time, where its address is there already. Where the address is still
-to be computed, and that takes a division, it becomes a branch: what follows waits until the value
-is there. So does NVRTC 13.5 for sm_90.
+A conditional load, `if (inside) value = data[index];`, becomes a predicated instruction if its
+address has been computed before; many such loads can be in flight at a time. If the address still
+takes a division, it becomes a branch, and what follows waits for the value. NVRTC 13.5 does so for
+sm_90.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class _Scope:
     """A loop or a condition around a statement.
 
     Attributes:
-        condition: whether it is one.
-        trips: of a loop, where they can be read off its head.
-        variable: of a loop with a barrier in it, which is not unrolled.
+        condition: whether it is a condition.
+        trips: number of iterations of a loop; 1 where its head does not give it in numbers.
+        variable: loop variable of a loop with a barrier in it, which is not unrolled.
     """
 
     condition: bool
@@ -36,7 +36,7 @@ class _Scope:
 
 @dataclass(frozen=True)
 class _Load:
-    """One load in the text: the tokens of its index, and what it stands in."""
+    """One load in the text: the tokens of its index, and the scopes around it."""
 
     index: Sequence[str]
     scopes: Sequence[_Scope]
@@ -54,18 +54,19 @@ class _Load:
     def branched(self) -> bool:
         variables = {scope.variable for scope in self.scopes if scope.variable}
         return self.conditional and any(
-            # What changes neither with the thread nor from one turn to the next is computed before.
+            # What depends neither on the thread nor on the iteration is computed beforehand.
             "threadIdx" in dividend and (not variables or variables & set(dividend))
             for dividend in _dividends(self.index)
         )
 
 
 def branched_share(source: str, entry: str) -> float:
-    """Of the loads through pointers that a thread of ``entry`` executes, the share in branches.
+    """The share of branched loads among the loads that a thread of ``entry`` makes by pointers.
 
-    Only what names `threadIdx` is taken to change with the thread, loops whose bounds are no
-    numbers count once, and loads in conditions are not seen. It decides what a modelled load waits
-    for, so a wrong share makes a modelled time wrong and nothing else.
+    Only expressions that name `threadIdx` are taken to depend on the thread, loops whose bounds are
+    not numbers count once, and loads within the condition of a branch are not found. The share
+    decides what a modelled load waits for: if it is wrong, a modelled time is wrong and nothing
+    else.
     """
     definition = definition_of(source, entry)
     pointers = frozenset(_POINTER.findall(definition.parameters))
@@ -75,7 +76,7 @@ def branched_share(source: str, entry: str) -> float:
 
 
 def _loads(tokens: Sequence[str], pointers: frozenset[str]) -> Iterator[_Load]:
-    blocks: list[list[_Scope]] = []  # around the statement, by braces
+    blocks: list[list[_Scope]] = []  # of the braces around the statement
     heads: list[_Scope] = []  # of the statement itself
     at = begin = 0
     while at < len(tokens):
@@ -103,7 +104,7 @@ def _loads(tokens: Sequence[str], pointers: frozenset[str]) -> Iterator[_Load]:
 
 
 def _loop(tokens: Sequence[str], head: int, body: int) -> _Scope:
-    """Of the loop whose head is in the parentheses from ``head`` on."""
+    """The scope of the loop whose head is in the parentheses that open at ``head``."""
     first, _, rest = " ".join(tokens[head + 1 : body - 1]).partition(";")
     start = re.search(r"(\w+) = (\d+) $", first)
     stop = re.search(r"< (\d+) $", rest.partition(";")[0])
@@ -113,9 +114,9 @@ def _loop(tokens: Sequence[str], head: int, body: int) -> _Scope:
 
 
 def _access(tokens: Sequence[str], at: int) -> tuple[Sequence[str], int, bool] | None:
-    """Index, where it ends and whether it is stored to: of `p[i]` or `*(T*)(p + i)`.
+    """An access such as `p[i]` or `*(T*)(p + i)`: its index, its end, and whether it is a store.
 
-    ``at`` is behind the pointer's name; None if that is no access.
+    ``at`` is the position after the pointer's name. None if there is no access.
     """
     if tokens[at : at + 1] == ["["]:
         end = _closing(tokens, at)
@@ -130,7 +131,7 @@ def _access(tokens: Sequence[str], at: int) -> tuple[Sequence[str], int, bool] |
 
 
 def _dividends(index: Sequence[str]) -> Iterator[Sequence[str]]:
-    """What is divided by anything but a power of two, which takes no multiplication."""
+    """The dividends of all divisions except those by a power of two, which are mere shifts."""
     for at, word in enumerate(index[:-1]):
         if word not in ("/", "%") or at == 0:
             continue
@@ -147,7 +148,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def _closing(tokens: Sequence[str], at: int) -> int:
-    """Where the bracket that opens at ``at`` is closed; the end of the text if nowhere."""
+    """Where the bracket that opens at ``at`` is closed; the end of the text if it is not."""
     if at >= len(tokens) or tokens[at] not in _CLOSING:
         return at
     opened, closed, depth = tokens[at], _CLOSING[tokens[at]], 0
@@ -159,7 +160,7 @@ def _closing(tokens: Sequence[str], at: int) -> int:
 
 
 def _opening(tokens: Sequence[str], at: int) -> int:
-    """Where the operand begins that ends at ``at``."""
+    """Where the operand that ends at ``at`` begins."""
     depth = 0
     for place in range(at, -1, -1):
         depth += (tokens[place] == ")") - (tokens[place] == "(")

@@ -27,7 +27,7 @@ _DRAM_SHARE = 0.9  # of the datasheet's bandwidth
 _FLOPS_PER_READ = 2 / 4  # one multiply-add for each 4 bytes read, if the workload gives no number
 _SLOPE = 4.0  # the dynamic power saturates as 1 - exp(-_SLOPE activity)
 _POWER_DRAM = 0.3  # activity of the device memory at its peak
-_RECORDED_FP32 = 0.8  # likewise of arithmetic, where a recorded power is split
+_RECORDED_FP32 = 0.8  # activity of arithmetic at its peak, where a recorded power is split
 
 
 def demand_of(

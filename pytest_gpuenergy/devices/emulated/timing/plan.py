@@ -1,4 +1,4 @@
-"""The plan that the host program reads from its standard input, and the profile it answers."""
+"""The plan that the host program reads from its standard input, and the profile it returns."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pytest_gpuenergy.workloads.workload import Scalar, Tensor
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """What was found out about one launch by running a sample of its blocks.
+    """What running a sample of its blocks has shown about one launch.
 
     Attributes:
         entry: the kernel function.
-        blocks: blocks of the whole grid.
-        blocks_run: how many of them were run.
-        traffic: of the average of these.
+        blocks: number of blocks in the grid.
+        blocks_run: number of blocks in the sample.
+        traffic: of the average block in the sample.
     """
 
     entry: str
@@ -47,7 +47,7 @@ class AccessProfile:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which blocks a check runs: at most ``blocks``, and none more after ``accesses`` accesses."""
+    """How much a check runs: at most ``blocks`` blocks, and no further one after ``accesses``."""
 
     blocks: int
     accesses: int
@@ -65,7 +65,7 @@ def used_arenas(kernel: Kernel, arenas: Mapping[str, Arena]) -> dict[str, Arena]
 
 
 def address_bytes(kernel: Kernel, arenas: Mapping[str, Arena]) -> int:
-    """Address space that the program may need, with a detector's cells (24 bytes for one)."""
+    """Address space that the program may need, including 24 bytes per cell of the race detector."""
     tensors = [arena.tensor for arena in used_arenas(kernel, arenas).values()]
     tensors += kernel.workspaces
     return (3 << 30) + sum(32 * tensor.nbytes + (1 << 27) for tensor in tensors)
@@ -79,10 +79,17 @@ def write_plan(
     *,
     sampling: Sampling | None,
 ) -> str:
-    """The plan's text; with ``sampling`` it asks for a check. ``files`` are open descriptors.
+    """The plan's text.
+
+    Args:
+        kernel: what to run.
+        arenas: of its tensors, by name.
+        files: open descriptors of the arenas that the launches use, by name.
+        scalars: by name.
+        sampling: asks for a check of a sample of the blocks.
 
     Raises:
-        KernelFault: ``constraints`` when an argument is no tensor, workspace or scalar.
+        KernelFault: ``constraints`` when an argument is neither a tensor, a workspace nor a scalar.
     """
     kernel.check_arguments(arenas, scalars)
     tensors: list[tuple[Tensor, int, bool]] = [
@@ -118,10 +125,10 @@ def write_runs(
     """The line that asks a program with a plan to run it.
 
     Args:
-        order_seed: orders threads and blocks: 0 ascending, 1 descending, others shuffled.
-        fresh: whether workspaces hold poison again, rather than what the last run has left there.
-        most: how often at most.
-        budget_s: processor time after which no other run begins.
+        order_seed: order of threads and blocks: 0 ascending, 1 descending, any other shuffled.
+        fresh: whether workspaces are poisoned again, rather than left as they are.
+        most: the greatest number of runs.
+        budget_s: processor time after which no further run begins.
     """
     return f"{order_seed % 2**64} {int(fresh)} {most} {budget_s!r}\n"
 
@@ -151,7 +158,7 @@ def _launch_profile(kernel: Kernel, launch: Launch, line: Sequence[str]) -> Laun
     static, distinct, load_intervals, *tallies = (int(number) for number in line[6:])
     global_read, global_write, shared_read, shared_write, barriers = (n / run for n in sums)
     moved = (global_read, global_write, shared_read, shared_write)
-    # Warps were sampled: bytes, warp-wide accesses and their parts, of each of four kinds.
+    # Counted for a sample of the warps, in each of four kinds: bytes, accesses and their parts.
     warps = [_scaled(b, *tallies[3 * k : 3 * k + 3]) for k, b in enumerate(moved)]
     (loads, read), (stores, written), (fetches, fetched), (puts, put) = warps
     traffic = Traffic(

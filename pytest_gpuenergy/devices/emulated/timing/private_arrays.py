@@ -1,4 +1,4 @@
-"""The arrays that each thread of a kernel has of its own, found in its text."""
+"""The arrays that every thread of a kernel has for itself, found in its text."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ _ARRAY = re.compile(
 def private_words(source: str, entry: str) -> int:
     """Words of 4 bytes in the private arrays of the kernel function ``entry``.
 
-    Only declarations with literal extents, one to a line, are seen; shared arrays are not private.
-    It decides what the registers can hold, so a wrong number makes a modelled time wrong and
-    nothing else.
+    Only declarations with literal extents, one per line, are recognized. The result decides what
+    the registers can hold: if it is wrong, a modelled time is wrong and nothing else.
     """
     words = 0.0
     for match in _ARRAY.finditer(definition_of(source, entry).body):

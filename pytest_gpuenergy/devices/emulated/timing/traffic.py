@@ -1,4 +1,4 @@
-"""What the host run of a kernel counts, and its memory on disk by the kernel's content."""
+"""What a kernel accesses, as counted by its run on the host, and a cache of it on disk."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class Traffic:
     """What an average block of one launch accesses.
 
     Attributes:
-        global_read_bytes: bytes read from tensors; a repeated read counts again, unless the host's
+        global_read_bytes: bytes read from tensors; a repeated read counts again unless the host's
             compiler keeps the value in a register.
         global_write_bytes: bytes written to tensors; an atomic update counts as a store.
         shared_read_bytes: bytes read from shared memory, likewise.
         shared_write_bytes: bytes written to shared memory, likewise.
         barriers: block-wide barriers passed.
-        load_intervals: of the intervals between them, those that load from tensors.
+        load_intervals: intervals between barriers in which tensors are loaded.
         static_shared_bytes: static shared memory.
-        global_loads: warp-wide loads of tensors. A word that a thread loaded a short while ago,
-            with no barrier since, is taken to be in a register and loaded once.
-        branched_loads: those of them that stand in a branch of their own, by the text.
+        global_loads: warp-wide loads of tensors. A word that a thread loaded shortly before, with
+            no barrier in between, is assumed to be in a register and counts once.
+        branched_loads: those of them in a branch of their own, according to the text.
         global_stores: warp-wide stores to tensors.
-        global_sectors: sectors of 32 bytes that those loads and stores touch, each by itself.
-        l2_sectors: the same, but what the block reads again comes from its L1.
-        shared_accesses: warp-wide accesses to shared memory, loads as above. Those to neighbouring
-            words that a compiler joins into one of up to 16 bytes count as one.
-        shared_wavefronts: turns that they take, of at most 128 bytes and without a bank conflict.
-        private_words: 4-byte words of the arrays that a thread has of its own, by the text.
+        global_sectors: sectors of 32 bytes that those loads and stores touch, summed over them.
+        l2_sectors: the same without what the block reads again, which its L1 holds.
+        shared_accesses: warp-wide accesses to shared memory, with loads counted as above. Accesses
+            to neighbouring words that a compiler merges into up to 16 bytes count once.
+        shared_wavefronts: parts that they take, each of at most 128 bytes without bank conflicts.
+        private_words: 4-byte words in a thread's own arrays, according to the text.
     """
 
     global_read_bytes: float = 0.0
@@ -55,14 +55,14 @@ class Traffic:
     private_words: float = 0.0
 
 
-_VERSION = 2  # of what is made of a program's answer and of the text
+_VERSION = 2  # of how a program's answer and the text are turned into `Traffic`
 _NAMES = tuple(field.name for field in fields(Traffic))
 
 
 class TrafficCache:
-    """A folder with one JSON file per kernel, for as long as kernels are built in the same way.
+    """A folder with one JSON file per kernel, valid for one build version.
 
-    A damaged file counts as none.
+    A damaged file is treated as missing.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class TrafficCache:
     def traffic(
         self, kernel: Kernel, count: Callable[[], tuple[Traffic, ...]]
     ) -> tuple[Traffic, ...]:
-        """One entry per launch, remembered; by ``count``, which may raise, the first time."""
+        """One entry per launch: from the cache, else from ``count``, which may raise."""
         path = self._folder / f"{kernel.digest}.json"
         known = _read(path)
         if known is None or len(known) != len(kernel.launches):
