@@ -1,4 +1,4 @@
-"""The emulated GPU with each of the compilers it takes, where they are installed."""
+"""The emulated GPU with each of the supported compilers that is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host compiler ends with whoever needs it, and so does what it has started."""
+"""The host compiler and the processes it has started end with the process that needs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KERNEL = Kernel(
     (Launch("f", (1, 1, 1), (1, 1, 1), ("y",)),),
 )
 PATIENCE_S = 60.0
-# What all kernels share is empty, and of a kernel it starts somebody else who never comes back.
+# Builds the shared runtime as empty files; for a kernel it starts a process that does not return.
 DRIVER = """#!/bin/sh
 for output; do :; done
 case "$*" in *kernel.cpp*) ;; --version) exec echo g++ 1;; *) exec touch "$output";; esac
@@ -53,7 +53,7 @@ def driver(tmp_path: Path) -> Path:
 
 
 def started(folder: Path) -> int:
-    """The process that the driver has started, once it has."""
+    """The number of the process that the driver starts; waits for it."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         if (folder / "started").exists():
@@ -102,7 +102,9 @@ def test_text_that_takes_all_memory_to_compile_is_a_fault(
 
 def test_a_compiler_that_cannot_be_started_is_a_device_error(tmp_path: Path) -> None:
     path = tmp_path / "compiler"
-    path.write_text("#!/bin/sh\nrm $0\necho compiler 1.0\n")  # gone after it told its version
+    path.write_text(
+        "#!/bin/sh\nrm $0\necho compiler 1.0\n"
+    )  # deletes itself when it prints its version
     path.chmod(0o755)
     with pytest.raises(DeviceError, match=r"cannot be started \(No such file or directory\)"):
         HostRunner(tmp_path / "cache", compiler=str(path)).compile(KERNEL)

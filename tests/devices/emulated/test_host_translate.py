@@ -1,4 +1,4 @@
-"""CUDA text made into C++ for the host compiler."""
+"""The translation of CUDA text to C++ for the host compiler."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""How warps access memory, counted while the host runs a kernel, and what the model makes of it."""
+"""How warps access memory, counted while the host runs a kernel, and how the model uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulated card's file: shared, locked, surviving any process."""
+"""The emulated card's file: shared and locked, and it outlives every process."""
 
 from __future__ import annotations
 
