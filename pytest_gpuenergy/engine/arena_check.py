@@ -125,26 +125,30 @@ def falsified(right: Array, draw: np.random.Generator) -> Array:
     if not right.size:
         return false
     places = draw.integers(right.size, size=math.ceil(math.sqrt(right.size)))
-    false.reshape(-1)[places] = _far_off(right).reshape(-1)[places]
+    chosen = right.reshape(-1)[places]
+    false.reshape(-1)[places] = _far_off(chosen, float(right.min()), float(right.max()))
     return false
 
 
-def _far_off(right: Array) -> Array:
+def _far_off(right: Array, low: float, high: float) -> Array:
+    """Wrong values for some of those that range from ``low`` to ``high``."""
     if right.dtype.kind == "b":
         return np.logical_not(right)
     values = right.astype(np.float64)
-    largest = float(np.abs(values).max()) or 1.0
+    largest = max(-low, high) or 1.0
     if right.dtype.kind not in "iu":
-        wrong = largest * _moved(values / largest, 1.0, 0.0)
+        wrong = largest * _moved(values / largest, low / largest, high / largest, 1.0, 0.0)
         return wrong.astype(right.dtype)
     with np.errstate(invalid="ignore"):  # 64-bit integers that a double cannot represent
-        cast = np.rint(_moved(values, largest, 1.0)).astype(right.dtype)
+        cast = np.rint(_moved(values, low, high, largest, 1.0)).astype(right.dtype)
     return np.where(cast == right, np.bitwise_xor(right, np.ones_like(right)), cast)
 
 
-def _moved(values: npt.NDArray[np.float64], largest: float, step: float) -> npt.NDArray[np.float64]:
+def _moved(
+    values: npt.NDArray[np.float64], low: float, high: float, largest: float, step: float
+) -> npt.NDArray[np.float64]:
     """Shift values cyclically by half their range, or by half the largest if that is narrow."""
-    low, reach = float(values.min()), float(np.ptp(values)) + step
+    reach = high - low + step
     if reach < largest / 2:
         return values - np.where(values > 0, largest / 2, -largest / 2)
     half = math.ceil(reach / 2) if step else reach / 2
