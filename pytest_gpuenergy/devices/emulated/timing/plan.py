@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,14 +109,19 @@ def write_plan(
         lines.append(
             f"{_word(tensor.name)} {tensor.dtype} {file} {int(writable)} {tensor.nbytes} {item}"
         )
-    entries = entries_of(kernel)
     lines.append(str(len(kernel.launches)))
+    return "\n".join([*lines, *_launch_lines(kernel, numbers, scalars)]) + "\n"
+
+
+def _launch_lines(
+    kernel: Kernel, numbers: Mapping[str, int], scalars: Mapping[str, Scalar]
+) -> Iterator[str]:
+    entries = entries_of(kernel)
     for launch in kernel.launches:
         arguments = [_argument(name, numbers, scalars) for name in launch.arguments]
         sizes = " ".join(map(str, (*launch.grid, *launch.block, launch.shared_bytes)))
-        lines.append(f"{entries.index(launch.entry)} {sizes} {len(arguments)}")
-        lines += arguments
-    return "\n".join(lines) + "\n"
+        yield f"{entries.index(launch.entry)} {sizes} {len(arguments)}"
+        yield from arguments
 
 
 def write_runs(
