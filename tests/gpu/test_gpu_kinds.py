@@ -68,6 +68,6 @@ def test_each_kind_is_measured(pytester: pytest.Pytester) -> None:
 def test_a_triton_function_that_is_wrong_fails(pytester: pytest.Pytester) -> None:
     require_triton()
     pytester.makepyfile(ITEMS.format(sign="-"))
-    result = pytester.runpytest_subprocess("-k", "triton")
+    result = pytester.runpytest_subprocess("-k", "test_triton")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*correctness: *elements of total*"])
