@@ -1,4 +1,4 @@
-"""Options of this repository's own benches, and the fixture for its shipped kernels."""
+"""Options of this repository's own benches, and the fixture for its bundled kernels."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class ShippedKernel:
+class BundledKernel:
     """A kernel ready to be measured, with what it computes."""
 
     workload: Workload
@@ -81,7 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "shipped(cases, kernels): the shipped kernels a bench takes unless told others"
+        "markers", "bundled(cases, kernels): the bundled kernels a bench takes unless told others"
     )
 
 
@@ -94,18 +94,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize ``shipped_kernel`` by kernel, ``bench_workload`` by workload."""
-    config, marker = metafunc.config, metafunc.definition.get_closest_marker("shipped")
+    """Parametrize ``bundled_kernel`` by kernel, ``bench_workload`` by workload."""
+    config, marker = metafunc.config, metafunc.definition.get_closest_marker("bundled")
     try:
         if "bench_workload" in metafunc.fixturenames:
             groups = _ends(_groups(config)) if config.getoption("--quick") else _groups(config)
             workloads = list(dict.fromkeys(workload for group in groups for workload in group))
             names = [workload.name for workload in workloads]
             metafunc.parametrize("bench_workload", workloads, ids=names)
-        if "shipped_kernel" in metafunc.fixturenames:
+        if "bundled_kernel" in metafunc.fixturenames:
             candidates = _candidates(config, **(marker.kwargs if marker else {}))
             labels = [candidate.label for candidate in candidates]
-            metafunc.parametrize("shipped_kernel", candidates, ids=labels, indirect=True)
+            metafunc.parametrize("bundled_kernel", candidates, ids=labels, indirect=True)
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
 
@@ -127,9 +127,9 @@ def prefetched() -> set[str]:
 
 
 @pytest.fixture
-def shipped_kernel(
+def bundled_kernel(
     request: pytest.FixtureRequest, kernel_store: KernelStore, gpu: Device, prefetched: set[str]
-) -> ShippedKernel:
+) -> BundledKernel:
     """The kernel of this item; those of the same case are compiled while the first one runs."""
     candidate: Candidate = request.param
     if (name := candidate.workload.name) not in prefetched:
@@ -142,14 +142,14 @@ def shipped_kernel(
     except GpuEnergyError as error:
         problem = str(error)
     else:
-        return ShippedKernel(candidate.workload, kernel)
+        return BundledKernel(candidate.workload, kernel)
     pytest.fail(problem, pytrace=False)
 
 
 def _selected(session: pytest.Session, name: str) -> list[int]:
     """Ranks of the kernels of case ``name`` that this run will measure."""
     specs = [item.callspec for item in session.items if hasattr(item, "callspec")]
-    candidates = [spec.params.get("shipped_kernel") for spec in specs]
+    candidates = [spec.params.get("bundled_kernel") for spec in specs]
     return sorted({one.rank for one in candidates if one and one.workload.name == name})
 
 

@@ -1,4 +1,4 @@
-"""Run every shipped kernel under compute-sanitizer: memcheck and racecheck. Needs a GPU.
+"""Run every bundled kernel under compute-sanitizer: memcheck and racecheck. Needs a GPU.
 
     python bench/sanitize.py --out sanitizer.json
     python bench/sanitize.py --out sanitizer.json --resume

@@ -1,4 +1,4 @@
-"""What bench/sanitize.py runs under compute-sanitizer: one shipped kernel, once."""
+"""What bench/sanitize.py runs under compute-sanitizer: one bundled kernel, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every shipped Conv2D kernel under every power cap."""
+"""Every bundled Conv2D kernel under every power cap."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import ShippedKernel
+    from conftest import BundledKernel
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
 
 
 @pytest.mark.usefixtures("powercap")
-def test_conv2d(shipped_kernel: ShippedKernel, energy_benchmark: EnergyBenchmark) -> None:
-    measurement = energy_benchmark(shipped_kernel.kernel, workload=shipped_kernel.workload)
+def test_conv2d(bundled_kernel: BundledKernel, energy_benchmark: EnergyBenchmark) -> None:
+    measurement = energy_benchmark(bundled_kernel.kernel, workload=bundled_kernel.workload)
     assert measurement.outcome == "correct"

@@ -1,4 +1,4 @@
-"""The kernels that are validated: shipped ones, and two of our own of a few us and about 20 ms.
+"""The kernels that are validated: bundled ones, and two of our own of a few us and about 20 ms.
 
 On an H200 3 * 2**19 elements of axpy took 2.92 us, 7,900,000 steps of lcg 20 ms.
 """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.tvm
 
 
-def test_shipped_kernels_are_made_verified_and_measured(bench: Bench) -> None:
+def test_bundled_kernels_are_made_verified_and_measured(bench: Bench) -> None:
     bench.give_case7("mine", good=2)
     result = bench.run(
         "--records", "mine", "--powercap", "1,5", "--kernels", "top1", "--gpuenergy-json", "r.json"

@@ -218,7 +218,7 @@ def test_missing_records_are_told_with_what_to_do(bench: Bench) -> None:
     )
 
 
-def test_shipped_records_must_be_complete(bench: Bench) -> None:
+def test_bundled_records_must_be_complete(bench: Bench) -> None:
     bench.give_records(1)
     (bench.records / file_name(CASES["case4"])).unlink()
     _assert_refused(bench, bench.run(), "There are no records for case4 in */bench/records (*")

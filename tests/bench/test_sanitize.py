@@ -49,7 +49,7 @@ def prepare(files: Mapping[str, Path], wanted: sanitize.Wanted, _: int) -> sanit
 
 
 class Bench:
-    """The bench over the shipped records of case1, each kernel of which does as it is told."""
+    """The bench over the bundled records of case1, each kernel of which does as it is told."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.out = folder / "sanitizer.json"
@@ -237,7 +237,7 @@ def test_a_file_with_an_unknown_outcome_is_refused(tmp_path: Path) -> None:
         read_results(path)
 
 
-def test_the_results_kept_are_of_the_shipped_kernels() -> None:
+def test_the_results_kept_are_of_the_bundled_kernels() -> None:
     kept = read_results(ROOT / "bench" / "results" / "nvidia-h200-2026-11-22" / "sanitizer.json")
     assert list(kept.summary()) == [
         f"case{number} {tool}: 25 clean"

@@ -36,7 +36,7 @@ def test_the_published_schema_is_this_releases() -> None:
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "bench" / "results").glob("*/report.json")), ids=lambda p: p.parent.name
 )
-def test_shipped_reports_are_valid(validator: jsonschema.Draft202012Validator, path: Path) -> None:
+def test_bundled_reports_are_valid(validator: jsonschema.Draft202012Validator, path: Path) -> None:
     validator.validate(json.loads(path.read_text(encoding="utf-8")))
 
 

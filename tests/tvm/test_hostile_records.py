@@ -49,7 +49,7 @@ def first(kind: str) -> int:
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.name[:8])
-def test_every_shipped_record_is_let_through(path: Path) -> None:
+def test_every_bundled_record_is_let_through(path: Path) -> None:
     assert len(load_records(path).records) == 25
 
 

@@ -52,10 +52,10 @@ def test_a_kind_understands_its_own_example(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
-def test_shipped_workloads_are_of_their_kind(kind: Any) -> None:
-    shipped = [workload for group in kind.networks.values() for workload in group]
-    assert shipped
-    assert all(from_parameters(to_parameters(workload)) == workload for workload in shipped)
+def test_bundled_workloads_are_of_their_kind(kind: Any) -> None:
+    bundled = [workload for group in kind.networks.values() for workload in group]
+    assert bundled
+    assert all(from_parameters(to_parameters(workload)) == workload for workload in bundled)
 
 
 def test_files_from_before_there_were_kinds_are_of_convolutions() -> None:

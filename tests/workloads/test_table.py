@@ -61,7 +61,7 @@ def test_an_unknown_network_lists_the_choices(tmp_path: Path) -> None:
         network("vgg", project(tmp_path))
 
 
-def test_a_shipped_workload_is_found_by_name() -> None:
+def test_a_bundled_workload_is_found_by_name() -> None:
     assert find_workload("resnet09") in NETWORKS["resnet"]
     assert find_workload("case3") is CASES["case3"]
 

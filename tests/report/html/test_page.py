@@ -173,7 +173,7 @@ def test_charts_are_valid_and_say_when_they_are_emulated(emulated: bool, caps: i
         vl_convert.vegalite_to_vega(specification, vl_version="6.4")
 
 
-def test_the_command_in_the_docs_writes_the_page_of_the_shipped_report(tmp_path: Path) -> None:
+def test_the_command_in_the_docs_writes_the_page_of_the_bundled_report(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     report = root / "bench/results/nvidia-h200-2026-11-22/report.json"
     assert main(["report", str(report), "--html", str(tmp_path / "h200.html")]) == 0
