@@ -1,8 +1,8 @@
 """How often the gate raises a false alarm, and how often it finds a regression, by simulation.
 
 ``python bench/gate_simulation.py`` draws trials and differences between sessions from their
-distributions; ``--device`` measures kernels on the emulated GPU instead, whose recorded figures are
-shifted from session to session.
+distributions. With ``--device``, it measures kernels on the emulated GPU instead, and shifts their
+recorded figures from session to session.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 from pytest_gpuenergy.workloads.workload import IoContract
 
-# Seven trials leave a standard error of 0.20 % in energy, on average over 126 stretches of the 14
-# kernels in bench/results/nvidia-h200-2026-11-22/heat.json (docs/notes/trials-needed.md). In
-# time trials differ by 0.00020 in the median over the 175 kernels of report.json beside it, and one
-# kernel in twenty by over 0.00095.
+# With seven trials, the standard error of the energy is 0.20 % on average over 126 stretches of the
+# 14 kernels in bench/results/nvidia-h200-2026-11-22/heat.json (docs/notes/trials-needed.md). The
+# standard deviation of the time between trials has a median of 0.00020 over the 175 kernels in
+# report.json beside it, and exceeds 0.00095 for one kernel in twenty.
 TRIAL_SD_ENERGY = 0.0053
 TRIAL_SD_TIME = 0.0002
 TRIALS = 7
@@ -53,10 +53,10 @@ class Session:
 
     @classmethod
     def draw(cls, rng: np.random.Generator, *, heavy_tails: bool) -> Session:
-        """By the deviations that the gate reckons with, correlated so that EDP's follows.
+        """Draw with the deviations that the gate assumes, correlated so as to give EDP's as well.
 
-        ``heavy_tails``: Student's t of five degrees of freedom in place of the normal distribution,
-        at the same standard deviation.
+        ``heavy_tails``: use Student's t with five degrees of freedom instead of the normal
+        distribution, with the same standard deviation.
         """
         time, energy, edp = (SAME_BOARD_SD[metric] for metric in METRICS)
         covariance = (edp**2 - time**2 - energy**2) / 2
@@ -68,7 +68,7 @@ class Session:
 
 
 Measure = Callable[[str, Session, float], Measurement]
-"""Label, session's shift and true EDP (a factor) to a measurement."""
+"""Makes a measurement from a label, the session's shift and the true EDP (as a factor)."""
 
 
 def drawn_measurement(rng: np.random.Generator) -> Measure:
@@ -113,7 +113,7 @@ def drawn_measurement(rng: np.random.Generator) -> Measure:
 
 
 def emulated_measurement(device: EmulatedDevice) -> Measure:
-    """Measurements by the harness on ``device``, of a kernel with recorded figures."""
+    """Measurements that the harness makes on ``device``, of a kernel with recorded figures."""
     harness = Harness(device)
 
     def measure(label: str, session: Session, edp: float) -> Measurement:
@@ -143,11 +143,11 @@ def simulate(
     edp: float,
     heavy_tails: bool = False,
 ) -> Iterator[tuple[Verdict, Counter[Verdict]]]:
-    """Pairs of sessions, the EDP of the first kernel multiplied by ``edp`` in the later one.
+    """Compare pairs of sessions; in the later one, the first kernel's EDP is multiplied by ``edp``.
 
     Yields:
-        Of each pair: the verdict on the EDP of the first kernel, and how many of the others got
-        which verdict.
+        For each pair: the verdict on the first kernel's EDP, and how often each verdict occurred
+        among the other kernels.
     """
     settings = GateSettings({Metric.EDP: limit}, enforced=True)
     labels = [f"k{number:03d}" for number in range(1, kernels + 1)]
@@ -167,8 +167,8 @@ def simulate(
 def rates(outcomes: Sequence[tuple[Verdict, Counter[Verdict]]]) -> dict[str, float]:
     """Fractions of the runs.
 
-    Alarmed by a kernel that has not changed; ``strict``: by one that is WORSE or AMBIGUOUS; and
-    the verdicts on the first kernel.
+    ``alarm``: an unchanged kernel is WORSE; ``strict``: an unchanged kernel is WORSE or AMBIGUOUS;
+    and each verdict on the first kernel.
     """
     count = len(outcomes)
     firsts = Counter(first for first, _ in outcomes)

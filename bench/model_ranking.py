@@ -1,17 +1,17 @@
-"""How the emulated GPU's model ranks kernels, against the figures measured on a real GPU.
+"""How well the emulated GPU's model ranks kernels, compared with figures measured on a real GPU.
 
     python bench/model_ranking.py
     python bench/model_ranking.py --cases case5,case7 --json ranking.json
     python bench/model_ranking.py --fit --records bench/records/nvidia-h200 tuned
 
-The recorded figures are taken away from each kernel, so that the model speaks, and its time and
-power are compared with them. A kernel that was not measured has the time of the search that found
-it, and no power. The first run compiles each kernel for the host and runs a sample of its blocks to
-count what they access, which is remembered by content.
+The recorded figures are removed from each kernel, so that the model is used, and the model's time
+and power are compared with them. A kernel that was not measured has the time from the search that
+found it, and no power. The first run compiles each kernel for the host and runs a sample of its
+blocks to count their memory accesses; the counts are cached by content.
 
-With ``--fit`` the model's coefficients are fitted on all kernels and printed, with the figures of
-each case by coefficients that were fitted on all the others, in whatever folder they are.
-Nothing is written to the source.
+With ``--fit`` the model's coefficients are fitted to all kernels and printed, along with figures
+for each case from coefficients fitted to all other cases, whatever their folder. Source files are
+not changed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CHECK_TIMEOUT_S = 120.0
 Bounds = dict[str, tuple[float, float, float]]
 Figures = npt.NDArray[np.float64]
 
-# Start, lower and upper bound of each coefficient that is fitted.
+# Start value, lower and upper bound of each fitted coefficient.
 TIME_BOUNDS: Bounds = {
     "instructions_per_fma": (1.2, 1.0, 2.0),
     "instructions_per_global": (10.0, 2.0, 40.0),
@@ -73,11 +73,11 @@ POWER_BOUNDS: Bounds = {
 
 @dataclass(frozen=True)
 class Sample:
-    """A kernel without its recorded figures, what was counted of it, and what was measured.
+    """A kernel without its recorded figures, with its counted accesses and measured figures.
 
     Attributes:
-        row: that of the table to which it belongs: its case, and its folder if there are several.
-        time_ms: measured, or else the search's.
+        row: its row in the table: its case, and its folder if there are several.
+        time_ms: measured, or else from the search.
         power_w: None if it was not measured.
     """
 
@@ -116,7 +116,7 @@ def row_of(name: str, samples: Sequence[Sample], modelled: Figures, *, pooled: b
 
 
 def rows_of(samples: Sequence[Sample], modelled: Figures) -> list[Row]:
-    """One row per case and folder, and one of all kernels together."""
+    """One row per case and folder, and one for all kernels together."""
     rows = []
     for name in dict.fromkeys(sample.row for sample in samples):
         of_row = [k for k, sample in enumerate(samples) if sample.row == name]
@@ -141,7 +141,7 @@ def model(samples: Sequence[Sample], coefficients: Coefficients) -> Figures:
 
 
 def fit(samples: Sequence[Sample]) -> Coefficients:
-    """Least squares on the logarithms: first of the times, then of what powers were measured."""
+    """Least squares on the logarithms, first of the times, then of the measured powers."""
     times = np.log([sample.time_ms for sample in samples])
     timed = _least_squares(samples, COEFFICIENTS, TIME_BOUNDS, 0, times)
     measured = [samples[k] for k in _with_power(samples)]
@@ -154,13 +154,13 @@ def fit(samples: Sequence[Sample]) -> Coefficients:
 def _least_squares(
     samples: Sequence[Sample], fixed: Coefficients, bounds: Bounds, column: int, truth: Figures
 ) -> Coefficients:
-    """The coefficients of ``bounds`` that meet ``truth`` best, the others fixed."""
+    """Fit the coefficients in ``bounds`` to ``truth``; the others are fixed."""
     first, low, high = (np.array(limits) for limits in zip(*bounds.values(), strict=True))
 
     def with_values(values: Figures) -> Coefficients:
         return replace(fixed, **dict(zip(bounds, values.tolist(), strict=True)))
 
-    # Some kernels are off by factors that no coefficient explains: a robust loss.
+    # A robust loss: some kernels are off by factors that no coefficient explains.
     found = least_squares(
         lambda values: np.log(model(samples, with_values(values))[:, column]) - truth,
         first,
@@ -188,8 +188,8 @@ def load_samples(folders: Sequence[Path], cases: Sequence[str] | None, jobs: int
     """All kernels of the record files in ``folders``.
 
     Raises:
-        InputError: there are none, or a case has none; a record file is damaged; the GPU has no
-            emulated twin.
+        InputError: there are none, or a case has none; a record file is damaged; the GPU cannot be
+            emulated.
         KernelFault: a kernel cannot be lowered, compiled or run.
     """
     files = [
@@ -199,7 +199,7 @@ def load_samples(folders: Sequence[Path], cases: Sequence[str] | None, jobs: int
     if not files or set(cases or ()) - set(names):
         raise InputError(
             f"{' and '.join(map(str, folders))} has records of {', '.join(names) or 'no case'}: "
-            "choose of these with --cases, or another folder with --records."
+            "choose some of these with --cases, or another folder with --records."
         )
     profiles = {profile.name: profile for profile in PROFILES.values()}
     counter = Counter(jobs)
@@ -234,14 +234,14 @@ def load_samples(folders: Sequence[Path], cases: Sequence[str] | None, jobs: int
 
 
 def _measured(file: RecordFile, record: Record) -> tuple[float, float | None]:
-    """Milliseconds and watts; without figures the milliseconds of its search."""
+    """Milliseconds and watts; for an unmeasured kernel the milliseconds from its search."""
     if record.measured is not None:
         return record.measured.time_ms, record.measured.power_w
     return file.search_ms(record.rank), None
 
 
 class Counter:
-    """Counts what kernels access, each once: the emulated GPU remembers it in the same place."""
+    """Counts the accesses of each kernel once; shares its cache with the emulated GPU."""
 
     def __init__(self, jobs: int) -> None:
         self.runner = HostRunner(cache_dir("emulated", "host"), jobs=jobs)
@@ -257,13 +257,13 @@ class Counter:
 
 
 def main() -> int:
-    """Exit code 2 when the records are not fit for it."""
+    """Run the command; exit code 2 if the records cannot be used."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--records", type=Path, nargs="+", default=[RECORDS], metavar="DIR")
     parser.add_argument("--cases", type=lambda text: text.split(","), metavar="LIST")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="Write the figures here too")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="Also write the figures here")
     parser.add_argument("--fit", action="store_true", help="Fit the coefficients and print them")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     arguments = parser.parse_args()
@@ -278,7 +278,7 @@ def main() -> int:
 
 
 def compare(arguments: argparse.Namespace) -> dict[str, object]:
-    """Print what was asked for, and return it as plain data."""
+    """Print the requested tables, and return them as plain data."""
     samples = load_samples(arguments.records, arguments.cases, arguments.jobs)
     coefficients = COEFFICIENTS
     result: dict[str, object] = {}
@@ -295,7 +295,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, object]:
     rows = rows_of(samples, modelled)
     print("\nModel against measured:\n\n" + table(rows))
     if searched := len(samples) - len(_with_power(samples)):
-        print(f"\n{searched} kernels were not measured: their times are those of the search.")
+        print(f"\n{searched} kernels were not measured: their times are from the search.")
     result |= {
         "gpu": samples[0].profile.name,
         "coefficients": asdict(coefficients),

@@ -1,4 +1,4 @@
-"""Statistics of a ranking: modelled figures beside measured ones."""
+"""Statistics of a ranking: modelled figures compared with measured ones."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ CLOSE = (1.02, 2.0)
 
 @dataclass(frozen=True)
 class Agreement:
-    """How modelled figures go with measured ones.
+    """How well modelled figures agree with measured ones.
 
     Attributes:
-        spearman: rank correlation; None when one side is constant.
+        kernels: number of kernels.
+        spearman: rank correlation; None if either side is constant.
         kendall: tau-b; None likewise.
         ratio: geometric mean of modelled / measured.
-        spread: exp of the standard deviation of log(modelled / measured): 1 is none.
+        spread: exp of the standard deviation of log(modelled / measured); 1 means no spread.
     """
 
     kernels: int
@@ -34,7 +35,7 @@ class Agreement:
 
 
 def agreement(modelled: Sequence[float], measured: Sequence[float]) -> Agreement:
-    """Of two sequences of positive figures of the same length.
+    """The agreement of two sequences of positive figures of the same length.
 
     Raises:
         InputError: there are fewer than two, or one is not positive.
@@ -54,17 +55,17 @@ def agreement(modelled: Sequence[float], measured: Sequence[float]) -> Agreement
 
 
 def regret(modelled: Sequence[float], measured: Sequence[float], top: int) -> float:
-    """Best measured figure among the ``top`` that the model likes best, over the best of all."""
+    """Best measured figure among the model's ``top`` favourites, divided by the best of all."""
     chosen = np.argsort(np.asarray(modelled, float), kind="stable")[:top]
     truth = np.asarray(measured, float)
     return float(truth[chosen].min() / truth.min())
 
 
 def close_pairs(modelled: Sequence[float], measured: Sequence[float]) -> float | None:
-    """Share of the pairs that the model puts in the right order, of those that are hard.
+    """Fraction of the close pairs that the model puts in the right order.
 
-    These are pairs whose measured figures differ by 2 % at least and by a factor of 2 at most;
-    None when there are none. A model that knows nothing has 0.5.
+    Close pairs are those whose measured figures differ by at least 2 % and at most a factor of 2;
+    None if there are none. A model that guesses gets 0.5.
     """
     model, truth = np.asarray(modelled, float), np.asarray(measured, float)
     first, second = np.triu_indices(len(truth), 1)
@@ -78,9 +79,9 @@ def close_pairs(modelled: Sequence[float], measured: Sequence[float]) -> float |
 
 @dataclass(frozen=True)
 class Row:
-    """One case, or all of them; what compares kernels of one workload is None for all.
+    """One case, or all of them; figures that compare kernels of one workload are None for all.
 
-    ``power`` is None where none was measured.
+    ``power`` is None if no power was measured.
     """
 
     case: str
@@ -92,7 +93,7 @@ class Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """As Markdown."""
+    """The rows as Markdown."""
     heads = (
         "case, kernels, time: Spearman, Kendall, close pairs, model / measured, spread, "
         f"regret of the first, of {TOP}, power: Spearman, model / measured, spread"

@@ -1,11 +1,11 @@
-"""Write the figures of a bench run into the record files that the kernels came from.
+"""Write the figures of a bench run into the record files of its kernels.
 
     pytest bench --powercap current --gpuenergy-json report.json
     python bench/record_figures.py report.json
 
-Only a run on a real GPU, of the model the records were tuned for, and without a power cap is taken;
-kernels that were not measured, or whose measurement has a flag that is not accepted, keep what they
-have.
+Only runs without a power cap, on a real GPU of the model for which the records were tuned, are
+accepted. Kernels that were not measured, or whose measurement has a flag that is not accepted, keep
+their figures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECORDS = Path(__file__).parent / "records"
 
 
 def figures(m: Measurement, accepted: Set[str]) -> Measured | None:
-    """What a record keeps of a measurement; None when it is not fit for that."""
+    """The figures to record from a measurement; None if it must not be recorded."""
     limit_w = m.enforced_power_limit_w
     doubts = set(m.validity) - accepted
     if doubts or m.time_ms is None or m.energy_mj is None or m.power_w is None or not limit_w:
@@ -36,10 +36,10 @@ def figures(m: Measurement, accepted: Set[str]) -> Measured | None:
 
 
 def record(reports: list[Path], folder: Path, accepted: Set[str]) -> dict[str, int]:
-    """Update the files in ``folder``; the number of kernels updated, by workload.
+    """Update the files in ``folder``; return the number of kernels updated, by workload.
 
     Raises:
-        InputError: the run is emulated, capped, or from another GPU than the records.
+        InputError: the run is emulated, capped, or from a GPU other than that of the records.
         ReportError: a report cannot be read.
     """
     report = merge([load_report(path) for path in reports])
@@ -50,7 +50,7 @@ def record(reports: list[Path], folder: Path, accepted: Set[str]) -> dict[str, i
         path = find_records(folder, find_workload(name), report.run.gpu_name)
         file = load_records(path)
         if file.gpu != report.run.gpu_name:
-            raise InputError(f"{path} is of {file.gpu}, and the run was on {report.run.gpu_name}.")
+            raise InputError(f"{path} is for {file.gpu}, but the run was on {report.run.gpu_name}.")
         rows = [m for m in report.measurements if m.workload.name == name]
         if any(m.cap != "current" for m in rows):
             raise InputError("Records keep figures at the card's own limit: --powercap current.")
@@ -62,12 +62,16 @@ def record(reports: list[Path], folder: Path, accepted: Set[str]) -> dict[str, i
 
 
 def main() -> int:
-    """Exit code 2 when a report is not fit to be recorded."""
+    """Run the command; exit code 2 if a report cannot be recorded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("report", nargs="+", type=Path)
     parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument(
-        "--accept", action="append", default=[], metavar="FLAG", help="take these flags' too"
+        "--accept",
+        action="append",
+        default=[],
+        metavar="FLAG",
+        help="Also record measurements with this flag",
     )
     arguments = parser.parse_args()
     try:

@@ -3,16 +3,16 @@
     python bench/sanitize.py --out sanitizer.json
     python bench/sanitize.py --out sanitizer.json --resume
 
-A process per kernel and tool, those that are expected to take longest first; several of them share
-the GPU. A kernel that does not end within ``--limit-s`` is told as not finished. ``--out`` is
-written after every kernel and keeps what it has of others; with ``--resume``, what it has as clean
-is not run again.
+There is a process per kernel and tool; those expected to take longest start first, and several
+share the GPU. A kernel that does not end within ``--limit-s`` is reported as not finished.
+``--out`` is written after every kernel and keeps earlier results of other kernels; with
+``--resume``, kernels already found clean are not run again.
 
-racecheck looks for hazards in shared memory, which are within a block, so that it takes only the
-first blocks of a grid, by default as many as fill an H200 twice: ``--blocks``. The kernels index by
-blockIdx alone, and compute a part of their output then.
+racecheck looks for hazards in shared memory, which occur within a block, so it only runs the first
+blocks of a grid, by default as many as fill an H200 twice (``--blocks``). The kernels index by
+blockIdx alone, so they then compute a part of their output.
 
-Exit code 1 when a kernel is not clean, 2 when the tool or the GPU is missing.
+Exit code 1 if a kernel is not clean, 2 if the tool or the GPU is missing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel to check: where a child process finds it, and its machine code."""
+    """A kernel to check: where a child process can find it, and its machine code."""
 
     name: str
     kernel: Kernel
@@ -65,7 +65,7 @@ class Subject:
     binary: Binary
 
     def expected_s(self, blocks: int) -> float:
-        """In proportion to what a check takes, by what a launch took; unknown ones take longest."""
+        """An estimate proportional to a check's time, from a launch's; infinite if unknown."""
         if not self.kernel.recorded:
             return float("inf")
         return self.kernel.recorded[0].time_ms * min(1.0, blocks / blocks_of(self.kernel))
@@ -73,7 +73,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Job:
-    """A tool to be run over at most so many blocks of each launch of a kernel."""
+    """A tool to run on a kernel, with at most ``blocks`` blocks of each launch."""
 
     subject: Subject
     tool: Tool
@@ -82,21 +82,21 @@ class Job:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The GPU's model, and the kernels that are to be checked on it."""
+    """The GPU's model, and the kernels to check on it."""
 
     gpu: str
     subjects: tuple[Subject, ...]
 
 
 def blocks_of(kernel: Kernel) -> int:
-    """Thread blocks of all launches."""
+    """Number of thread blocks in all launches."""
     return sum(launch.blocks for launch in kernel.launches)
 
 
 Wanted = Callable[[Kernel, str], bool]
-"""Whether a kernel is to be checked on that model of GPU."""
+"""Whether to check a kernel on this model of GPU."""
 Prepare = Callable[[Mapping[str, Path], Wanted, int], Prepared]
-"""From record files and a number of processes."""
+"""Prepares kernels from record files, with a number of processes."""
 
 
 def record_files(folder: Path, cases: Sequence[str]) -> dict[str, Path]:
@@ -112,7 +112,7 @@ def record_files(folder: Path, cases: Sequence[str]) -> dict[str, Path]:
 
 
 def prepare(files: Mapping[str, Path], wanted: Wanted, processes: int) -> Prepared:
-    """Lower all kernels and compile those that are wanted.
+    """Lower all kernels and compile the wanted ones.
 
     Raises:
         InputError: there is no NVIDIA GPU.
@@ -120,7 +120,7 @@ def prepare(files: Mapping[str, Path], wanted: Wanted, processes: int) -> Prepar
     with open_device("auto") as device:
         if device.emulated:
             raise InputError(
-                f"{SANITIZER} checks kernels on an NVIDIA GPU, and there is none here."
+                f"{SANITIZER} checks kernels on an NVIDIA GPU, but there is none here."
             )
         gpu, architecture = device.name, device.architecture
     loaded = [(path, load_records(path)) for path in files.values()]
@@ -145,7 +145,7 @@ def prepare(files: Mapping[str, Path], wanted: Wanted, processes: int) -> Prepar
 
 
 def check(job: Job, gpu: str, limit_s: float, stop: threading.Event) -> Check | None:
-    """Run a tool over a kernel; None when ``stop`` was set meanwhile."""
+    """Run a tool on a kernel; return None if ``stop`` was set meanwhile."""
     subject = job.subject
     child = command(subject.records, subject.rank, subject.binary, job.blocks)
     begun_s = time.monotonic()
@@ -160,7 +160,7 @@ def check(job: Job, gpu: str, limit_s: float, stop: threading.Event) -> Check | 
         try:
             code = _wait(process, begun_s + limit_s, stop)
         finally:
-            # The tool's child runs on without it.
+            # The tool's child outlives it.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -180,7 +180,7 @@ def check(job: Job, gpu: str, limit_s: float, stop: threading.Event) -> Check | 
 
 
 def _wait(process: subprocess.Popen[bytes], until_s: float, stop: threading.Event) -> int | None:
-    """The exit code; None when the time is over, or ``stop`` set, before there is one."""
+    """The exit code; None if the time is up or ``stop`` is set before there is one."""
     while True:
         try:
             return process.wait(_POLL_S)
@@ -190,7 +190,7 @@ def _wait(process: subprocess.Popen[bytes], until_s: float, stop: threading.Even
 
 
 def judge(printed: str, code: int | None) -> Outcome:
-    """By what was printed and the exit code, None where the run was ended."""
+    """The outcome, from the output and the exit code (None if the process was killed)."""
     counts = [int(one or other) for one, other in SUMMARY.findall(printed)]
     if any(counts):
         return "found"
@@ -207,9 +207,9 @@ def check_all(
     processes: int,
     limit_s: float,
 ) -> None:
-    """Run jobs, the longest first; ``keep`` is called here as they end.
+    """Run jobs, longest first; call ``keep`` in this thread as each ends.
 
-    Interrupted, it ends what runs and raises KeyboardInterrupt.
+    An interrupt ends the running jobs and raises KeyboardInterrupt.
     """
     stop = threading.Event()
     ordered = sorted(jobs, key=lambda job: job.subject.expected_s(job.blocks), reverse=True)
@@ -225,15 +225,15 @@ def check_all(
 
 
 def run(arguments: argparse.Namespace, prepare: Prepare) -> int:
-    """Check what is asked for.
+    """Run the checks that the command line asks for; return the exit code.
 
     Raises:
-        GpuEnergyError: it cannot be done.
+        GpuEnergyError: they cannot be run.
     """
     if shutil.which(SANITIZER) is None:
         raise InputError(f"{SANITIZER} is not on PATH: it comes with the CUDA toolkit.")
     if arguments.resume and arguments.out is None:
-        raise InputError("--resume goes on with a file: give --out too.")
+        raise InputError("--resume continues a file: give --out as well.")
     out: Path | None = arguments.out
     results = read_results(out) if out is not None and out.exists() else Results()
     tools = (arguments.tool,) if arguments.tool else TOOLS
@@ -278,21 +278,25 @@ def run(arguments: argparse.Namespace, prepare: Prepare) -> int:
 
 
 def main(words: Sequence[str] | None = None, prepare: Prepare = prepare) -> int:
-    """Exit code 0 when all that was run is clean."""
+    """Run the command; exit code 0 if everything that ran is clean."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--case", default="", help="Names with commas (default: all)")
+    parser.add_argument("--case", default="", help="Comma-separated names (default: all)")
     parser.add_argument("--tool", choices=TOOLS, help="Only this one (default: both)")
     parser.add_argument("--records", type=Path, default=RECORDS, help="Folder of record files")
-    parser.add_argument("--out", type=Path, help="File of results, which is added to")
-    parser.add_argument("--resume", action="store_true", help="Leave out what --out has as clean")
+    parser.add_argument("--out", type=Path, help="File to which results are added")
+    parser.add_argument("--resume", action="store_true", help="Skip kernels found clean in --out")
     parser.add_argument("--jobs", type=_count, default=min(7, os.cpu_count() or 1))
     parser.add_argument(
-        "--limit-s", type=float, default=LIMIT_S, help=f"Wall time of a kernel ({LIMIT_S:g})"
+        "--limit-s",
+        type=float,
+        default=LIMIT_S,
+        help=f"Wall time for a kernel (default: {LIMIT_S:g})",
     )
     parser.add_argument(
         "--blocks",
         type=_count,
-        help=f"Most blocks of a launch (all for memcheck, {BLOCKS['racecheck']} for racecheck)",
+        help="Maximum blocks of a launch (default: all for memcheck, "
+        f"{BLOCKS['racecheck']} for racecheck)",
     )
     arguments = parser.parse_args(words)
     try:
@@ -307,7 +311,7 @@ def main(words: Sequence[str] | None = None, prepare: Prepare = prepare) -> int:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above zero")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
     return int(text)
 
 

@@ -21,9 +21,9 @@ MARK = "kernel under test: "
 
 
 def first_blocks(kernel: Kernel, most: int) -> Kernel:
-    """The kernel with at most so many blocks of each launch: the first by x, then y, then z.
+    """The kernel with at most ``most`` blocks of each launch: the first by x, then y, then z.
 
-    Blocks are taken in whole rows and planes, so that what is left is a grid again.
+    Blocks are taken in whole rows and planes, so that they form a grid.
     """
 
     def part(grid: Dim3) -> Dim3:
@@ -37,13 +37,13 @@ def first_blocks(kernel: Kernel, most: int) -> Kernel:
 
 
 def command(records: Path, rank: int, binary: Binary, blocks: int) -> list[str]:
-    """How to run this file for a kernel of a record file."""
+    """The command that runs this file for a kernel of a record file."""
     words = [sys.executable, __file__, str(records), "--rank", str(rank), "--blocks", str(blocks)]
     return [*words, "--binary", str(binary.path), "--symbols", json.dumps(binary.symbols)]
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Say which kernel it is and run it; a fault of the kernel is raised."""
+    """Print the kernel's name and run it; raises the kernel's fault."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("records", type=Path)
     parser.add_argument("--rank", type=int, required=True)

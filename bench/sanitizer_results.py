@@ -1,4 +1,4 @@
-"""What compute-sanitizer said of each kernel: a file that later sessions add to."""
+"""What compute-sanitizer reported for each kernel, in a file to which later sessions add."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Outcome = Literal["clean", "found", "not finished", "failed"]
 
 @dataclass(frozen=True)
 class Check:
-    """One tool's run over one kernel.
+    """One tool's run on one kernel.
 
     Attributes:
-        outcome: ``found`` when the tool reports something, ``not finished`` when it was ended at
-            its time limit, ``failed`` when it did not run or did not reach the kernel.
-        blocks: thread blocks that were launched.
-        of: blocks that the kernel has.
+        outcome: ``found`` if the tool reported something, ``not finished`` if it was killed at its
+            time limit, ``failed`` if it did not run or did not reach the kernel.
+        blocks: number of thread blocks launched.
+        of: number of blocks the kernel has.
         gpu: the model's name.
-        seconds: wall time; None where it was not noted.
-        printed: the end of what was printed, unless it is clean.
+        seconds: wall time; None if unknown.
+        printed: the end of the output, unless the kernel is clean.
     """
 
     outcome: Outcome
@@ -42,13 +42,13 @@ class Check:
     printed: str = ""
 
     def covers(self, blocks: int, gpu: str) -> bool:
-        """Whether as many blocks were found clean on that model."""
+        """Whether at least this many blocks were found clean on this model."""
         return self.outcome == "clean" and self.gpu == gpu and self.blocks >= blocks
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A kernel, named as of its case and rank, and its latest check by each tool."""
+    """A kernel, named after its case and rank, and its latest check by each tool."""
 
     name: str
     checks: Mapping[Tool, Check] = field(default_factory=dict)
@@ -56,17 +56,17 @@ class Checked:
 
 @dataclass(frozen=True)
 class Results:
-    """By the kernels' digests."""
+    """All checked kernels, by digest."""
 
     kernels: Mapping[str, Checked] = field(default_factory=dict)
 
     def check(self, digest: str, tool: Tool) -> Check | None:
-        """What ``tool`` said of a kernel, if anything."""
+        """The latest check of a kernel by ``tool``, if any."""
         kernel = self.kernels.get(digest)
         return kernel.checks.get(tool) if kernel else None
 
     def with_check(self, digest: str, name: str, tool: Tool, check: Check) -> Results:
-        """With one more; the same tool's former check of the kernel is replaced."""
+        """The results with one more check, which replaces the same tool's earlier one."""
         former = self.kernels[digest].checks if digest in self.kernels else {}
         kernel = Checked(name, {**former, tool: check})
         return replace(self, kernels={**self.kernels, digest: kernel})
@@ -83,7 +83,7 @@ class Results:
             yield f"{case} {tool}: {', '.join(told)}"
 
     def write(self, path: Path) -> None:
-        """Write the file, whole or not at all.
+        """Write the file atomically.
 
         Raises:
             InputError: it cannot be written.
@@ -96,7 +96,7 @@ class Results:
 
 
 def read_results(path: Path) -> Results:
-    """What `Results.write` wrote.
+    """Read what `Results.write` has written.
 
     Raises:
         InputError: the file cannot be read or is something else.
@@ -118,5 +118,5 @@ def read_results(path: Path) -> Results:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(
-            f"{path} is no file of bench/sanitize.py: give another name to --out."
+            f"{path} was not written by bench/sanitize.py: give --out another name."
         ) from None

@@ -1,13 +1,13 @@
-"""What size costs: to load a report, to end a session, to compare two runs, to write the page.
+"""How costs grow with size: loading a report, ending a session, comparing runs, writing a page.
 
     python bench/scale.py
     python bench/scale.py --parts load,compare,page --items 10000
 
-The session runs on the emulated GPU, in a project of its own: one small kernel that is compiled and
-verified once and remembered, in as many items as asked for. The other parts take the measurements
-of a published report, again and again under other names. Commands are timed from their start to
-their end, the session from its last item to its end. Beside wall time there is processor time: on a
-busy machine only that says something.
+The session runs on the emulated GPU, in a project of its own: one small kernel, compiled and
+verified once and then cached, in the requested number of items. The other parts repeat the
+measurements of a published report under other names. Commands are timed from start to end, the
+session from its last item to its end. CPU time is given in addition to wall time, as only that is
+meaningful on a busy machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GPUENERGY = (sys.executable, "-c", MAIN)
 PYTEST = (sys.executable, "-m", "pytest")
 PARTS = ("load", "compare", "page", "session")
 MOST_S = {"load": 1.0, "compare": 5.0, "page": 5.0, "session": 3.0}
-"""Wall time on an idle machine that 10 000 measurements to load, and 3 750 items, may take."""
+"""Wall time allowed on an idle machine: 10 000 measurements to load, 3 750 items otherwise."""
 
 RANKS = 75
 CAPS = 5
@@ -98,7 +98,7 @@ def test_conv(number, powercap, load_kernel, energy_benchmark):
 
 @dataclass(frozen=True)
 class Cost:
-    """What one part took."""
+    """Time taken by one part."""
 
     part: str
     count: int
@@ -114,9 +114,9 @@ class Cost:
 
 
 def enlarged(report: Report, count: int, run_id: str, seed: int) -> Report:
-    """``count`` measurements: those of ``report`` again and again, each time of other workloads.
+    """``count`` measurements: those of ``report``, repeated for other workloads.
 
-    Figures differ by `NOISE`, which the seed decides.
+    Figures vary by `NOISE`, drawn from the seed.
     """
     rng = np.random.default_rng(seed)
     known = [m for m in report.measurements if m.measured]
@@ -142,7 +142,7 @@ def _shifted(m: Measurement, time: float, energy: float) -> Measurement:
 
 
 def cost_of_command(part: str, count: int, command: Sequence[str], folder: Path) -> Cost:
-    """Run it to its end.
+    """Run a command to its end.
 
     Raises:
         InputError: it failed.
@@ -174,7 +174,7 @@ def cost_of_loading(report: Report, folder: Path) -> Cost:
 
 
 def cost_of_ending(items: int, folder: Path) -> Cost:
-    """From the last item of a session to its end.
+    """Run a session; the cost is from its last item to its end.
 
     Raises:
         InputError: it failed.
@@ -185,7 +185,7 @@ def cost_of_ending(items: int, folder: Path) -> Cost:
             text = text.replace(place, str(number))
         (folder / name).write_text(text)
     own = {"GPUENERGY_CACHE": str(folder / "cache"), "GPUENERGY_STATE": str(folder / "state")}
-    command = (*PYTEST, "-q", "-p", "no:hypothesispytest")  # that one's end takes a second
+    command = (*PYTEST, "-q", "-p", "no:hypothesispytest")  # Hypothesis takes a second to end
     done = subprocess.run(
         command, cwd=folder, env=os.environ | own, capture_output=True, text=True, check=False
     )
@@ -199,7 +199,7 @@ def cost_of_ending(items: int, folder: Path) -> Cost:
 
 
 def costs(parts: Sequence[str], items: int, load: int, folder: Path) -> Iterator[Cost]:
-    """Each part in turn; files are written below ``folder``.
+    """Run each part in turn; files are written below ``folder``.
 
     Raises:
         InputError: a command failed.
@@ -223,7 +223,7 @@ def costs(parts: Sequence[str], items: int, load: int, folder: Path) -> Iterator
 
 @contextmanager
 def working_folder(named: Path | None) -> Iterator[Path]:
-    """``named``, which is kept, or a temporary folder."""
+    """``named``, which is kept, or a temporary folder if that is None."""
     if named is not None:
         named.mkdir(parents=True)
         yield named
@@ -233,20 +233,20 @@ def working_folder(named: Path | None) -> Iterator[Path]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table; 2 when a part cannot be run."""
+    """Print a table; exit code 2 if a part cannot be run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--items", type=int, default=3750, help="Of a session and a comparison")
+    parser.add_argument("--items", type=int, default=3750, help="Items in a session or comparison")
     parser.add_argument("--load", type=int, default=10_000, help="Measurements to load")
     parser.add_argument(
         "--parts", default=",".join(PARTS), help=f"Some of {', '.join(PARTS)} (default: all)"
     )
-    parser.add_argument("--folder", type=Path, help="New folder that is kept, for what is written")
+    parser.add_argument("--folder", type=Path, help="New folder for all files, which is kept")
     arguments = parser.parse_args(argv)
     parts = arguments.parts.split(",")
     if unknown := sorted({*parts} - {*PARTS}):
-        parser.error(f"--parts {unknown[0]!r} is none of {', '.join(PARTS)}")
+        parser.error(f"--parts {unknown[0]!r} is not one of {', '.join(PARTS)}")
     if min(arguments.items, arguments.load) < 1:
         parser.error("--items and --load take numbers above zero")
     print("| part | measurements | wall (s) | processor (s) | at most (s) |")

@@ -1,12 +1,13 @@
-"""Our kernels against TVM's own tuner and cuDNN: time, energy and EDP of each workload.
+"""Compares our kernels with TVM's own tuner and cuDNN: time, energy and EDP of each workload.
 
     pytest bench --powercap current --gpuenergy-json ours.json
     pytest bench/peers --powercap current --tf32 --gpuenergy-json cudnn.json
     python bench/peers/against_cudnn.py ours.json cudnn.json --stock stock.json
 
-Nothing is run. Reports, or run folders, are of one GPU; ``stock.json`` is what
-`bench/tuning/against_stock.py` wrote. A figure is the smallest among a side's kernels, or cuDNN's
-memory formats: those of one workload may come from different kernels. ``*`` marks a flagged one.
+Nothing is measured here. All reports or run folders must be from one model of GPU; ``stock.json``
+is written by `bench/tuning/against_stock.py`. Each figure is the smallest among a side's kernels,
+or cuDNN's memory formats, so those of one workload may come from different kernels. ``*`` marks
+flagged figures.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ AIM_MEAN, AIM_LEAST = 1.2, 0.9
 
 @dataclass(frozen=True)
 class Figure:
-    """The smallest figure of a side, and the doubts about it."""
+    """The smallest figure of a side, and its validity flags."""
 
     value: float
     flags: tuple[str, ...]
@@ -47,21 +48,21 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """One workload by one metric: the figure of each side that has one."""
+    """One workload and metric: the figure of each side that has one."""
 
     workload: str
     figures: dict[str, Figure]
 
     @property
     def advantage(self) -> float | None:
-        """How many times as much cuDNN takes as we do."""
+        """The figure of cuDNN divided by ours."""
         if OURS in self.figures and CUDNN in self.figures:
             return self.figures[CUDNN].value / self.figures[OURS].value
         return None
 
 
 def side_of(measurement: Measurement) -> str | None:
-    """Whose kernel it is; None when it is neither ours nor cuDNN's."""
+    """The side whose kernel it is; None if it is neither ours nor cuDNN's."""
     kernel = measurement.kernel
     if kernel.origin != "callable":
         return OURS
@@ -71,7 +72,7 @@ def side_of(measurement: Measurement) -> str | None:
 
 
 def rows_of(sides: dict[str, Sequence[Measurement]], metric: str) -> list[Row]:
-    """By workload, in the order in which they first appear."""
+    """One row per workload, in order of first appearance."""
     best: dict[str, dict[str, Figure]] = {}
     for side in SIDES:
         for m in sides.get(side, ()):
@@ -85,7 +86,7 @@ def rows_of(sides: dict[str, Sequence[Measurement]], metric: str) -> list[Row]:
 
 
 def table(rows: Sequence[Row], metric: str) -> str:
-    """As Markdown, with the geometric mean of our advantage."""
+    """The rows as Markdown, with the geometric mean of our advantage."""
     heading, scale, form = METRICS[metric]
     shown = [side for side in SIDES if any(side in row.figures for row in rows)]
     lines = []
@@ -107,23 +108,23 @@ def table(rows: Sequence[Row], metric: str) -> str:
 
 
 def advantages_of(rows: Sequence[Row]) -> dict[str, float]:
-    """By workload, where both sides have a figure."""
+    """Our advantage by workload, where both sides have a figure."""
     return {row.workload: row.advantage for row in rows if row.advantage is not None}
 
 
 def verdict(advantages: dict[str, float], workloads: int) -> str:
-    """Whether the aim is reached, in one line."""
+    """One line that says whether the target is reached."""
     aim = f"a geometric mean of {AIM_MEAN}x cuDNN's speed and no workload under {AIM_LEAST}x"
     if not advantages:
-        return f"The aim, {aim}, cannot be judged: no workload has figures of both."
+        return f"The target, {aim}, cannot be judged: no workload has figures for both sides."
     mean = geometric_mean(advantages.values())
     least = min(advantages, key=lambda name: advantages[name])
     reached = mean >= AIM_MEAN and advantages[least] >= AIM_LEAST
     missing = workloads - len(advantages)
-    left_out = f", {missing} left out for want of figures" if missing else ""
+    left_out = f" ({missing} left out for lack of figures)" if missing else ""
     return (
-        f"The aim, {aim}, is {'reached' if reached else 'not reached'}: {mean:.3f}x over "
-        f"{len(advantages)} workloads{left_out}, the least {advantages[least]:.3f}x ({least})."
+        f"The target, {aim}, is {'reached' if reached else 'not reached'}: {mean:.3f}x over "
+        f"{len(advantages)} workloads{left_out}, lowest {advantages[least]:.3f}x ({least})."
     )
 
 
@@ -132,19 +133,19 @@ def _times(ratio: float | None) -> str:
 
 
 def load_stock(path: Path, gpu: str) -> list[Measurement]:
-    """The right kernels of TVM's own tuner in a result file of `against_stock.py`.
+    """The correct kernels of TVM's own tuner in a result file of `against_stock.py`.
 
     Raises:
-        InputError: it is none, or of another GPU than ``gpu``.
+        InputError: it is not such a file, or from a GPU other than ``gpu``.
     """
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}): name another file.") from None
     if not isinstance(content, dict) or content.get("bench") != STOCK_BENCH:
-        raise InputError(f"{path} is no result of {STOCK_BENCH}: name another file.")
+        raise InputError(f"{path} is not a result of {STOCK_BENCH}: name another file.")
     if content["about"]["gpu"] != gpu:
-        raise InputError(f"{path} is of {content['about']['gpu']}, and the reports of {gpu}.")
+        raise InputError(f"{path} is from {content['about']['gpu']}, but the reports from {gpu}.")
     found = [
         one
         for result in content["results"].values()
@@ -158,14 +159,14 @@ def load_stock(path: Path, gpu: str) -> list[Measurement]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 2 when a file is not fit for it."""
+    """Run the command; exit code 2 if a file cannot be used."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("report", nargs="+", type=Path, help="Reports or run folders of pytest")
     parser.add_argument("--stock", type=Path, metavar="PATH", help="Results of against_stock.py")
     parser.add_argument(
-        "--cap", default="current", metavar="CAP", help="As in ids of items (default: current)"
+        "--cap", default="current", metavar="CAP", help="As in item ids (default: current)"
     )
     arguments = parser.parse_args(argv)
     try:

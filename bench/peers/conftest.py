@@ -1,4 +1,4 @@
-"""What only the benches of peers have."""
+"""Options of the benches in this folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("bench").addoption(
         "--tf32",
         action="store_true",
-        help="Measure cuDNN with TensorFloat-32 products too, under an error bound of its own",
+        help="Also measure cuDNN with TensorFloat-32 products, with a separate error bound",
     )
 
 

@@ -1,4 +1,4 @@
-"""cuDNN's float32 convolution through PyTorch, measured as our kernels are.
+"""cuDNN's float32 convolution through PyTorch, measured like our kernels.
 
 Collected only when its path is named:
 
@@ -6,7 +6,7 @@ Collected only when its path is named:
     pytest bench/peers --powercap current --tf32 -k case5 --gpuenergy-json cudnn.json
 
 Each memory format is an item. cuDNN tries all its algorithms and keeps the fastest
-(``torch.backends.cudnn.benchmark``). `against_cudnn.py` makes the table.
+(``torch.backends.cudnn.benchmark``). `against_cudnn.py` prints the table.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 Precision = Literal["ieee", "tf32"]
 FORMATS = {"contiguous": "contiguous_format", "channels_last": "channels_last"}
-"""Memory formats by their names in ids; PyTorch's attributes."""
+"""PyTorch's attributes for memory formats, by their names in item ids."""
 SEED = 0
 TF32_ERROR = 2.0**-9
 
-# PyTorch's warnings of its own deprecations are no failures of ours.
+# PyTorch's own deprecation warnings are not failures of ours.
 pytestmark = pytest.mark.filterwarnings("default")
 
 
@@ -61,7 +61,7 @@ def test_cudnn(
 
 @pytest.fixture
 def torch(gpu: Device) -> Any:
-    """PyTorch with cuDNN on this GPU; skips where there is none."""
+    """PyTorch with cuDNN on this GPU; skips if it is missing."""
     if gpu.emulated:
         pytest.skip("cuDNN needs an NVIDIA GPU, and this one is emulated")
     found = pytest.importorskip("torch", reason="cuDNN is called through PyTorch, which is missing")
@@ -71,7 +71,7 @@ def torch(gpu: Device) -> Any:
 
 
 def convolution(torch: Any, workload: Conv2d, memory_format: Any) -> Callable[[], Any]:
-    """A function that launches ``workload`` on the inputs of the seed; it returns the output."""
+    """A function that launches ``workload`` on the inputs of `SEED` and returns the output."""
     shape = workload.shape
     inputs = workload.make_inputs(SEED)
     data, weight = (
@@ -89,12 +89,12 @@ def convolution(torch: Any, workload: Conv2d, memory_format: Any) -> Callable[[]
 
 
 def error_bound(workload: Conv2d, precision: Precision) -> ErrorBound:
-    """The workload's own bound, and for TF32 2^-9 more.
+    """The workload's own bound, plus 2^-9 for TF32.
 
     TF32 keeps 10 bits of a factor's fraction (NVIDIA A100 Tensor Core GPU Architecture, 2020), so
-    that each factor is off by at most 2^-10 of itself, even where it is cut off, and each product
-    by 2^-9. Zero-mean products that are off by a fraction each add up to a sum that is off by about
-    that fraction of its typical size.
+    each factor has a relative error of at most 2^-10, even if it is truncated, and each product one
+    of 2^-9. If zero-mean products are each off by some fraction, their sum is off by about that
+    fraction of its typical size.
     """
     bound = workload.error_bound
     if precision == "ieee":

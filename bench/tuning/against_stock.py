@@ -4,12 +4,13 @@
     python bench/tuning/against_stock.py --json stock.json --budget-s 570 --resume
     python bench/tuning/against_stock.py --json stock.json --table
 
-Each search is a process of its own, begun anew and watched from outside by one clock: ``stock`` is
-``ms.tune_tir`` with its defaults (XGBoost, local builder on all cores, local runner), ``direct`` is
-``gpuenergy tune`` over TVM's schedules, ``all`` the same over all of ours. Every candidate that a
-tuner builds and times, or tries to, is a trial, failed ones included; what its search throws away
-before that is none. Afterwards the fastest kernels of each are verified and measured in one way, by
-turns. Exit code 0 when all is done, 1 when something is left or failed, 2 for wrong usage.
+Each search starts from scratch in its own process, and the same clock, outside it, times its
+trials. ``stock`` is ``ms.tune_tir`` with its defaults (XGBoost, local builder on all cores, local
+runner), ``direct`` is ``gpuenergy tune`` over TVM's schedules, ``all`` is the same over all our
+schedules. A trial is a candidate that a tuner builds and times, or tries to, including failed ones;
+candidates that its search discards before that do not count. Afterwards the fastest kernels of all
+tuners are verified and measured alternately, in the same way. Exit code 0 if everything is done, 1
+if something is left or failed, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -63,21 +64,21 @@ HEADER = (
 
 
 def main(argv: Sequence[str] | None = None, stock: Sequence[str] = STOCK) -> int:
-    """The exit code; ``stock`` is the command of TVM's own tuner."""
+    """Run the bench and return the exit code; ``stock`` is the command of TVM's own tuner."""
     parser = make_parser(__doc__ or "", trials=200)
     parser.add_argument(
         "--tuners",
         type=words(TUNERS),
         default=list(TUNERS),
         metavar="LIST",
-        help=f"Of {', '.join(TUNERS)} (default: all of them)",
+        help=f"Some of {', '.join(TUNERS)} (default: all)",
     )
     parser.add_argument(
         "--search-limit-s",
         type=positive(float),
         default=480.0,
         metavar="S",
-        help="A search that takes longer is ended, and counts with its trials (default: 480)",
+        help="End a search after this time; its trials so far count (default: 480)",
     )
     parser.add_argument(
         "--kernels",
@@ -106,7 +107,7 @@ def _steps(
     file: steps.ResultFile,
     budget: steps.Budget,
 ) -> Iterator[steps.Step]:
-    """Search by search, and after those of a workload its measurements."""
+    """For each workload, its searches and then its measurements."""
     for workload in arguments.workloads:
         last = f"{workload.name}/measured"
         for tuner in arguments.tuners:
@@ -122,7 +123,7 @@ def _search(
     tuner: str,
     budget: steps.Budget,
 ) -> steps.Result:
-    """One search from the start of its process to its end."""
+    """Run one search, from the start of its process to its end."""
     folder = arguments.work / case / tuner
     options = search_options(arguments, case, folder)
     if tuner == "stock":
@@ -133,7 +134,7 @@ def _search(
     limit_s = min(arguments.search_limit_s, budget.left_s - RESERVE_S)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     found = tuner_process.run_tuner(command, folder, raw, limit_s, arguments.device)
-    # One that the budget cut short could have gone on, so that it is repeated.
+    # A search cut short by the budget could have continued, so it is repeated.
     at_its_limit = found.exit_code is None and limit_s == arguments.search_limit_s
     return {
         "complete": found.exit_code == 0 or at_its_limit,
@@ -147,7 +148,7 @@ def _search(
 def _measure(
     arguments: argparse.Namespace, workload: Workload, file: steps.ResultFile
 ) -> steps.Result:
-    """The contenders of all searches of one workload, by tuner."""
+    """Measure the contenders of all searches for one workload, by tuner."""
     found = {
         tuner: file.results.get(f"{workload.name}/{tuner}", {}).get("contenders", [])
         for tuner in file.settings["tuners"]

@@ -1,4 +1,4 @@
-"""The command line that the benches of tuning have in common, and their course."""
+"""The command line and the procedure that the tuning benches share."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from pytest_gpuenergy.workloads.table import choose_workloads
 
 OURS = (sys.executable, "-m", "pytest_gpuenergy.cli", "tune")
 RESERVE_S = 60.0
-"""Of the budget, what a search leaves for the measurements after it."""
+"""The part of the budget that a search leaves for the measurements after it."""
 
 Number = TypeVar("Number", int, float)
 StepsOf = Callable[[argparse.Namespace, steps.ResultFile, steps.Budget], Iterable[steps.Step]]
 
 
 def make_parser(description: str, *, trials: int) -> argparse.ArgumentParser:
-    """A parser with what all these benches take."""
+    """A parser with the options of all these benches."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--json", type=Path, required=True, metavar="PATH", help="The results")
-    add("--table", action="store_true", help="Run nothing; print what is there as Markdown")
-    add("--resume", action="store_true", help="Go on with what --json does not have yet")
-    add("--budget-s", type=positive(float), metavar="S", help="Be done after this many seconds")
+    add("--json", type=Path, required=True, metavar="PATH", help="File of results")
+    add("--table", action="store_true", help="Run nothing; print existing results as Markdown")
+    add("--resume", action="store_true", help="Continue with what --json lacks")
+    add("--budget-s", type=positive(float), metavar="S", help="Finish within this many seconds")
     add(
         "--cases",
         default="case1,case4,case5",
@@ -47,18 +47,18 @@ def make_parser(description: str, *, trials: int) -> argparse.ArgumentParser:
         type=positive(int),
         default=trials,
         metavar="N",
-        help=f"In a search (default: {trials})",
+        help=f"Trials per search (default: {trials})",
     )
     add(
         "--threads",
         type=positive(int),
         default=len(os.sched_getaffinity(0)),
         metavar="N",
-        help="Processor cores for a tuner (default: all)",
+        help="CPU cores for a tuner (default: all)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="Of the searches (default: 0)")
+    add("--seed", type=int, default=0, metavar="N", help="Seed of the searches (default: 0)")
     add("--device", default="auto", metavar="DEVICE", help="As --gpu-device (default: auto)")
-    add("--work", type=Path, metavar="DIR", help="For the tuners' files (default: beside --json)")
+    add("--work", type=Path, metavar="DIR", help="Tuners' files (default: beside --json)")
     return parser
 
 
@@ -70,18 +70,18 @@ def run(
     steps_of: StepsOf,
     table: Callable[[dict[str, Any]], str],
 ) -> int:
-    """Do what the command line says.
+    """Run a bench from its command line.
 
     Args:
         parser: from `make_parser`, with the bench's own options.
         argv: the command line.
         bench: its name in the file.
         settings: names of options that must be the same when a file is continued.
-        steps_of: what there is to do; the options' ``workloads`` are those of ``--cases``.
-        table: the content of a result file as Markdown.
+        steps_of: gives the steps to do; the options' ``workloads`` are those of ``--cases``.
+        table: formats the content of a result file as Markdown.
 
     Returns:
-        The exit code: 0 when all is done, 1 when something is left or failed, 2 for wrong usage.
+        The exit code: 0 if everything is done, 1 if something is left or failed, 2 for wrong usage.
     """
     arguments = parser.parse_args(argv)
     try:
@@ -105,7 +105,7 @@ def run(
 
 
 def search_options(arguments: argparse.Namespace, case: str, folder: Path) -> list[str]:
-    """Options that `gpuenergy tune` and `stock_search.py` both have."""
+    """The options shared by `gpuenergy tune` and `stock_search.py`."""
     return [
         *("--case", case, "--out", str(folder), "--gpu-device", arguments.device),
         *("--trials", str(arguments.trials), "--threads", str(arguments.threads)),
@@ -114,7 +114,7 @@ def search_options(arguments: argparse.Namespace, case: str, folder: Path) -> li
 
 
 def positive(kind: type[Number]) -> Callable[[str], Number]:
-    """A type of options: a number above zero."""
+    """An option type: a number above zero."""
 
     def number(text: str) -> Number:
         try:
@@ -129,7 +129,7 @@ def positive(kind: type[Number]) -> Callable[[str], Number]:
 
 
 def words(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """A type of options: a list, with commas, of known words."""
+    """An option type: a comma-separated list of known words."""
 
     def chosen(text: str) -> list[str]:
         found = [word.strip() for word in text.split(",")]
@@ -143,7 +143,7 @@ def words(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def title(content: dict[str, Any]) -> str:
-    """What a file's results are of, in one line."""
+    """One line that says where a file's results come from."""
     about = content["about"]
     emulated = " (emulated)" if about["emulated"] else ""
     return (
@@ -153,12 +153,12 @@ def title(content: dict[str, Any]) -> str:
 
 
 def figure(value: float | None, form: str, *, scale: float = 1.0) -> str:
-    """A number for a table; empty when it is not known."""
+    """A number for a table; empty if unknown."""
     return "" if value is None else format(value * scale, form)
 
 
 def measured_cells(measured: Measurement | None) -> list[str]:
-    """Time in µs, energy in mJ and EDP in mJ ms; ``*`` marks what is flagged."""
+    """Time in µs, energy in mJ and EDP in mJ ms; ``*`` marks flagged measurements."""
     if measured is None:
         return ["", "", ""]
     doubt = "*" if measured.validity else ""
@@ -170,7 +170,7 @@ def measured_cells(measured: Measurement | None) -> list[str]:
 
 
 def _about(device: str) -> dict[str, Any]:
-    """What the results are of: the GPU, and versions."""
+    """Where the results come from: the GPU and software versions."""
     with open_device(device) as card:
         return {
             "gpu": card.name,

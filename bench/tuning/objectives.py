@@ -1,13 +1,13 @@
-"""What it saves to tune for energy or EDP rather than for time: the same trials, three objectives.
+"""What tuning for energy or EDP rather than time saves, with equal numbers of trials.
 
     python bench/tuning/objectives.py --json objectives.json --budget-s 570
     python bench/tuning/objectives.py --json objectives.json --budget-s 570 --resume
     python bench/tuning/objectives.py --json objectives.json --table
 
-Each search is ``gpuenergy tune`` with another ``--objective``, anew and in a process of its own.
-The best kernel of each, by its own record file, is then verified and measured, by turns with the
-best of the others. A search that the budget cuts short has no best kernel and is repeated.
-Exit code 0 when all is done, 1 when something is left or failed, 2 for wrong usage.
+Each search is ``gpuenergy tune`` with a different ``--objective``, from scratch in its own process.
+The best kernels, according to the searches' own record files, are then verified and measured
+alternately. A search cut short by the budget has no best kernel and is repeated.
+Exit code 0 if everything is done, 1 if something is left or failed, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ HEADER = (
 
 
 def main(argv: Sequence[str] | None = None, tune: Sequence[str] = OURS) -> int:
-    """The exit code; ``tune`` is the command of the tuner."""
+    """Run the bench and return the exit code; ``tune`` is the command of the tuner."""
     parser = make_parser(__doc__ or "", trials=150)
     parser.add_argument(
         "--objectives",
         type=words(METRICS),
         default=list(METRICS),
         metavar="LIST",
-        help=f"Of {', '.join(METRICS)} (default: all of them)",
+        help=f"Some of {', '.join(METRICS)} (default: all)",
     )
     parser.add_argument(
-        "--space", choices=SPACES, default="all", help="Schedules to look at (default: all)"
+        "--space", choices=SPACES, default="all", help="Schedules to search (default: all)"
     )
     parser.add_argument(
         "--keep",
@@ -168,7 +168,7 @@ def _measure(
 
 
 def _ratios(measured: Measurement | None, fastest: Measurement | None) -> list[float]:
-    """Time, energy and EDP against those of the kernel tuned for time; empty when not known."""
+    """Time, energy and EDP relative to the kernel tuned for time; empty if unknown."""
     if measured is None or fastest is None:
         return []
     return [getattr(measured, name) / getattr(fastest, name) for name in FIGURES]

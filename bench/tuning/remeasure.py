@@ -1,4 +1,4 @@
-"""The kernels that tuners found, proven and measured as in a bench: the same way for all."""
+"""Verifies and measures the kernels that tuners found, all in the same way as a bench does."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ LOCK_WAIT_S = 10.0
 def measure_all(
     device: str, workload: Workload, contenders: Mapping[str, Sequence[dict[str, Any]]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Measure what `tuner_process.contenders` gave, by tuner.
+    """Measure the kernels from `tuner_process.contenders`, by tuner.
 
-    The tuners take turns, so that a card that warms up treats them alike. A kernel that is wrong
-    or cannot be made has its ``outcome`` and ``error`` and no figures.
+    The tuners alternate, so that a card that warms up affects them equally. A kernel that is wrong
+    or cannot be built has an ``outcome`` and ``error`` but no figures.
 
     Raises:
         InputError: there is no contender at all.
-        DeviceError: the GPU does not answer.
+        DeviceError: the GPU does not respond.
     """
     if not any(contenders.values()):
-        raise InputError(f"No tuner has found a kernel of {workload.name} to be measured.")
+        raise InputError(f"No tuner has found a kernel of {workload.name} to measure.")
     measured: dict[str, list[dict[str, Any]]] = {tuner: [] for tuner in contenders}
     with (
         KernelStore() as store,
@@ -58,6 +58,6 @@ def measure_all(
 
 
 def best_of(measured: Sequence[dict[str, Any]], figure: str) -> Measurement | None:
-    """The right kernel with the smallest ``figure``, such as ``time_ms``."""
+    """The correct kernel with the smallest ``figure``, such as ``time_ms``."""
     known = [convert(one, Measurement) for one in measured if one.get("energy_mj") is not None]
     return min(known, key=lambda m: float(getattr(m, figure)), default=None)

@@ -1,4 +1,4 @@
-"""What a long bench does step by step: kept in one JSON file, continued later, stopped in time."""
+"""The steps of a long bench: results kept in one JSON file, resumable, within a time budget."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Result = dict[str, Any]
 
 
 class Budget:
-    """Wall time that is left, in s.
+    """A budget of wall time.
 
     Args:
-        seconds: in all, from now on; None for no end.
+        seconds: total from now on; None: unlimited.
         now_s: a monotonic clock.
     """
 
@@ -32,7 +32,7 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Infinite without an end, never negative."""
+        """Seconds left: never negative, infinite if unlimited."""
         return float("inf") if self._end_s is None else max(0.0, self._end_s - self._now_s())
 
 
@@ -42,10 +42,10 @@ class Step:
 
     Attributes:
         key: its name in the file.
-        action: does it and returns what to keep; a result whose ``complete`` is False is kept, and
-            the step is done again when the bench is resumed.
-        least_s: it is not begun with less time left.
-        spoils: the step that has to be done again after this one.
+        action: does it and returns the result to keep; if its ``complete`` is False, the step is
+            repeated when the bench is resumed.
+        least_s: the step is not started with less time left.
+        spoils: the step that must be repeated after this one.
     """
 
     key: str
@@ -55,19 +55,19 @@ class Step:
 
 
 class ResultFile:
-    """The results of a bench by step, on disk after every one of them.
+    """The results of a bench by step, written to disk after each step.
 
     Args:
         path: the file.
         bench: the bench's name.
-        settings: what makes results comparable; a file that is continued must have the same. Lists,
-            such as of cases, are what has been asked for so far, and grow.
-        about: other things worth knowing, such as versions.
-        resume: continue the file if there is one, rather than refuse it.
+        settings: what makes results comparable; must be the same when a file is continued, except
+            that lists, such as the cases requested so far, may grow.
+        about: other useful information, such as versions.
+        resume: continue the file if it exists, rather than refuse it.
 
     Raises:
-        InputError: the file is there and is not to be resumed, or is not one of this bench with
-            these settings.
+        InputError: the file exists and is not to be resumed, or is from another bench or has other
+            settings.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class ResultFile:
     ) -> None:
         self.path = path
         if path.exists() and not resume:
-            raise InputError(f"{path} is there already: go on with --resume, or name another.")
-        # By way of JSON, so that what is in memory compares with what is on disk.
+            raise InputError(f"{path} already exists: continue it with --resume, or name another.")
+        # Through JSON, so that values in memory compare equal to those on disk.
         settings = json.loads(json.dumps(settings))
         if path.exists():
             self.content = load_results(path, bench)
@@ -100,7 +100,7 @@ class ResultFile:
 
     @property
     def settings(self) -> Result:
-        """Those of all runs of this file."""
+        """The settings of all runs of this file."""
         found: Result = self.content["settings"]
         return found
 
@@ -111,11 +111,11 @@ class ResultFile:
         return found
 
     def is_done(self, step: Step) -> bool:
-        """Whether ``step`` need not be done again."""
+        """Whether ``step`` is done and need not be repeated."""
         return bool(self.results.get(step.key, {}).get("complete"))
 
     def keep(self, step: Step, result: Result) -> None:
-        """Put a result on disk.
+        """Write a result to disk.
 
         Raises:
             InputError: the file cannot be written.
@@ -144,24 +144,24 @@ def load_results(path: Path, bench: str) -> Result:
         raise InputError(f"{path} cannot be read ({error}): name another file.") from None
     known = isinstance(content, dict) and content.get("schema_version") == SCHEMA_VERSION
     if not known or content.get("bench") != bench:
-        raise InputError(f"{path} is no result of {bench}: name another file.")
+        raise InputError(f"{path} is not a result of {bench}: name another file.")
     return dict(content)
 
 
 def do_steps(steps: Iterable[Step], file: ResultFile, budget: Budget) -> bool:
-    """Do what is not done yet, one after the other; whether all of it is done now.
+    """Do the remaining steps one after another; return whether all are done now.
 
-    A step that fails is kept with its error, and the next one is begun.
+    If a step fails, its error is kept and the next step is started.
     """
     complete = True
     for step in steps:
         if file.is_done(step):
             continue
         if budget.left_s < step.least_s:
-            tell(f"{step.key}: the time is up; go on with --resume")
+            tell(f"{step.key}: the time is up; continue with --resume")
             return False
-        tell(f"{step.key}: begins, {budget.left_s:.0f} s left")
-        with _told(step.key) as problem:
+        tell(f"{step.key}: starting, {budget.left_s:.0f} s left")
+        with _reported(step.key) as problem:
             file.keep(step, step.action())
         if problem:
             file.keep(step, {"complete": False, "error": problem[0]})
@@ -170,13 +170,13 @@ def do_steps(steps: Iterable[Step], file: ResultFile, budget: Budget) -> bool:
 
 
 def tell(line: str) -> None:
-    """Progress, on standard error."""
+    """Print progress on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def _told(key: str) -> Iterator[list[str]]:
-    """What goes wrong, as a sentence; the list stays empty when nothing does."""
+def _reported(key: str) -> Iterator[list[str]]:
+    """Collect and print an error that occurs in the context; the list stays empty without one."""
     problems: list[str] = []
     try:
         yield problems

@@ -1,10 +1,10 @@
-"""TVM's own tuner on one workload, as TVM sets it up, noting when each trial ended.
+"""TVM's own tuner on one workload, with TVM's defaults, recording when each trial ended.
 
     python bench/tuning/stock_search.py --case case5 --trials 64 --out stock-case5
 
-`against_stock.py` runs this in a process of its own. The folder gets MetaSchedule's own database,
-and ``trials.jsonl`` in the form of ``gpuenergy tune``. Every candidate that TVM measures, or tries
-to, is a trial. Those that do not build are noted when their batch ends, the others as they end.
+`against_stock.py` runs this in its own process. The folder receives MetaSchedule's database, and
+``trials.jsonl`` in the format of ``gpuenergy tune``. A trial is a candidate that TVM measures, or
+tries to. Those that fail to build are recorded when their batch ends, the others as they end.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from pytest_gpuenergy.workloads import find_workload
 
 LOCK_WAIT_S = 10.0
 NEEDED = ("cloudpickle", "psutil")
-"""What TVM's builder and runner import and its wheel does not ask for."""
+"""Modules that TVM's builder and runner import but its wheel does not require."""
 MESSAGE_CHARACTERS = 300
 BUILD_LIMIT_S = 120.0
-"""TVM gives a build 30 s, in which a builder that has just been started must load TVM, too: on slow
-cores most do not make it, are ended, and the next ones start anew."""
+"""TVM's default is 30 s, in which a builder that has just started must also load TVM. On slow cores
+most do not manage this and are killed, and the next ones start from scratch."""
 
 
 class Journal:
@@ -44,7 +44,7 @@ class Journal:
         self._count = 0
 
     def note(self, stage: str, run_secs: Any, error: Any) -> None:
-        """Note a trial that ended in ``stage``: ``compile`` or ``runtime``."""
+        """Record a trial that ended in ``stage``: ``compile`` or ``runtime``."""
         if error is None:
             seconds = [float(value) for value in run_secs]
             time_ms = 1e3 * sum(seconds) / len(seconds)
@@ -52,7 +52,7 @@ class Journal:
         else:
             text = " ".join(str(error).split())
             outcome: Any = "timeout" if "Timeout, killed" in text else stage
-            # The end of a backtrace says what was wrong.
+            # The last line of a backtrace says what went wrong.
             message = text[-MESSAGE_CHARACTERS:]
             trial = Trial(index=self._count, outcome=outcome, message=message)
         self._count += 1
@@ -63,13 +63,13 @@ class Journal:
 def search(module: Any, target: Any, trials: int, threads: int, seed: int, folder: Path) -> None:
     """``ms.tune_tir`` with its defaults: xgb, its own space, local builder and local runner.
 
-    But for the time that a build may take, see `BUILD_LIMIT_S`.
+    Only the time limit of a build differs, see `BUILD_LIMIT_S`.
 
     Args:
         module: what to tune, an IRModule with one function.
         target: TVM's target.
         trials: candidates to build and run.
-        threads: processor cores, for the search and the builder.
+        threads: CPU cores for the search and the builder.
         seed: of the search.
         folder: TVM's working folder.
     """
@@ -81,7 +81,7 @@ def search(module: Any, target: Any, trials: int, threads: int, seed: int, folde
 
     @derived_object
     class NotingRunner(ms.runner.PyRunner):  # type: ignore[misc]
-        """TVM's local runner, which runs one after the other, told one at a time."""
+        """TVM's local runner, given one candidate at a time, in order to record each."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -97,11 +97,11 @@ def search(module: Any, target: Any, trials: int, threads: int, seed: int, folde
 
     @derived_object
     class NoteBuilds(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
-        """Candidates that do not build never get to the runner."""
+        """Records candidates that fail to build, which never reach the runner."""
 
         def apply(
             self,
-            task_scheduler: Any,  # noqa: ARG002 -- TVM gives it all
+            task_scheduler: Any,  # noqa: ARG002 -- TVM's signature
             task_id: int,  # noqa: ARG002
             measure_candidates: Any,  # noqa: ARG002
             builder_results: Any,
@@ -117,7 +117,7 @@ def search(module: Any, target: Any, trials: int, threads: int, seed: int, folde
         str(folder),
         trials,
         builder=ms.builder.LocalBuilder(
-            max_workers=threads,  # else one for each core there is
+            max_workers=threads,  # otherwise one for each core
             timeout_sec=BUILD_LIMIT_S,
         ),
         runner=NotingRunner(),
@@ -128,7 +128,7 @@ def search(module: Any, target: Any, trials: int, threads: int, seed: int, folde
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 2 when there is no NVIDIA GPU, or TVM or what it needs is missing."""
+    """Run the search; exit code 2 if there is no NVIDIA GPU, or TVM or a dependency is missing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -144,8 +144,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with open_device(arguments.gpu_device) as device:
             if device.emulated:
                 raise InputError(
-                    "TVM's own tuner runs its candidates through CUDA, so that it needs an NVIDIA "
-                    "GPU: the emulated one cannot serve it."
+                    "TVM's own tuner runs its candidates through CUDA and needs an NVIDIA GPU: "
+                    "the emulated one cannot be used."
                 )
             if missing := [name for name in NEEDED if find_spec(name) is None]:
                 raise InputError(

@@ -1,7 +1,7 @@
-"""A tuner in a process of its own, watched from outside: when each of its trials had ended.
+"""Runs a tuner in its own process, and times the end of each trial from outside.
 
-Both TVM's own tuner and ours write a line to ``trials.jsonl`` when a trial has ended; that the line
-is there is what counts, by one clock for all, from the start of the process.
+Both TVM's own tuner and ours append a line to ``trials.jsonl`` when a trial has ended. The time
+that counts is when the line appears, on the same clock for all, from the start of the process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Watch:
         self.seen: dict[int, tuple[float, Trial]] = {}
 
     def look(self, elapsed_s: float) -> None:
-        """Read what has been added by now; a line that is not whole yet waits."""
+        """Read the lines added since; an incomplete line is left for later."""
         try:
             with self._path.open("rb") as stream:
                 stream.seek(self._offset)
@@ -48,22 +48,22 @@ class Watch:
         self._offset += len(whole) + len(newline)
         for line in whole.splitlines():
             trial = Trial(**json.loads(line))
-            # A later line about the same trial says more of it, and not when it ended.
+            # A later line about the same trial adds details, not a later end.
             first_s = self.seen.get(trial.index, (elapsed_s, trial))[0]
             self.seen[trial.index] = (first_s, trial)
 
 
 @dataclass(frozen=True)
 class Search:
-    """What was seen of a tuner's process.
+    """What was observed of a tuner's process.
 
     Attributes:
         trials: seconds since the start of the process, and the trial, in the order of trials.
-        wall_s: until the process had ended.
-        exit_code: of the process; None when it was ended at its limit.
-        error: what it said last, when it failed.
+        wall_s: time until the process had ended.
+        exit_code: of the process; None if it was ended at its limit.
+        error: the end of its output, if it failed.
         printed: its standard output.
-        energy_j: what the card took meanwhile; None where it does not tell.
+        energy_j: energy the card used meanwhile; None if it does not report it.
     """
 
     trials: tuple[tuple[float, Trial], ...]
@@ -74,10 +74,10 @@ class Search:
     energy_j: float | None
 
     def summary(self) -> dict[str, Any]:
-        """Plain data. ``curve`` has seconds and the best time so far in ms for every trial.
+        """As plain data. ``curve`` has seconds and the best time so far in ms for every trial.
 
-        The rate counts failed trials too, and the start of the process; ``steady_trials_per_min``
-        leaves out what comes before the end of the first trial.
+        The rate includes failed trials and the start of the process; ``steady_trials_per_min``
+        excludes the time before the end of the first trial.
         """
         best_ms: float | None = None
         curve: list[tuple[float, float | None]] = []
@@ -107,14 +107,14 @@ class Search:
 def run_tuner(
     command: Sequence[str], folder: Path, raw: Path, limit_s: float, device: str
 ) -> Search:
-    """Run a tuner to its end, or to its limit.
+    """Run a tuner to its end or its time limit.
 
     Args:
-        command: the process; it is asked to end by SIGTERM at the limit.
-        folder: emptied, and made; the process's outputs go there too.
+        command: the process; it gets SIGTERM at the limit.
+        folder: emptied, or created; also receives the process's output.
         raw: where it writes ``trials.jsonl``.
-        limit_s: wall time it has.
-        device: as ``--gpu-device``, to read what the card takes.
+        limit_s: limit on its wall time.
+        device: as ``--gpu-device``, to read the card's energy.
 
     Raises:
         InputError: the process cannot be started.
@@ -136,7 +136,7 @@ def run_tuner(
         try:
             code = _wait(process, watch, begun_s, limit_s)
         finally:
-            # Also when the bench itself is interrupted; the tuner's own children are in its group.
+            # Even if the bench is interrupted; the tuner's own children are in its group.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -155,10 +155,10 @@ def run_tuner(
 
 
 def contenders(raw: Path, count: int) -> list[dict[str, Any]]:
-    """The fastest trials of a database, by the tuner's own figures, each of another schedule.
+    """The fastest trials in a database by the tuner's own figures, with distinct schedules.
 
-    Dictionaries with the MetaSchedule ``record`` as JSON text and ``search_ms``; none when there is
-    no database, or no trial of it ran.
+    Dictionaries with the MetaSchedule ``record`` as JSON text and ``search_ms``; none if there is
+    no database, or no trial ran.
     """
     if not (raw / RECORD_FILE).exists():
         return []
@@ -172,7 +172,7 @@ def contenders(raw: Path, count: int) -> list[dict[str, Any]]:
 
 
 def card_energy_j(device: str) -> float | None:
-    """What the card has taken since its driver was loaded; None where it does not tell."""
+    """Energy the card has used since its driver was loaded; None if it does not report it."""
     with open_device(device) as card:
         try:
             return float(card.nvml.nvmlDeviceGetTotalEnergyConsumption(card.handle)) / 1e3
@@ -183,7 +183,7 @@ def card_energy_j(device: str) -> float | None:
 def _wait(
     process: subprocess.Popen[bytes], watch: Watch, begun_s: float, limit_s: float
 ) -> int | None:
-    """The exit code; None when the process had to be ended."""
+    """The exit code; None if the process had to be ended."""
     while (elapsed_s := time.monotonic() - begun_s) < limit_s:
         code = process.poll()
         watch.look(elapsed_s)

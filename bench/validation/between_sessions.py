@@ -1,10 +1,11 @@
-"""How much a figure differs from session to session, from reports of the same kernels.
+"""How much figures vary from session to session, from reports of the same kernels.
 
     python bench/validation/between_sessions.py MONDAY.json TUESDAY.json WEDNESDAY.json
 
-Each report is a session of its own: another run, hour or board. At least three. For each metric the
-relative standard deviation between sessions is pooled over the kernels that all have in common,
-under the same power cap, clean in every report. The last line is for the gate.
+Each report must be from a different session: another run, hour or board. At least three are needed.
+For each metric, the relative standard deviation between sessions is pooled over the kernels that
+all reports have in common, under the same power cap and without flags. The last line is an option
+for the gate.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _Key = tuple[str, str, str, str, str]
 
 @dataclass(frozen=True)
 class Deviation:
-    """Of one metric between sessions, as a fraction.
+    """Standard deviations of one metric between sessions, as fractions.
 
     Attributes:
-        total: standard deviation of a session's figure about the kernel's mean.
-        own: what the sessions' own intervals explain of it.
-        low: end of the 95 % interval of ``total``.
-        high: the other end.
+        total: of a session's figure about the kernel's mean.
+        own: the part explained by the sessions' own intervals.
+        low: lower end of the 95 % interval of ``total``.
+        high: its upper end.
     """
 
     total: float
@@ -47,12 +48,12 @@ class Deviation:
 
     @property
     def between(self) -> float:
-        """What the sessions' own intervals leave."""
+        """The part not explained by the sessions' own intervals."""
         return math.sqrt(max(0.0, self.total**2 - self.own**2))
 
 
 def common_kernels(reports: Sequence[Report]) -> list[list[Measurement]]:
-    """Of each kernel that every report has, under one cap and without a flag, its measurements.
+    """The measurements of each kernel that every report has, under one cap and without flags.
 
     Raises:
         InputError: there are too few reports, they mix real with emulated GPUs or different models,
@@ -60,14 +61,14 @@ def common_kernels(reports: Sequence[Report]) -> list[list[Measurement]]:
     """
     if len(reports) < LEAST_SESSIONS:
         raise InputError(
-            f"It takes at least {LEAST_SESSIONS} reports, and here are {len(reports)}."
+            f"At least {LEAST_SESSIONS} reports are needed, but {len(reports)} were given."
         )
     runs = [report.run for report in reports]
     if len({run.run_id for run in runs}) < len(runs):
-        raise InputError("Two of these reports are of the same run: give reports of separate ones.")
+        raise InputError("Two of these reports are from the same run: give those of separate runs.")
     if len({(run.gpu_name, run.emulated) for run in runs}) > 1:
         names = sorted({run.gpu_name + " (emulated)" * run.emulated for run in runs})
-        raise InputError(f"These reports are of different GPUs: {', '.join(names)}.")
+        raise InputError(f"These reports are from different GPUs: {', '.join(names)}.")
     tables = [
         {_key(m): m for m in report.measurements if m.measured and not m.validity}
         for report in reports
@@ -79,10 +80,10 @@ def common_kernels(reports: Sequence[Report]) -> list[list[Measurement]]:
 
 
 def deviation(kernels: Sequence[Sequence[Measurement]], metric: Metric) -> Deviation:
-    """Pooled over kernels; the interval is a bootstrap over kernels, of the same sessions.
+    """Pooled over kernels; the interval is a bootstrap over kernels, for the same sessions.
 
-    A board's or an hour's shift is common to all kernels, so that the interval says what other
-    kernels would have given in these sessions, and not what other sessions would.
+    The shift of a board or an hour is common to all kernels, so the interval covers what other
+    kernels would have given in these sessions, not what other sessions would have given.
     """
     logs = np.array([[math.log(_sample(m, metric).mean) for m in row] for row in kernels])
     variances = logs.var(axis=1, ddof=1)
@@ -106,7 +107,7 @@ def _sample(m: Measurement, metric: Metric) -> Sample:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Exit code 2 when the reports cannot be compared."""
+    """Run the command; exit code 2 if the reports cannot be compared."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("report", nargs="+", type=Path)
     arguments = parser.parse_args(words)

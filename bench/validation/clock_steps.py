@@ -1,10 +1,10 @@
-"""The SM clock that a kernel really runs at, second by second, with time and power.
+"""The actual SM clock of a kernel, second by second, with time and power.
 
     python bench/validation/clock_steps.py --json clock-steps.json [--kernel case5-fastest]
 
-Needs a GPU and CuPy. Each graph of the kernel's launches begins with one block that writes down the
-SM's cycle counter and the GPU's nanoseconds: from one graph to another they tell the mean clock to
-a millionth. NVML's clock is the one that was asked for.
+Needs a GPU and CuPy. Each graph of the kernel's launches begins with one block that records the
+SM's cycle counter and the GPU's nanosecond timer: from one graph to another, these give the mean
+clock to one part per million. NVML reports the requested clock.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ class NotingRepeater(GraphRepeater):
         super().__init__(turns)
 
     def start(self) -> None:
-        """As a `GraphRepeater`, with no notes of before."""
+        """As `GraphRepeater.start`; discards earlier notes."""
         self._count.data.memset(0, self._count.nbytes)
         super().start()
 
     def notes(self) -> npt.NDArray[np.int64]:
-        """Nanoseconds, cycles and SM at the begin of each turn: shape (turns, 3)."""
+        """Nanoseconds, cycles and SM at the start of each turn: shape (turns, 3)."""
         count = int(self._count.get()[0])
         if count > MOST_NOTES:
-            raise InputError("There are more graphs than can be noted: study fewer seconds.")
+            raise InputError("There are more graphs than can be recorded: study fewer seconds.")
         return self._notes.get()[: 3 * count].astype(np.int64).reshape(-1, 3)[:: self._replays]
 
     def _capture(self, enqueue: Any) -> Any:
@@ -107,10 +107,10 @@ class NotingRepeater(GraphRepeater):
 
 
 class NotingRunner(CudaRunner):
-    """A runner in this process whose graphs take notes."""
+    """A runner in this process, with a `NotingRepeater`."""
 
     def load(self, *subject: Any) -> None:
-        """As a bench does, for a hot cache."""
+        """Load as a bench does, for a hot cache."""
         super().load(*subject)
         turns = self._loaded()._turns
         self._repeater = NotingRepeater(turns)
@@ -129,17 +129,17 @@ def seconds_of(
     timeline: Timeline,
     notes: npt.NDArray[np.int64],
 ) -> list[Second]:
-    """What happened from each edge to the next.
+    """The clock, time and power from each edge to the next.
 
     Args:
         edges: about a second apart.
-        times_s: theirs.
-        states: of the card at them.
+        times_s: of the edges.
+        states: of the card at the edges.
         timeline: of the turns.
-        notes: at the begin of each, see `NotingRepeater.notes`.
+        notes: at the start of each turn, see `NotingRepeater.notes`.
     """
     found = []
-    # Turn k ends at k + 1 of the timeline, where the next one begins.
+    # Turn k ends at entry k + 1 of the timeline, where the next one begins.
     turns = [int(np.searchsorted(timeline.time_s, at_s)) for at_s in times_s]
     for number in range(len(edges) - 1):
         first, last = turns[number], min(turns[number + 1], len(notes) - 1)
@@ -147,7 +147,7 @@ def seconds_of(
         (from_ns, from_cycles, from_sm), (to_ns, to_cycles, to_sm) = notes[[first, last]].tolist()
         launches = timeline.launches[last] - timeline.launches[first]
         busy_s = timeline.busy_s[last] - timeline.busy_s[first]
-        known = from_sm == to_sm and to_ns > from_ns  # each SM counts for itself
+        known = from_sm == to_sm and to_ns > from_ns  # each SM has its own counter
         found.append(
             Second(
                 end_s=to_s - times_s[0],
@@ -164,7 +164,7 @@ def seconds_of(
 
 
 def study(device: Device, name: str, seconds: int) -> list[Second]:
-    """A kernel that runs for so many seconds after a card has been idle."""
+    """Run a kernel for this many seconds after the card has been idle."""
     with ExitStack() as stack:
         store = stack.enter_context(KernelStore())
         kernel, workload = kernels.named(name, kernels.RECORDS, store)
@@ -204,18 +204,18 @@ def table(found: Sequence[Second]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 2 when there is no GPU, or something is missing."""
+    """Run the command; exit code 2 if there is no GPU or something is missing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kernel", default="case5-fastest", help="(default: case5-fastest)")
     parser.add_argument("--seconds", type=int, default=45, metavar="N", help="(default: 45)")
-    parser.add_argument("--json", type=Path, required=True, metavar="PATH", help="What was found")
+    parser.add_argument("--json", type=Path, required=True, metavar="PATH", help="File of results")
     arguments = parser.parse_args(argv)
     try:
         with open_device("auto") as device:
             if device.emulated:
-                raise InputError("The emulated GPU has no clock to count: take a real one.")
+                raise InputError("The emulated GPU has no cycle counter: use a real one.")
             about = {"gpu": device.name, "uuid": device.uuid, **device.describe()}
             found = study(device, arguments.kernel, arguments.seconds)
     except GpuEnergyError as error:

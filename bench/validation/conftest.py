@@ -1,4 +1,4 @@
-"""What only the validation bench has: its kernels, its options, its file."""
+"""The validation bench's kernels, options and result file."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ SUBJECTS = (
     "case1-slowest",
     "case1-fastest",
 )
-"""Kernels that draw little come after others of little, except one: case4-slowest."""
+"""Kernels of low power follow others of low power, except one: case4-slowest."""
 
 REPEATED = frozenset({"case4-slowest", "case5-fastest", "axpy", "case1-slowest"})
-"""Their intervals are tested: the slowest, a fast one, the shortest, one whose power sways."""
+"""Their intervals are tested: the slowest, a fast one, the shortest, one whose power varies."""
 
 DEFAULT_JSON = ".gpuenergy/validation.json"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel to be validated, and how often its measurement is to be repeated."""
+    """A kernel to validate, and how often to repeat its measurement."""
 
     name: str
     kernel: Kernel
@@ -58,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--validation-json",
         metavar="PATH",
         default=DEFAULT_JSON,
-        help=f"Where to write what was found, kernel by kernel (default: {DEFAULT_JSON})",
+        help=f"Write results here, kernel by kernel (default: {DEFAULT_JSON})",
     )
     group.addoption(
         "--validation-repeats",
@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         metavar="S",
         default=None,
-        help="Begin no kernel later than this many seconds after the first; skip the rest",
+        help="Skip kernels that would start more than this many seconds after the first",
     )
 
 
@@ -85,7 +85,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def ready(
     request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore
 ) -> Callable[[str], tuple[Kernel, Workload]]:
-    """Gives the kernels by name; all of this run's are being compiled before the first is asked."""
+    """Gives kernels by name; compilation of all kernels of this run starts before the first."""
     config = request.config
     given = config.getoption("--records")
     folder = config.invocation_params.dir / given if given else kernels.RECORDS
@@ -110,7 +110,7 @@ def ready(
 
 @pytest.fixture(scope="session")
 def started_s() -> list[float]:
-    """The device's clock when the first kernel began, once it has."""
+    """The device's clock when the first kernel started; empty before that."""
     return []
 
 
@@ -126,7 +126,7 @@ def subject(
     started_s.append(gpu.clock.now_s())
     spent_s = started_s[-1] - started_s[0]
     if budget_s is not None and spent_s > budget_s:
-        pytest.skip(f"{spent_s:.0f} s are spent, of {budget_s:g}")
+        pytest.skip(f"{spent_s:.0f} s of {budget_s:g} s have passed")
     kernel, workload = ready(request.param)
     repeats = config.getoption("--validation-repeats") if request.param in REPEATED else 0
     return Subject(request.param, kernel, workload, repeats)
@@ -134,12 +134,12 @@ def subject(
 
 @pytest.fixture(scope="session")
 def source(gpu: Device) -> EnergySource:
-    """Where the joules of the references come from; it keeps what it learns of the counter."""
+    """The energy source of the references; shared, because it learns the counter's schedule."""
     return choose_source(gpu)
 
 
 class Notebook:
-    """The run's file, written anew after every kernel."""
+    """The run's file, rewritten after every kernel."""
 
     def __init__(self, path: Path, gpu: Device) -> None:
         self.path = path

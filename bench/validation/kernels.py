@@ -1,6 +1,6 @@
-"""The kernels that are validated: bundled ones, and two of our own of a few us and about 20 ms.
+"""The kernels to validate: bundled ones, and two special ones of a few us and about 20 ms.
 
-On an H200 3 * 2**19 elements of axpy took 2.92 us, 7,900,000 steps of lcg 20 ms.
+On an H200, 3 * 2**19 elements of axpy took 2.92 us, and 7,900,000 steps of lcg took 20 ms.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ AXPY_FACTOR = 2.5
 _PER_THREAD = 4
 
 LCG_BLOCKS, LCG_BLOCK = 132, 256
-"""A block for each multiprocessor of an H200, two warps for each of its schedulers."""
+"""One block for each multiprocessor of an H200, two warps for each of its schedulers."""
 LCG_MULTIPLIER, LCG_INCREMENT = 1664525, 1013904223
 LCG_STEPS = 7_900_000
 LCG_STEPS_EMULATED = 2_000
-"""The emulated GPU runs every step on the host, where the full number would take hours."""
+"""The emulated GPU runs all steps on the host, where the full number would take hours."""
 
 
 def named(
@@ -43,8 +43,8 @@ def named(
     Args:
         name: such as ``axpy`` or ``case5-fastest``.
         records: the folder.
-        store: gives the kernels of record files.
-        emulated: whether it is for the emulated GPU.
+        store: loads the kernels of record files.
+        emulated: whether the kernel is for the emulated GPU.
 
     Raises:
         InputError: there is no such workload, or no records of it.
@@ -62,12 +62,12 @@ def named(
 def loaded(
     device: Device, kernel: Kernel, workload: Workload, arenas: Mapping[str, Arena]
 ) -> AbstractContextManager[Repeater]:
-    """Ready to run back to back, as in a bench: in a process of its own."""
+    """Load a kernel to run back to back as a bench does, in its own process."""
     return device.repeat(Job.of(kernel, workload, timeout_s=TIMEOUT_S, apart=True), arenas)
 
 
 def axpy() -> tuple[Kernel, Contract]:
-    """A multiply-add of 19 MB, which an L2 cache holds."""
+    """A multiply-add over 19 MB, which fit in an L2 cache."""
     kernel = load_kernel(
         SOURCES / "axpy.cu",
         entry="axpy",
@@ -87,9 +87,9 @@ def axpy() -> tuple[Kernel, Contract]:
 
 
 def lcg(*, emulated: bool) -> tuple[Kernel, Contract]:
-    """Each thread steps a linear congruential generator, every step waiting for the last.
+    """Each thread steps a linear congruential generator; each step depends on the previous one.
 
-    Its result after any number of steps is known at once, see `advanced`, and exactly.
+    The exact result after any number of steps can be computed directly, see `advanced`.
     """
     steps = LCG_STEPS_EMULATED if emulated else LCG_STEPS
     kernel = load_kernel(
@@ -124,7 +124,7 @@ def lcg(*, emulated: bool) -> tuple[Kernel, Contract]:
 
 
 def jump(steps: int) -> tuple[int, int]:
-    """``factor`` and ``offset`` of that many steps at once, modulo 2**32.
+    """``factor`` and ``offset`` of that many steps combined, modulo 2**32.
 
     F. B. Brown, "Random Number Generation with Arbitrary Strides", Trans. Am. Nucl. Soc. 71, 1994.
     """

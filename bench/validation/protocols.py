@@ -1,4 +1,4 @@
-"""Ways to find the time and energy of a launch: the long reference, and what others do."""
+"""Ways to measure the time and energy of a launch: the long reference, and what others do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_gpuenergy.support.errors import DeviceError
 
 CLASSIC, COLD, SINGLE = "classic", "cold window", "single launches"
 PARTS, PART_S = 6, 2.0
-"""Of the reference, with the repeats between them."""
+"""Number of the reference's parts, between which the repeats are measured, and their length."""
 
 ROUNDS, LAUNCHES = 3, 100_000
 CLASSIC_MAX_S = 10.0
@@ -32,7 +32,7 @@ _POLL_S = 0.02
 
 
 def steady(device: Device, repeater: Repeater, source: EnergySource, *, warmup_s: float) -> Reading:
-    """`PART_S` of running, after at least ``warmup_s``, with no rule that ends it sooner."""
+    """Measure `PART_S` of running after at least ``warmup_s``, without early stopping."""
     settings = MeterSettings(
         warmup_s=warmup_s,
         warmup_max_s=warmup_s,
@@ -45,7 +45,7 @@ def steady(device: Device, repeater: Repeater, source: EnergySource, *, warmup_s
 
 
 def reference_of(parts: Sequence[Reading]) -> Reference:
-    """One reference of its parts, each of which counts by its length."""
+    """Combine the parts of a reference, weighted by their lengths."""
     before, after = parts[: len(parts) // 2], parts[len(parts) // 2 :]
     lengths_s = [sum(trial.seconds for trial in part.trials) for part in parts]
     trials = [trial for part in parts for trial in part.trials]
@@ -66,7 +66,7 @@ def _mean_energy_mj(parts: Sequence[Reading]) -> float:
 
 
 def ours(measurement: Measurement, seconds: float) -> Attempt:
-    """A measurement of the harness, which took ``seconds`` of the device's clock.
+    """An attempt from a measurement of the harness that took ``seconds`` on the device's clock.
 
     Raises:
         DeviceError: it has no figures.
@@ -98,20 +98,20 @@ def _scatter(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Protocols:
-    """What others do, with a kernel that is loaded."""
+    """Other tools' protocols, applied to a loaded kernel."""
 
     device: Device
     repeater: Repeater
 
     def cold_window(self) -> Attempt:
-        """Two and a half seconds idle, then the counter before and after one second of running."""
+        """After 2.5 s idle, read the counter before and after one second of running."""
         self.device.clock.sleep_s(IDLE_S)
         return self._window(COLD)
 
     def classic(self, launch_ms: float) -> Attempt | None:
-        """The counter before and after 100,000 launches from the host, in three rounds.
+        """Read the counter before and after 100,000 launches from the host, in three rounds.
 
-        None where that takes longer than `CLASSIC_MAX_S`, by ``launch_ms``, the time of a launch.
+        None if, with ``launch_ms`` per launch, that would take longer than `CLASSIC_MAX_S`.
         """
         if ROUNDS * LAUNCHES * launch_ms / 1e3 > CLASSIC_MAX_S:
             return None
@@ -132,12 +132,12 @@ class Protocols:
         )
 
     def single_launches(self) -> Attempt:
-        """Mean time of seven launches, timed one by one, times the median power of a second.
+        """Mean time of seven individually timed launches, times the median power over a second.
 
-        So does Kernel Tuner with its observer of NVML.
+        This is what Kernel Tuner does with its NVML observer.
 
         Raises:
-            DeviceError: the card tells no power.
+            DeviceError: the card does not report its power.
         """
         begin_s, temperature_c = self._now_s(), self._temperature_c()
         times_ms = [1e3 * self.repeater.launch(1).gpu_s for _ in range(SINGLE_LAUNCHES)]
@@ -181,7 +181,7 @@ class Protocols:
         self.repeater.stop()
         known = [reading for reading in readings if reading is not None]
         if not known:
-            raise DeviceError(f"{device.name} tells no power.")
+            raise DeviceError(f"{device.name} does not report its power.")
         return median(known) / 1e3
 
     def _counter_mj(self) -> int:

@@ -1,4 +1,4 @@
-"""What a validation run found, kernel by kernel, as a file that grows while it runs."""
+"""The results of a validation run, in a file that grows kernel by kernel."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Span:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What one protocol found for one launch.
+    """One protocol's result for one launch.
 
     Attributes:
         protocol: its name.
         energy_mj: of one launch.
         time_ms: of one launch.
-        seconds: that it took, of the device's clock.
-        intervals: 95 %, of the metrics that have one; EDP's in mJ ms.
-        phases_s: of our protocol, wall time.
-        busy: share of the window in which the GPU was busy; None when the protocol cannot tell.
+        seconds: duration of the attempt, on the device's clock.
+        intervals: 95 % intervals of the metrics that have one; EDP's in mJ ms.
+        phases_s: wall time of the phases of our protocol.
+        busy: fraction of the window in which the GPU was busy; None if the protocol cannot tell.
         temperature_c: of the GPU when the window began.
         validity: flags of our protocol.
-        scatter: of our protocol, standard deviation of its trials as a fraction.
+        scatter: standard deviation of our protocol's trials, as a fraction.
     """
 
     protocol: str
@@ -56,7 +56,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Part:
-    """Steady running without a break, for which the kernel was loaded anew."""
+    """Uninterrupted steady running of a newly loaded kernel."""
 
     energy_mj: float
     time_ms: float
@@ -71,9 +71,9 @@ class Reference:
         time_ms: of one launch, likewise.
         power_w: likewise.
         seconds: of both stretches together.
-        change: of the energy from the stretch before to that after, as a fraction.
-        temperatures_c: when each part ended.
-        parts: of both stretches; none in files of before they were kept.
+        change: of the energy from the first stretch to the second, as a fraction.
+        temperatures_c: at the end of each part.
+        parts: of both stretches; empty in files written before parts were kept.
     """
 
     energy_mj: float
@@ -85,7 +85,7 @@ class Reference:
     parts: tuple[Part, ...] = ()
 
     def figure(self, metric: Metric) -> float:
-        """The reference of a metric."""
+        """The reference value of a metric."""
         figures: dict[Metric, float] = {
             "time": self.time_ms,
             "energy": self.energy_mj,
@@ -96,7 +96,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Validated:
-    """One kernel: every protocol once, and repeats of ours between the reference's stretches."""
+    """One kernel: every protocol once, and repeats of ours between stretches of the reference."""
 
     name: str
     kernel: str
@@ -110,7 +110,7 @@ class Validated:
         return next(one for one in self.attempts if one.protocol == OURS)
 
     def error(self, attempt: Attempt, metric: Metric) -> float:
-        """Of an attempt against the reference, as a fraction."""
+        """Error of an attempt relative to the reference, as a fraction."""
         figures: dict[Metric, float] = {
             "time": attempt.time_ms,
             "energy": attempt.energy_mj,
@@ -119,7 +119,7 @@ class Validated:
         return figures[metric] / self.reference.figure(metric) - 1
 
     def covered(self, metric: Metric) -> int:
-        """How many of the repeats' intervals hold the reference."""
+        """How many of the repeats' intervals contain the reference."""
         truth = self.reference.figure(metric)
         spans = [one.intervals[metric] for one in self.repeats if one.intervals]
         return sum(span.low <= truth <= span.high for span in spans)
@@ -127,18 +127,18 @@ class Validated:
 
 @dataclass(frozen=True)
 class Validation:
-    """A run of the bench; ``run`` says on what and with what."""
+    """A run of the bench; ``run`` describes the GPU and the software."""
 
     run: Mapping[str, Any]
     kernels: tuple[Validated, ...] = ()
 
     def with_kernel(self, validated: Validated) -> Validation:
-        """With one more; what the same kernel had before is replaced."""
+        """The results with one more kernel, which replaces its earlier results."""
         others = [one for one in self.kernels if one.name != validated.name]
         return replace(self, kernels=(*others, validated))
 
     def write(self, path: Path) -> None:
-        """Write the file, whole or not at all.
+        """Write the file atomically.
 
         Raises:
             InputError: it cannot be written.
@@ -152,7 +152,7 @@ class Validation:
 
 
 def read_validation(path: Path) -> Validation:
-    """What `Validation.write` wrote.
+    """Read what `Validation.write` has written.
 
     Raises:
         InputError: the file cannot be read or is something else.
@@ -166,7 +166,7 @@ def read_validation(path: Path) -> Validation:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(
-            f"{path} is no file of pytest bench/validation: give what --validation-json wrote."
+            f"{path} was not written by --validation-json of pytest bench/validation."
         ) from None
 
 

@@ -4,7 +4,7 @@
     python bench/validation/table.py validation.json
     python bench/validation/table.py validation.json --plot validation.svg
 
-The plot, SVG or PNG by the name's ending, takes ``pip install vl-convert-python``.
+The plot, SVG or PNG depending on the file name, requires ``pip install vl-convert-python``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
 
 def tables(validation: Validation) -> Iterator[str]:
-    """Lines of Markdown: errors and times of all protocols, then how honest our intervals are."""
+    """Lines of Markdown: errors and durations of all protocols, then coverage of our intervals."""
     run = validation.run
     yield (
         f"{run['gpu_name']}{' (emulated)' if run['emulated'] else ''} at "
@@ -101,14 +101,14 @@ def _coverage(kernels: Sequence[Validated]) -> Iterator[str]:
 
 
 def spread(kernel: Validated, metric: Metric) -> float:
-    """Root mean square of the repeats' errors against the reference, as a fraction."""
+    """Root mean square of the repeats' errors relative to the reference, as a fraction."""
     return math.sqrt(fmean(kernel.error(one, metric) ** 2 for one in kernel.repeats))
 
 
 def between_items(kernels: Sequence[Validated], metric: Metric) -> float:
     """Standard deviation of our items about their kernel's mean, pooled over repeated ``kernels``.
 
-    As a fraction. The first item counts like the repeats; the reference has no part in it.
+    As a fraction. Includes the first item as well as the repeats; the reference is not used.
     """
     squares, degrees = 0.0, 0
     for kernel in kernels:
@@ -156,7 +156,7 @@ def plot(validation: Validation) -> dict[str, Any]:
         "scale": {"type": "log"},
     }
     names = sorted({row["protocol"] for row in rows}, key=lambda name: (name != OURS, name))
-    # The same domain, so that there is one legend.
+    # The same domain everywhere, for a single legend.
     protocol = {"field": "protocol", "type": "nominal", "scale": {"domain": names}}
     return {
         "$schema": SCHEMA,
@@ -195,7 +195,7 @@ def draw(validation: Validation, path: Path) -> None:
     try:
         import vl_convert
     except ImportError:
-        raise InputError("--plot takes vl-convert: pip install vl-convert-python.") from None
+        raise InputError("--plot needs vl-convert: pip install vl-convert-python.") from None
     spec = plot(validation)
     try:
         if path.suffix == ".svg":
@@ -207,9 +207,9 @@ def draw(validation: Validation, path: Path) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Exit code 2 when the file cannot be used."""
+    """Run the command; exit code 2 if the file cannot be used."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("validation", type=Path, help="What --validation-json wrote")
+    parser.add_argument("validation", type=Path, help="File written by --validation-json")
     parser.add_argument("--plot", type=Path, metavar="PATH", help="Draw to this .svg or .png")
     arguments = parser.parse_args(words)
     try:

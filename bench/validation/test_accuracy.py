@@ -1,13 +1,13 @@
-"""Are time and energy of a launch right, and their intervals honest?
+"""Are the time and energy of a launch accurate, and do their intervals cover the truth?
 
 Collected only when this path is named; takes about seven minutes on a real GPU:
 
     pytest bench/validation --powercap current --validation-json validation.json
     python bench/validation/table.py validation.json --plot validation.svg
 
-For each kernel in turn: our protocol, as any item; twelve seconds of steady running, in six parts,
-for each of which the kernel is loaded anew: the reference; for some kernels our protocol again,
-twenty times, spread over the pauses between the parts; then what others do.
+For each kernel in turn: our protocol, as in any item; the reference, which is twelve seconds of
+steady running in six parts, each with the kernel newly loaded; for some kernels, our protocol
+twenty more times, spread over the pauses between the parts; then other tools' protocols.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def test_a_launch_against_steady_running(
     request: pytest.FixtureRequest,
 ) -> None:
     began_s = gpu.clock.now_s()
-    label = kernel_label(subject.kernel)  # not with the item's id, which the report need not have
+    label = kernel_label(subject.kernel)  # not by the item's id, which a report may lack
     measurement = energy_benchmark(subject.kernel, workload=subject.workload, label=label)
     attempts = [ours(measurement, gpu.clock.now_s() - began_s)]
     with arenas_for(subject.workload, seed=0) as arenas:
         again = Again(gpu, subject, request.node.nodeid)
         parts: list[Reading] = []
         for number in range(PARTS):
-            # Loaded anew: that makes more of a difference than anything while it stays loaded.
+            # Newly loaded: that matters more than anything that happens while it stays loaded.
             with loaded(gpu, subject.kernel, subject.workload, arenas) as repeater:
                 warmup_s = 1.0 if parts else 2.0
                 parts.append(steady(gpu, repeater, source, warmup_s=warmup_s))
@@ -82,7 +82,7 @@ def test_a_launch_against_steady_running(
 
 
 def test_intervals_cover_the_reference(notebook: Notebook) -> None:
-    """Over all kernels that were repeated; the last test of the run."""
+    """Check the coverage over all repeated kernels; the last test of the run."""
     tested = [one for one in notebook.validation.kernels if one.repeats]
     if not tested:
         pytest.skip("no kernel was repeated")
@@ -94,7 +94,7 @@ def test_intervals_cover_the_reference(notebook: Notebook) -> None:
 
 
 class Again:
-    """Our protocol as often as the subject asks, verification included."""
+    """Repeats our protocol as often as the subject asks, including verification."""
 
     def __init__(self, gpu: Device, subject: Subject, node_id: str) -> None:
         self.attempts: list[Attempt] = []
@@ -102,7 +102,7 @@ class Again:
         self._harness = Harness(gpu, timeout_s=TIMEOUT_S)
 
     def measure_until(self, count: int) -> None:
-        """Until there are so many attempts, or all there are to be."""
+        """Repeat until there are ``count`` attempts, or all that the subject asks for."""
         subject, clock = self._subject, self._gpu.clock
         while len(self.attempts) < min(count, subject.repeats):
             began_s = clock.now_s()

@@ -72,7 +72,7 @@ def test_the_best_of_kernels_and_of_formats_count(show: Show) -> None:
     )
     assert "| case1 | 80.00 | 100.00 | 20.00 | 1.250x |" in shown
     assert "| geometric mean |  |  |  | 1.250x |" in shown
-    assert "is reached: 1.250x over 1 workloads, the least 1.250x (case1)." in shown
+    assert "is reached: 1.250x over 1 workloads, lowest 1.250x (case1)." in shown
 
 
 def test_each_metric_has_a_best_of_its_own(show: Show) -> None:
@@ -92,7 +92,7 @@ def test_tvms_tuner_has_a_column(show: Show) -> None:
     )
     assert "| case1 | 80.00 | 125.00 | 100.00 | 1.250x |" in shown
     assert "| case2 | 80.00 |  |  |  |" in shown
-    assert "over 1 workloads, 1 left out for want of figures" in shown
+    assert "over 1 workloads (1 left out for lack of figures)" in shown
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_other_callables_are_left_out(show: Show) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "is no result of tuning/against_stock"),
+        ("[]", "is not a result of tuning/against_stock"),
         ("{", "cannot be read"),
-        ('{"bench": "tuning/against_stock", "about": {"gpu": "Other"}}', "is of Other"),
+        ('{"bench": "tuning/against_stock", "about": {"gpu": "Other"}}', "is from Other"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(

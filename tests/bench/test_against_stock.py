@@ -88,7 +88,7 @@ def test_no_search_is_begun_without_time_for_it(
 ) -> None:
     assert bench.run("--budget-s", "100") == 1
     streams = capsys.readouterr()
-    assert "case7/stock: the time is up; go on with --resume" in streams.err
+    assert "case7/stock: the time is up; continue with --resume" in streams.err
     assert row(streams.out, "stock")[-1] == "not run"
     assert not bench.path.exists()
 

@@ -76,7 +76,7 @@ def test_kernels_that_a_report_lacks_or_flags_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("reports", "problem"),
     [
-        (sessions()[:2], "at least 3 reports"),
+        (sessions()[:2], "At least 3 reports"),
         ([sessions()[0], *sessions()[:2]], "the same run"),
         ([*sessions()[:2], report("run9", [1.0], gpu_name="NVIDIA L4")], "different GPUs"),
         ([*sessions()[:2], report("run9", [1.0], emulated=True)], "different GPUs"),

@@ -54,4 +54,4 @@ def test_the_table_has_a_line_for_each_second() -> None:
 
 def test_the_emulated_gpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert clock_steps.main(["--json", str(tmp_path / "steps.json")]) == 2
-    assert "take a real one" in capsys.readouterr().err
+    assert "use a real one" in capsys.readouterr().err

@@ -109,7 +109,7 @@ def test_nothing_is_begun_that_the_time_is_too_short_for(
     assert not bench.run(bench.file(), budget_s=22)
     assert bench.called == ["a"]
     assert list(bench.on_disk["results"]) == ["a"]
-    assert "b: the time is up; go on with --resume" in capsys.readouterr().err
+    assert "b: the time is up; continue with --resume" in capsys.readouterr().err
     assert bench.run(bench.file(resume=True), budget_s=30)
     assert bench.called == ["a", "b", "c"]
 
@@ -126,7 +126,7 @@ def test_an_interrupt_keeps_what_was_done(bench: Bench) -> None:
 
 def test_a_file_is_not_overwritten(bench: Bench) -> None:
     bench.run(bench.file())
-    with pytest.raises(InputError, match="is there already: go on with --resume"):
+    with pytest.raises(InputError, match="already exists: continue it with --resume"):
         bench.file()
 
 
@@ -150,7 +150,7 @@ def test_more_may_be_asked_for_later(bench: Bench) -> None:
 def test_a_file_that_is_none_of_ours_is_refused(bench: Bench, content: str) -> None:
     bench.path.parent.mkdir()
     bench.path.write_text(content)
-    with pytest.raises(InputError, match=r"test\.json (is no result|cannot be read)"):
+    with pytest.raises(InputError, match=r"test\.json (is not a result|cannot be read)"):
         bench.file(resume=True)
 
 
