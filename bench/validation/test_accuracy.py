@@ -72,7 +72,7 @@ def test_a_launch_against_steady_running(
         tuple(again.attempts),
     )
     notebook.add(validated)
-    print(f"\n{told(validated)}")
+    print(f"\n{summary_of(validated)}")
     assert validated.ours.busy is not None
     assert validated.ours.busy >= LEAST_BUSY
     assert abs(validated.error(validated.ours, "energy")) <= ENERGY_TOLERANCE
@@ -111,7 +111,7 @@ class Again:
             self.attempts.append(ours(measurement, clock.now_s() - began_s))
 
 
-def told(validated: Validated) -> str:
+def summary_of(validated: Validated) -> str:
     reference = validated.reference
     lines = [
         f"{validated.name} ({validated.kernel}): {reference.energy_mj:.5g} mJ at "

@@ -302,6 +302,6 @@ def host_times_s(
         gpu_s: shape (n,), the same on the GPU's timer, counted from the start of the first batch.
     """
     late_s = noticed_s - gpu_s
-    # The first entry is no batch: the host's start precedes that of the first batch.
+    # Without the first entry: the host starts before the first batch begins.
     offset_s = float((late_s[1:] if len(late_s) > 1 else late_s).min())
     return gpu_s + offset_s
