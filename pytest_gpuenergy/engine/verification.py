@@ -192,7 +192,7 @@ def cached_reference(workload: Workload, seed: int) -> Reference:
         return known
     reference = workload.reference(workload.make_inputs(seed))
     archive = io.BytesIO()
-    np.savez(archive, **reference)  # type: ignore[arg-type]
+    np.savez(archive, allow_pickle=False, **reference)
     keep_for_later(path, archive.getvalue())
     return reference
 
