@@ -19,7 +19,7 @@ from pytest_gpuenergy.commands.doctor_gpu import Check, check_gpus
 
 _CHILD_TIMEOUT_S = 120.0
 _PYTHONS = ((3, 11), (3, 14))
-_PACKAGES = ("numpy", "nvidia-ml-py", "pytest")
+_PACKAGES = ("msgspec", "numpy", "nvidia-ml-py", "pytest")
 
 _CUPY_PROBE = """
 import json, cupy

@@ -50,7 +50,9 @@ class TvmSpace:
     @property
     def effort(self) -> str:
         """Number of threads, and of schedules in a batch."""
-        return f"{self.settings.threads} threads, {self.settings.batch} schedules per batch"
+        threads = self.settings.threads
+        plural = "" if threads == 1 else "s"
+        return f"{threads} thread{plural}, {self.settings.batch} schedules per batch"
 
     def propose(self, folder: Path, known: Callable[[], Sequence[Feedback]]) -> TvmProposer:
         """Start the search processes."""

@@ -46,8 +46,10 @@ class Conv2dKind:
         missing = [n for n, f in sizes.items() if f.default is MISSING and n not in given]
         unknown = [n for n in given if n not in sizes]
         if missing or unknown:
-            wrong = f"lacks {missing[0]}" if missing else f"has {unknown[0]!r:.40}"
-            raise InputError(f"conv2d takes {', '.join(sizes)}, but this {wrong}.")
+            wrong = (
+                f"{missing[0]} is missing" if missing else f"it does not take {unknown[0]!r:.40}"
+            )
+            raise InputError(f"conv2d takes {', '.join(sizes)}; {wrong}.")
         return Conv2d(name, Conv2dShape(**given))  # type: ignore[arg-type]  # it checks them all
 
 

@@ -101,7 +101,7 @@ def test_a_shape_of_an_unknown_kind_is_told() -> None:
         ({"H": "8"}, "H to be an integer of at least 1, not '8'"),
         ({"H": True}, "H to be an integer"),
         ({"H": -1}, "H to be an integer of at least 1"),
-        ({"depth": 8}, "has 'depth'"),
+        ({"depth": 8}, "not 'depth'"),
         ({"layout": "NHWC"}, "only supports layout NCHW, not 'NHWC'"),
         ({"dtype": "float16"}, "only supports dtype float32"),
     ],
@@ -114,7 +114,7 @@ def test_parameters_that_cannot_be_are_told(change: dict[str, Any], message: str
 
 
 def test_a_missing_parameter_is_told() -> None:
-    with pytest.raises(InputError, match="but this lacks KW"):
+    with pytest.raises(InputError, match="; KW is missing"):
         from_parameters({"name": "mine", **{k: v for k, v in PLAIN.items() if k != "KW"}})
 
 
