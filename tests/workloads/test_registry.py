@@ -101,7 +101,7 @@ def test_a_shape_of_an_unknown_kind_is_told() -> None:
         ({"H": "8"}, "H to be an integer of at least 1, not '8'"),
         ({"H": True}, "H to be an integer"),
         ({"H": -1}, "H to be an integer of at least 1"),
-        ({"depth": 8}, "not 'depth'"),
+        ({"depth": 8}, "does not take 'depth'"),
         ({"layout": "NHWC"}, "only supports layout NCHW, not 'NHWC'"),
         ({"dtype": "float16"}, "only supports dtype float32"),
     ],
