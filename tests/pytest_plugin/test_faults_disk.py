@@ -178,7 +178,7 @@ def test_scale(number, powercap, load_kernel, energy_benchmark):
     ("variable", "sentence"),
     [
         ("", "*/measurements.jsonl cannot be written: No such file or directory."),
-        ("GPUENERGY_CACHE", "*/host-* was removed while it was needed: start again."),
+        ("GPUENERGY_CACHE", "*/host-* was removed while it was in use: start again."),
         ("GPUENERGY_STATE", "*state of the emulated GPU*cannot be written*set GPUENERGY_STATE*"),
     ],
     ids=["runs", "cache", "state"],
