@@ -248,7 +248,7 @@ def test_a_number_that_is_none_is_refused(path: Path, number: str) -> None:
         ),
         (lambda d: d["workload"].update(name="../x"), "name '../x'"),
         (lambda d: d["workload"].update(kind="fft"), "no kind of workload 'fft'"),
-        (lambda d: d["workload"].update(depth=3), "has 'depth'"),
+        (lambda d: d["workload"].update(depth=3), "does not take 'depth'"),
         (lambda d: d["workload"].update(H=-1), "H to be an integer of at least 1"),
         (lambda d: d["workload"].update(H=15), "tensors other than those of case7"),
         (lambda d: d["workload"].update(groups=3), "groups to divide CO and CI"),
