@@ -57,6 +57,7 @@ def test_the_budget_on_the_page_about_gates_is_understood(pytester: pytest.Pytes
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_package_description_measures(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_snippet=snippets("PACKAGE.md")[0])
     pytester.runpytest("--gpu-device", "emulated", "--powercap", "3").assert_outcomes(passed=1)

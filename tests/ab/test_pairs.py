@@ -21,6 +21,8 @@ from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.workloads import Contract, Tensor
 
+pytestmark = pytest.mark.slow
+
 SOURCE = """
 extern "C" __global__ void copy(const float* x, float* y) {
   y[threadIdx.x] = x[threadIdx.x];

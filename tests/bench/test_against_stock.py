@@ -151,6 +151,7 @@ def test_a_search_that_the_budget_cuts_short_is_repeated(
     assert row(capsys.readouterr().out, "stock")[-1].startswith("ended after 1 s")
 
 
+@pytest.mark.slow
 def test_an_emulated_gpu_is_nothing_for_tvms_own_tuner(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ def test_what_a_tool_finds_is_told_and_kept(
     assert "case1 racecheck: 2 clean, 1 found" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_kernel_that_does_not_end_is_not_finished_and_ended(bench: Bench) -> None:
     bench.give(rank1="hangs")
     # As long as the others may take, however busy the machine.
@@ -163,6 +164,7 @@ def test_a_tool_that_does_not_reach_the_kernel_has_not_found_it_clean(bench: Ben
     assert "terminated before" in bench.check(3, "memcheck").printed
 
 
+@pytest.mark.slow
 def test_a_later_session_goes_on_with_what_is_not_clean(bench: Bench) -> None:
     bench.give(rank2="finds")
     bench.run("--tool", "racecheck")
@@ -186,6 +188,7 @@ def test_a_check_on_another_gpu_does_not_count(bench: Bench) -> None:
     assert len(bench.runs) == 3
 
 
+@pytest.mark.slow
 def test_without_resume_all_is_run_again_and_other_kernels_are_kept(bench: Bench) -> None:
     Results().with_check("another", "case9-k01", "memcheck", Check("clean", 1, 1, GPU)).write(
         bench.out
@@ -204,6 +207,7 @@ def test_a_missing_tool_is_told(
     assert "compute-sanitizer is not on PATH" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_a_gpu_nothing_is_checked(
     bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ def rows(text: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 def test_reports_are_loaded_compared_and_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,6 +44,7 @@ def test_an_enlarged_report_has_no_item_twice() -> None:
     assert len({m.node_id for m in made}) == len({m.identity for m in made}) == 400
 
 
+@pytest.mark.slow
 def test_a_session_is_run_and_its_end_timed(capsys: pytest.CaptureFixture[str]) -> None:
     assert scale.main(["--parts", "session", "--items", "10"]) == 0
     assert rows(capsys.readouterr().out) == {"session": 10}

@@ -159,6 +159,7 @@ def test_a_change_of_nothing_passes(checkout: Checkout) -> None:
     assert "::error" not in "".join(one.stdout for one in done.values())
 
 
+@pytest.mark.slow
 def test_a_push_of_documentation_only_passes(checkout: Checkout) -> None:
     (checkout.path / "README.md").write_text("A page.")
     checkout.commit(PARTS)

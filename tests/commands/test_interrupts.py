@@ -112,6 +112,7 @@ def interrupt(folder: Path, numbers: tuple[signal.Signals, ...]) -> Interrupted:
     return Interrupted(code, (process.pid, child), Path(os.environ["TMPDIR"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -133,6 +134,7 @@ def test_an_interrupted_comparison_leaves_nothing(
     assert not ended.left
 
 
+@pytest.mark.slow
 def test_the_next_command_removes_what_a_killed_one_has_left(repository: Path) -> None:
     ended = interrupt(repository, (signal.SIGKILL,))
     assert ended.code == -signal.SIGKILL

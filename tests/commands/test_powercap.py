@@ -126,6 +126,7 @@ def test_one_gpu_that_cannot_be_restored_does_not_hold_the_others(
     assert "NVIDIA A30 is back at 165 W" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_gpu_in_the_middle_of_a_run_is_not_among_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorial/first-gate.md"
 WHEEL = "wheels/pytest_gpuenergy-0.1.0-py3-none-any.whl"

@@ -119,6 +119,7 @@ def test_the_interval_holds_the_truth(device: EmulatedDevice, repeat: Repeat) ->
     assert held >= 7
 
 
+@pytest.mark.slow
 def test_intervals_hold_a_kernel_whose_items_differ_as_on_a_real_card(
     device: EmulatedDevice, repeat: Repeat
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_fault_of_the_kernel_passes_through() -> None:
     assert fault.value.outcome == "timeout"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_right_only_at_first_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device that runs it back to back, and leaves the poison where it is then."""
 

@@ -44,6 +44,7 @@ def test_nothing_to_find(values: list[float]) -> None:
     assert change_points(values) == []
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(LEVELS, st.floats(0.1, 10), st.floats(-10, 10))
 def test_only_the_order_of_values_matters(values: list[float], scale: float, offset: float) -> None:

@@ -71,6 +71,7 @@ def test_a_plan_gives_back_the_kernel_it_was_written_from(tmp_path: Path, kernel
     assert (again.origin, again.recorded) == (kernel.origin, kernel.recorded)
 
 
+@pytest.mark.slow
 @given(
     grid=st.tuples(*[st.integers(1, 1 << 16)] * 3),
     block=st.tuples(*[st.integers(1, 1024)] * 3),

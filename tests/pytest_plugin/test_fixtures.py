@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 ONE = ("--powercap", "450W")
 
 
+@pytest.mark.slow
 def test_a_right_kernel_is_measured_and_recorded(project: Project) -> None:
     project.module(
         """

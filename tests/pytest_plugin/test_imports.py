@@ -37,6 +37,7 @@ def foreign(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
+@pytest.mark.slow
 def test_a_foreign_project_loads_the_entry_alone(foreign: pytest.Pytester) -> None:
     found = _python(
         f"import sys, pytest; code = pytest.main([{str(foreign.path)!r}]);"
@@ -45,6 +46,7 @@ def test_a_foreign_project_loads_the_entry_alone(foreign: pytest.Pytester) -> No
     assert found.split() == ["0", *sorted(ENTRY)]
 
 
+@pytest.mark.slow
 def test_a_foreign_project_loads_no_package_of_ours(foreign: pytest.Pytester) -> None:
     packages = "{'numpy', 'msgspec', 'pynvml', 'rich', 'vl_convert', 'pyarrow'}"
     found = _python(
@@ -54,6 +56,7 @@ def test_a_foreign_project_loads_no_package_of_ours(foreign: pytest.Pytester) ->
     assert found == "0 []"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("-v",), ("-n", "1")])
 def test_a_foreign_project_sees_no_line_of_ours(
     foreign: pytest.Pytester, arguments: tuple[str, ...]
@@ -154,6 +157,7 @@ def test_beside_fixtures_of_our_names_a_kernel_is_measured(project: Project) -> 
     assert measurement.cap == "current"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("arguments", [(), ("-n", "1")])
 def test_items_are_measured_where_no_option_is_set(

@@ -68,6 +68,7 @@ def test_different_parameters_give_different_labels(ids: list[str]) -> None:
     assert one != other
 
 
+@pytest.mark.slow
 def test_items_of_a_parametrized_test_are_recorded_apart(project: Project) -> None:
     project.module(TEST.format(arguments="size, powercap", label=""))
     project.run("--powercap", "1,2").assert_outcomes(passed=4)
@@ -132,6 +133,7 @@ def test_two_tests_of_one_name_are_refused(project: Project) -> None:
     result.stdout.fnmatch_lines(["E *: test_scale.py::test_a and test_scale.py::test_b would *"])
 
 
+@pytest.mark.slow
 def test_items_that_two_workers_measured_are_told_at_the_end(project: Project) -> None:
     project.module(
         """

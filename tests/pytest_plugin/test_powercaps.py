@@ -246,6 +246,7 @@ def test_table_values_beyond_the_card_are_named_and_fail_when_named(project: Pro
     ]
 
 
+@pytest.mark.slow
 def test_a_cap_that_could_be_set_for_one_of_its_items_is_enough(project: Project) -> None:
     project.module(
         """
@@ -269,6 +270,7 @@ def test_a_cap_that_could_be_set_for_one_of_its_items_is_enough(project: Project
     result.stdout.fnmatch_lines(["power caps that could not be set: 200W (1 item)"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_rights")
 @pytest.mark.parametrize(
     ("statement", "code"),

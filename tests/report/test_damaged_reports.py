@@ -90,6 +90,7 @@ def changed(document: Any, path: tuple[str | int, ...], *values: Any) -> Any:
     return copied
 
 
+@pytest.mark.slow
 @PLAIN
 @given(REPORTS)
 def test_any_report_survives_its_file(tmp_path: Path, report: Report) -> None:

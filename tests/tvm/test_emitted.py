@@ -154,6 +154,7 @@ def test_a_launch_of_another_function_is_refused() -> None:
         check_emitted(HEADER + PROGRAM.lstrip().replace("HERE", ""), [HEADER], ["system"])
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_call_put_anywhere_into_a_real_text_is_refused(
@@ -213,6 +214,7 @@ def trace(axis: str = "threadIdx.x", *more: Any, scope: str | None = None) -> An
     return [[*start, *bound, *moved, *more], []]
 
 
+@pytest.mark.slow
 def test_a_plain_trace_makes_a_kernel(child: Worker) -> None:
     assert "threadIdx.x" in child.call("lower_unchecked", SMALL, trace()).source
     scoped = child.call("lower_unchecked", SMALL, trace(scope="local")).source

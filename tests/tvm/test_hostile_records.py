@@ -53,6 +53,7 @@ def test_every_bundled_record_is_let_through(path: Path) -> None:
     assert len(load_records(path).records) == 25
 
 
+@pytest.mark.slow
 @in_a_folder
 @given(data=st.data())
 def test_a_changed_string_is_refused_with_its_place(tmp_path: Path, data: st.DataObject) -> None:

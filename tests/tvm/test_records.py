@@ -201,6 +201,7 @@ def test_binary_content_is_refused(path: Path) -> None:
         load_records(path)
 
 
+@pytest.mark.slow
 def test_a_huge_file_is_refused_before_it_is_read(path: Path) -> None:
     with path.open("ab") as stream:
         stream.truncate(1 << 40)  # a sparse file of a TiB

@@ -96,6 +96,7 @@ def test_every_set_has_the_inputs_between_guard_bands(
         assert bytes(space) == b"\xff" * 400
 
 
+@pytest.mark.slow
 def test_sets_lie_apart_and_elsewhere_each_time(arenas: Mapping[str, Arena]) -> None:
     seen = set()
     for _ in range(3):

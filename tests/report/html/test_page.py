@@ -161,6 +161,7 @@ def test_without_the_plotting_library_there_is_advice(
         html_page(report())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("emulated", [True, False])
 @pytest.mark.parametrize("caps", [1, 5])
 def test_charts_are_valid_and_say_when_they_are_emulated(emulated: bool, caps: int) -> None:
