@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
 from pytest_gpuenergy.ab.rounds import take_turns
@@ -42,39 +43,20 @@ def compare_pairs(
     Raises:
         DeviceError: the power cap cannot be set or restored.
     """
-    by_item = {exhibit.draft.node_id: exhibit for exhibit in base[1]}
-    earlier = Counterparts(exhibit.draft for exhibit in base[1])
-    pairs: list[tuple[Exhibit, Exhibit]] = []
-    unknown: list[Unmatched] = []
-    failed: list[Unmatched] = []
-    unchanged: list[Unmatched] = []
-    for exhibit in head[1]:
-        draft = exhibit.draft
-        before = earlier.of(draft)
-        if before is None:
-            unknown.append(Unmatched(draft, "not in the baseline"))
-        elif before.error is not None:
-            unknown.append(Unmatched(draft, f"wrong in the baseline: {before.error}"))
-        elif draft.error is not None:
-            failed.append(Unmatched(draft, draft.error))
-        elif (before.kernel.digest, before.workload) == (draft.kernel.digest, draft.workload):
-            unchanged.append(Unmatched(draft, "the same kernel in both"))
-        elif before.workload != draft.workload:
-            unknown.append(Unmatched(draft, "the workload of that name has changed"))
-        else:
-            pairs.append((by_item[before.node_id], exhibit))
-    comparisons = count_comparisons(len(pairs), settings)
+    found = _pair_up(base[1], head[1])
+    comparisons = count_comparisons(len(found.pairs), settings)
     judgements: list[Judgement] = []
-    for older, later in pairs:
+    for older, later in found.pairs:
         tell(label(later.draft.identity))
         with station.under(Setpoint.asked_for(later.draft)):
             turns = take_turns(station.device, older, later, rounds=rounds, timeout_s=timeout_s)
             flags = station.judge_setpoint()
         if turns.base_fault:
-            wrong = f"wrong in the baseline: {turns.base_fault}"
-            unknown.append(Unmatched(later.draft, wrong))
+            found.unknown.append(
+                Unmatched(later.draft, f"wrong in the baseline: {turns.base_fault}")
+            )
         elif turns.problem:
-            failed.append(Unmatched(later.draft, turns.problem))
+            found.failed.append(Unmatched(later.draft, turns.problem))
         else:
             judgements += turns.judge(later, settings, comparisons, flags)
     return Comparison(
@@ -83,11 +65,51 @@ def compare_pairs(
         settings,
         comparisons,
         tuple(judgements),
-        tuple(unknown),
-        tuple(
-            Unmatched(draft, "not in the new run")
-            for draft in earlier.unused(exhibit.draft for exhibit in head[1])
-        ),
-        tuple(failed),
-        unchanged=tuple(unchanged),
+        tuple(found.unknown),
+        found.gone,
+        tuple(found.failed),
+        unchanged=tuple(found.unchanged),
     )
+
+
+@dataclass
+class _Found:
+    """The items of two revisions, by what becomes of them.
+
+    Attributes:
+        pairs: to measure, the earlier item first.
+        unknown: that have no counterpart to compare with.
+        failed: that are wrong in the later revision.
+        unchanged: whose kernels are equal in both.
+        gone: that only the earlier revision has.
+    """
+
+    pairs: list[tuple[Exhibit, Exhibit]] = field(default_factory=list)
+    unknown: list[Unmatched] = field(default_factory=list)
+    failed: list[Unmatched] = field(default_factory=list)
+    unchanged: list[Unmatched] = field(default_factory=list)
+    gone: tuple[Unmatched, ...] = ()
+
+
+def _pair_up(base: Sequence[Exhibit], head: Sequence[Exhibit]) -> _Found:
+    by_item = {exhibit.draft.node_id: exhibit for exhibit in base}
+    earlier = Counterparts(exhibit.draft for exhibit in base)
+    found = _Found()
+    for exhibit in head:
+        draft = exhibit.draft
+        before = earlier.of(draft)
+        if before is None:
+            found.unknown.append(Unmatched(draft, "not in the baseline"))
+        elif before.error is not None:
+            found.unknown.append(Unmatched(draft, f"wrong in the baseline: {before.error}"))
+        elif draft.error is not None:
+            found.failed.append(Unmatched(draft, draft.error))
+        elif (before.kernel.digest, before.workload) == (draft.kernel.digest, draft.workload):
+            found.unchanged.append(Unmatched(draft, "the same kernel in both"))
+        elif before.workload != draft.workload:
+            found.unknown.append(Unmatched(draft, "the workload of that name has changed"))
+        else:
+            found.pairs.append((by_item[before.node_id], exhibit))
+    unused = earlier.unused(exhibit.draft for exhibit in head)
+    found.gone = tuple(Unmatched(draft, "not in the new run") for draft in unused)
+    return found

@@ -26,6 +26,9 @@ from pytest_gpuenergy.report.tables import words
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError
 from pytest_gpuenergy.workloads.workload import ErrorBound, Workload, whole_flops
 
+_BOUND = 1e-5
+"""Of a callable's result, where nothing gives another."""
+
 
 class EnergyBenchmark:
     """Measures one kernel or callable at the item's setpoint."""
@@ -91,22 +94,16 @@ class EnergyBenchmark:
             label = label or self._default_label(subject, workload)
             named = Subject(self._item.nodeid, label, self._setpoint, session.enforced())
             if isinstance(subject, AnyKernel):
-                measurement = self._kernel(subject, workload, named)
-            else:
-                info = WorkloadInfo(self._item.name, {}, flops, 0)
-                if workload is not None:
-                    info = describe_workload(workload)
-                    bound = workload.error_bound if bound is None else bound
-                bound = 1e-5 if bound is None else bound
-                limit = bound if isinstance(bound, ErrorBound) else ErrorBound(bound, bound)
-                measurement = self._callable(subject, args, reference, limit, info, named)
-            if measurement.measured:
-                flags = (*session.judge_setpoint(), *session.anchors.flags(named))
-                measurement = measurement.flagged(*flags)
-            session.keep(measurement)
-            if isinstance(subject, AnyKernel):
+                measurement = self._kept(self._kernel(subject, workload, named), named)
                 session.anchors.add(named, measurement, subject, workload)
             else:
+                if workload is None:
+                    info = WorkloadInfo(self._item.name, {}, flops, 0)
+                else:
+                    info = describe_workload(workload)
+                limit = _limit(bound, workload)
+                found = self._callable(subject, args, reference, limit, info, named)
+                measurement = self._kept(found, named)
                 session.anchors.add(named, measurement)
         except InputError:
             raise
@@ -118,6 +115,14 @@ class EnergyBenchmark:
             return measurement
         # Outside the handler, or the report would show the sentence twice.
         pytest.fail(problem, pytrace=False)
+
+    def _kept(self, measurement: Measurement, named: Subject) -> Measurement:
+        """The measurement with the flags that only the session can give it, written to disk."""
+        if measurement.measured:
+            flags = (*self._session.judge_setpoint(), *self._session.anchors.flags(named))
+            measurement = measurement.flagged(*flags)
+        self._session.keep(measurement)
+        return measurement
 
     def _default_label(
         self, subject: AnyKernel | Callable[..., Any], workload: Workload | None
@@ -226,6 +231,13 @@ class EnergyBenchmark:
             ("validity", " ".join(m.validity)),
             ("gpuenergy", words(m)),
         ]
+
+
+def _limit(bound: float | ErrorBound | None, workload: Workload | None) -> ErrorBound:
+    """The bound of a callable's result."""
+    if bound is None:
+        bound = _BOUND if workload is None else workload.error_bound
+    return bound if isinstance(bound, ErrorBound) else ErrorBound(bound, bound)
 
 
 def _check_arguments(
