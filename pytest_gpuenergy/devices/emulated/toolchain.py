@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import os
@@ -19,6 +18,7 @@ from pytest_gpuenergy.devices.emulated.compiler import run_compiler, version_of
 from pytest_gpuenergy.devices.emulated.diagnostics import first_error
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support.files import lock
 from pytest_gpuenergy.support.paths import written_to_cache
 
 # -O1: generated kernels are unrolled already, and -O2 takes up to twenty times as long to compile.
@@ -203,7 +203,7 @@ def _locked(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock(descriptor)
         yield
     finally:
         os.close(descriptor)
