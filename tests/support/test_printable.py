@@ -78,7 +78,7 @@ def test_an_error_keeps_its_lines() -> None:
     assert re.fullmatch("a\n  b", str(DeviceError("a\n  b")))
 
 
-@pytest.mark.slow
+@pytest.mark.tvm
 def test_what_tune_says_meanwhile_is_one_line_that_commands_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from importlib import metadata
 from typing import Any
 
 import pytest
@@ -20,10 +19,6 @@ from pytest_gpuenergy.tvm.emitted import check_emitted
 from pytest_gpuenergy.tvm.records import RecordFile
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import CASES, Conv2d
-
-pytestmark = pytest.mark.skipif(
-    metadata.version("apache-tvm").split(".")[:2] != ["0", "27"], reason="needs TVM 0.27"
-)
 
 SMALL = Conv2d.of("small", 1, 9, 11, 8, 8, 3, 3, 1, 2)
 PROGRAM = """
@@ -154,7 +149,7 @@ def test_a_launch_of_another_function_is_refused() -> None:
         check_emitted(HEADER + PROGRAM.lstrip().replace("HERE", ""), [HEADER], ["system"])
 
 
-@pytest.mark.slow
+@pytest.mark.tvm
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_call_put_anywhere_into_a_real_text_is_refused(
@@ -168,6 +163,7 @@ def test_a_call_put_anywhere_into_a_real_text_is_refused(
         check_emitted(header + rest[:position] + call + rest[position:], [header], [])
 
 
+@pytest.mark.tvm
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_text_of_a_record_becomes_text_of_a_kernel(
@@ -214,13 +210,14 @@ def trace(axis: str = "threadIdx.x", *more: Any, scope: str | None = None) -> An
     return [[*start, *bound, *moved, *more], []]
 
 
-@pytest.mark.slow
+@pytest.mark.tvm
 def test_a_plain_trace_makes_a_kernel(child: Worker) -> None:
     assert "threadIdx.x" in child.call("lower_unchecked", SMALL, trace()).source
     scoped = child.call("lower_unchecked", SMALL, trace(scope="local")).source
     assert "conv2d_nchw_local_ptr" in scoped
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(
     "bad",
     [
@@ -245,18 +242,21 @@ def test_what_gets_past_the_first_look_is_refused(child: Worker, bad: Any) -> No
     assert str(fault.value).isprintable()
 
 
+@pytest.mark.tvm
 def test_a_program_that_calls_a_function_is_refused(child: Worker) -> None:
     assert "a_ptr" in child.call("lower_program", "a", None).source
     with pytest.raises(KernelFault, match="because it calls 'system'"):
         child.call("lower_program", "a", "system")
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("name", ['x; system("id"); float y', "__asm__", "λ", "x)", "a, b"])
 def test_a_tensor_with_another_name_is_refused(child: Worker, name: str) -> None:
     with pytest.raises(KernelFault, match="The text that TVM made of it cannot be used"):
         child.call("lower_program", name, None)
 
 
+@pytest.mark.tvm
 def test_a_stored_workload_that_is_no_plain_program_is_refused(
     store: KernelStore, database: Database
 ) -> None:

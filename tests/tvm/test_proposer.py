@@ -24,7 +24,7 @@ from pytest_gpuenergy.tvm.settings import SearchSettings
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import Conv2d
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.tvm
 
 WORKLOAD = Conv2d.of("small", 1, 7, 9, 8, 6, 3, 3, 1, 1)
 RANDOM = SearchSettings(3, 1, "replay-trace", "all", batch=4)

@@ -24,7 +24,7 @@ from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import CASES, Workload
 from pytest_gpuenergy.workloads.table import parse_shape
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.tvm
 
 CASE7 = CASES["case7"]
 Tune = Callable[..., TuneResult]

@@ -218,7 +218,7 @@ sys.exit(main(["tune", *sys.argv[2:]]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.tvm
 @pytest.mark.usefixtures("machine_apart")
 def test_a_second_signal_ends_a_tuning_that_hangs_and_puts_the_limit_back(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
