@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from pytest_gpuenergy.devices.emulated import sandbox
+from pytest_gpuenergy.devices.emulated.arithmetic import unmarked
 from pytest_gpuenergy.devices.emulated.timing.plan import write_runs
 from pytest_gpuenergy.support.errors import KernelFault, Outcome
 
@@ -168,7 +169,7 @@ class Program:
             return answers
         if last.startswith("fault "):
             _, word, message = last.split(" ", 2)
-            raise KernelFault(_OUTCOMES.get(word, "runtime"), message)
+            raise KernelFault(_OUTCOMES.get(word, "runtime"), unmarked(message))
         if code is not None and code < 0:
             raise KernelFault("runtime", f"The kernel was ended by {signal.Signals(-code).name}.")
         tail = self._printed.decode(errors="replace").strip().splitlines()
