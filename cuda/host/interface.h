@@ -40,6 +40,10 @@ struct Table {
 // an out-of-bounds access hits no other variable. Untouched pages cost nothing.
 constexpr std::size_t zone_bytes = 256 << 10;
 
+// A program holds up to three builds of a kernel: as it is, with every access reported, and, where
+// uninitialized local variables might be read, with zeros instead of a pattern in them.
+enum Build { plain_build, checked_build, zeroed_build, builds };
+
 enum WarpOperation { warp_sync, warp_exchange, warp_ballot };
 
 extern "C" {
@@ -54,8 +58,8 @@ int cuhost_lane();
 // Called for each variable before main. `kernel` is null unless the variable is __shared__, and ""
 // if any kernel in the source may use it. Each instance of a template registers its own variable,
 // under the same number.
-void cuhost_variable(bool checked, int number, const char* kernel, const char* name, char* begin,
-                     size_t bytes, size_t element_bytes, const void* initial);
+void cuhost_variable(Build build, int number, const char* kernel, const char* name, char* begin,
+                     size_t bytes, size_t element_bytes, bool whole, const void* initial);
 // Only the checked program has the next three.
 void cuhost_fence();
 void cuhost_atomic(const void* address, unsigned bytes);

@@ -69,9 +69,11 @@ struct Caller<kernel, void (*)(P...)> {
 };
 
 #if defined(CUHOST_CHECKED)
-constexpr bool checked = true;
+constexpr Build build = checked_build;
+#elif defined(CUHOST_ZEROED)
+constexpr Build build = zeroed_build;
 #else
-constexpr bool checked = false;
+constexpr Build build = plain_build;
 #endif
 
 // A __shared__ or device variable. `Tag` has internal linkage and is distinct in each instance of a
@@ -86,8 +88,9 @@ struct Guarded {
     };
     char after[zone_bytes];
     Storage() {
-      cuhost_variable(checked, Tag::number, Tag::kernel(), Tag::name(), (char*)&value, sizeof(T),
-                      sizeof(std::remove_all_extents_t<T>), Tag::initial());
+      using Element = std::remove_all_extents_t<T>;
+      cuhost_variable(build, Tag::number, Tag::kernel(), Tag::name(), (char*)&value, sizeof(T),
+                      sizeof(Element), std::is_integral_v<Element>, Tag::initial());
     }
   };
   static Storage storage;
@@ -130,6 +133,8 @@ inline void* fill(void* to, int value, std::size_t bytes) {
 
 #if defined(CUHOST_CHECKED)
 #define CUHOST_TABLE cuhost_checked_table
+#elif defined(CUHOST_ZEROED)
+#define CUHOST_TABLE cuhost_zeroed_table
 #else
 #define CUHOST_TABLE cuhost_table
 #endif

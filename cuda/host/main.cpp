@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <malloc.h>
 #include <map>
 #include <numeric>
 #include <vector>
@@ -33,7 +34,10 @@ void take(const Table& from, const Launch& launch) {
   table = &from;
   entry = &table->entries[launch.entry];
   shared.clear();
-  for (const Variable& variable : variables_of(table == &cuhost_checked_table)) {
+  Build build = table == &cuhost_checked_table  ? checked_build
+                : table == &cuhost_zeroed_table ? zeroed_build
+                                                : plain_build;
+  for (const Variable& variable : variables_of(build)) {
     if (variable.kernel && (!variable.kernel[0] || !strcmp(variable.kernel, entry->name)))
       shared.push_back(variable);
   }
@@ -179,8 +183,9 @@ void check_all() {
 }
 
 void run_all_launches() {
+  bool zeroed = &cuhost_zeroed_table && plan.order_seed & 1;
   for (const Launch& launch : plan.launches) {
-    begin(launch, cuhost_table);
+    begin(launch, zeroed ? cuhost_zeroed_table : cuhost_table);
     run_all(launch, {});
     check_guards();
   }
@@ -195,6 +200,7 @@ double cpu_seconds() {
 // Device variables and workspaces keep their contents from run to run.
 void run(const Runs& runs) {
   plan.order_seed = runs.seed;
+  mallopt(M_PERTURB, runs.seed & 1 ? 0xff : 1);  // fills what a kernel allocates: with 0 or 0xfe
   if (runs.fresh) poison_workspaces();
   double began = cpu_seconds(), spent;
   uint64_t count = 0;

@@ -285,7 +285,7 @@ void launch_begins(const Launch& now) {
   fenced = false;
   begins.clear();
   warps_launch_begins((int)(now.block.x * now.block.y * now.block.z + 31) / 32);
-  const std::vector<Variable>& variables = variables_of(true);
+  const std::vector<Variable>& variables = variables_of(checked_build);
   statics.resize(variables.size());
   for (size_t k = 0; k < variables.size(); ++k) {
     if (variables[k].kernel) statics[k].cover((uintptr_t)variables[k].begin, variables[k].bytes, false);

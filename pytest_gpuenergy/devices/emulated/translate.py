@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -9,6 +10,28 @@ from pytest_gpuenergy.devices.emulated.arithmetic import marked
 from pytest_gpuenergy.devices.emulated.kernel_text import function_of
 from pytest_gpuenergy.devices.emulated.outline import Outline
 from pytest_gpuenergy.support.errors import KernelFault
+
+
+class KernelText:
+    """CUDA C++ text and its translations.
+
+    Args:
+        source: CUDA C++ text.
+        entries: as of `translate`.
+
+    Raises:
+        KernelFault: as of `translate`.
+    """
+
+    def __init__(self, source: str, entries: Sequence[str]) -> None:
+        self.source = source
+        self.marked = translate(source, entries)
+        self._entries = entries
+
+    @functools.cached_property
+    def unmarked(self) -> str:
+        """The translation without marks."""
+        return translate(self.source, self._entries, marks=False)
 
 
 def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str:
