@@ -281,7 +281,7 @@ def test_another_board_is_said_once_and_can_be_allowed(
     make_run("a", measurement())
     make_run("b", measurement(edp=2.0), gpu_uuid="GPU-1")
     assert main(["compare", "a", "b", "--fail", "edp:5%"]) == 0
-    assert "every verdict is AMBIGUOUS: the board is not" in capsys.readouterr().out
+    assert "every verdict is in doubt: the board is not" in capsys.readouterr().out
     assert main(["compare", "a", "b", "--fail", "edp:5%", "--allow", "board"]) == 1
 
 
