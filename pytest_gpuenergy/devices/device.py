@@ -84,9 +84,13 @@ class Work:
     bytes_moved: int
 
 
+CLOCK_SPAN_S = 0.05
+"""Approximate length of the spans of `ClockSamples`."""
+
+
 @dataclass(frozen=True)
 class ClockSamples:
-    """The mean clock of an SM over spans of about 50 ms, by its own cycle counter.
+    """The mean clock of an SM over spans of about `CLOCK_SPAN_S`, by its own cycle counter.
 
     Attributes:
         begin_s: shape (n,), device clock.

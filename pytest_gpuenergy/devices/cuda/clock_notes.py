@@ -9,9 +9,6 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.devices.device import ClockSamples
 
-NOTE_S = 0.05
-"""Approximate time between two notes. A note takes the GPU a few microseconds."""
-
 MOST_NOTES = 1 << 14
 """The latest notes that are kept: those of 13 minutes."""
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.cuda.clock_notes import NOTE_S, ClockNotes
+from pytest_gpuenergy.devices.cuda.clock_notes import ClockNotes
 from pytest_gpuenergy.devices.cuda.replay_log import ReplayLog
-from pytest_gpuenergy.devices.device import Launches, Timeline
+from pytest_gpuenergy.devices.device import CLOCK_SPAN_S, Launches, Timeline
 
 GRAPH_S = 0.008
 """Approximate GPU time of a turn: long compared with a launch, short with a counter period."""
@@ -79,7 +79,7 @@ class GraphRepeater:
             launch_s = self._time_launch()
             self._batch = self._batch_for(launch_s)
             turn_s = self._batch * launch_s
-        self._turns_per_note = max(1, round(NOTE_S / max(turn_s, 1e-7)))
+        self._turns_per_note = max(1, round(CLOCK_SPAN_S / max(turn_s, 1e-7)))
         self.captured = bool(self._graphs)
         self._stop = Event()
         self._under_way = Event()

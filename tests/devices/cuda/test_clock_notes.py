@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.cuda import clock_notes
-from pytest_gpuenergy.devices.cuda.clock_notes import LEAST_SPAN_NS, NOTE_S, clock_samples
+from pytest_gpuenergy.devices.cuda.clock_notes import LEAST_SPAN_NS, clock_samples
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
-from pytest_gpuenergy.devices.device import Timeline
+from pytest_gpuenergy.devices.device import CLOCK_SPAN_S, Timeline
 
 
 def work(gpu: HostGpu) -> Callable[[], None]:
@@ -39,7 +39,7 @@ def test_the_clock_is_known_every_50_ms() -> None:
     assert timeline.clocks is not None
     assert timeline.clocks.mhz == pytest.approx(1977.8, rel=1e-6)
     spans_s = timeline.clocks.end_s - timeline.clocks.begin_s
-    assert spans_s[:-1] == pytest.approx(NOTE_S, rel=0.1)
+    assert spans_s[:-1] == pytest.approx(CLOCK_SPAN_S, rel=0.1)
 
 
 def test_it_is_known_from_the_start_to_the_end_of_the_launches() -> None:
