@@ -7,7 +7,9 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -57,9 +59,12 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
     ),
 }
 _ALL_FLAGS = (_FLAGS, _GCC_UNROLL, _RUNTIME_FLAGS, _VARIANTS)
-_LAYOUT = "2"  # version of the layout of the prepared folder
+_LAYOUT = "3"  # version of the layout of the prepared folder
 _RUNTIME = ("main", "memory", "report", "scheduler")
 _CHECKED_RUNTIME = ("races", "warps")
+_LOADER_CACHE = "/etc/ld.so.cache"
+_LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+_LOADED = re.compile(r"(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
 @functools.cache
@@ -132,6 +137,27 @@ class Toolchain:
             self._run(folder, "-no-pie", *objects, *runtime, "-o", str(linked))
             linked.replace(program)
 
+    @functools.cached_property
+    def libraries(self) -> tuple[str, ...]:
+        """What a compiled program reads when it starts: the loader and its libraries.
+
+        They are those of the runtime alone, as its loader lists them; where it does not, the
+        folders that usually hold them.
+        """
+        told = ""
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            told = subprocess.run(
+                [self.folder / "runtime"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env={"LC_ALL": "C", "LD_TRACE_LOADED_OBJECTS": "1"},
+                timeout=60,
+                check=False,
+            ).stdout
+        return (_LOADER_CACHE, *(_LOADED.findall(told) or _LIBRARY_FOLDERS))
+
     def _run(self, scratch: Path, *arguments: str) -> None:
         done = run_compiler(self.compiler, *arguments, scratch=scratch)
         if done.returncode:
@@ -163,6 +189,8 @@ class Toolchain:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
                 commands.append([*_RUNTIME_FLAGS, "-c", source, "-o", f"{folder / unit}.o"])
             self._run_all(Path(name), commands, jobs)
+            objects = [f"{folder / unit}.o" for unit in _RUNTIME]
+            self._run_all(Path(name), [["-no-pie", *objects, "-o", f"{folder}/runtime"]], 1)
             try:
                 folder.rename(self.folder)
             except OSError:
