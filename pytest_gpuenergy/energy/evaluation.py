@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices.device import Timeline
+from pytest_gpuenergy.energy.clock_states import mean_clock_mhz
 from pytest_gpuenergy.energy.drift import unsettled
 from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.sensors import Restraint, all_reasons, doubts
@@ -32,6 +33,7 @@ class Observation:
         timeline: of the kernel's launches.
         samples_w: mean power over the trials by the card's power samples; None without samples.
         meanwhile: what restrained the card at the edges of the trials.
+        temperatures_c: readings at the ends of the trials.
         start: state of the card before the heat-up.
         begin: state of the card before the trials.
         end: state of the card after the trials.
@@ -45,6 +47,7 @@ class Observation:
     timeline: Timeline
     samples_w: float | None
     meanwhile: frozenset[Restraint]
+    temperatures_c: Sequence[int | None]
     start: Conditions
     begin: Conditions
     end: Conditions
@@ -86,6 +89,8 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         energy_source=source.name,
         heat_wall_s=seen.heat_wall_s,
         event_reasons=all_reasons(seen.begin, seen.end, *seen.meanwhile),
+        temperature_c=_mean_temperature_c(seen),
+        effective_sm_clock_mhz=mean_clock_mhz(seen.timeline.clocks, window.begin_s, window.end_s),
     )
 
 
@@ -164,6 +169,13 @@ def _figure(window: _Window, metric: Metric, unseen: float, wander: float) -> Es
         successive=True,
         before=before,
     )
+
+
+def _mean_temperature_c(seen: Observation) -> float | None:
+    """Over the trials; None if the card has not reported it."""
+    readings = [seen.begin.temperature_c, *seen.temperatures_c]
+    known = [reading for reading in readings if reading is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _limits_mw(seen: Observation) -> Iterator[int | None]:

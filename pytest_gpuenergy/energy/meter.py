@@ -17,6 +17,7 @@ from pytest_gpuenergy.energy.sensors import (
     power_by_samples_w,
     read_conditions,
     read_restraint,
+    read_temperature,
 )
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.energy.source import Edge, EnergySource
@@ -77,7 +78,7 @@ class EnergyMeter:
             warm = self._warm_up(steadiness, before_w)
             begin = read_conditions(self._device)
             heat_wall_s = perf_counter() - began_s
-            edges, meanwhile = self._run_trials(steadiness, warm)
+            edges, meanwhile, temperatures_c = self._run_trials(steadiness, warm)
             samples_w = power_by_samples_w(self._device, edges[-1].time_s - edges[0].time_s)
             end = read_conditions(self._device)
             stopped = True
@@ -94,6 +95,7 @@ class EnergyMeter:
             timeline=timeline,
             samples_w=samples_w,
             meanwhile=meanwhile,
+            temperatures_c=temperatures_c,
             start=start,
             begin=begin,
             end=end,
@@ -116,22 +118,24 @@ class EnergyMeter:
 
     def _run_trials(
         self, steadiness: Steadiness, warm: Sequence[Edge]
-    ) -> tuple[list[Edge], frozenset[Restraint]]:
+    ) -> tuple[list[Edge], frozenset[Restraint], list[int | None]]:
         settings, source = self._settings, steadiness.source
         earlier = [warm[index] for index in steadiness.like_trials(warm)]
         edges, meanwhile = [warm[-1]], set()
+        temperatures_c: list[int | None] = []
         while (
             len(edges) <= settings.min_trials  # which take long when the sensor's memory is long
             or edges[-1].time_s - edges[0].time_s < settings.max_measure_s
         ):
             edges.append(source.next_edge(steadiness.stride))
             meanwhile.add(read_restraint(self._device))
+            temperatures_c.append(read_temperature(self._device))
             measured_s = edges[-1].time_s - edges[0].time_s + source.period_s / 2
             if len(edges) > settings.min_trials and measured_s >= settings.min_measure_s:
                 precise = self._precise(source, earlier, edges)
                 if precise and not steadiness.drifts([*warm[:-1], *edges]):
                     break
-        return edges, frozenset(meanwhile)
+        return edges, frozenset(meanwhile), temperatures_c
 
     def _precise(
         self, source: EnergySource, earlier: Sequence[Edge], edges: Sequence[Edge]

@@ -28,6 +28,8 @@ class Reading:
         energy_source: name of the `EnergySource`.
         heat_wall_s: the host's time until the trials began.
         event_reasons: NVML's clock-event reasons at any edge of the trials.
+        temperature_c: mean over the trials; None if the card does not report it.
+        effective_sm_clock_mhz: mean clock of an SM over the trials; None if it is unknown.
     """
 
     time_ms: Estimate
@@ -43,6 +45,8 @@ class Reading:
     energy_source: str = "counter"
     heat_wall_s: float = 0.0
     event_reasons: int = 0
+    temperature_c: float | None = None
+    effective_sm_clock_mhz: float | None = None
 
     def estimate(self, metric: Metric) -> Estimate:
         """The figure of ``metric`` with its interval."""

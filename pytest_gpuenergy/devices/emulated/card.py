@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pytest_gpuenergy.devices.emulated import governor
 from pytest_gpuenergy.devices.emulated.energy_trace import HISTORY_NS, EnergyTrace
 from pytest_gpuenergy.devices.emulated.faults import ActiveFault, Fault
 from pytest_gpuenergy.devices.emulated.governor import OperatingPoint
+from pytest_gpuenergy.devices.emulated.hidden_states import COUNT, in_state, next_state
 from pytest_gpuenergy.devices.emulated.load import Load
 from pytest_gpuenergy.devices.emulated.noise import noise
 from pytest_gpuenergy.devices.emulated.owner import Owner
@@ -57,7 +58,8 @@ class Card:
         load: the kernel that runs, if any.
         faults: injected, whether in force or not.
         energy: drawn until any moment of the last 3 s.
-        point: the operating point that the governor allows.
+        point: the operating point that the governor allows, in the present state.
+        hidden_state: see `next_state`; 0 unless the fault ``clock_states`` is in force.
         edge_ns: the end of the present segment.
     """
 
@@ -67,6 +69,7 @@ class Card:
         self.now_ns = _START_NS
         self.limit_mw = round(profile.default_limit_w * 1000)
         self.temperature_c = _AMBIENT_C + _RISE_K * profile.idle_w / profile.default_limit_w
+        self.hidden_state = 0
         self.load: Load | None = None
         self.faults: list[ActiveFault] = []
         self.counter_base_pj = 0
@@ -86,6 +89,7 @@ class Card:
             self._close(self.edge_ns)
             if self.edge_ns % TICK_NS == 0:
                 self._warm()
+                self._change_state()
             self._fire()
             self._open()
         self.now_ns = max(self.now_ns, target_ns)
@@ -124,7 +128,7 @@ class Card:
         slow = 1 + _TIME_NOISE * noise(self.seed, TIME, block)
         for fault in self.active_faults("slower"):
             slow *= 1 + (fault.percent or 0.0) / 100
-        load.pace(self.now_ns, self.point.time_s * slow)
+        load.pace(self.now_ns, self.point.time_s * slow, self.point.effective_clock_mhz)
 
     def _warm(self) -> None:
         energy_pj = self.energy_pj(self.now_ns)
@@ -132,6 +136,15 @@ class Card:
         self.tick_pj = energy_pj
         goal_c = _AMBIENT_C + _RISE_K * power_w / self.profile.default_limit_w
         self.temperature_c += (goal_c - self.temperature_c) * _WARMING
+
+    def _change_state(self) -> None:
+        if not any(self.active_faults("clock_states")):
+            self.hidden_state = 0
+            return
+        block, within = divmod(self.now_ns // TICK_NS, _BLOCK_TICKS)
+        self.hidden_state = next_state(
+            self.hidden_state, self.temperature_c, self.seed, None if within else block
+        )
 
     # -- what limits the card --------------------------------------------------------------
 
@@ -168,10 +181,10 @@ class Card:
             idle = reasons or governor.GPU_IDLE
             return OperatingPoint(0.0, profile.idle_w, profile.min_clock_mhz, idle)
         room_w = self.enforced_mw / 1000 - self._foreign_w()
-        point = governor.operating_point(self.load.demand, profile, room_w, clock_mhz)
-        return OperatingPoint(
-            point.time_s, point.power_w, point.clock_mhz, point.event_reasons | reasons
-        )
+        demand = self.load.demand
+        point = governor.operating_point(demand, profile, room_w, clock_mhz)
+        point = replace(point, event_reasons=point.event_reasons | reasons)
+        return in_state(point, demand, self.hidden_state, self.seed)
 
     # -- changes ---------------------------------------------------------------------------
 
@@ -265,6 +278,7 @@ class Card:
             "now_ns": self.now_ns,
             "limit_mw": self.limit_mw,
             "temperature_c": self.temperature_c,
+            "hidden_state": self.hidden_state,
             "load": self.load and self.load.to_json(),
             "faults": [active.to_json() for active in self.faults],
             "counter_base_pj": self.counter_base_pj,
@@ -291,6 +305,9 @@ class Card:
         stuck = data["counter_stuck_mj"]
         card.counter_stuck_mj = None if stuck is None else int(stuck)
         card.temperature_c = float(data["temperature_c"])
+        card.hidden_state = int(data.get("hidden_state", 0))
+        if not 0 <= card.hidden_state < COUNT:
+            raise ValueError("state")
         card.load = Load.from_json(data["load"]) if data["load"] else None
         card.faults = [ActiveFault.from_json(entry) for entry in data["faults"]]
         card.energy = EnergyTrace.from_json(data)
