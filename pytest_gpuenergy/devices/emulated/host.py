@@ -200,6 +200,7 @@ class HostRunner:
             program = Program(
                 path,
                 files.values(),
+                readable=self._toolchain().libraries,
                 entry=kernel.launches[0].entry,
                 address_bytes=address_bytes(kernel, arenas),
                 timeout_s=timeout_s,

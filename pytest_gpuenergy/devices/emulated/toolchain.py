@@ -7,7 +7,9 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,9 +33,12 @@ from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.files import lock
 from pytest_gpuenergy.support.paths import written_to_cache
 
-_LAYOUT = "3"  # version of the layout of the prepared folder
+_LAYOUT = "5"  # version of the layout of the prepared folder
 _RUNTIME = ("main", "memory", "report", "scheduler", "undefined")
 _CHECKED_RUNTIME = ("races", "warps")
+_LOADER_CACHE = "/etc/ld.so.cache"
+_LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+_LOADED = re.compile(r"(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,27 @@ class Toolchain:
                 objects.append(self._compiled(folder, "zeroed", text)[0])
         return objects
 
+    @functools.cached_property
+    def libraries(self) -> tuple[str, ...]:
+        """What a compiled program reads when it starts: the loader and its libraries.
+
+        They are those of the runtime alone, as its loader lists them; where it does not, the
+        folders that usually hold them.
+        """
+        told = ""
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            told = subprocess.run(
+                [self.folder / "runtime"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env={"LC_ALL": "C", "LD_TRACE_LOADED_OBJECTS": "1"},
+                timeout=60,
+                check=False,
+            ).stdout
+        return (_LOADER_CACHE, *(_LOADED.findall(told) or _LIBRARY_FOLDERS))
+
     def _compiled(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
         """The object of ``text`` as it is, and what the compiler says."""
         with (
@@ -147,6 +173,8 @@ class Toolchain:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
                 commands.append([*RUNTIME_FLAGS, "-c", source, "-o", f"{folder / unit}.o"])
             self._run_all(Path(name), commands, jobs)
+            objects = [f"{folder / unit}.o" for unit in _RUNTIME]
+            self._run_all(Path(name), [["-no-pie", *objects, "-o", f"{folder}/runtime"]], 1)
             try:
                 folder.rename(self.folder)
             except OSError:
