@@ -35,6 +35,8 @@ struct Entry {
 struct Table {
   const Entry* entries;
 };
+using cuhost_Entry = Entry;
+using cuhost_Table = Table;
 
 // Either side of a variable is kept free as far as an index into shared memory can reach, so that
 // an out-of-bounds access hits no other variable. Untouched pages cost nothing.
@@ -64,6 +66,10 @@ void cuhost_variable(Build build, int number, const char* kernel, const char* na
 void cuhost_fence();
 void cuhost_atomic(const void* address, unsigned bytes);
 void cuhost_range(const void* address, size_t bytes, bool write);
+// Copies of the running thread from global to shared memory, which is poisoned in between.
+void cuhost_copy_later(void* to, const void* from, size_t bytes, size_t zeros, bool checked);
+void cuhost_commit_copies();
+void cuhost_finish_copies(size_t but_latest, bool checked);
 int cuhost_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void cuhost_trap(const char* what);
 [[noreturn]] void cuhost_assert(const char* expression, int line);

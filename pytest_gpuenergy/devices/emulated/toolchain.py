@@ -34,7 +34,7 @@ from pytest_gpuenergy.support.files import lock
 from pytest_gpuenergy.support.paths import written_to_cache
 
 _LAYOUT = "5"  # version of the layout of the prepared folder
-_RUNTIME = ("main", "memory", "report", "scheduler", "undefined")
+_RUNTIME = ("main", "memory", "pipeline", "report", "scheduler", "undefined")
 _CHECKED_RUNTIME = ("races", "warps")
 _LOADER_CACHE = "/etc/ld.so.cache"
 _LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
@@ -139,8 +139,8 @@ class Toolchain:
         ):
             source.write(text)
         made = f"{source.name}.{variant}.o"
-        header = str(self.folder / variant / "kernel.h")
-        command = [*self._flags(variant), "-include", header]
+        headers = self.folder / variant
+        command = [*self._flags(variant), f"-I{headers}", "-include", str(headers / "kernel.h")]
         return made, self._run(folder, *command, "-c", source.name, "-o", made)
 
     def _run(self, scratch: Path, *arguments: str) -> str:

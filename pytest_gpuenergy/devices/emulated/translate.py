@@ -70,16 +70,18 @@ def _assemble(outline: Outline, entries: Sequence[str]) -> str:
         for k, reason in enumerate(outline.refusals)
     )
     functions = "".join(
-        f'  ::cuhost::Caller<&{entry}>::entry("{function_of(entry)}", {_bound(outline, entry)}),\n'
+        f"  ::cuhost::cuhost_caller<&{entry}>::cuhost_entry("
+        f'"{function_of(entry)}", {_bound(outline, entry)}),\n'
         for entry in entries
     )
+    included = "".join(f'#include "{header}"\n' for header in sorted(outline.headers))
     return (
-        f"{refused}"
+        f"{included}{refused}"
         # Internal linkage keeps the text's names apart from the host's libraries.
         f'namespace cuda_device {{ namespace {{\n#line 1 "kernel.cu"\n{outline.rewritten()}\n'
         f'#line 1 "launch"\n'
-        f"const ::cuhost::Entry cuhost_entries[] = {{\n{functions}}};\n"
+        f"const ::cuhost::cuhost_Entry cuhost_entries[] = {{\n{functions}}};\n"
         f"}} }}\n"
-        f'extern "C" const ::cuhost::Table CUHOST_TABLE;\n'
-        f"const ::cuhost::Table CUHOST_TABLE = {{::cuda_device::cuhost_entries}};\n"
+        f'extern "C" const ::cuhost::cuhost_Table CUHOST_TABLE;\n'
+        f"const ::cuhost::cuhost_Table CUHOST_TABLE = {{::cuda_device::cuhost_entries}};\n"
     )
