@@ -208,9 +208,8 @@ TAKEN = """
 
 
 def test_no_name_of_a_macro_is_taken(run):
-    source = "#include <cuda_fp16.h>\n" + "".join(
-        f"#define {name} (-3)\n" for name in TAKEN.split()
-    )
+    source = "#include <cuda_fp16.h>\n"
+    source += "".join(f"#define {name} (-3)\n" for name in TAKEN.split())
     source += """
     __device__ int total = 5;
     __constant__ int steps[2] = {1, 2};
