@@ -274,6 +274,7 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         end=reading.end,
         temperature_c=reading.temperature_c,
         effective_sm_clock_mhz=reading.effective_sm_clock_mhz,
+        clock_states=reading.clock_states,
         cap_binding=binding,
         energy_source=reading.energy_source,
         validity=flags,
