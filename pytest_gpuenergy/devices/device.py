@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.workloads.number_types import stored_as
 from pytest_gpuenergy.workloads.workload import Array, Tensor
 
 GUARD_BYTES = 65536
@@ -57,7 +58,9 @@ class Arena:
     def value(self) -> Array:
         """A copy of the tensor."""
         return (
-            np.array(self.payload(self.image())).view(self.tensor.dtype).reshape(self.tensor.shape)
+            np.array(self.payload(self.image()))
+            .view(stored_as(self.tensor.dtype))
+            .reshape(self.tensor.shape)
         )
 
     def fill(self, value: Array | None = None) -> None:
@@ -71,7 +74,7 @@ class Arena:
 
 
 def _bytes_of(tensor: Tensor, value: Array) -> Bytes:
-    if value.shape != tensor.shape or value.dtype != np.dtype(tensor.dtype):
+    if value.shape != tensor.shape or value.dtype != stored_as(tensor.dtype):
         raise ValueError(f"{tensor.name}: {value.shape} {value.dtype} is not {tensor}")
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
