@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_gpuenergy.energy.thermal import Settling
+from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.metrics import Metric
@@ -33,6 +34,7 @@ class Reading:
         event_reasons: NVML's clock-event reasons at any edge of the trials.
         temperature_c: mean over the trials; None if the card does not report it.
         effective_sm_clock_mhz: mean clock of an SM over the trials; None if it is unknown.
+        clock_states: of the card during heat-up and trials; empty where they are unknown.
     """
 
     time_ms: Estimate
@@ -51,6 +53,7 @@ class Reading:
     event_reasons: int = 0
     temperature_c: float | None = None
     effective_sm_clock_mhz: float | None = None
+    clock_states: tuple[ClockState, ...] = ()
     settling: Settling | None = None
 
     def estimate(self, metric: Metric) -> Estimate:

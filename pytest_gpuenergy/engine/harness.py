@@ -279,6 +279,7 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         temperature_c=reading.temperature_c,
         settled_temperature_c=None if reading.settling is None else reading.settling.settled_c,
         effective_sm_clock_mhz=reading.effective_sm_clock_mhz,
+        clock_states=reading.clock_states,
         cap_binding=binding,
         energy_source=reading.energy_source,
         validity=flags,
