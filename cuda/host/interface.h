@@ -57,7 +57,7 @@ int cuhost_lane();
 void cuhost_variable(bool checked, int number, const char* kernel, const char* name, char* begin,
                      size_t bytes, size_t element_bytes, const void* initial);
 // Only the checked program has the next three.
-void cuhost_fence();
+void cuhost_fence(bool device);  // or else of the block
 void cuhost_atomic(const void* address, unsigned bytes);
 void cuhost_range(const void* address, size_t bytes, bool write);
 int cuhost_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));

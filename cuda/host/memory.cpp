@@ -33,10 +33,11 @@ static Index dimensions() {
   return result;
 }
 
-// check blocks budget; tensors; launches: see plan.py, which writes it.
+// check blocks accesses budget; tensors; launches: see plan.py, which writes it.
 void read_plan() {
   plan.check = number() != 0;
-  plan.sampled_blocks = (int)number();
+  plan.profiled_blocks = (uint64_t)number();
+  plan.profiled_accesses = (uint64_t)number();
   plan.access_budget = (uint64_t)number();
   plan.tensors.resize((size_t)number());
   for (Tensor& tensor : plan.tensors) {

@@ -15,6 +15,7 @@ extern "C" {
 Where cuhost_where;
 }
 uint64_t thread_stamp = 0;
+uint32_t epoch_of[max_threads];
 uint32_t barrier_interval = 0;
 uint64_t barriers_passed = 0;
 uintptr_t fiber_low = 0, fiber_bytes = 0;
@@ -34,7 +35,6 @@ struct Thread {
   WarpOperation operation;
   int source;
   uint64_t value;          // given, then received
-  uint32_t warp_syncs;
 };
 
 Thread threads[max_threads];
@@ -55,8 +55,7 @@ struct {
 void enter(int thread) {
   current = thread;
   cuhost_where.thread = threads[thread].index;
-  thread_stamp = (uint64_t)barrier_interval << 32 |
-                 (uint64_t)(threads[thread].warp_syncs & 0x3fffff) << 10 | (unsigned)thread;
+  update_stamp();
 }
 
 // Continues with the next runnable thread of this pass, directly from fiber to fiber, or returns to
@@ -144,16 +143,16 @@ void release_warp(int warp) {
   for (int lane = first; lane < last; ++lane) {
     if (state[lane] != at_warp) continue;
     unsigned mask = threads[lane].mask, ballot = 0, members = 0;
-    uint32_t syncs = 0;
     bool complete = true;
     for (int other = first; other < last && complete; ++other) {
       if (!(mask >> (other - first) & 1) || state[other] == done) continue;
       complete = state[other] == at_warp && threads[other].mask == mask;
       members |= 1u << (other - first);
       ballot |= (threads[other].value ? 1u : 0u) << (other - first);
-      if (threads[other].warp_syncs > syncs) syncs = threads[other].warp_syncs;
     }
     if (!complete) continue;
+    if (running->checked)
+      cuhost_hooks.lanes_meet(first, members, threads[lane].operation == warp_sync);
     uint64_t given[32];
     for (int k = first; k < last; ++k) given[k - first] = threads[k].value;
     for (int k = first; k < last; ++k) {
@@ -166,7 +165,6 @@ void release_warp(int warp) {
         if (there) thread.value = given[thread.source];
         else poison(&thread.value, sizeof thread.value);
       }
-      thread.warp_syncs = syncs + 1;
       state[k] = ready;
       --warp_waiters;
     }
@@ -174,6 +172,7 @@ void release_warp(int warp) {
 }
 
 void release_barrier() {
+  if (running->checked) cuhost_hooks.barrier();
   ++barrier_interval;
   ++barriers_passed;
   verdict = votes;
@@ -200,6 +199,11 @@ void release_barrier() {
 
 }  // namespace
 
+void update_stamp() {
+  thread_stamp = (uint64_t)barrier_interval << 32 |
+                 (uint64_t)(epoch_of[current] & 0x3fffff) << 10 | (unsigned)current;
+}
+
 Index index_of(unsigned flat, Index extent) {
   return {flat % extent.x, flat / extent.x % extent.y, flat / extent.x / extent.y};
 }
@@ -222,7 +226,7 @@ void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
   for (int k = 0; k < thread_count; ++k) {
     threads[k].index = index;
     state[k] = fresh;
-    threads[k].warp_syncs = 0;
+    epoch_of[k] = 0;
     order[k] = order_seed == 1 ? thread_count - 1 - k : k;
     if (++index.x == extent.x) {
       index.x = 0;

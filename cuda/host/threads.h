@@ -68,12 +68,13 @@ inline int __syncthreads_or(int p, int line = __builtin_LINE()) {
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
   cuhost::cuhost_warp(mask, 0, 0, cuhost::warp_sync);
 }
-inline void __threadfence() {
 #if defined(CUHOST_CHECKED)
-  cuhost::cuhost_fence();
+inline void __threadfence() { cuhost::cuhost_fence(true); }
+inline void __threadfence_block() { cuhost::cuhost_fence(false); }
+#else
+inline void __threadfence() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 #endif
-}
-inline void __threadfence_block() {}
 inline void __threadfence_system() { __threadfence(); }
 inline unsigned __activemask() { return cuhost::cuhost_active_lanes(); }
 inline unsigned __ballot_sync(unsigned mask, int p) {

@@ -56,10 +56,13 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
         "-DCUHOST_CHECKED",
     ),
 }
-_ALL_FLAGS = (_FLAGS, _GCC_UNROLL, _RUNTIME_FLAGS, _VARIANTS)
+# Accesses as volatile are reported apart: they do not race with one another.
+_GCC_VOLATILE = ("--param=tsan-distinguish-volatile=1",)
+_CLANG_VOLATILE = ("-mllvm", "-tsan-distinguish-volatile=1")
+_ALL_FLAGS = (_FLAGS, _GCC_UNROLL, _RUNTIME_FLAGS, _VARIANTS, _GCC_VOLATILE, _CLANG_VOLATILE)
 _LAYOUT = "2"  # version of the layout of the prepared folder
 _RUNTIME = ("main", "memory", "report", "scheduler")
-_CHECKED_RUNTIME = ("races", "warps")
+_CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
 
 
 @functools.cache
@@ -146,8 +149,11 @@ class Toolchain:
         return [self.folder / variant / f"kernel.h.{suffix}" for variant in _VARIANTS]
 
     def _flags(self, variant: str) -> list[str]:
-        # The checked build runs only a few blocks: unrolling would cost more than it saves.
-        own = _GCC_UNROLL if variant == "plain" and "clang" not in self.version else ()
+        clang = "clang" in self.version
+        # The checked build runs only a sample: unrolling would cost more than it saves.
+        own: tuple[str, ...] = () if clang else _GCC_UNROLL
+        if variant == "checked":
+            own = _CLANG_VOLATILE if clang else _GCC_VOLATILE
         return [*_FLAGS, *own, *_VARIANTS[variant]]
 
     def _build(self, cache: Path, jobs: int) -> None:

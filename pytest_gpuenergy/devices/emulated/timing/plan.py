@@ -23,8 +23,8 @@ class LaunchProfile:
     Attributes:
         entry: the kernel function.
         blocks: number of blocks in the grid.
-        blocks_run: number of blocks in the sample.
-        traffic: of the average block in the sample.
+        blocks_run: number of blocks that were checked.
+        traffic: of the average block among the first of these.
     """
 
     entry: str
@@ -47,10 +47,22 @@ class AccessProfile:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How much a check runs: at most ``blocks`` blocks, and no further one after ``accesses``."""
+    """How much a check runs. Accesses are counted, not seconds: every machine runs the same blocks.
 
-    blocks: int
+    Attributes:
+        profiled_blocks: blocks of each launch that make its profile; all of them are run.
+        profiled_accesses: after which no further block belongs to the profile.
+        accesses: after which no further block is run.
+    """
+
+    profiled_blocks: int
+    profiled_accesses: int
     accesses: int
+
+    @property
+    def words(self) -> str:
+        """As the plan has them."""
+        return f"{self.profiled_blocks} {self.profiled_accesses} {self.accesses}"
 
 
 def entries_of(kernel: Kernel) -> tuple[str, ...]:
@@ -100,8 +112,7 @@ def write_plan(
     numbers = {name: k for k, name in enumerate(files)}
     numbers |= {t.name: len(files) + k for k, t in enumerate(kernel.workspaces)}
     lines = [
-        f"{int(sampling is not None)} "
-        f"{sampling.blocks if sampling else 0} {sampling.accesses if sampling else 0}",
+        f"{int(sampling is not None)} {sampling.words if sampling else '0 0 0'}",
         str(len(tensors)),
     ]
     for tensor, file, writable in tensors:
@@ -160,7 +171,7 @@ def read_profile(kernel: Kernel, answers: Sequence[str]) -> AccessProfile:
 
 def _launch_profile(kernel: Kernel, launch: Launch, line: Sequence[str]) -> LaunchProfile:
     run, *sums = (int(number) for number in line[:6])
-    static, distinct, load_intervals, *tallies = (int(number) for number in line[6:])
+    static, distinct, load_intervals, *tallies, checked = (int(number) for number in line[6:])
     global_read, global_write, shared_read, shared_write, barriers = (n / run for n in sums)
     moved = (global_read, global_write, shared_read, shared_write)
     # Counted for a sample of the warps, in each of four kinds: bytes, accesses and their parts.
@@ -183,7 +194,7 @@ def _launch_profile(kernel: Kernel, launch: Launch, line: Sequence[str]) -> Laun
         shared_wavefronts=fetched + put,
         private_words=private_words(kernel.source, launch.entry),
     )
-    return LaunchProfile(launch.entry, launch.blocks, run, traffic)
+    return LaunchProfile(launch.entry, launch.blocks, checked, traffic)
 
 
 def _scaled(block_bytes: float, seen_bytes: int, accesses: int, parts: int) -> tuple[float, float]:
