@@ -7,6 +7,7 @@
 #include <numeric>
 #include <unordered_set>
 #include <vector>
+#include <unistd.h>
 
 #include "runtime.h"
 
@@ -159,7 +160,8 @@ constexpr uint64_t block_accesses = 64;
 
 void print_profile(uint64_t blocks, uint64_t barriers) {
   Traffic t = cuhost_hooks.traffic();
-  printf("profile %llu %llu %llu %llu %llu %llu %zu %llu %llu", (unsigned long long)blocks,
+  printf("%s profile %llu %llu %llu %llu %llu %llu %zu %llu %llu", plan.token,
+         (unsigned long long)blocks,
          (unsigned long long)t.global_read, (unsigned long long)t.global_written,
          (unsigned long long)t.shared_read, (unsigned long long)t.shared_written,
          (unsigned long long)barriers, static_shared_bytes(),
@@ -238,8 +240,8 @@ void run(const Runs& runs) {
     ++count;
     spent = cpu_seconds() - began;
   } while (count < runs.most && spent < runs.budget_seconds);
-  printf("ran %llu %.6f\n", (unsigned long long)count, spent);
-  fflush(stdout);
+  printf("%s ran %llu %.6f\n", plan.token, (unsigned long long)count, spent);
+  if (fflush(stdout)) _exit(71);  // the kernel has closed it
 }
 
 }  // namespace
@@ -256,6 +258,6 @@ int main() {
   } else {
     for (Runs runs; read_runs(runs);) run(runs);
   }
-  printf("done\n");
+  printf("%s done\n", plan.token);
   return 0;
 }

@@ -14,9 +14,10 @@ from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
+from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_flags, widened
 from pytest_gpuenergy.gate.ratio import paired_log_ratio
 from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import Judgement, Verdict, decide, tail_of
+from pytest_gpuenergy.gate.verdict import Judgement, decide, tail_of
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
@@ -43,13 +44,12 @@ class Turns:
     ) -> list[Judgement]:
         """A judgement for each metric of the settings, by paired statistics over the rounds.
 
-        All are AMBIGUOUS when a reading is flagged or ``flags`` is not empty.
+        A flagged reading, or ``flags``, widen the intervals.
         """
         found = {flag for reading in (*self.base, *self.head) for flag in reading.flags}
-        named = ", ".join(sorted({*found, *flags}))
-        reasons = (f"flagged: {named}",) if named else ()
+        doubts = doubts_of_flags(sorted({*found, *flags}))
         return [
-            self._judge(exhibit, metric, limit, comparisons, reasons)
+            self._judge(exhibit, metric, limit, comparisons, doubts)
             for metric, limit in settings.limits.items()
         ]
 
@@ -59,7 +59,7 @@ class Turns:
         metric: Metric,
         limit: float,
         comparisons: int,
-        reasons: tuple[str, ...],
+        doubts: tuple[Doubt, ...],
     ) -> Judgement:
         base, head = (
             [math.log(r.estimate(metric).value) for r in side] for side in (self.base, self.head)
@@ -69,12 +69,12 @@ class Turns:
         return Judgement(
             exhibit.draft.identity,
             metric,
-            Verdict.AMBIGUOUS if reasons else decide(change, limit),
+            decide(widened(change, doubts, metric), limit),
             limit,
             change,
             math.exp(fmean(base)),
             math.exp(fmean(head)),
-            reasons,
+            tuple(doubt.reason for doubt in doubts),
         )
 
 

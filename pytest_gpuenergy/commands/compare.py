@@ -48,7 +48,7 @@ gpuenergy compare old.json new.json --fail edp:5% --md - >> "$GITHUB_STEP_SUMMAR
         "--allow",
         metavar="LIST",
         default="",
-        help="Differences that do not make every verdict AMBIGUOUS: board, driver",
+        help="Differences that do not put every verdict in doubt: board, driver",
     )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpuenergy.support.errors import DeviceError, SetpointError, WritesDeniedError
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.control.limits import PowerLimits
 
 Status = Literal["ok", "note", "broken"]
 
@@ -161,7 +164,6 @@ def _cuda_agrees(uuids: list[str]) -> Check:
 def _power_limits(nvml: Any, handle: Any, label: str, model: str, uuid: str) -> Check:
     from pytest_gpuenergy.control.limits import read_limits
     from pytest_gpuenergy.control.writers import choose_writer
-    from pytest_gpuenergy.control.writers.sudo import sudoers_line
     from pytest_gpuenergy.devices.cuda.device import HostClock
     from pytest_gpuenergy.devices.gpu import NvmlGpu
 
@@ -184,10 +186,17 @@ def _power_limits(nvml: Any, handle: Any, label: str, model: str, uuid: str) -> 
             "unset GPUENERGY_CAP_WRITES, or use --powercap current",
         )
     except SetpointError as error:
-        return Check(
-            name, "note", f"{found}. {error}", f"sudo visudo, and add: {sudoers_line(uuid, limits)}"
-        )
+        return Check(name, "note", f"{found}. {error}", _sudo_advice(uuid, limits))
     return Check(name, "ok", f"{found}; this user may set it through {writer.name}")
+
+
+def _sudo_advice(uuid: str, limits: PowerLimits) -> str:
+    from pytest_gpuenergy.control.writers.sudo_rule import sudoers_line
+
+    try:
+        return f"sudo visudo, and add: {sudoers_line(uuid, limits)}"
+    except SetpointError as error:
+        return f"there is no safe sudo rule: {error}"
 
 
 def _mig(nvml: Any, handle: Any, label: str) -> Iterator[Check]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -49,9 +49,10 @@ class Arena:
                 file.write(piece)
         return cls(tensor, path)
 
-    def image(self, mode: str = "r") -> Bytes:
+    def image(self, mode: Literal["r", "r+"] = "r") -> Bytes:
         """The whole file, mapped (``r`` read only, ``r+`` writable)."""
-        return np.memmap(self.path, dtype=np.uint8, mode=mode)  # type: ignore[call-overload,no-any-return]
+        mapped: Bytes = np.memmap(self.path, dtype=np.uint8, mode=mode)
+        return mapped
 
     def value(self) -> Array:
         """A copy of the tensor."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pytest_gpuenergy.gate.doubt import Doubt
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, count_comparisons, fails, judge
 from pytest_gpuenergy.record.measurement import Measurement
@@ -51,7 +52,7 @@ class Comparison:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """The reasons that make every verdict AMBIGUOUS, as clauses."""
+        """The reasons that put every verdict in doubt, as clauses."""
         first, *others = [judgement.reasons for judgement in self.judgements] or [()]
         return tuple(reason for reason in first if all(reason in other for other in others))
 
@@ -144,10 +145,10 @@ class Baseline:
             for metric, limit in self.settings.limits.items()
         )
 
-    def _difference(self, name: str, before: str | None, now: str | None) -> tuple[str, ...]:
+    def _difference(self, name: str, before: str | None, now: str | None) -> tuple[Doubt, ...]:
         if before == now or name in self.settings.allow:
             return ()
-        return (f"the {name} is not the baseline's ({now} instead of {before})",)
+        return (Doubt(f"the {name} is not the baseline's ({now} instead of {before})"),)
 
     def missing(self, measurements: Iterable[Measurement]) -> tuple[Unmatched, ...]:
         """The baseline's measurements that match none of ``measurements``."""

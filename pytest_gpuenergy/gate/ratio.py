@@ -98,6 +98,16 @@ def paired_log_ratio(log_ratios: Sequence[float], *, tail: float) -> Estimate:
     return _around(fmean(log_ratios), variance, len(log_ratios) - 1, tail)
 
 
+def point_ratio(base: float | None, new: float | None) -> Estimate:
+    """ln(new / base) of two figures without usable intervals, as an interval of no width.
+
+    It is unbounded when a figure is missing or not above zero.
+    """
+    if base is None or new is None or not (base > 0 and new > 0):
+        return Estimate(0.0, -math.inf, math.inf)
+    return Estimate(*[_limited(math.log(new) - math.log(base))] * 3)
+
+
 def _welch(own: Sequence[tuple[float, float]], variance: float) -> float:
     spread = sum(value * value / degrees for value, degrees in own)
     return variance * variance / spread if spread else math.inf

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pytest_gpuenergy.gate.ratio import Sample, log_excess, log_ratio
+from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_flags, doubts_of_pair, widened
+from pytest_gpuenergy.gate.ratio import Sample, log_excess, log_ratio, point_ratio
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.record.estimate import WANDER, Estimate
 from pytest_gpuenergy.record.identity import Identity
@@ -39,7 +39,7 @@ class Judgement:
         change: ln(new / base) with its simultaneous interval; None when it cannot be computed.
         base: the metric in the baseline, in ms, mJ or mJ ms.
         new: the metric now, in the same unit.
-        reasons: clauses that make the verdict AMBIGUOUS regardless of the interval; may be empty.
+        reasons: clauses for which the verdict allows more than the interval; may be empty.
     """
 
     identity: Identity
@@ -90,14 +90,14 @@ def judge_budget(
 ) -> Judgement:
     """The verdict on an EDP against the budget ``max_mj_ms``.
 
-    WORSE when the whole interval exceeds ``max_mj_ms`` by more than the fraction ``limit``, SAME
-    when none of it does, AMBIGUOUS otherwise or when the measurement is flagged.
+    WORSE when the whole interval, widened by flags, exceeds ``max_mj_ms`` by more than the fraction
+    ``limit``, SAME when none of it does, AMBIGUOUS otherwise.
     """
-    reasons = _flags(measurement, "now")
-    found = sample(measurement, Metric.EDP)
-    change, verdict = None, Verdict.AMBIGUOUS
+    doubts = doubts_of_flags(measurement.validity, " now")
+    found, edp_mj_ms = sample(measurement, Metric.EDP), measurement.edp_mj_ms
+    change = None
     if found is None:
-        reasons = (*reasons, "no interval")
+        doubts = (*doubts, Doubt("no interval"))
     else:
         change = log_excess(
             found,
@@ -105,13 +105,13 @@ def judge_budget(
             session_sd=max(settings.sd(Metric.EDP), WANDER[Metric.EDP]),
             tail=tail_of(comparisons),
         )
-        bound = math.log1p(limit)
-        if change.low > bound:
-            verdict = Verdict.WORSE
-        elif change.high <= bound:
-            verdict = Verdict.SAME
-    if reasons:
-        verdict = Verdict.AMBIGUOUS
+    possible = widened(change or point_ratio(max_mj_ms, edp_mj_ms), doubts, Metric.EDP)
+    bound = math.log1p(limit)
+    verdict = Verdict.AMBIGUOUS
+    if possible.low > bound:
+        verdict = Verdict.WORSE
+    elif possible.high <= bound:
+        verdict = Verdict.SAME
     return Judgement(
         measurement.identity,
         Metric.EDP,
@@ -119,8 +119,8 @@ def judge_budget(
         limit,
         change,
         max_mj_ms,
-        measurement.edp_mj_ms,
-        reasons,
+        edp_mj_ms,
+        tuple(doubt.reason for doubt in doubts),
     )
 
 
@@ -131,7 +131,7 @@ def judge(
     limit: float,
     session_sd: float,
     comparisons: int,
-    doubts: tuple[str, ...] = (),
+    doubts: tuple[Doubt, ...] = (),
 ) -> Judgement:
     """The verdict on ``metric`` of two measurements with figures.
 
@@ -142,21 +142,21 @@ def judge(
         limit: by how much the metric may become worse, as a fraction.
         session_sd: standard deviation between sessions, as a fraction.
         comparisons: total number of verdicts, fixed before any of them is known.
-        doubts: further reasons that make the verdict AMBIGUOUS, as clauses.
+        doubts: further doubts that widen the interval.
     """
-    reasons = (*doubts, *_reasons(base, new, metric))
+    doubts = (*doubts, *doubts_of_pair(base, new, metric))
     before, now = sample(base, metric), sample(new, metric)
-    change, verdict = None, Verdict.AMBIGUOUS
+    values = (base.figure(metric), new.figure(metric))
+    change = None
     if before is None or now is None:
         which = "the baseline" if before is None else "the new run"
-        reasons = (*reasons, f"no interval in {which}")
+        doubts = (*doubts, Doubt(f"no interval in {which}"))
     else:
         deviation = max(session_sd, WANDER[metric])
         change = log_ratio(before, now, session_sd=deviation, tail=tail_of(comparisons))
-    if change is not None and not reasons:
-        verdict = decide(change, limit)
-    values = (base.figure(metric), new.figure(metric))
-    return Judgement(new.identity, metric, verdict, limit, change, *values, reasons)
+    possible = widened(change or point_ratio(*values), doubts, metric)
+    reasons = tuple(doubt.reason for doubt in doubts)
+    return Judgement(new.identity, metric, decide(possible, limit), limit, change, *values, reasons)
 
 
 def tail_of(comparisons: int) -> float:
@@ -177,30 +177,3 @@ def sample(measurement: Measurement, metric: Metric) -> Sample | None:
         return Sample.of(found, measurement.scatter_count, shared=WANDER[metric])
     except ValueError:
         return None
-
-
-def _reasons(base: Measurement, new: Measurement, metric: Metric) -> tuple[str, ...]:
-    reasons = [*_flags(base, "in the baseline"), *_flags(new, "now")]
-    limits = (base.enforced_power_limit_w, new.enforced_power_limit_w)
-    if limits[0] != limits[1]:
-        shown = ["unknown" if limit is None else f"{limit:g} W" for limit in limits]
-        reasons.append(f"the enforced power limit was {shown[0]} and is now {shown[1]}")
-    if (base.workload.parameters, base.workload.flops) != (
-        new.workload.parameters,
-        new.workload.flops,
-    ):
-        reasons.append("the workload of that name has changed")
-    sources = _energy_source(base), _energy_source(new)
-    if metric is not Metric.TIME and sources[0] != sources[1]:
-        reasons.append(f"the energy source was {sources[0]} and is now {sources[1]}")
-    return tuple(reasons)
-
-
-def _energy_source(measurement: Measurement) -> str:
-    # Reports that do not name it date from when the counter was the only source.
-    return measurement.energy_source or "counter"
-
-
-def _flags(measurement: Measurement, when: str) -> tuple[str, ...]:
-    flags: Sequence[str] = measurement.validity
-    return (f"flagged {when}: {', '.join(flags)}",) if flags else ()

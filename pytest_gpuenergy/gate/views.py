@@ -58,7 +58,7 @@ def terminal(comparison: Comparison) -> Iterator[str]:
     yield f"baseline: {_run(comparison.base)}"
     yield f"new:      {_run(comparison.new)}"
     for doubt in comparison.doubts:
-        yield f"every verdict is AMBIGUOUS: {doubt}"
+        yield f"every verdict is in doubt: {doubt}"
     shown = _notable(comparison.judgements)
     if shown:
         yield from aligned(
@@ -110,7 +110,7 @@ def markdown(comparison: Comparison) -> str:
         "",
         f"{summary(comparison)}.",
         "",
-        *(markdown_text(f"Every verdict is AMBIGUOUS: {doubt}.") for doubt in comparison.doubts),
+        *(markdown_text(f"Every verdict is in doubt: {doubt}.") for doubt in comparison.doubts),
     ]
     if comparison.judgements:
         lines += [

@@ -161,7 +161,7 @@ OPTIONS = (
     ),
     Option(
         "--gpuenergy-allow",
-        "Differences from the baseline to accept, which otherwise make every verdict AMBIGUOUS: "
+        "Differences from the baseline to accept, which otherwise put every verdict in doubt: "
         "board, driver",
         metavar="LIST",
     ),

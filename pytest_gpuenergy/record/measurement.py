@@ -14,7 +14,6 @@ from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.support.errors import Outcome
-from pytest_gpuenergy.support.json_input import FormError
 
 FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
 PHASES = ("compile", "verify", "load", "heat", "measure")
@@ -103,26 +102,3 @@ class Measurement(Struct, frozen=True):
     def flagged(self, *flags: str) -> Measurement:
         """A copy with ``flags`` added."""
         return replace(self, validity=tuple(dict.fromkeys((*self.validity, *flags))))
-
-
-def check(m: Measurement, place: str = "") -> None:
-    """Check that a measurement read from a file is consistent.
-
-    Args:
-        m: the measurement.
-        place: prefix for field names in messages, such as ``measurements[3].``.
-
-    Raises:
-        FormError: only some of the figures are present, or a figure lies outside its interval.
-    """
-    known = [name for name in FIGURES if getattr(m, name) is not None]
-    if 0 < len(known) < len(FIGURES):
-        missing = next(name for name in FIGURES if name not in known)
-        raise FormError(f"{place}{missing} is missing, although {place}{known[0]} is present")
-    for metric in Metric:
-        found = m.estimate(metric)
-        if found is not None and not found.low <= found.value <= found.high:
-            raise FormError(
-                f"{place}{metric.field}_ci95 is {found.low} to {found.high}, which does not "
-                f"contain {metric.field}, {found.value}"
-            )

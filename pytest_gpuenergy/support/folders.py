@@ -58,6 +58,21 @@ def followed(path: Path) -> Path:
     return _walked(path, _may_be_followed, make=False)
 
 
+def roots_alone(path: Path) -> Path:
+    """``path`` without links, if only root can change what it is or leads to.
+
+    Everything on the way, and what is there, must belong to root, and nothing but links may be
+    writable for its group or for others.
+
+    Raises:
+        OSError: it is missing, or somebody else can change it; the message says where.
+    """
+    _belongs_to_root(_ROOT, _ROOT.lstat(), _ROOT.lstat())
+    place = _walked(path, _belongs_to_root, make=False)
+    place.lstat()
+    return place
+
+
 def others_can_write(folder: os.stat_result) -> bool:
     """Whether its mode lets users outside this process's groups create entries."""
     if folder.st_mode & stat.S_IWOTH:
@@ -78,6 +93,13 @@ def _belongs_to(
         raise PermissionError(errno.EPERM, f"{entry} belongs to user {status.st_uid}", str(entry))
     if stat.S_ISDIR(status.st_mode) and not keeps_entries(status):
         raise PermissionError(errno.EPERM, f"other users can write in {entry}", str(entry))
+
+
+def _belongs_to_root(entry: Path, status: os.stat_result, _folder: os.stat_result) -> None:
+    if status.st_uid != 0:
+        raise PermissionError(errno.EPERM, f"{entry} belongs to user {status.st_uid}", str(entry))
+    if not stat.S_ISLNK(status.st_mode) and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(errno.EPERM, f"other users can write to {entry}", str(entry))
 
 
 def _may_be_followed(entry: Path, status: os.stat_result, folder: os.stat_result) -> None:

@@ -281,7 +281,7 @@ def test_another_board_is_said_once_and_can_be_allowed(
     make_run("a", measurement())
     make_run("b", measurement(edp=2.0), gpu_uuid="GPU-1")
     assert main(["compare", "a", "b", "--fail", "edp:5%"]) == 0
-    assert "every verdict is AMBIGUOUS: the board is not" in capsys.readouterr().out
+    assert "every verdict is in doubt: the board is not" in capsys.readouterr().out
     assert main(["compare", "a", "b", "--fail", "edp:5%", "--allow", "board"]) == 1
 
 
@@ -309,6 +309,15 @@ def test_an_update_replaces_what_was_measured_and_keeps_the_rest(
     assert report.run.run_id == "b"
     figures = {m.kernel.label: m.edp_mj_ms for m in report.measurements}
     assert figures == {"k01": measurement(edp=1.5).edp_mj_ms, "k02": measurement("k02").edp_mj_ms}
+
+
+def test_an_item_with_another_label_is_replaced_too(make_run: MakeRun, project: Path) -> None:
+    make_run("a", replace(measurement("k01"), node_id="t.py::test"))
+    make_run("b", replace(measurement("k02"), node_id="t.py::test"))
+    assert main(["baseline", "update", "a"]) == 0
+    assert main(["baseline", "update", "b"]) == 0
+    report = load_report(project / "gpuenergy-baseline.json")
+    assert [m.kernel.label for m in report.measurements] == ["k02"]
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from pytest_gpuenergy.commands.doctor_gpu import Check, check_gpus
 from pytest_gpuenergy.control import writers
 from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control.writers import sudo_rule
 from pytest_gpuenergy.devices import discovery
 from pytest_gpuenergy.devices import nvml as nvml_module
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
@@ -68,21 +69,37 @@ def test_a_sound_gpu_has_nothing_to_note(gpu: EmulatedDevice) -> None:
     )
 
 
-def test_a_user_who_may_not_set_limits_is_told(
-    gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("gpu")
+def test_a_user_who_may_not_set_limits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "may_change_settings", lambda: False)
     monkeypatch.setenv("ZEUSD_SOCK_PATH", "/nowhere/zeusd.sock")
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("getpass.getuser", lambda: "ann")
     check = by_name(check_gpus())["GPU 0 power limit"]
     assert check.status == "note"
     assert "(no zeusd at /nowhere/zeusd.sock; no sudo on the PATH): run as root" in check.found
-    assert check.advice == (
+
+
+def test_the_sudo_rule_is_printed(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "may_change_settings", lambda: False)
+    monkeypatch.setattr(sudo_rule, "own_name", lambda: "ann")
+    monkeypatch.setattr(sudo_rule, "safe_program", lambda name: f"/usr/bin/{name}")
+    assert by_name(check_gpus())["GPU 0 power limit"].advice == (
         "sudo visudo, and add: ann ALL=(root) NOPASSWD: "
         f"/usr/bin/nvidia-smi -i {gpu.uuid} -pl [2-6][0-9][0-9], "
         f"/usr/bin/nvidia-smi -i {gpu.uuid} -pl 700"
     )
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_reason_is_printed_if_no_sudo_rule_is_safe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writers, "may_change_settings", lambda: False)
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    advice = by_name(check_gpus())["GPU 0 power limit"].advice
+    assert advice.startswith(f"there is no safe sudo rule: {tmp_path}/nvidia-smi cannot be used")
 
 
 @pytest.mark.usefixtures("gpu")

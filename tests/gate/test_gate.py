@@ -164,8 +164,10 @@ def test_without_a_limit_nothing_fails(judged: Callable[..., Comparison]) -> Non
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_flagged_measurement_is_ambiguous(judged: Callable[..., Comparison], side: int) -> None:
-    sides = [[measurement()], [measurement(edp=2.0)]]
+def test_a_flagged_measurement_is_ambiguous_near_the_limit(
+    judged: Callable[..., Comparison], side: int
+) -> None:
+    sides = [[measurement()], [measurement(edp=1.15)]]
     sides[side] = [replace(sides[side][0], validity=("not_steady",))]
     comparison = judged(*sides)
     assert verdicts(comparison) == ["AMBIGUOUS"]
@@ -333,7 +335,8 @@ def test_a_budget_leaves_room_for_what_is_allowed() -> None:
 
 def test_a_flagged_measurement_leaves_its_budget_open() -> None:
     flagged = replace(measurement(), validity=("host_gaps",))
-    judgement = judge_budget(flagged, 1e9, 0.0, EDP_5, 1)
+    assert flagged.edp_mj_ms is not None
+    judgement = judge_budget(flagged, 2 * flagged.edp_mj_ms, 0.0, EDP_5, 1)
     assert (judgement.verdict, judgement.reasons) == ("AMBIGUOUS", ("flagged now: host_gaps",))
 
 

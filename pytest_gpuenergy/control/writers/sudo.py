@@ -6,18 +6,16 @@
 
 from __future__ import annotations
 
-import getpass
 import shutil
 import subprocess
 from collections.abc import Sequence
 
-from pytest_gpuenergy.control.limits import PowerLimits
+from pytest_gpuenergy.control.writers.sudo_rule import limit_command, safe_program
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.nvml import deny_writes
 from pytest_gpuenergy.support.errors import SetpointError
 
 _TIMEOUT_S = 60.0  # without persistence mode nvidia-smi first loads the driver
-_DEFAULT_PATH = "/usr/bin/nvidia-smi"
 
 
 class SudoWriter:
@@ -61,12 +59,12 @@ class SudoWriter:
                 f"The sudo rule takes whole watts, not {limit_mw / 1e3:g} W: round it, or set "
                 "limits as root or through zeusd."
             )
-        return _limit_command(self._nvidia_smi, self._gpu.uuid, str(limit_mw // 1000))
+        return limit_command(self._nvidia_smi, self._gpu.uuid, str(limit_mw // 1000))
 
 
 def find_sudo(gpu: Gpu) -> SudoWriter | str:
     """A writer through sudo if sudo lets this user restore the present limit; otherwise why not."""
-    sudo, nvidia_smi = shutil.which("sudo"), shutil.which("nvidia-smi")
+    sudo, nvidia_smi = shutil.which("sudo"), _nvidia_smi()
     if sudo is None or nvidia_smi is None:
         return f"no {'nvidia-smi' if sudo else 'sudo'} on the PATH"
     writer = SudoWriter(gpu, sudo, nvidia_smi)
@@ -80,51 +78,12 @@ def find_sudo(gpu: Gpu) -> SudoWriter | str:
     return writer
 
 
-def sudoers_line(uuid: str, limits: PowerLimits) -> str:
-    """The rule for ``visudo``: this user, this GPU, whole watts within its constraints."""
-    program = shutil.which("nvidia-smi") or _DEFAULT_PATH
-    lowest, highest = -int(-limits.min_w // 1), int(limits.max_w)
-    commands = [
-        " ".join(_limit_command(program, uuid, pattern))
-        for pattern in digit_patterns(lowest, highest)
-    ]
-    return f"{getpass.getuser()} ALL=(root) NOPASSWD: {', '.join(commands)}"
-
-
-def digit_patterns(lowest: int, highest: int) -> list[str]:
-    """Shell patterns that together match exactly the whole numbers from ``lowest`` to ``highest``.
-
-    Only digits and ranges of digits: a ``*`` in sudoers would match further arguments as well.
-    """
-    patterns = []
-    for length in range(len(str(lowest)), len(str(highest)) + 1):
-        first = max(lowest, 10 ** (length - 1) if length > 1 else 0)
-        last = min(highest, 10**length - 1)
-        patterns += _of_one_length(str(first), str(last))
-    return patterns
-
-
-def _of_one_length(first: str, last: str) -> list[str]:
-    if first == last:
-        return [first]
-    rest = len(first) - 1
-    if first[0] == last[0]:
-        return [first[0] + pattern for pattern in _of_one_length(first[1:], last[1:])]
-    low, high = int(first[0]), int(last[0])
-    before, after = [], []
-    if first[1:] != "0" * rest:
-        before = [first[0] + pattern for pattern in _of_one_length(first[1:], "9" * rest)]
-        low += 1
-    if last[1:] != "9" * rest:
-        after = [last[0] + pattern for pattern in _of_one_length("0" * rest, last[1:])]
-        high -= 1
-    whole = [(str(low) if low == high else f"[{low}-{high}]") + "[0-9]" * rest]
-    return [*before, *(whole if low <= high else []), *after]
-
-
-def _limit_command(nvidia_smi: str, uuid: str, watts: str) -> list[str]:
-    """By UUID, because the index of a GPU may change at a reboot."""
-    return [nvidia_smi, "-i", uuid, "-pl", watts]
+def _nvidia_smi() -> str | None:
+    """The program for which ``gpuenergy doctor`` gives a rule, else the first on the PATH."""
+    try:
+        return safe_program("nvidia-smi")
+    except SetpointError:
+        return shutil.which("nvidia-smi")
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary
+from pytest_gpuenergy.kernels.calls import LibraryCall, Option
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.library import LibraryCall, Option
 from pytest_gpuenergy.kernels.triton import TritonKernel
 from pytest_gpuenergy.support.errors import KernelFault, Outcome
 from pytest_gpuenergy.support.files import write_atomically

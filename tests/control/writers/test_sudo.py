@@ -16,12 +16,8 @@ from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.lease_record import recorded_uuids
 from pytest_gpuenergy.control.limits import PowerLimits, read_limits
 from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.control.writers.sudo import (
-    SudoWriter,
-    digit_patterns,
-    find_sudo,
-    sudoers_line,
-)
+from pytest_gpuenergy.control.writers.sudo import SudoWriter, find_sudo
+from pytest_gpuenergy.control.writers.sudo_rule import digit_patterns, rule
 from pytest_gpuenergy.devices.gpu import NvmlGpu
 from pytest_gpuenergy.support.errors import SetpointError
 
@@ -92,7 +88,7 @@ def machine(real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> M
         path.write_text(source.format(**names, **paths))
         path.chmod(0o755)
     monkeypatch.setenv("PATH", str(made.nvidia_smi.parent))
-    made.rules.write_text(sudoers_line(real.uuid, read_limits(real)))
+    made.rules.write_text(rule("ann", str(made.nvidia_smi), real.uuid, read_limits(real)))
     return made
 
 
@@ -135,7 +131,8 @@ def test_a_missing_program_is_named(real: NvmlGpu, machine: Machine, missing: st
 
 
 def test_a_cap_outside_the_rule_changes_nothing(real: NvmlGpu, machine: Machine) -> None:
-    machine.rules.write_text(sudoers_line(real.uuid, PowerLimits(400.0, 500.0, 450.0)))
+    limits = PowerLimits(400.0, 500.0, 450.0)
+    machine.rules.write_text(rule("ann", str(machine.nvidia_smi), real.uuid, limits))
     with pytest.raises(SetpointError, match=r"sudo does not allow .* -pl 300: add the rule"):
         Lease(real, found(real)).set(Setpoint(300.0))
     assert present_mw(real) == PRIOR_MW
@@ -176,23 +173,19 @@ def test_an_nvidia_smi_that_fails_is_told(real: NvmlGpu, machine: Machine) -> No
     assert recorded_uuids() == []
 
 
-def test_the_rule_is_for_this_user_and_this_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("getpass.getuser", lambda: "ann")
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert sudoers_line("GPU-1f2e", PowerLimits(100.0, 165.5, 165.0)) == (
+def test_the_rule_is_for_one_user_and_one_gpu() -> None:
+    limits = PowerLimits(100.0, 165.5, 165.0)
+    assert rule("ann", "/usr/bin/nvidia-smi", "GPU-1f2e", limits) == (
         "ann ALL=(root) NOPASSWD: "
         "/usr/bin/nvidia-smi -i GPU-1f2e -pl 1[0-5][0-9], "
         "/usr/bin/nvidia-smi -i GPU-1f2e -pl 16[0-5]"
     )
 
 
-def test_the_documentation_shows_the_rule_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("getpass.getuser", lambda: "ann")
-    monkeypatch.setenv("PATH", "/nowhere")
-    rule = sudoers_line(
-        "GPU-1f2e3d4c-0000-1111-2222-333344445555", PowerLimits(200.0, 700.0, 700.0)
-    )
-    assert f"```text\n{rule}\n```" in (ROOT / "docs" / "how-to" / "power-caps.md").read_text()
+def test_the_documentation_shows_the_rule_as_it_is() -> None:
+    uuid = "GPU-1f2e3d4c-0000-1111-2222-333344445555"
+    shown = rule("ann", "/usr/bin/nvidia-smi", uuid, PowerLimits(200.0, 700.0, 700.0))
+    assert f"```text\n{shown}\n```" in (ROOT / "docs" / "how-to" / "power-caps.md").read_text()
 
 
 @given(st.integers(1, 1500), st.integers(0, 1500), st.integers(0, 3000))

@@ -1,4 +1,4 @@
-"""Kernels that are checked for races on the host."""
+"""What the tests of kernels on the host CPU share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,6 @@ from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 ELEMENTS = 1 << 14
-
-
-@pytest.fixture(scope="session")
-def host_runner(host_cache: Path) -> Iterator[HostRunner]:
-    runner = HostRunner(host_cache, jobs=2)
-    yield runner
-    runner.close()
 
 
 @pytest.fixture
@@ -54,27 +47,27 @@ def small_kernel(tmp_path: Path) -> Callable[..., tuple[Kernel, dict[str, Arena]
 
 @pytest.fixture
 def check_races(
-    host_runner: HostRunner, small_kernel: Callable[..., tuple[Kernel, dict[str, Arena]]]
+    runner: HostRunner, small_kernel: Callable[..., tuple[Kernel, dict[str, Arena]]]
 ) -> Callable[..., AccessProfile]:
     """check_races(arguments of small_kernel): the profile of a kernel that does not race."""
 
     def check(*arguments: Any, **named: Any) -> AccessProfile:
         kernel, arenas = small_kernel(*arguments, **named)
-        return host_runner.check_races(kernel, arenas, {}, timeout_s=20.0)
+        return runner.check_races(kernel, arenas, {}, timeout_s=20.0)
 
     return check
 
 
 @pytest.fixture
 def run_orders(
-    host_runner: HostRunner, small_kernel: Callable[..., tuple[Kernel, dict[str, Arena]]]
+    runner: HostRunner, small_kernel: Callable[..., tuple[Kernel, dict[str, Arena]]]
 ) -> Callable[..., list[dict[str, Any]]]:
     """run_orders(arguments of small_kernel): y and n after a run in each of three orders."""
 
     def run(*arguments: Any, **named: Any) -> list[dict[str, Any]]:
         kernel, arenas = small_kernel(*arguments, **named)
         results = []
-        with host_runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
+        with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
             for order_seed in range(3):
                 for name in ("y", "n"):
                     arenas[name].fill(np.zeros(ELEMENTS, arenas[name].tensor.dtype))
@@ -95,3 +88,49 @@ def fault_of(check_races: Callable[..., AccessProfile]) -> Callable[..., KernelF
         return caught.value
 
     return find
+
+
+@pytest.fixture(scope="module")
+def runner(host_cache: Path) -> Iterator[HostRunner]:
+    host = HostRunner(host_cache, jobs=2)
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def run(runner: HostRunner, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """run(source, inputs, outputs={name: (size, dtype)}, ...) -> outputs, by name."""
+
+    def go(
+        source,
+        inputs=None,
+        outputs=None,
+        *,
+        grid=1,
+        block=1,
+        arguments=None,
+        shared_bytes=0,
+        scalars=(),
+        order_seed=0,
+        timeout_s=20.0,
+        entry="k",
+    ):
+        inputs, outputs = inputs or {}, outputs or {}
+        arenas = {}
+        for name, value in inputs.items():
+            tensor = Tensor(name, value.shape, str(value.dtype), "input")
+            arenas[name] = Arena.create(tmp_path / name, tensor, value)
+        for name, (size, dtype) in outputs.items():
+            arenas[name] = Arena.create(tmp_path / name, Tensor(name, (size,), dtype, "output"))
+        names = arguments or (*inputs, *outputs, *(scalar.name for scalar in scalars))
+        launch = Launch(entry, _dims(grid), _dims(block), tuple(names), shared_bytes)
+        kernel = Kernel(source, (launch,))
+        values = {scalar.name: scalar for scalar in scalars}
+        runner.run(kernel, arenas, values, timeout_s=timeout_s, order_seed=order_seed)
+        return {name: arenas[name].value() for name in outputs}
+
+    return go
+
+
+def _dims(size: int | tuple[int, int, int]) -> tuple[int, int, int]:
+    return size if isinstance(size, tuple) else (size, 1, 1)

@@ -161,7 +161,7 @@ def test_two_chains_do_not_order_each_other(fault_of):
     assert "nothing orders blocks" in str(fault_of(body, grid=8))
 
 
-def test_launches_are_ordered(host_runner, tmp_path):
+def test_launches_are_ordered(runner, tmp_path):
     source = """
     __device__ int total;
     __global__ void add(int* y) { atomicAdd(&total, 1); }
@@ -171,5 +171,5 @@ def test_launches_are_ordered(host_runner, tmp_path):
         Launch("add", (2000, 1, 1), (32, 1, 1), ("y",)),
         Launch("take", (1, 1, 1), (32, 1, 1), ("y",)),
     )
-    profile = host_runner.check_races(Kernel(source, launches), {"y": y}, {}, timeout_s=20.0)
+    profile = runner.check_races(Kernel(source, launches), {"y": y}, {}, timeout_s=20.0)
     assert [launch.entry for launch in profile.launches] == ["add", "take"]

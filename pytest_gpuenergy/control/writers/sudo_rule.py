@@ -1,0 +1,133 @@
+"""The sudoers rule that ``gpuenergy doctor`` prints.
+
+An administrator may add the rule as it is printed, so nothing in it comes from where its user could
+put something else: the user is that of the process's ID, not of ``LOGNAME``, and the program is one
+that only root can change, wherever ``PATH`` leads.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import stat
+from pathlib import Path
+
+from pytest_gpuenergy.control.limits import PowerLimits
+from pytest_gpuenergy.support.errors import SetpointError
+from pytest_gpuenergy.support.folders import roots_alone
+
+# Others could be taken for an alias (in capitals), a group (%), or for several words.
+_PLAIN_USER = re.compile("[a-z_][a-z0-9_-]{0,63}")
+_PLAIN_PATH = re.compile("/[A-Za-z0-9/._+-]+")
+_PLAIN_UUID = re.compile("[A-Za-z0-9-]+")
+
+
+def sudoers_line(uuid: str, limits: PowerLimits) -> str:
+    """The rule for ``visudo``: this user, this GPU, whole watts within its constraints.
+
+    Raises:
+        SetpointError: there is none that would be safe.
+    """
+    return rule(own_name(), safe_program("nvidia-smi"), uuid, limits)
+
+
+def rule(user: str, program: str, uuid: str, limits: PowerLimits) -> str:
+    """The rule that lets ``user`` set the limit of the GPU ``uuid`` with ``program``.
+
+    Raises:
+        SetpointError: the UUID is not one.
+    """
+    if not _PLAIN_UUID.fullmatch(uuid):
+        raise SetpointError(f"{uuid!r} is not the UUID of a GPU.")
+    lowest, highest = -int(-limits.min_w // 1), int(limits.max_w)
+    commands = [
+        " ".join(limit_command(program, uuid, pattern))
+        for pattern in digit_patterns(lowest, highest)
+    ]
+    return f"{user} ALL=(root) NOPASSWD: {', '.join(commands)}"
+
+
+def own_name() -> str:
+    """The user of this process as sudoers(5) writes it: its name, or ``#`` and its ID.
+
+    The ID is used where the name has a meaning of its own in sudoers or belongs to another ID too.
+
+    Raises:
+        SetpointError: sudo cannot know the user.
+    """
+    uid = os.getuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+        its_own = pwd.getpwnam(name).pw_uid == uid
+    except KeyError:
+        raise SetpointError(f"User {uid} has no name, which sudo requires.") from None
+    return name if its_own and _PLAIN_USER.fullmatch(name) else f"#{uid}"
+
+
+def safe_program(name: str) -> str:
+    """The path of the first program ``name`` on the PATH that only root can change.
+
+    The program, and every folder and link on the way to it, must belong to root and not be writable
+    for its group or for others.
+
+    Raises:
+        SetpointError: there is none; the message says why the first one is none.
+    """
+    problems = []
+    for folder in os.get_exec_path():
+        path = Path(folder, name)
+        if not os.access(path, os.X_OK):
+            continue
+        problem = _problem_of(path)
+        if problem is None:
+            return str(path)
+        problems.append(f"{path} cannot be used, because {problem}.")
+    raise SetpointError((problems or [f"There is no {name} on the PATH."])[0])
+
+
+def _problem_of(path: Path) -> str | None:
+    """A clause that says why a rule for the program ``path`` would let others be root."""
+    if not path.is_absolute() or ".." in path.parts or not _PLAIN_PATH.fullmatch(str(path)):
+        return "its path is not a plain absolute one"
+    try:
+        status = roots_alone(path).stat()
+    except OSError as error:
+        return error.strerror
+    return None if stat.S_ISREG(status.st_mode) else "it is not a file"
+
+
+def digit_patterns(lowest: int, highest: int) -> list[str]:
+    """Shell patterns that together match exactly the whole numbers from ``lowest`` to ``highest``.
+
+    Only digits and ranges of digits: a ``*`` in sudoers would match further arguments as well.
+    """
+    patterns = []
+    for length in range(len(str(lowest)), len(str(highest)) + 1):
+        first = max(lowest, 10 ** (length - 1) if length > 1 else 0)
+        last = min(highest, 10**length - 1)
+        patterns += _of_one_length(str(first), str(last))
+    return patterns
+
+
+def _of_one_length(first: str, last: str) -> list[str]:
+    if first == last:
+        return [first]
+    rest = len(first) - 1
+    if first[0] == last[0]:
+        return [first[0] + pattern for pattern in _of_one_length(first[1:], last[1:])]
+    low, high = int(first[0]), int(last[0])
+    before, after = [], []
+    if first[1:] != "0" * rest:
+        before = [first[0] + pattern for pattern in _of_one_length(first[1:], "9" * rest)]
+        low += 1
+    if last[1:] != "9" * rest:
+        after = [last[0] + pattern for pattern in _of_one_length("0" * rest, last[1:])]
+        high -= 1
+    whole = [(str(low) if low == high else f"[{low}-{high}]") + "[0-9]" * rest]
+    return [*before, *(whole if low <= high else []), *after]
+
+
+def limit_command(nvidia_smi: str, uuid: str, watts: str) -> list[str]:
+    """The command that sets the limit of a GPU, whose index may change at a reboot."""
+    return [nvidia_smi, "-i", uuid, "-pl", watts]

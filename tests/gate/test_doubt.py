@@ -1,0 +1,142 @@
+"""Flags and differences widen the doubt near the limit, and hide no change far beyond it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace as changed
+from typing import Any
+
+import numpy as np
+import pytest
+from gate_simulation import Session, drawn_measurement
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from pytest_gpuenergy.gate.comparison import Comparison, compare
+from pytest_gpuenergy.gate.doubt import Doubt, widened
+from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.gate.verdict import judge_budget
+from pytest_gpuenergy.record.estimate import Estimate
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.report import Measurement, Report, RunInfo
+
+ALL_5 = GateSettings.parse(["time:5%,energy:5%,edp:5%"])
+EDP_5 = GateSettings.parse(["edp:5%"])
+RUN = RunInfo("base", "", "", "g", "GPU-1", "", False, {}, {"driver": "580"}, {})
+SLIGHT = ["interval_wide", "not_steady", "sources_disagree", "temperature_drift", "drift"]
+LARGE = ["host_gaps", "foreign_process", "power_limit_changed", "hw_slowdown", "of_a_later_version"]
+
+
+def measurement(edp: float = 1.0) -> Measurement:
+    """One without scatter between sessions."""
+    return drawn_measurement(np.random.default_rng(0))("k01", Session(0.0, 0.0), edp)
+
+
+def compared(
+    base: Measurement, new: Measurement, settings: GateSettings = EDP_5, **changes: Any
+) -> Comparison:
+    runs = RUN, replace(RUN, run_id="new", **changes)
+    return compare(Report(runs[0], (base,)), Report(runs[1], (new,)), settings)
+
+
+def verdict(edp: float, *flags: str) -> str:
+    (judgement,) = compared(measurement(), replace(measurement(edp), validity=flags)).judgements
+    return str(judgement.verdict)
+
+
+@pytest.mark.parametrize("flag", [*SLIGHT, *LARGE])
+def test_no_flag_hides_a_change_far_beyond_the_limit(flag: str) -> None:
+    comparison = compared(measurement(), replace(measurement(143_000), validity=(flag,)))
+    assert [str(judgement.verdict) for judgement in comparison.judgements] == ["WORSE"]
+    assert not comparison.passed
+
+
+@pytest.mark.parametrize("flag", [*SLIGHT, *LARGE])
+def test_no_flag_hides_an_edp_far_over_its_budget(flag: str) -> None:
+    found = replace(measurement(143_000), validity=(flag,))
+    edp_mj_ms = measurement().edp_mj_ms
+    assert edp_mj_ms is not None
+    assert judge_budget(found, edp_mj_ms, 0.03, EDP_5, 1).verdict == "WORSE"
+
+
+@pytest.mark.parametrize("flag", [*SLIGHT, *LARGE])
+def test_a_flag_leaves_open_what_is_near_the_limit(flag: str) -> None:
+    assert verdict(1.15, flag) == "AMBIGUOUS"
+
+
+@pytest.mark.parametrize("flag", [*SLIGHT, *LARGE])
+def test_a_flagged_measurement_that_has_not_changed_is_open(flag: str) -> None:
+    assert verdict(1.0, flag) == "AMBIGUOUS"
+
+
+@pytest.mark.parametrize(("flag", "expected"), [("drift", "WORSE"), ("host_gaps", "AMBIGUOUS")])
+def test_a_flag_for_a_few_per_cent_explains_no_doubling(flag: str, expected: str) -> None:
+    assert verdict(2.0, flag) == expected
+
+
+def test_the_worst_flag_counts() -> None:
+    assert verdict(2.0, "drift", "foreign_process") == "AMBIGUOUS"
+
+
+def test_the_change_that_is_shown_is_the_one_that_was_measured() -> None:
+    (plain,) = compared(measurement(), measurement(2.0)).judgements
+    flagged = replace(measurement(2.0), validity=("drift",))
+    (judgement,) = compared(measurement(), flagged).judgements
+    assert judgement.change == plain.change
+    assert judgement.reasons == ("flagged now: drift",)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"edp_mj_ms_ci95": None}, {"trials": ()}, {"enforced_power_limit_w": 1.0}],
+    ids=["no interval", "no trials", "another limit"],
+)
+def test_what_else_is_in_doubt_hides_nothing_far_beyond_the_limit(changes: dict[str, Any]) -> None:
+    comparison = compared(measurement(), replace(measurement(143_000), **changes))
+    assert not comparison.passed
+
+
+@pytest.mark.parametrize("changes", [{"gpu_uuid": "GPU-2"}, {"software": {"driver": "590"}}])
+def test_another_board_or_driver_hides_nothing_far_beyond_the_limit(
+    changes: dict[str, Any],
+) -> None:
+    assert not compared(measurement(), measurement(143_000), **changes).passed
+
+
+def test_another_energy_source_hides_nothing_far_beyond_the_limit() -> None:
+    other = replace(measurement(143_000), energy_source="instant power")
+    assert not compared(measurement(), other).passed
+
+
+def test_another_workload_is_never_judged() -> None:
+    new = measurement(143_000)
+    other = replace(new, workload=replace(new.workload, flops=2 * new.workload.flops))
+    (judgement,) = compared(measurement(), other).judgements
+    assert judgement.verdict == "AMBIGUOUS"
+
+
+def test_a_strict_gate_fails_what_a_flag_leaves_open() -> None:
+    strict = changed(EDP_5, strict=True)
+    assert not compared(measurement(), replace(measurement(), validity=("drift",)), strict).passed
+
+
+@given(
+    st.floats(-5, 5),
+    st.floats(0, 2),
+    st.lists(st.floats(1, 1e3)),
+    st.sampled_from(Metric),
+)
+def test_a_doubt_never_narrows_an_interval(
+    mean: float, half: float, factors: list[float], metric: Metric
+) -> None:
+    change = Estimate(mean, mean - half, mean + half)
+    found = widened(change, [Doubt("", factor) for factor in factors], metric)
+    assert found.low <= change.low <= change.high <= found.high
+
+
+@given(st.floats(1, 1e3), st.floats(-5, 5))
+def test_the_factor_of_a_product_is_that_of_both(factor: float, mean: float) -> None:
+    change = Estimate(mean, mean, mean)
+    time, edp = (widened(change, [Doubt("", factor)], m) for m in (Metric.TIME, Metric.EDP))
+    assert math.isclose(mean - edp.low, 2 * (mean - time.low), abs_tol=1e-9)
