@@ -44,7 +44,7 @@ void take(const Table& from, const Launch& launch) {
 void poison_shared() {
   poison_static_shared(shared);
   poison(dynamic_shared, dynamic_shared_bytes);
-  memset(dynamic_shared + dynamic_shared_bytes, 0xff, 127 & -dynamic_shared_bytes);
+  fill_guard(dynamic_shared + dynamic_shared_bytes, 127 & -dynamic_shared_bytes);
 }
 
 void poison_and_report() {

@@ -83,6 +83,9 @@ void map_tensors();
 void poison_workspaces();
 void poison(void* memory, size_t bytes);
 void check_guards();
+// guards.cpp: bytes that differ from poison and from address to address.
+void fill_guard(char* begin, size_t bytes);
+const char* written_in_guard(const char* begin, size_t bytes);  // the first, or null
 void map_dynamic_shared(size_t bytes);
 void poison_static_shared(const std::vector<Variable>& variables);
 void check_shared(const std::vector<Variable>& variables);  // the bytes beside shared memory

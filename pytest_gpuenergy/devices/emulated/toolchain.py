@@ -85,7 +85,7 @@ _TRANSLATOR = (
     "translate",
 )
 _LAYOUT = "4"  # version of the layout of the prepared folder
-_RUNTIME = ("main", "memory", "report", "scheduler", "undefined")
+_RUNTIME = ("guards", "main", "memory", "report", "scheduler", "undefined")
 _CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
 _LOADER_CACHE = "/etc/ld.so.cache"
 _LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")

@@ -2,6 +2,8 @@
 
 import pytest
 
+from pytest_gpuenergy.support.errors import KernelFault
+
 pytestmark = pytest.mark.slow
 
 
@@ -63,3 +65,17 @@ def test_bad_addresses_in_the_middle_are_found(fault_of, body, outcome, words):
     fault = fault_of(body, grid=200)
     assert fault.outcome == outcome
     assert words in str(fault)
+
+
+@pytest.mark.parametrize("value", ["-1", "0", "0x7f7f7f7f", "__float_as_int(NAN)"])
+@pytest.mark.parametrize(
+    ("before", "body"),
+    [
+        ("", "__shared__ int s[63]; if (!t) s[63] = {}; __syncthreads(); n[i] = 0;"),
+        ("extern __shared__ int s[];", "if (!t) s[25] = {}; n[i] = 0;"),
+        ("__device__ int d[5];", "if (!t) d[5] = {}; n[i] = 0;"),
+    ],
+)
+def test_what_a_kernel_writes_beside_a_variable_is_seen(run_orders, before, body, value):
+    with pytest.raises(KernelFault, match=r"wrote .*, past its end"):
+        run_orders(body.format(value), before=before, shared_bytes=100)
