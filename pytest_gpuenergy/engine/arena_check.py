@@ -12,7 +12,9 @@ from pytest_gpuenergy.devices.device import Arena, Relaunching
 from pytest_gpuenergy.devices.guards import GUARD_BYTES, written
 from pytest_gpuenergy.engine.comparison import Reference, compare, places
 from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import Array, ErrorBound
+from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.number_types import numbers, stored, stored_as
+from pytest_gpuenergy.workloads.workload import Array
 
 
 class ArenaCheck:
@@ -65,7 +67,10 @@ class ArenaCheck:
                 raise KernelFault(
                     "correctness", f"{places(name, mask)} changed, although {name} is an input."
                 )
-        outputs = {name: arena.value() for name, arena in self._outputs.items()}
+        outputs = {
+            name: numbers(arena.value(), arena.tensor.dtype)
+            for name, arena in self._outputs.items()
+        }
         return compare(outputs, self._reference(), self._bounds, self._seed)
 
     def poison(self) -> None:
@@ -76,7 +81,8 @@ class ArenaCheck:
     def falsify(self) -> None:
         """Make a few elements of each output wrong, see `falsified`."""
         for arena in self._outputs.values():
-            arena.fill(falsified(arena.value(), self._draw))
+            dtype = arena.tensor.dtype
+            arena.fill(stored(falsified(numbers(arena.value(), dtype), self._draw), dtype))
 
 
 def check_again(kernel: Relaunching, check: ArenaCheck) -> None:
@@ -158,12 +164,12 @@ def _moved(
 
 def _check_guards(arena: Arena) -> None:
     tensor = arena.tensor
-    places = written(tensor.name, arena.image(), tensor.nbytes)
+    changed = written(tensor.name, arena.image(), tensor.nbytes)
     end = GUARD_BYTES + tensor.nbytes
-    before, after = places[places < end], places[places >= end]
+    before, after = changed[changed < end], changed[changed >= end]
     for there, where in ((before, "before the start"), (after, "past the end")):
         if there.size:
-            size = np.dtype(tensor.dtype).itemsize
+            size = stored_as(tensor.dtype).itemsize
             first, last = ((int(i) - GUARD_BYTES) // size for i in there[[0, -1]])
             raise KernelFault(
                 "correctness",
