@@ -49,7 +49,11 @@ void cuhost_barrier(int line);
 int cuhost_barrier_reduce(int predicate, char operation, int line);  // + count, & and, | or
 // All live threads in the mask take part; returns the value of lane `source`, or the ballot.
 uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation);
-unsigned cuhost_active_lanes();
+// The lanes of the warp that are at this line and may go on together.
+unsigned cuhost_active_lanes(int line);
+// Called in each turn of a loop that may wait for another thread: lets others run now and then.
+void cuhost_turn();
+void cuhost_yield();  // lets others run
 int cuhost_lane();
 // Called for each variable before main. `kernel` is null unless the variable is __shared__, and ""
 // if any kernel in the source may use it. Each instance of a template registers its own variable,

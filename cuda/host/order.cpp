@@ -90,7 +90,7 @@ void acquire(Clock& clock, const Place& place) {
   list(clock);
 }
 
-void release(const Clock& clock, Place& place) {
+void release(Clock& clock, Place& place) {
   place.device = place.device.joined(clock.outer);
   const Epochs& fenced = fenced_for_device(clock);
   if (fenced.interval) place.device = place.device.with((unsigned)begins.size() - 1, fenced);
@@ -99,7 +99,8 @@ void release(const Clock& clock, Place& place) {
     place.in_block.interval = 0;
     place.in_block.of.clear();
   }
-  if (clock.fenced_for[0].interval) place.in_block.add(clock.fenced_for[0]);
+  // Added to its own, for other lanes, to which it may tell the result of the atomic.
+  if (clock.fenced_for[0].interval) clock.acquired.add(clock.fenced_for[0]);
   if (clock.acquired.interval) place.in_block.add(clock.acquired);
 }
 

@@ -80,6 +80,7 @@ _TRANSLATOR = (
     "expressions",
     "kernel_text",
     "outline",
+    "spin_loops",
     "tokens",
     "toolchain",
     "translate",
