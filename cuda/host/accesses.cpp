@@ -34,6 +34,11 @@ void unknown_access(uintptr_t at, unsigned bytes, bool write) {
     if (variable && !variable->contains(at + bytes - 1)) outside(at + bytes - 1, write);
     return;
   }
+  if (in_heap(at)) {
+    if (heap_holds(at, bytes)) return;
+    fault("correctness", "%s %s memory beside what malloc or new gave it, or after it was freed",
+          here().c_str(), write ? "writes" : "reads");
+  }
   for (const Launch& each : plan.launches) {
     uintptr_t low = (uintptr_t)each.arguments.data();
     if (at - low < each.arguments.size() * sizeof(Argument)) return;

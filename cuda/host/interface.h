@@ -64,6 +64,8 @@ void cuhost_variable(bool checked, int number, const char* kernel, const char* n
 void cuhost_fence(bool device);  // or else of the block
 void cuhost_atomic(const void* address, unsigned bytes);
 void cuhost_range(const void* address, size_t bytes, bool write);
+void* cuhost_malloc(std::size_t bytes);
+void cuhost_free(void* memory);
 int cuhost_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void cuhost_trap(const char* what);
 [[noreturn]] void cuhost_assert(const char* expression, int line);

@@ -95,7 +95,12 @@ extern char* dynamic_shared;
 extern size_t dynamic_shared_bytes;
 std::string describe_address(const void* address, const char* verb);  // "" if nothing is near
 
+// heap.cpp
+bool in_heap(uintptr_t at);                     // of a checked launch
+bool heap_holds(uintptr_t at, size_t bytes);    // whether a kernel has taken and not freed them
+
 // scheduler.cpp
+bool runs_checked();
 struct Scheduler {
   const Entry* entry;
   const Launch* launch;

@@ -253,6 +253,8 @@ void release_barrier() {
 
 }  // namespace
 
+bool runs_checked() { return running && running->checked; }
+
 void update_stamp() {
   thread_stamp = (uint64_t)barrier_interval << 32 |
                  (uint64_t)(epoch_of[current] & 0x3fffff) << 10 | (unsigned)current;

@@ -86,8 +86,14 @@ _TRANSLATOR = (
     "translate",
 )
 _LAYOUT = "4"  # version of the layout of the prepared folder
-_RUNTIME = ("guards", "main", "memory", "report", "scheduler", "undefined")
+_RUNTIME = ("guards", "heap", "main", "memory", "report", "scheduler", "undefined")
 _CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
+_TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
+# Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,
+# and GCC crashes where a text itself renames them.
+_WRAPPED = tuple(
+    f"-Wl,--wrap=_Z{name}" for name in ("nwm", "nam", "dlPv", "daPv", "dlPvm", "daPvm")
+)
 _LOADER_CACHE = "/etc/ld.so.cache"
 _LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 _LOADED = re.compile(r"(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
@@ -165,6 +171,8 @@ class Toolchain:
                 if (plain := unmarked()) == text:
                     raise
                 objects = [self._object(folder, variant, plain) for variant in variants]
+            if _TAKES_MEMORY.search(text):
+                objects = [self._with_heap(folder, one) for one in objects]
             linked = folder / "program"
             self._run(folder, "-no-pie", *objects, *runtime, "-o", str(linked))
             linked.replace(program)
@@ -197,6 +205,12 @@ class Toolchain:
             # Where a mark makes a call ambiguous, the first object is what there is.
             with contextlib.suppress(KernelFault):
                 made, _ = self._compiled(folder, variant, with_conversions(text, places))
+        return made
+
+    def _with_heap(self, folder: Path, compiled: str) -> str:
+        """The object with calls of heap.cpp for its `new` and `delete`."""
+        made = f"{compiled}.heap.o"
+        self._run(folder, "-no-pie", "-nostdlib", "-r", *_WRAPPED, compiled, "-o", made)
         return made
 
     def _compiled(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
