@@ -10,7 +10,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 from pytest_gpuenergy import __version__
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, told
 from pytest_gpuenergy.support.terminal import printable_output
 
 COMMANDS = (
@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return _BROKEN_PIPE
     except OSError as error:
-        if error.filename is not None:  # not from the output: a bug, since commands explain theirs
-            raise
+        if error.filename is not None:
+            return _complain(told(error), _FAILURE)
         _forget_output()
         return _complain(f"The output cannot be written: {error.strerror}.", _FAILURE)
     return code

@@ -22,7 +22,7 @@ from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, S
 from pytest_gpuenergy.pytest_plugin.xdist import PROBLEMS, RUN_ID, WorkerPlugin
 from pytest_gpuenergy.report.html import check_html
 from pytest_gpuenergy.report.store import latest_run
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError, told
 from pytest_gpuenergy.support.terminal import printable, show_section
 
 _OVER = (
@@ -66,8 +66,8 @@ class RunPlugin:
                     check_html()
             gate = GatePlugin(options)
             session = Session(options, _run_id(config, options))
-        except GpuEnergyError as error:
-            raise pytest.UsageError(str(error)) from None
+        except (GpuEnergyError, OSError) as error:
+            raise pytest.UsageError(told(error)) from None
         setpoints = SetpointPlugin()
         config.pluginmanager.register(gate, "gpuenergy_gate")
         config.pluginmanager.register(setpoints, "gpuenergy-setpoints")
@@ -86,8 +86,8 @@ class RunPlugin:
         """
         try:
             setpoints = self.session.resolve_setpoints()
-        except GpuEnergyError as error:
-            raise pytest.Collector.CollectError(str(error)) from None
+        except (GpuEnergyError, OSError) as error:
+            raise pytest.Collector.CollectError(told(error)) from None
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
 
@@ -98,8 +98,8 @@ class RunPlugin:
             self.session.begin()
             assert self.session.run is not None
             self.gate.begin(self.session.run)
-        except GpuEnergyError as error:
-            problem, usage = str(error), isinstance(error, InputError)
+        except (GpuEnergyError, OSError) as error:
+            problem, usage = told(error), isinstance(error, InputError)
         if problem:
             self._give_up(problem, usage=usage)
         return self.session.device
@@ -111,8 +111,8 @@ class RunPlugin:
         words = session.words_for(setpoint)
         try:
             session.apply(setpoint)
-        except GpuEnergyError as error:
-            problem, unset = str(error), isinstance(error, SetpointError)
+        except (GpuEnergyError, OSError) as error:
+            problem, unset = told(error), isinstance(error, SetpointError)
         else:
             item.stash[OUTCOME] = SetpointOutcome(setpoint, words)
             return setpoint
@@ -170,8 +170,8 @@ class RunPlugin:
         for step in steps:
             try:
                 step()
-            except GpuEnergyError as error:
-                problems.append(str(error))
+            except (GpuEnergyError, OSError) as error:
+                problems.append(told(error))
             except KeyboardInterrupt:
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
         if workers is None:
@@ -206,8 +206,8 @@ class RunPlugin:
         bridge = self._config.pluginmanager.get_plugin(BRIDGE)
         try:
             report = self.session.outcome
-        except GpuEnergyError as error:
-            return [str(error)]
+        except (GpuEnergyError, OSError) as error:
+            return [told(error)]
         if bridge is not None:
             bridge.add(report)
         return self.gate.review(report.measurements if report else ()) if judge else []

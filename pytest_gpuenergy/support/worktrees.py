@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_folder, is_there
 from pytest_gpuenergy.support.signals import uninterrupted
 
 _PATIENCE_S = 60.0
@@ -57,11 +58,11 @@ def worktree(folder: Path, commit: str, place: Path) -> Iterator[Path]:
         with uninterrupted():
             run_git(folder, "worktree", "add", "--detach", str(place), commit)
         inside = place / folder.resolve().relative_to(top.resolve())
-        if not inside.is_dir():
+        if not is_folder(inside):
             raise InputError(f"There is no folder {folder.name} at {commit[:12]}.")
         yield inside
     finally:
-        if place.exists():
+        if is_there(place):
             with uninterrupted():
                 run_git(folder, "worktree", "remove", "--force", str(place))
 

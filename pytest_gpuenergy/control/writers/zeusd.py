@@ -20,7 +20,8 @@ from urllib.parse import urlencode
 
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.nvml import deny_writes, text
-from pytest_gpuenergy.support.errors import SetpointError
+from pytest_gpuenergy.support.errors import InputError, SetpointError
+from pytest_gpuenergy.support.files import is_socket
 
 SOCKET_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_TOKEN"
 SOCKETS = ("/run/zeusd/zeusd.sock", "/var/run/zeusd.sock")
@@ -66,7 +67,10 @@ def find_zeusd(gpu: Gpu) -> ZeusdWriter | str:
     """A writer through this machine's zeusd if that controls ``gpu``; otherwise why it does not."""
     stated = os.environ.get(SOCKET_VARIABLE)
     paths = [Path(path) for path in ([stated] if stated else SOCKETS)]
-    path = next((path for path in paths if path.is_socket()), None)
+    try:
+        path = next(filter(is_socket, paths), None)
+    except InputError as error:
+        return str(error).rstrip(".")
     if path is None:
         return f"no zeusd at {' or '.join(map(str, paths))}"
     try:
