@@ -126,6 +126,8 @@ def measurements(draw: st.DrawFn) -> Measurement:
         start=draw(st.none() | CONDITIONS),
         begin=draw(st.none() | CONDITIONS),
         end=draw(st.none() | CONDITIONS),
+        temperature_c=draw(st.none() | FINITE),
+        effective_sm_clock_mhz=draw(st.none() | NOT_NEGATIVE),
         cap_binding=draw(st.none() | st.booleans()),
         in_process=draw(st.none() | st.booleans()),
         validity=draw(FLAGS),

@@ -80,7 +80,7 @@ def search(module: Any, target: Any, trials: int, threads: int, seed: int, folde
     journal = Journal(folder / TRIALS_FILE)
 
     @derived_object
-    class NotingRunner(ms.runner.PyRunner):  # type: ignore[misc]
+    class NotingRunner(ms.runner.PyRunner):
         """TVM's local runner, given one candidate at a time, in order to record each."""
 
         def __init__(self) -> None:
@@ -96,16 +96,16 @@ def search(module: Any, target: Any, trials: int, threads: int, seed: int, folde
             return futures
 
     @derived_object
-    class NoteBuilds(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
+    class NoteBuilds(ms.measure_callback.PyMeasureCallback):
         """Records candidates that fail to build, which never reach the runner."""
 
         def apply(
             self,
-            task_scheduler: Any,  # noqa: ARG002 -- TVM's signature
-            task_id: int,  # noqa: ARG002
-            measure_candidates: Any,  # noqa: ARG002
+            _task_scheduler: Any,
+            _task_id: int,
+            _measure_candidates: Any,
             builder_results: Any,
-            runner_results: Any,  # noqa: ARG002
+            _runner_results: Any,
         ) -> None:
             for result in builder_results:
                 if result.error_msg is not None:

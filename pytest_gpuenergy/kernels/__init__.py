@@ -1,8 +1,8 @@
 """How a workload is computed: source text, launches, argument order, origin."""
 
+from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch, Origin, RecordedFigures
-from pytest_gpuenergy.kernels.library import LibraryCall
 from pytest_gpuenergy.kernels.triton import TritonKernel
 
 __all__ = [

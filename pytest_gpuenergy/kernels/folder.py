@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from pytest_gpuenergy.kernels.calls import LibraryCall, Option
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, Kernel, Kind, Origin
-from pytest_gpuenergy.kernels.library import LibraryCall, Option
 from pytest_gpuenergy.kernels.source import StoredWorkspace, plan_of, read_plan, workspace_of
 from pytest_gpuenergy.kernels.triton import Constant, TritonKernel
 from pytest_gpuenergy.support.errors import InputError

@@ -29,10 +29,12 @@ class Measurement(Struct, frozen=True):
     is ``hot`` when all launches use the same buffers and ``cold`` when the buffers rotate through
     more than the L2. ``gpu_uuid`` identifies the card, ``energy_source`` names the source of its
     joules. ``warm_trials`` are from the end of the heat-up: they contribute to the intervals, not
-    to the figures. All figures are per launch, in ms, mJ, W, GFLOP/s, GFLOP/s/W and mJ ms.
-    ``wall_s`` is the duration of the item, ``phases_s`` that of each of `PHASES`. ``in_process``
-    reports whether the measuring process itself launched the work, as it does for callables, rather
-    than a worker process (None: not recorded).
+    to the figures. ``temperature_c`` and ``effective_sm_clock_mhz`` are means over the trials; the
+    clock is that of an SM by its own cycle counter, which differs from the one that NVML reports
+    (None: not known, also in older records). All figures are per launch, in ms, mJ, W, GFLOP/s,
+    GFLOP/s/W and mJ ms. ``wall_s`` is the duration of the item, ``phases_s`` that of each of
+    `PHASES`. ``in_process`` reports whether the measuring process itself launched the work, as it
+    does for callables, rather than a worker process (None: not recorded).
     """
 
     node_id: str
@@ -62,6 +64,8 @@ class Measurement(Struct, frozen=True):
     start: Conditions | None = None
     begin: Conditions | None = None
     end: Conditions | None = None
+    temperature_c: float | None = None
+    effective_sm_clock_mhz: NotNegative | None = None
     cap_binding: bool | None = None
     validity: tuple[str, ...] = ()
     started: str = ""

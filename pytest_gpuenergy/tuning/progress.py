@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from time import monotonic
-from types import TracebackType
 from typing import Any, TextIO
 
 from pytest_gpuenergy.support.text import span
@@ -87,12 +86,7 @@ class SearchProgress:
     def __enter__(self) -> SearchProgress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._display is not None:
             self._display.close()
         self.tell_now()

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from types import TracebackType
 
 from pytest_gpuenergy.kernels.kernel import Kernel, Origin
 from pytest_gpuenergy.support.errors import InputError, KernelFault
@@ -137,12 +136,7 @@ class KernelStore:
     def __enter__(self) -> KernelStore:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _lower(self, name: str, method: str, *arguments: object) -> Kernel:

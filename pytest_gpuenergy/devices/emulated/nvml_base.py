@@ -77,7 +77,8 @@ class NvmlBase:
 
     def error(self, constant: str) -> Exception:
         """The `pynvml` exception of an error constant."""
-        return self.pynvml.NVMLError(getattr(self.pynvml, constant))  # type: ignore[no-any-return]
+        error: Exception = self.pynvml.NVMLError(getattr(self.pynvml, constant))
+        return error
 
     def strike(self, state: CardState, function: str, *, always: bool = True) -> None:
         """Raise the error that a fault makes of a call of ``function``, if any."""

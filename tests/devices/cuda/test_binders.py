@@ -19,7 +19,7 @@ from pytest_gpuenergy.devices.cuda.device import CudaDevice
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels import AnyKernel, Job, LibraryCall, TritonKernel
-from pytest_gpuenergy.kernels.library import LIBRARY_ENTRIES
+from pytest_gpuenergy.kernels.calls import LIBRARY_ENTRIES
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 

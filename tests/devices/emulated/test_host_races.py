@@ -4,19 +4,11 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices.device import Arena
-from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def runner(host_cache):
-    host = HostRunner(host_cache, jobs=2)
-    yield host
-    host.close()
 
 
 @pytest.fixture

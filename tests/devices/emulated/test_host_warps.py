@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +20,6 @@ pytestmark = pytest.mark.slow
 
 Count = Callable[..., Traffic]
 ELEMENTS = 1 << 15
-
-
-@pytest.fixture(scope="module")
-def runner(host_cache: Path) -> Iterator[HostRunner]:
-    host = HostRunner(host_cache, jobs=2)
-    yield host
-    host.close()
 
 
 @pytest.fixture
