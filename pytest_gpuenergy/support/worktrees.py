@@ -29,6 +29,7 @@ def run_git(folder: Path, *arguments: str) -> str:
             cwd=folder,
             capture_output=True,
             text=True,
+            errors="surrogateescape",  # paths need not be text
             timeout=_PATIENCE_S,
             check=False,
             start_new_session=True,  # a Ctrl-C in the terminal must not end it half-way
