@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from pytest_gpuenergy import __version__
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, told
+from pytest_gpuenergy.support.paths import settle_places
 from pytest_gpuenergy.support.terminal import printable_output
 
 COMMANDS = (
@@ -64,6 +65,7 @@ def _forget_output() -> None:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    settle_places()
     arguments = build_parser().parse_args(argv)
     with printable_output():
         if arguments.command not in _LEAVE_AS_FOUND:

@@ -23,6 +23,7 @@ from pytest_gpuenergy.pytest_plugin.xdist import PROBLEMS, RUN_ID, WorkerPlugin
 from pytest_gpuenergy.report.html import check_html
 from pytest_gpuenergy.report.store import latest_run
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError, told
+from pytest_gpuenergy.support.paths import settle_places
 from pytest_gpuenergy.support.terminal import printable, show_section
 
 _OVER = (
@@ -58,6 +59,7 @@ class RunPlugin:
             pytest.UsageError: an option is invalid.
         """
         is_worker = hasattr(config, "workerinput")
+        settle_places()
         try:
             options = Options.from_pytest_config(config)
             if not is_worker:  # pytest-xdist's workers write no views
