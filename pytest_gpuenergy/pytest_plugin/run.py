@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NoReturn
 
@@ -24,6 +25,7 @@ from pytest_gpuenergy.report.html import check_html
 from pytest_gpuenergy.report.store import latest_run
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError, told
 from pytest_gpuenergy.support.paths import settle_places
+from pytest_gpuenergy.support.signals import undisturbed
 from pytest_gpuenergy.support.terminal import printable, show_section
 
 _OVER = (
@@ -50,6 +52,7 @@ class RunPlugin:
         self._setpoints = setpoints
         self._config = config
         self._problem = ""
+        self._end = contextlib.ExitStack()
 
     @classmethod
     def of(cls, config: pytest.Config) -> RunPlugin:
@@ -176,6 +179,8 @@ class RunPlugin:
                 problems.append(told(error))
             except KeyboardInterrupt:
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
+        if session.exitstatus == pytest.ExitCode.INTERRUPTED:
+            self._end.enter_context(undisturbed())  # until pytest has reported
         if workers is None:
             # A worker's exit status is ignored. pytest-xdist adds the attribute.
             config.workeroutput[PROBLEMS] = problems  # type: ignore[attr-defined]
@@ -199,9 +204,13 @@ class RunPlugin:
         if self._problem:
             terminalreporter.write_line(printable(f"gpuenergy: error: {self._problem}"), red=True)
 
+    @pytest.hookimpl(trylast=True)  # after the terminal's own
     def pytest_unconfigure(self) -> None:
         """Restore the card if the session ended before it started."""
-        self.session.close()
+        try:
+            self.session.close()
+        finally:
+            self._end.close()
 
     def _pass_on(self, *, judge: bool) -> list[str]:
         """Pass the measurements to the gate and to pytest-benchmark; returns the problems."""
