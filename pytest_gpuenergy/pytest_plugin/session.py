@@ -29,6 +29,7 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_there
 from pytest_gpuenergy.support.signals import termination_as_interrupt
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -258,9 +259,15 @@ class Session:
         return any(known.measured and known.cap == setpoint.label for known in self._known.values())
 
     def report(self) -> Report | None:
-        """The measurements of this run so far, from all its processes; None before it starts."""
+        """The measurements of this run so far, from all processes; None before it starts."""
         folder = RunFolder(self.options.root / HOME / "runs" / self.run_id)
-        return folder.load() if (folder.path / "run.json").exists() else None
+        try:
+            begun = is_there(folder.path / "run.json")
+        except InputError:
+            if self.run is not None:
+                raise
+            return None  # another user's folder, in which this run has stored nothing
+        return folder.load() if begun else None
 
     @cached_property
     def outcome(self) -> Report | None:

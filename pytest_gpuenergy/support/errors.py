@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 from pytest_gpuenergy.support.terminal import printable_text
@@ -65,3 +66,17 @@ class KernelFault(GpuEnergyError):  # noqa: N818 -- the field's word for what a 
 
     def __reduce__(self) -> tuple[type[KernelFault], tuple[Outcome, str]]:
         return type(self), (self.outcome, str(self))
+
+
+def told(error: GpuEnergyError | OSError) -> str:
+    """The message of one of our errors; one sentence for an error that the system reports.
+
+    The latter is a net for what no function on the way has explained better.
+    """
+    if isinstance(error, GpuEnergyError):
+        return str(error)
+    name, reason = error.filename, error.strerror or str(error) or "no reason given"
+    if name is None:
+        return f"The operating system denies a resource that is needed: {reason}."
+    name = os.fsdecode(name) if isinstance(name, str | bytes) else name
+    return printable_text(f"{name} cannot be used: {reason}.")

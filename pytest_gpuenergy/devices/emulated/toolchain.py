@@ -25,7 +25,7 @@ from pytest_gpuenergy.devices.emulated.conversions import (
 from pytest_gpuenergy.devices.emulated.diagnostics import first_error
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.files import lock
+from pytest_gpuenergy.support.files import is_folder, is_there, lock
 from pytest_gpuenergy.support.paths import written_to_cache
 
 # -O1: generated kernels are unrolled already, and -O2 takes up to twenty times as long to compile.
@@ -139,7 +139,7 @@ class Toolchain:
         tools = cls(compiler, version, key, cache / f"host-{key[:16]}")
         if not tools._is_built():
             with _locked(cache):
-                if not tools.folder.is_dir():
+                if not is_folder(tools.folder):
                     tools._build(cache, jobs)
                 tools._precompile_headers(cache)
         return tools
@@ -159,7 +159,7 @@ class Toolchain:
             KernelFault: ``compile``, with the first error and its line.
             DeviceError: the prepared headers and runtime are gone.
         """
-        if not self.folder.is_dir():
+        if not is_folder(self.folder):
             raise DeviceError(f"{self.folder} was removed while it was in use: start again.")
         units = _RUNTIME + (_CHECKED_RUNTIME if "checked" in variants else ())
         runtime = [f"{self.folder / name}.o" for name in units]
@@ -232,7 +232,7 @@ class Toolchain:
         return done.stderr
 
     def _is_built(self) -> bool:
-        return all(path.exists() for path in self._precompiled())
+        return all(is_there(path) for path in self._precompiled())
 
     def _precompiled(self) -> list[Path]:
         """The precompiled header of each variant; they are built last."""
@@ -265,7 +265,7 @@ class Toolchain:
             try:
                 folder.rename(self.folder)
             except OSError:
-                if not self.folder.is_dir():  # another process was faster
+                if not is_folder(self.folder):  # another process was faster
                     raise
 
     def _precompile_headers(self, cache: Path) -> None:
