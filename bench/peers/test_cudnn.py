@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from pytest_gpuenergy.engine.verification import cached_reference
-from pytest_gpuenergy.workloads.workload import ErrorBound
+from pytest_gpuenergy.engine.references import cached_reference
+from pytest_gpuenergy.workloads.bounds import ErrorBound
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices.device import Device

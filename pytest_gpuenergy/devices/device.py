@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.workloads.number_types import stored_as
 from pytest_gpuenergy.workloads.workload import Array, Tensor
 
 GUARD_BYTES = 65536
@@ -57,7 +58,9 @@ class Arena:
     def value(self) -> Array:
         """A copy of the tensor."""
         return (
-            np.array(self.payload(self.image())).view(self.tensor.dtype).reshape(self.tensor.shape)
+            np.array(self.payload(self.image()))
+            .view(stored_as(self.tensor.dtype))
+            .reshape(self.tensor.shape)
         )
 
     def fill(self, value: Array | None = None) -> None:
@@ -71,7 +74,7 @@ class Arena:
 
 
 def _bytes_of(tensor: Tensor, value: Array) -> Bytes:
-    if value.shape != tensor.shape or value.dtype != np.dtype(tensor.dtype):
+    if value.shape != tensor.shape or value.dtype != stored_as(tensor.dtype):
         raise ValueError(f"{tensor.name}: {value.shape} {value.dtype} is not {tensor}")
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
@@ -84,6 +87,25 @@ class Work:
     bytes_moved: int
 
 
+CLOCK_SPAN_S = 0.05
+"""Approximate length of the spans of `ClockSamples`."""
+
+
+@dataclass(frozen=True)
+class ClockSamples:
+    """The mean clock of an SM over spans of about `CLOCK_SPAN_S`, by its own cycle counter.
+
+    Attributes:
+        begin_s: shape (n,), device clock.
+        end_s: shape (n,), device clock, ascending.
+        mhz: shape (n,), cycles over microseconds of each span.
+    """
+
+    begin_s: npt.NDArray[np.float64]
+    end_s: npt.NDArray[np.float64]
+    mhz: npt.NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class Timeline:
     """Progress of back-to-back launches, with one entry for each finished batch.
@@ -94,12 +116,14 @@ class Timeline:
         busy_s: shape (n,), GPU time of those launches by the device's own timer.
         placements: number of buffer sets, each at its own place in memory; successive batches
             rotate through them.
+        clocks: of an SM meanwhile; None where it is unknown.
     """
 
     time_s: npt.NDArray[np.float64]
     launches: npt.NDArray[np.float64]
     busy_s: npt.NDArray[np.float64]
     placements: int = 1
+    clocks: ClockSamples | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ import numpy.typing as npt
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Relaunching
 from pytest_gpuenergy.engine.comparison import Reference, compare, places
 from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import Array, ErrorBound
+from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.number_types import numbers, stored, stored_as
+from pytest_gpuenergy.workloads.workload import Array
 
 
 class ArenaCheck:
@@ -64,7 +66,10 @@ class ArenaCheck:
                 raise KernelFault(
                     "correctness", f"{places(name, mask)} changed, although {name} is an input."
                 )
-        outputs = {name: arena.value() for name, arena in self._outputs.items()}
+        outputs = {
+            name: numbers(arena.value(), arena.tensor.dtype)
+            for name, arena in self._outputs.items()
+        }
         return compare(outputs, self._reference(), self._bounds, self._seed)
 
     def poison(self) -> None:
@@ -75,7 +80,8 @@ class ArenaCheck:
     def falsify(self) -> None:
         """Make a few elements of each output wrong, see `falsified`."""
         for arena in self._outputs.values():
-            arena.fill(falsified(arena.value(), self._draw))
+            dtype = arena.tensor.dtype
+            arena.fill(stored(falsified(numbers(arena.value(), dtype), self._draw), dtype))
 
 
 def check_again(kernel: Relaunching, check: ArenaCheck) -> None:
@@ -157,7 +163,7 @@ def _moved(
 
 def _check_guards(arena: Arena) -> None:
     image, tensor = arena.image(), arena.tensor
-    size = np.dtype(tensor.dtype).itemsize
+    size = stored_as(tensor.dtype).itemsize
     end = GUARD_BYTES + tensor.nbytes
     for start, stop, where in ((0, GUARD_BYTES, "before the start"), (end, None, "past the end")):
         written = np.flatnonzero(image[start:stop] != 0xFF) + start

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.engine.results import is_tensor
+from pytest_gpuenergy.engine.host_arrays import is_tensor
 from pytest_gpuenergy.workloads.workload import Array
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from pytest_gpuenergy.engine.arena_check import falsified
 from pytest_gpuenergy.engine.array_memory import overlap, overwrite
-from pytest_gpuenergy.engine.results import Expected, host_array, is_array, numbers_of, parts_of
+from pytest_gpuenergy.engine.host_arrays import host_array, is_array, numbers_of, parts_of
+from pytest_gpuenergy.engine.results import Expected
 from pytest_gpuenergy.support.errors import KernelFault, ResultError
 from pytest_gpuenergy.workloads.workload import Array
 

@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.workloads.workload import Array, ErrorBound
+from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.number_types import Array
+from pytest_gpuenergy.workloads.sensitivity import Condition, Values
 
 _PIECE = 8192  # elements
-Reference = Mapping[str, npt.NDArray[np.float64]]
+
+
+class Reference(Mapping[str, Values]):
+    """The correct outputs in float64, by name, and what their errors are measured against.
+
+    Args:
+        values: the outputs.
+        conditions: of those that have one, see `Condition`.
+    """
+
+    def __init__(
+        self, values: Mapping[str, Values], conditions: Mapping[str, Condition] | None = None
+    ) -> None:
+        self._values = dict(values)
+        self.conditions = dict(conditions or {})
+
+    def __getitem__(self, name: str) -> Values:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 def compare(
-    outputs: Mapping[str, Array], reference: Reference, bounds: Mapping[str, ErrorBound], seed: int
+    outputs: Mapping[str, Array],
+    reference: Mapping[str, Values],
+    bounds: Mapping[str, ErrorBound],
+    seed: int,
 ) -> ErrorBound:
     """Return the errors of ``outputs``, as fractions of the reference's largest value and norm.
 
@@ -26,9 +56,10 @@ def compare(
             the norm of all errors exceeds its bound. The message gives the number of wrong elements
             and the position and error of the worst.
     """
+    conditions = reference.conditions if isinstance(reference, Reference) else {}
     worst = ErrorBound(0.0, 0.0)
     for name, expected in reference.items():
-        bound = bounds[name]
+        bound, condition = bounds[name], conditions.get(name, Condition(0.0))
         largest, norm, scale, expected_norm = _distance(outputs[name], expected)
         if not math.isfinite(scale):
             first = np.argwhere(~np.isfinite(expected))[0].tolist()
@@ -37,11 +68,12 @@ def compare(
                 "nothing can be compared with it: give inputs for which it is finite, for example "
                 "with init={'x': (0.1, 1.0)} of a Contract."
             )
+        scale = max(scale, condition.scale)
+        expected_norm = max(expected_norm, condition.scale)
+        judge = _Judge(bound, scale, condition, _smallest(outputs[name].dtype))
         largest, norm = largest / scale, norm / expected_norm
-        if not largest <= bound.max_relative:
-            raise KernelFault(
-                "correctness", _describe(name, outputs[name], expected, scale, bound, seed)
-            )
+        if not largest <= bound.max_relative or judge.finds_more(outputs[name], expected):
+            raise KernelFault("correctness", _describe(name, outputs[name], expected, judge, seed))
         if not norm <= bound.normwise:
             raise KernelFault(
                 "correctness",
@@ -52,9 +84,59 @@ def compare(
     return worst
 
 
-def _distance(
-    output: Array, expected: npt.NDArray[np.float64]
-) -> tuple[float, float, float, float]:
+@dataclass(frozen=True)
+class _Judge:
+    """The largest error allowed for each element of an output.
+
+    Attributes:
+        bound: relative to the following.
+        scale: of the output as a whole.
+        condition: of the output.
+        smallest: absolute error that underflow can cause.
+    """
+
+    bound: ErrorBound
+    scale: float
+    condition: Condition
+    smallest: float
+
+    def allowed(self, expected: Values, own: Values | None) -> Values:
+        """The largest error of each of some elements, given their ``expected`` and ``own``."""
+        size = np.abs(expected)
+        sums = self.bound.max_relative - self.bound.rounding
+        terms = np.full_like(size, self.scale)
+        if own is not None:
+            terms = np.where(size > 0, np.minimum(size + own, self.scale), terms)
+        return sums * terms + self.bound.rounding * size + self.smallest
+
+    def finds_more(self, output: Array, expected: Values) -> bool:
+        """Whether an element is wrong although its error is small relative to the scale."""
+        own = self.condition.own
+        if own is None and not self.bound.rounding:
+            return False
+        values, references = output.reshape(-1), expected.reshape(-1)
+        owns = None if own is None else own.reshape(-1)
+        right = 0
+        for start in range(0, values.size, _PIECE):
+            piece = slice(start, start + _PIECE)
+            error = np.abs(values[piece].astype(np.float64) - references[piece])
+            allowed = self.allowed(references[piece], None if owns is None else owns[piece])
+            right += int((error <= allowed).sum())
+        return right < values.size - self.condition.exempt * values.size
+
+
+def _smallest(dtype: np.dtype[Any]) -> float:
+    """What a number that is too small may be off by: GPUs may flush such numbers to zero.
+
+    Half precision has so few exponents that they are always kept, and rounded.
+    """
+    if dtype.kind != "f":
+        return 0.0
+    limits = np.finfo(dtype)
+    return float(limits.smallest_subnormal if dtype.itemsize == 2 else limits.tiny)
+
+
+def _distance(output: Array, expected: Values) -> tuple[float, float, float, float]:
     """The largest absolute value and the norm of the error, then those of ``expected``.
 
     Those of the error are NaN if any element is; those of ``expected`` are 1 instead of 0. These
@@ -76,27 +158,28 @@ def _distance(
     return float(peaks[0]), float(norms[0]), float(peaks[1]) or 1.0, float(norms[1]) or 1.0
 
 
-def _describe(
-    name: str,
-    output: Array,
-    expected: npt.NDArray[np.float64],
-    scale: float,
-    bound: ErrorBound,
-    seed: int,
-) -> str:
+def _describe(name: str, output: Array, expected: Values, judge: _Judge, seed: int) -> str:
     values = output.astype(np.float64)
     unset = np.isnan(values)
     if unset.any():
         return f"{places(name, unset)} never written or NaN."
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(values - expected) / scale
-    place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
+    most = judge.bound.max_relative * judge.scale
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        error = np.abs(values - expected)
+        allowed = judge.allowed(expected, judge.condition.own)
+        by_own = judge.condition.own is not None and bool((error <= most).all())
+        sizes = np.abs(expected) if by_own else np.full_like(error, judge.scale)
+        wrong = ~(error <= np.minimum(allowed, most))
+        relative = np.where(wrong, error / sizes, 0.0)
+    place = tuple(int(i) for i in np.unravel_index(int(relative.argmax()), error.shape))
     found, right = float(output[place]), float(expected[place])
     digits = 6 if f"{found:.6g}" != f"{right:.6g}" else 17
+    whose = "its own value" if by_own else "the largest value"
+    limit = float(min(allowed[place], most) / sizes[place])
     return (
-        f"{places(name, error > bound.max_relative)} wrong (seed {seed}); the worst is "
+        f"{places(name, wrong)} wrong (seed {seed}); the worst is "
         f"{name}{list(place)} = {found:.{digits}g} instead of {right:.{digits}g}, off "
-        f"by {float(error[place]):.2e} of the largest value (bound {bound.max_relative:.1e})."
+        f"by {float(relative[place]):.2e} of {whose} (bound {limit:.1e})."
     )
 
 

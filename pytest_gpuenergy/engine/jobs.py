@@ -4,7 +4,8 @@ A folder holds many jobs, and stores only once what several of them share:
 
 - ``jobs/NAME.json``: the `Job` without its kernel, and the names of its other files;
 - ``kernels/DIGEST/``: a launch plan with its source;
-- ``arrays/HASH.npz``: inputs, or the correct outputs in float64.
+- ``arrays/HASH.npz``: inputs, the correct outputs in float64, or the scales of their elements' own
+  terms, see `Condition`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,8 @@ from msgspec import Meta, Struct
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.engine.arena_check import ArenaCheck
 from pytest_gpuenergy.engine.comparison import Reference
-from pytest_gpuenergy.engine.verification import arenas_of, cached_reference
+from pytest_gpuenergy.engine.references import cached_reference
+from pytest_gpuenergy.engine.verification import arenas_of
 from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
 from pytest_gpuenergy.kernels.job import CacheState, Job
 from pytest_gpuenergy.support.errors import InputError
@@ -33,6 +35,8 @@ from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.workloads.contract import check_tensor
+from pytest_gpuenergy.workloads.number_types import stored_as
+from pytest_gpuenergy.workloads.sensitivity import Condition
 from pytest_gpuenergy.workloads.workload import Array, IoContract, Tensor, Workload
 
 JOB_VERSION = 1
@@ -52,11 +56,15 @@ class StoredJob:
         job: what to run.
         inputs_path: archive of the inputs.
         reference_path: archive of the correct outputs, in float64.
+        scales: `Condition.scale` of the outputs that have one, by name.
+        owns: archives of `Condition.own` by the name of the output; each has an array of that name.
     """
 
     job: Job
     inputs_path: Path
     reference_path: Path
+    scales: Mapping[str, float] = field(default_factory=dict)
+    owns: Mapping[str, Path] = field(default_factory=dict)
 
     def inputs(self) -> dict[str, Array]:
         """The inputs, by tensor name.
@@ -72,8 +80,12 @@ class StoredJob:
         Raises:
             InputError: they cannot be read.
         """
-        outputs = [t for t in self.job.io.tensors if t.role == "output"]
-        return _load(self.reference_path, [replace(t, dtype="float64") for t in outputs])
+        outputs = {
+            t.name: replace(t, dtype="float64") for t in self.job.io.tensors if t.role == "output"
+        }
+        owns = {name: _load(path, [outputs[name]])[name] for name, path in self.owns.items()}
+        conditions = {name: Condition(scale, owns.get(name)) for name, scale in self.scales.items()}
+        return Reference(_load(self.reference_path, list(outputs.values())), conditions)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[tuple[dict[str, Arena], ArenaCheck]]:
@@ -101,6 +113,8 @@ class _Stored(Struct, frozen=True):
     cache: CacheState
     timeout_s: Annotated[float, Meta(gt=0)]
     apart: bool
+    scales: dict[str, Annotated[float, Meta(ge=0)]] = {}
+    owns: dict[str, str] = {}
 
 
 def write_job(folder: Path, job: Job, workload: Workload) -> str:
@@ -112,12 +126,16 @@ def write_job(folder: Path, job: Job, workload: Workload) -> str:
     Raises:
         OSError: it cannot be written.
     """
+    reference = cached_reference(workload, job.seed)
+    owns = {n: c.own for n, c in reference.conditions.items() if c.own is not None}
     stored = _Stored(
         JOB_VERSION,
         job.kernel.digest,
         _save(folder / _ARRAYS, workload.make_inputs(job.seed)),
-        _save(folder / _ARRAYS, cached_reference(workload, job.seed)),
+        _save(folder / _ARRAYS, reference),
         *(job.io, job.seed, job.cache, job.timeout_s, job.apart),
+        {name: condition.scale for name, condition in reference.conditions.items()},
+        {name: _save(folder / _ARRAYS, {name: own}) for name, own in owns.items()},
     )
     write_kernel(folder / _KERNELS / stored.kernel, job.kernel)
     content = encode(stored)
@@ -144,16 +162,18 @@ def read_job(folder: Path, name: str) -> StoredJob:
             )
         stored = decode(content, _Stored)
         _check_contract(stored.io)
+        if not stored.owns.keys() <= stored.scales.keys() <= stored.io.bounds.keys():
+            raise FormError("its scales are not those of its outputs")
     except FormError as error:
         raise InputError(
             f"The job {path} cannot be used, because {error}: write it again."
         ) from None
     kernel = read_kernel(folder / _KERNELS / Path(stored.kernel).name)
     job = Job(kernel, stored.io, stored.seed, stored.cache, stored.timeout_s, stored.apart)
-    inputs, reference = (
-        folder / _ARRAYS / Path(archive).name for archive in (stored.inputs, stored.reference)
-    )
-    return StoredJob(job, inputs, reference)
+    arrays = folder / _ARRAYS
+    inputs, reference = (arrays / Path(name).name for name in (stored.inputs, stored.reference))
+    owns = {name: arrays / Path(archive).name for name, archive in stored.owns.items()}
+    return StoredJob(job, inputs, reference, stored.scales, owns)
 
 
 def _check_contract(contract: IoContract) -> None:
@@ -195,7 +215,7 @@ def _load(path: Path, tensors: Sequence[Tensor]) -> dict[str, Any]:
             found = {tensor.name: stored[tensor.name] for tensor in tensors}
         for tensor in tensors:
             array = found[tensor.name]
-            if (array.shape, array.dtype) != (tensor.shape, np.dtype(tensor.dtype)):
+            if (array.shape, array.dtype) != (tensor.shape, stored_as(tensor.dtype)):
                 raise FormError(f"{tensor.name} does not have the shape and dtype of its tensor")
     except FormError as error:
         problem = str(error)

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_gpuenergy.engine.comparison import compare
+from pytest_gpuenergy.engine.array_memory import overwrite
+from pytest_gpuenergy.engine.comparison import Reference, compare
+from pytest_gpuenergy.engine.host_arrays import (
+    copied,
+    first_line,
+    host_array,
+    is_array,
+    numbers_of,
+    parts_of,
+    type_of,
+)
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.errors import ResultError
-from pytest_gpuenergy.workloads.workload import Array, ErrorBound
+from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.number_types import Array, unit_roundoff
+from pytest_gpuenergy.workloads.sensitivity import (
+    Condition,
+    Values,
+    conditions_of,
+    likely_conditions,
+)
+from pytest_gpuenergy.workloads.workload import Workload
 
-_CUDA = 2  # kDLCUDA of DLPack
+_HALVES = ("float16", "bfloat16")
+
+USUAL = ErrorBound(1e-5, 1e-5)
+"""The bound of a callable's result where nothing gives another."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +45,11 @@ class Expected:
     Attributes:
         arrays: float64 copies in host memory, by their places in the result: ``result``, or
             ``result[0]``, ``result['x']`` and so on.
-        bound: the largest error allowed for each, see `compare`.
+        bounds: the largest error allowed for each, see `compare`.
     """
 
-    arrays: Mapping[str, npt.NDArray[np.float64]]
-    bound: ErrorBound
+    arrays: Reference
+    bounds: Mapping[str, ErrorBound]
 
     def check(self, returned: object) -> Correctness:
         """Compare what the callable returned.
@@ -53,13 +72,20 @@ class Expected:
                     f"The callable's {name} has shape {found[name].shape}, but its reference has "
                     f"shape {expected.shape}: they must be the same."
                 )
-        errors = compare(found, self.arrays, dict.fromkeys(found, self.bound), seed=0)
+        bounds = {name: _rounded(self.bounds[name], type_of(part)) for name, part in parts.items()}
+        errors = compare(found, self.arrays, bounds, seed=0)
+        widest = ErrorBound.widest(*bounds.values())
         return Correctness(
-            errors.max_relative, errors.normwise, self.bound.max_relative, self.bound.normwise, ()
+            errors.max_relative, errors.normwise, widest.max_relative, widest.normwise, ()
         )
 
 
-def expect(reference: object, args: tuple[object, ...], bound: ErrorBound) -> Expected:
+def expect(
+    reference: object,
+    args: tuple[object, ...],
+    bound: ErrorBound | None,
+    workload: Workload | None = None,
+) -> Expected:
     """Make `Expected` from the user's ``reference=``.
 
     Args:
@@ -67,14 +93,76 @@ def expect(reference: object, args: tuple[object, ...], bound: ErrorBound) -> Ex
             arrays, or a function that returns one of these. A function is called immediately, with
             copies of the arrays among ``args``, so that the callable sees none of its changes.
         args: the callable's arguments.
-        bound: see `Expected`.
+        bound: for each part of the result; by default those of the workload's outputs, or `USUAL`
+            without a workload.
+        workload: what the callable computes, if that is known.
 
     Raises:
         ResultError: the function raises, or the reference has something other than finite numbers.
     """
-    if callable(reference):
-        reference = _called(reference, args)
-    arrays = {}
+    arrays = _arrays_of(_called(reference, args) if callable(reference) else reference)
+    if bound is not None:
+        return Expected(Reference(arrays), dict.fromkeys(arrays, bound))
+    bounds = dict.fromkeys(arrays, USUAL) if workload is None else _bounds_of(workload, arrays)
+    if workload is not None and not workload.judged_by_element:
+        return Expected(Reference(arrays), bounds)
+    conditions = (
+        _conditions_by(reference, args, arrays, bounds)
+        if callable(reference)
+        else likely_conditions(arrays, bounds)
+    )
+    return Expected(Reference(arrays, conditions), bounds)
+
+
+def _rounded(bound: ErrorBound, dtype: str) -> ErrorBound:
+    """The usual bound with the rounding of a result in half precision; others as they are."""
+    if bound is not USUAL or dtype not in _HALVES:
+        return bound
+    unit = unit_roundoff(dtype)
+    return replace(
+        bound,
+        max_relative=bound.max_relative + unit,
+        normwise=bound.normwise + unit,
+        rounding=unit,
+    )
+
+
+def _bounds_of(workload: Workload, names: Iterable[str]) -> dict[str, ErrorBound]:
+    """The bounds of the parts of a result, which are the workload's outputs if they are as many."""
+    places = list(names)
+    if len(places) == len(workload.outputs):
+        by_name = {f"result[{tensor.name!r}]": tensor for tensor in workload.outputs}
+        tensors = [by_name.get(p, t) for p, t in zip(places, workload.outputs, strict=True)]
+        return {p: workload.bound_of(t) for p, t in zip(places, tensors, strict=True)}
+    return dict.fromkeys(places, workload.error_bound)
+
+
+def _conditions_by(
+    reference: Callable[..., object],
+    args: tuple[object, ...],
+    arrays: Mapping[str, Values],
+    bounds: Mapping[str, ErrorBound],
+) -> dict[str, Condition]:
+    """`conditions_of` a result, from calls of its reference with changed arguments."""
+    inputs = {
+        str(place): host
+        for place, value in enumerate(args)
+        if is_array(value)
+        and copied(value) is not value
+        and (host := host_array(value, "An argument")).dtype.kind == "f"
+    }
+
+    def compute(changed: Mapping[str, Array]) -> dict[str, Values]:
+        given = [copied(value) for value in args]
+        for place, values in changed.items():
+            overwrite(given[int(place)], values.astype(inputs[place].dtype))
+        return _arrays_of(reference(*given))
+
+    return conditions_of(compute, inputs, arrays, bounds)
+
+
+def _arrays_of(reference: object) -> dict[str, Values]:
+    arrays: dict[str, Values] = {}
     for name, part in parts_of(reference, "result"):
         what = f"The reference of {name}"
         # A copy, because the callable may write into the same memory.
@@ -88,131 +176,16 @@ def expect(reference: object, args: tuple[object, ...], bound: ErrorBound) -> Ex
             )
     if not arrays:
         raise ResultError("reference= is empty: nothing can be compared with it.")
-    return Expected(arrays, bound)
+    return arrays
 
 
 def _called(reference: Callable[..., object], args: tuple[object, ...]) -> object:
     try:
-        return reference(*map(_copied, args))
+        return reference(*map(copied, args))
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)[1:2]  # the user's, next to ours
         place = "".join(f" in {Path(at.filename).name}, line {at.lineno}" for at in frames)
         raise ResultError(
             "reference= was called with the callable's arguments and raised "
-            f"{type(error).__name__}{place}: {_first_line(error)}."
+            f"{type(error).__name__}{place}: {first_line(error)}."
         ) from None
-
-
-def _copied(value: Any) -> Any:
-    """``value`` with its arrays copied, also those in tuples, lists and dictionaries."""
-    if type(value) in (tuple, list):
-        return type(value)(map(_copied, value))
-    if type(value) is dict:
-        return {key: _copied(part) for key, part in value.items()}
-    if is_tensor(value):
-        return value.detach().clone()
-    return value.copy() if is_array(value) and hasattr(value, "copy") else value
-
-
-def parts_of(value: Any, name: str) -> Iterator[tuple[str, object]]:
-    """The arrays of a tuple, list or dictionary with their places; otherwise ``value`` itself."""
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from parts_of(part, f"{name}[{key!r}]")
-    elif isinstance(value, tuple | list) and _has_arrays(value):
-        for index, part in enumerate(value):
-            yield from parts_of(part, f"{name}[{index}]")
-    else:
-        yield name, value
-
-
-def _has_arrays(value: object) -> bool:
-    """Whether nested lists hold arrays, rather than numbers that make up one array."""
-    if isinstance(value, tuple | list):
-        return any(map(_has_arrays, value))
-    return isinstance(value, Mapping) or is_array(value)
-
-
-def is_array(value: object) -> bool:
-    """Whether it is an array of some library."""
-    if isinstance(value, np.generic):  # a number with the interface of an array
-        return False
-    names = ("__array__", "__cuda_array_interface__", "__dlpack__")
-    return is_tensor(value) or any(hasattr(value, name) for name in names)
-
-
-def is_tensor(value: object) -> bool:
-    """Whether it has the methods of PyTorch's tensors, which need not be installed."""
-    return hasattr(value, "detach") and hasattr(value, "cpu")
-
-
-def numbers_of(value: Any, what: str) -> Array:
-    """``value`` as an array of real numbers in host memory, which the two may share.
-
-    Raises:
-        ResultError: it is not one.
-    """
-    array = host_array(value, what)
-    if not _is_real(array.dtype):
-        raise ResultError(
-            f"{what} has type {type(value).__name__} and dtype {array.dtype}: only real numbers "
-            "can be compared."
-        )
-    return array
-
-
-def host_array(value: Any, what: str) -> Array:
-    """``value`` as an array in host memory, which the two may share.
-
-    Raises:
-        ResultError: NumPy cannot read it.
-    """
-    try:
-        return np.asarray(_on_host(value))
-    except Exception as error:
-        raise ResultError(
-            f"{what} has type {type(value).__name__}, which cannot be read as a NumPy array "
-            f"({_first_line(error)}): use a PyTorch, CuPy or NumPy array."
-        ) from None
-
-
-def _is_real(dtype: np.dtype[Any]) -> bool:
-    if dtype.kind in "biuf":
-        return True
-    if dtype.kind != "V" or dtype.names is not None:
-        return False
-    try:  # bfloat16 and the like are types that other packages add to NumPy
-        np.zeros(1, dtype).astype(np.float64)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _on_host(value: Any) -> Any:
-    """``value`` in a form that NumPy can read."""
-    if is_tensor(value):
-        tensor = value.detach().cpu()
-        try:
-            return tensor.numpy()
-        except TypeError:  # NumPy has no bfloat16
-            return tensor.float().numpy()
-    on_cuda = hasattr(value, "__cuda_array_interface__")
-    if hasattr(value, "get") and (on_cuda or not hasattr(value, "__array__")):  # CuPy
-        return value.get()
-    if hasattr(value, "__array__"):
-        return value
-    if on_cuda:
-        import cupy
-
-        return cupy.asarray(value).get()
-    if hasattr(value, "__dlpack__"):
-        if value.__dlpack_device__()[0] != _CUDA:
-            return np.from_dlpack(value)
-        import cupy
-
-        return cupy.from_dlpack(value).get()
-    return value
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ import numpy as np
 from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.comparison import Reference
+from pytest_gpuenergy.engine.references import SEEDS, cached_reference, seeded_inputs
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.correctness import Correctness
@@ -26,10 +25,11 @@ from pytest_gpuenergy.support.json_input import FormError, decode
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.scratch import scratch_folder
-from pytest_gpuenergy.workloads.workload import Array, ErrorBound, IoContract, Tensor, Workload
+from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.number_types import Array, is_floating, rounded_to, stored_as
+from pytest_gpuenergy.workloads.workload import IoContract, Tensor, Workload
 
-SEEDS = (0, 1)
-_FORMAT = 3
+_FORMAT = 4
 
 
 def verify(
@@ -143,16 +143,16 @@ def arenas_of(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[str,
 
 def _contents(workload: Workload, seed: int, turn: int) -> dict[str, Array]:
     """What arenas hold before a run, by tensor name; those not named hold 0xFF."""
-    values = dict(_seeded_inputs(workload, seed))
+    values = dict(seeded_inputs(workload, seed))
     if turn:
         values |= {tensor.name: _extremes(tensor) for tensor in workload.outputs}
     return values
 
 
 def _extremes(tensor: Tensor) -> Array:
-    dtype = np.dtype(tensor.dtype)
-    if dtype.kind == "f":
-        pair = np.array([np.inf, -np.inf], dtype)
+    dtype = stored_as(tensor.dtype)
+    if is_floating(tensor.dtype):
+        pair = rounded_to(np.array([np.inf, -np.inf]), tensor.dtype)
     elif dtype.kind == "i":
         pair = np.array([np.iinfo(dtype).max, np.iinfo(dtype).min], dtype)
     else:  # turn 0 had the largest
@@ -161,57 +161,6 @@ def _extremes(tensor: Tensor) -> Array:
     for turn, value in enumerate(pair):
         values[turn :: len(pair)] = value
     return values.reshape(tensor.shape)
-
-
-@dataclass(frozen=True)
-class _Draw:
-    digest: str
-    seed: int
-    workload: Workload = field(compare=False)
-
-
-@functools.lru_cache(maxsize=len(SEEDS))
-def _drawn(draw: _Draw) -> dict[str, Array]:
-    return draw.workload.make_inputs(draw.seed)
-
-
-def _seeded_inputs(workload: Workload, seed: int) -> dict[str, Array]:
-    """`Workload.make_inputs`, drawn once for all kernels of a case."""
-    if workload.digest is None:
-        return workload.make_inputs(seed)
-    return _drawn(_Draw(workload.digest, seed, workload))
-
-
-def cached_reference(workload: Workload, seed: int) -> Reference:
-    """`Workload.reference` for the inputs of ``seed``, cached on disk by the workload's content."""
-    if workload.digest is None:
-        return workload.reference(workload.make_inputs(seed))
-    key = hashlib.sha256(f"{_FORMAT} {workload.digest} {seed}".encode()).hexdigest()
-    path = cache_dir("references") / f"{key}.npz"
-    if (known := _load_reference(path, workload)) is not None:
-        return known
-    reference = workload.reference(workload.make_inputs(seed))
-    archive = io.BytesIO()
-    np.savez(archive, allow_pickle=False, **reference)
-    keep_for_later(path, archive.getvalue())
-    return reference
-
-
-def _load_reference(path: Path, workload: Workload) -> Reference | None:
-    try:
-        state = path.stat()
-        known = _read_archive(path, state.st_mtime_ns, state.st_size)
-        good = all(known[tensor.name].shape == tensor.shape for tensor in workload.outputs)
-    except Exception:  # a damaged archive raises almost anything, and is written again
-        return None
-    return known if good else None
-
-
-@functools.lru_cache(maxsize=len(SEEDS))
-def _read_archive(path: Path, _mtime_ns: int, _size: int) -> Reference:
-    """The arrays of an archive, checksums verified; read once for all kernels of a case."""
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-        return dict(stored.items())
 
 
 def _memory_path(

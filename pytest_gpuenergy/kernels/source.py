@@ -20,6 +20,7 @@ from pytest_gpuenergy.kernels.kernel import (
 )
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
+from pytest_gpuenergy.workloads.number_types import FLOATS
 from pytest_gpuenergy.workloads.workload import Tensor
 
 PLAN_VERSION = 1
@@ -27,7 +28,7 @@ PLAN_VERSION = 1
 
 _LARGEST_BYTES = 16 << 20
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
-_DTYPES = frozenset(["bool", "float16", "float32", "float64", *_INTEGERS])
+_DTYPES = frozenset(["bool", *FLOATS, *_INTEGERS])
 _TEXT_SIGN = re.compile(r"[\n{};]|__global__")
 
 

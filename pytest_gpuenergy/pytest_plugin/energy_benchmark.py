@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Real
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.engine.callable_check import CallableCheck
 from pytest_gpuenergy.engine.harness import Subject, describe_workload
-from pytest_gpuenergy.engine.results import expect
+from pytest_gpuenergy.engine.results import Expected, expect
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
@@ -24,10 +25,8 @@ from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.tables import words
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError
-from pytest_gpuenergy.workloads.workload import ErrorBound, Workload, whole_flops
-
-_BOUND = 1e-5
-"""Of a callable's result, where nothing gives another."""
+from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.workload import Workload, whole_flops
 
 
 class EnergyBenchmark:
@@ -65,7 +64,8 @@ class EnergyBenchmark:
                 copies of ``args``. The result is unchecked when None. A kernel's reference belongs
                 to its workload.
             bound: largest error of the callable's result, as a fraction of the reference's norm and
-                of its largest element; default: the workload's bound, or 1e-5 without a workload.
+                of its largest element; default: those of the workload's outputs, or 1e-5 without a
+                workload, plus the rounding of a result in half precision.
             label: the kernel's name in the report, by which runs are compared. The default is
                 ``k01`` from its rank, or else the entry point of its first launch or the callable's
                 name, followed by the ids of the item's parameters; see `item_label`.
@@ -101,8 +101,11 @@ class EnergyBenchmark:
                     info = WorkloadInfo(self._item.name, {}, flops, 0)
                 else:
                     info = describe_workload(workload)
-                limit = _limit(bound, workload)
-                found = self._callable(subject, args, reference, limit, info, named)
+                expected_of = None
+                if reference is not None:
+                    limit = _limit(bound)
+                    expected_of = functools.partial(expect, reference, args, limit, workload)
+                found = self._callable(subject, args, expected_of, info, named)
                 measurement = self._kept(found, named)
                 session.anchors.add(named, measurement)
         except InputError:
@@ -176,8 +179,7 @@ class EnergyBenchmark:
         self,
         function: Callable[..., Any],
         args: tuple[object, ...],
-        reference: object,
-        bound: ErrorBound,
+        expected_of: Callable[[], Expected] | None,
         info: WorkloadInfo,
         named: Subject,
     ) -> Measurement:
@@ -192,9 +194,9 @@ class EnergyBenchmark:
         from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 
         correctness, check = None, lambda _: None
-        if reference is not None:
+        if expected_of is not None:
             # Before measuring, because the callable may change its arguments.
-            expected = expect(reference, args, bound)
+            expected = expected_of()
             correctness = expected.check(function(*args))
             check = CallableCheck(expected, args)
         captured = []
@@ -233,11 +235,9 @@ class EnergyBenchmark:
         ]
 
 
-def _limit(bound: float | ErrorBound | None, workload: Workload | None) -> ErrorBound:
-    """The bound of a callable's result."""
-    if bound is None:
-        bound = _BOUND if workload is None else workload.error_bound
-    return bound if isinstance(bound, ErrorBound) else ErrorBound(bound, bound)
+def _limit(bound: float | ErrorBound | None) -> ErrorBound | None:
+    """The bound that was given for a callable's result, as an ErrorBound."""
+    return bound if isinstance(bound, ErrorBound | None) else ErrorBound(bound, bound)
 
 
 def _check_arguments(

@@ -1,5 +1,6 @@
 """What is computed: tensors, inputs from a seed, a float64 reference, FLOPs and bytes."""
 
+from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.contract import Contract
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 from pytest_gpuenergy.workloads.table import (
@@ -14,7 +15,7 @@ from pytest_gpuenergy.workloads.table import (
     parse_shape,
     project_workloads,
 )
-from pytest_gpuenergy.workloads.workload import ErrorBound, Scalar, Tensor, Workload
+from pytest_gpuenergy.workloads.workload import Scalar, Tensor, Workload
 
 __all__ = [
     "CASES",

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.number_types import is_floating, is_known, stored_as
 from pytest_gpuenergy.workloads.workload import (
     Array,
-    ErrorBound,
     Scalar,
     Tensor,
     Workload,
@@ -22,6 +23,7 @@ from pytest_gpuenergy.workloads.workload import (
 )
 
 _EXACT = ErrorBound(0.0, 0.0)
+_ACCUMULATORS = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,14 @@ class Contract(Workload):
             bound of floating-point outputs, see `ErrorBound.for_reduction`. Others must be exact.
         init: ranges of inputs to draw uniformly instead, by tensor name; the second number of a
             range is excluded.
+        accumulator: type in which floating-point outputs are computed: ``float16``, ``bfloat16``,
+            ``float32`` or ``float64``; by default float64 for float64 outputs, otherwise float32.
         bound: the largest errors allowed for all outputs, instead of the above.
 
     Raises:
         InputError: a name cannot be used or is not unique, there is no output, a tensor has no
-            elements or an unknown type, a range or bound is invalid, or ``flops`` is not a whole
-            number.
+            elements or an unknown type, a range, accumulator or bound is invalid, or ``flops`` is
+            not a whole number.
     """
 
     kind: ClassVar[str] = "contract"
@@ -59,6 +63,7 @@ class Contract(Workload):
     reduction_length: int = 1
     init: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     bound: ErrorBound | None = None
+    accumulator: str | None = None
 
     def __post_init__(self) -> None:
         if not is_plain_name(self.name):
@@ -77,6 +82,11 @@ class Contract(Workload):
         if self.bound is not None and not isinstance(self.bound, ErrorBound):
             raise InputError(
                 f"Workload {self.name!r} has the bound {self.bound!r}: give an ErrorBound."
+            )
+        if self.accumulator not in (None, *_ACCUMULATORS):
+            raise InputError(
+                f"Workload {self.name!r} has the accumulator {self.accumulator!r}: give "
+                f"{', '.join(_ACCUMULATORS[:-1])} or {_ACCUMULATORS[-1]}."
             )
         for name, own in self.init.items():
             _check_range(name, own, {t.name: t for t in self.inputs}, self.name)
@@ -98,16 +108,19 @@ class Contract(Workload):
 
     @property
     def error_bound(self) -> ErrorBound:
-        if self.bound is not None:
-            return self.bound
-        if not any(_floating(tensor) for tensor in self.outputs):
-            return _EXACT
-        kinds = [np.dtype(t.dtype).name for t in self.contract if _floating(t)]
-        coarsest = max(kinds, key=lambda name: np.finfo(name).eps)
-        return ErrorBound.for_reduction(self.reduction_length, coarsest)
+        """The widest of its outputs' bounds."""
+        return ErrorBound.widest(*map(self.bound_of, self.outputs))
 
     def bound_of(self, tensor: Tensor) -> ErrorBound:
-        return self.error_bound if self.bound or _floating(tensor) else _EXACT
+        if self.bound is not None:
+            return self.bound
+        if not is_floating(tensor.dtype):
+            return _EXACT
+        return ErrorBound.for_reduction(self.reduction_length, tensor.dtype, self.accumulator)
+
+    @property
+    def judged_by_element(self) -> bool:
+        return self.bound is None
 
     @property
     def ranges(self) -> Mapping[str, tuple[float, float]]:
@@ -119,11 +132,7 @@ class Contract(Workload):
         return
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
-        wide = {
-            name: value.astype(np.float64) if value.dtype.kind == "f" else value
-            for name, value in inputs.items()
-        }
-        results = self.compute(wide)
+        results = self.compute(self.widened(inputs))
         if not isinstance(results, Mapping):
             raise InputError(
                 f"The reference of workload {self.name!r} returns {type(results).__name__} instead "
@@ -145,20 +154,16 @@ class Contract(Workload):
         return outputs
 
 
-def _floating(tensor: Tensor) -> bool:
-    return np.dtype(tensor.dtype).kind == "f"
-
-
 def _check_range(
     name: str, own: tuple[float, float], inputs: Mapping[str, Tensor], workload: str
 ) -> None:
     where = f"init of workload {workload!r}"
     if name not in inputs:
         raise InputError(f"{where} has {name!r}: give names of inputs ({', '.join(inputs)}).")
-    dtype = np.dtype(inputs[name].dtype)
-    number = (int, float) if dtype.kind == "f" else int
+    dtype = inputs[name].dtype
+    number = (int, float) if is_floating(dtype) else int
     least, most = (-math.inf, math.inf)
-    if dtype.kind in "iu":
+    if stored_as(dtype).kind in "iu" and not is_floating(dtype):
         least, most = np.iinfo(dtype).min, np.iinfo(dtype).max + 1
     try:
         low, high = own
@@ -180,13 +185,9 @@ def check_tensor(tensor: Tensor, workload: str) -> None:
         InputError: its type is unknown, or it has no elements.
     """
     where = f"Tensor {tensor.name!r} of workload {workload!r}"
-    try:
-        known = np.dtype(tensor.dtype).kind in "fiub"
-    except TypeError:
-        known = False
-    if not known:
+    if not is_known(tensor.dtype):
         raise InputError(
-            f"{where} has type {tensor.dtype!r}: give one such as float32, float16 or int32."
+            f"{where} has type {tensor.dtype!r}: give one such as float32, bfloat16 or int32."
         )
     if any(type(size) is not int or size < 1 for size in tensor.shape):
         raise InputError(

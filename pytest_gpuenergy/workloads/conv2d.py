@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.workload import Array, ErrorBound, Tensor, Workload
+from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.workload import Array, Tensor, Workload
 
 _SCRATCH_BYTES = 1 << 26
 _MOST_ELEMENTS = (1 << 31) - 1

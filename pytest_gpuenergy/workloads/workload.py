@@ -16,8 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.support.errors import InputError
-
-Array = npt.NDArray[np.generic]
+from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.number_types import (
+    Array as Array,
+)
+from pytest_gpuenergy.workloads.number_types import (
+    is_floating,
+    numbers,
+    rounded_to,
+    stored_as,
+)
 
 _MOST_FLOPS = 1 << 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -30,7 +38,15 @@ def is_plain_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Tensor:
-    """One buffer a kernel reads or writes: dense, row-major."""
+    """One buffer a kernel reads or writes: dense, row-major.
+
+    Attributes:
+        name: of the kernel's argument.
+        shape: sizes in elements.
+        dtype: of the elements: a name of NumPy's for real numbers or booleans, or ``bfloat16``,
+            whose arrays hold its bits as uint16.
+        role: what a launch does with it.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -45,7 +61,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self.size * np.dtype(self.dtype).itemsize
+        return self.size * stored_as(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -79,36 +95,6 @@ class Scalar:
                 f"Scalar {self.name!r} has value {self.value!r}: give a number that {dtype} can "
                 "represent."
             )
-
-
-@dataclass(frozen=True)
-class ErrorBound:
-    """The largest errors a correct kernel may have relative to the float64 reference.
-
-    ``max_relative`` bounds max|out - ref| / max|ref|, ``normwise`` bounds ||out - ref|| / ||ref||.
-    """
-
-    max_relative: float
-    normwise: float
-
-    @classmethod
-    def for_reduction(cls, length: int, dtype: str = "float32") -> ErrorBound:
-        """Bound for sums of ``length`` products of standard normal values, in any order.
-
-        Partial sums of zero-mean products are random walks: after k terms they are about sqrt(k)
-        and each rounding error about u sqrt(k) (u = unit roundoff), so the sum of n terms is off by
-        about u n / sqrt(6). Relative to a typical output, sqrt(n), that is u sqrt(n) / sqrt(6)
-        (compare Higham and Mary, "Sharper Probabilistic Backward Error Analysis for Basic Linear
-        Algebra Kernels with Random Data", SIAM J. Sci. Comput. 42(5), 2020). The bound is 8 u
-        sqrt(n) for the worst element and 4 u sqrt(n) for the norm, plus 2 u for the product and the
-        result. A missing term changes its output by about 1 / sqrt(n), which is far more.
-        """
-        unit_roundoff = float(np.finfo(np.dtype(dtype)).eps) / 2
-        growth = math.sqrt(max(length, 1))
-        return cls(
-            max_relative=(8 * growth + 2) * unit_roundoff,
-            normwise=(4 * growth + 2) * unit_roundoff,
-        )
 
 
 @dataclass(frozen=True)
@@ -185,13 +171,35 @@ class Workload(ABC):
         return self.error_bound
 
     @property
+    def judged_by_element(self) -> bool:
+        """Whether errors are also judged by element where outputs have a wide range.
+
+        True by default; see `workloads.sensitivity`. Not for a bound that someone has chosen, which
+        refers to the largest element alone.
+        """
+        return True
+
+    @property
     def ranges(self) -> Mapping[str, tuple[float, float]]:
         """Ranges, by name, of inputs that are drawn uniformly instead of as usual."""
         return {}
 
     @abstractmethod
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
-        """The outputs computed in float64 from ``inputs``, by tensor name."""
+        """The outputs computed in float64 from ``inputs``, by tensor name.
+
+        The floating-point ones of these may also be float64, whatever the tensor's type.
+        """
+
+    def widened(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """``inputs`` with the floating-point ones as float64."""
+        wide: dict[str, Array] = {}
+        for tensor in self.inputs:
+            value = inputs[tensor.name]
+            if is_floating(tensor.dtype) and value.dtype != np.float64:
+                value = numbers(value, tensor.dtype).astype(np.float64)
+            wide[tensor.name] = value
+        return wide
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -243,13 +251,13 @@ class Workload(ABC):
 
 
 def _draw(generator: np.random.Generator, tensor: Tensor, own: tuple[float, float] | None) -> Array:
-    dtype = np.dtype(tensor.dtype)
-    if dtype.kind != "f":
+    if not is_floating(tensor.dtype):
+        dtype = np.dtype(tensor.dtype)
         low, high = own or (0, 2 if dtype.kind == "b" else 128)
         return generator.integers(int(low), int(high), tensor.shape).astype(dtype)
     if own is None:
-        return generator.standard_normal(tensor.shape).astype(dtype)
-    return generator.uniform(*own, tensor.shape).astype(dtype)
+        return rounded_to(generator.standard_normal(tensor.shape), tensor.dtype)
+    return rounded_to(generator.uniform(*own, tensor.shape), tensor.dtype)
 
 
 def whole_flops(flops: object, whose: str) -> int:

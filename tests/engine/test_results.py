@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.engine.results import Expected, expect
 from pytest_gpuenergy.support.errors import KernelFault, ResultError
-from pytest_gpuenergy.workloads.workload import ErrorBound
+from pytest_gpuenergy.workloads.bounds import ErrorBound
 
 BOUND = ErrorBound(1e-5, 1e-5)
 ONES = np.ones((2, 3), np.float32)

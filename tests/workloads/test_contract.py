@@ -111,10 +111,46 @@ def test_workspaces_are_neither_inputs_nor_outputs() -> None:
     assert [tensor.name for tensor in (*workload.inputs, *workload.outputs)] == ["x", "y"]
 
 
-def test_the_bound_is_that_of_the_coarsest_type() -> None:
-    half = Tensor("x", (2, 3), "float16", "input")
-    bound = contract(half, Y, reduction_length=64).error_bound
-    assert bound == ErrorBound.for_reduction(64, "float16")
+@pytest.mark.parametrize("inputs", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("output", ["float16", "bfloat16", "float32", "float64"])
+def test_the_bound_of_an_output_does_not_depend_on_the_inputs_types(
+    inputs: str, output: str
+) -> None:
+    out = replace(Y, dtype=output)
+    bound = contract(replace(X, dtype=inputs), out, reduction_length=64).bound_of(out)
+    assert bound == ErrorBound.for_reduction(64, output)
+
+
+def test_each_output_has_the_bound_of_its_own_type() -> None:
+    half, double = replace(Y, name="h", dtype="float16"), replace(Y, name="d", dtype="float64")
+    bounds = contract(X, half, double, reduction_length=64).io.bounds
+    assert bounds["h"] == ErrorBound.for_reduction(64, "float16")
+    assert bounds["d"] == ErrorBound.for_reduction(64, "float64")
+
+
+def test_the_accumulator_can_be_declared() -> None:
+    bound = contract(reduction_length=64, accumulator="float16").bound_of(Y)
+    assert bound == ErrorBound.for_reduction(64, "float32", "float16")
+
+
+@pytest.mark.parametrize("accumulator", ["int32", "tf32", "", 16])
+def test_an_unknown_accumulator_is_refused(accumulator: Any) -> None:
+    with pytest.raises(InputError, match=r"has the accumulator .*: give float16, bf"):
+        contract(accumulator=accumulator)
+
+
+def test_bfloat16_reaches_the_function_as_float64() -> None:
+    seen: dict[str, Array] = {}
+
+    def compute(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        seen.update(inputs)
+        return {"y": inputs["x"]}
+
+    workload = contract(replace(X, dtype="bfloat16"), Y, compute=compute)
+    inputs = workload.make_inputs(0)
+    workload.reference(inputs)
+    assert (inputs["x"].dtype, seen["x"].dtype) == (np.uint16, np.float64)
+    assert 0.1 < np.abs(seen["x"]).max() < 5.0
 
 
 def test_integers_must_be_exact() -> None:

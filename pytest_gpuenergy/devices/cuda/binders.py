@@ -18,6 +18,8 @@ from pytest_gpuenergy.kernels.triton import TritonKernel
 from pytest_gpuenergy.support.errors import KernelFault, Outcome
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.workloads.number_types import BFLOAT16, stored_as
+from pytest_gpuenergy.workloads.workload import Tensor
 
 Launcher = Callable[[], object]
 """Launches a kernel once on the current stream of CuPy and, if it is imported, of PyTorch."""
@@ -123,12 +125,17 @@ def _torch_tensors(job: Job, payloads: Mapping[str, Any]) -> dict[str, Any]:
     """PyTorch tensors in the memory of the payloads, by name."""
     import torch
 
-    return {
-        tensor.name: torch.as_tensor(
-            payloads[tensor.name].view(np.dtype(tensor.dtype)).reshape(tensor.shape), device="cuda"
-        )
-        for tensor in (*job.io.tensors, *job.kernel.workspaces)
-    }
+    def tensor_of(one: Tensor) -> Any:
+        payload = payloads[one.name]
+        if one.dtype != BFLOAT16:
+            return torch.as_tensor(
+                payload.view(stored_as(one.dtype)).reshape(one.shape), device="cuda"
+            )
+        # CuPy has no bfloat16, and PyTorch's int16 is there in every version.
+        bits = torch.as_tensor(payload.view(np.int16).reshape(one.shape), device="cuda")
+        return bits.view(torch.bfloat16)
+
+    return {one.name: tensor_of(one) for one in (*job.io.tensors, *job.kernel.workspaces)}
 
 
 @functools.lru_cache(maxsize=1)  # shared by all sets of buffers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 
+from pytest_gpuenergy.devices.emulated.arithmetic import unmarked
 from pytest_gpuenergy.support.errors import KernelFault, Outcome
 
 _OUTCOMES: dict[str, Outcome] = {
@@ -114,7 +115,7 @@ class Answers:
             KernelFault: of the outcome and with the message that it gives.
         """
         if self._lines and (told := _FAULT.fullmatch(self._lines[-1])):
-            raise KernelFault(_OUTCOMES.get(told[1], "runtime"), shown(told[2]))
+            raise KernelFault(_OUTCOMES.get(told[1], "runtime"), shown(unmarked(told[2])))
 
 
 def forged(entry: str) -> KernelFault:

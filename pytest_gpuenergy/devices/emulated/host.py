@@ -181,7 +181,12 @@ class HostRunner:
         name = hashlib.sha256(content.encode()).hexdigest()
         program = self._cache / f"{name[:32]}-{variant}"
         if not program.is_file():
-            tools.compile(text, variants, program)
+            tools.compile(
+                text,
+                variants,
+                program,
+                unmarked=lambda: translate(kernel.source, entries, marks=False),
+            )
         return program
 
     @contextlib.contextmanager

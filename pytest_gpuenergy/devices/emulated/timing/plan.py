@@ -15,6 +15,7 @@ from pytest_gpuenergy.devices.emulated.timing.branched_loads import branched_sha
 from pytest_gpuenergy.devices.emulated.timing.private_arrays import private_words
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.workloads.number_types import stored_as
 from pytest_gpuenergy.workloads.workload import Scalar, Tensor
 
 _PROFILE = re.compile(r"profile( \d{1,20}){21}")
@@ -109,7 +110,7 @@ def write_plan(
         str(len(tensors)),
     ]
     for tensor, file, writable in tensors:
-        item = np.dtype(tensor.dtype).itemsize
+        item = stored_as(tensor.dtype).itemsize
         lines.append(
             f"{_word(tensor.name)} {tensor.dtype} {file} {int(writable)} {tensor.nbytes} {item}"
         )

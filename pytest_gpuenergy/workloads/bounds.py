@@ -1,0 +1,77 @@
+"""How far a correct kernel's outputs may be from the float64 reference."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pytest_gpuenergy.workloads.number_types import unit_roundoff
+
+
+@dataclass(frozen=True)
+class ErrorBound:
+    """The largest errors a correct kernel may have relative to the float64 reference.
+
+    Attributes:
+        max_relative: bounds max|out - ref| / max|ref|.
+        normwise: bounds ||out - ref|| / ||ref||.
+        rounding: the part of ``max_relative`` that is a fraction of each element rather than of the
+            largest, because it is from rounding the element to the output's type: each element
+            satisfies |out - ref| <= (max_relative - rounding) max|ref| + rounding |ref|.
+    """
+
+    max_relative: float
+    normwise: float
+    rounding: float = 0.0
+
+    @classmethod
+    def for_reduction(
+        cls, length: int, dtype: str = "float32", accumulator: str | None = None
+    ) -> ErrorBound:
+        """Bound for sums of ``length`` products of standard normal values, in any order.
+
+        Inputs have no part in it: they are rounded to their types when they are drawn, and the
+        reference is computed from the rounded ones.
+
+        Partial sums of zero-mean products are random walks: after k terms they are about sqrt(k)
+        and each rounding error about u sqrt(k) (u = the accumulator's unit roundoff), so the sum of
+        n terms is off by about u n / sqrt(6). Relative to a typical output, sqrt(n), that is u
+        sqrt(n) / sqrt(6) (compare Higham and Mary, "Sharper Probabilistic Backward Error Analysis
+        for Basic Linear Algebra Kernels with Random Data", SIAM J. Sci. Comput. 42(5), 2020). The
+        bound is 8 u sqrt(n) for the worst element and 4 u sqrt(n) for the norm, plus 2 u for the
+        product and the result. An output of a coarser type is rounded once more, by at most its own
+        unit roundoff times each element. A missing term changes its output by about 1 / sqrt(n),
+        which is far more.
+
+        Args:
+            length: number of products.
+            dtype: of the output.
+            accumulator: type in which the sum is computed; see `accumulator_of` for the default.
+        """
+        unit = unit_roundoff(accumulator or accumulator_of(dtype))
+        own = unit_roundoff(dtype)
+        rounding = own if own > unit else 0.0
+        growth = math.sqrt(max(length, 1))
+        return cls(
+            max_relative=(8 * growth + 2) * unit + rounding,
+            normwise=(4 * growth + 2) * unit + rounding,
+            rounding=rounding,
+        )
+
+    @classmethod
+    def widest(cls, *bounds: ErrorBound) -> ErrorBound:
+        """A bound that allows whatever one of ``bounds`` allows."""
+        return cls(
+            max(bound.max_relative for bound in bounds),
+            max(bound.normwise for bound in bounds),
+            min(bound.rounding for bound in bounds),
+        )
+
+
+def accumulator_of(dtype: str) -> str:
+    """The type in which an output of type ``dtype`` is computed unless the workload says otherwise.
+
+    float64 for float64, otherwise float32: tensor cores add products of half precision in float32
+    (PTX ISA, ``mma`` with ``.f32`` accumulators), and so do libraries by default.
+    """
+    return "float64" if unit_roundoff(dtype) <= unit_roundoff("float64") else "float32"

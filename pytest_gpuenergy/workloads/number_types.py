@@ -1,0 +1,87 @@
+"""The types of tensors' elements: those of NumPy, and bfloat16, which NumPy does not have.
+
+Arrays of bfloat16 hold its bits as unsigned integers of 16 bits: the upper half of a float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+
+BFLOAT16 = "bfloat16"
+_BFLOAT16_DIGITS = 8  # binary ones, of which the first is implicit
+FLOATS = ("float16", BFLOAT16, "float32", "float64")
+
+
+def is_known(dtype: object) -> bool:
+    """Whether tensors can have elements of this type."""
+    try:
+        return dtype == BFLOAT16 or np.dtype(dtype).kind in "fiub"  # type: ignore[call-overload]
+    except TypeError:
+        return False
+
+
+def stored_as(dtype: str) -> np.dtype[Any]:
+    """NumPy's type of the arrays that hold elements of type ``dtype``."""
+    return np.dtype(np.uint16) if dtype == BFLOAT16 else np.dtype(dtype)
+
+
+def is_floating(dtype: str) -> bool:
+    """Whether it is a type of floating-point numbers."""
+    return dtype == BFLOAT16 or np.dtype(dtype).kind == "f"
+
+
+def rounded_to(values: npt.NDArray[np.float64], dtype: str) -> Array:
+    """``values`` rounded to the nearest of type ``dtype``, ties to even, as they are stored."""
+    if dtype != BFLOAT16:
+        return values.astype(dtype)
+    single = values.astype(np.float32)
+    # float64 to float32 to bfloat16 would round twice: keep what the first step drops as a sticky
+    # bit, which only decides ties.
+    bits = single.view(np.uint32)
+    exact = single.astype(np.float64) == values
+    away = np.abs(single.astype(np.float64)) > np.abs(values)
+    bits = np.where(exact, bits, (bits - away) | 1).astype(np.uint32)
+    whole = bits + (0x7FFF + ((bits >> 16) & 1))
+    return np.asarray(np.where(np.isnan(single), 0x7FC0, whole >> 16).astype(np.uint16))
+
+
+def numbers(array: Array, dtype: str) -> Array:
+    """The numbers in an array of elements of type ``dtype``, those of bfloat16 as float32."""
+    if dtype != BFLOAT16:
+        return array
+    return (array.astype(np.uint32) << 16).view(np.float32)
+
+
+def stored(values: Array, dtype: str) -> Array:
+    """The inverse of `numbers`."""
+    return rounded_to(values.astype(np.float64), dtype) if dtype == BFLOAT16 else values
+
+
+def unit_roundoff(dtype: str) -> float:
+    """Half the distance from 1 to the next larger number of a floating-point type."""
+    if dtype == BFLOAT16:
+        return 2.0**-_BFLOAT16_DIGITS
+    return float(np.finfo(np.dtype(dtype)).eps) / 2
+
+
+def largest(dtype: str) -> float:
+    """The largest finite number of a type."""
+    if dtype == BFLOAT16:
+        return (2.0 - 2.0 ** (1 - _BFLOAT16_DIGITS)) * 2.0**127
+    kind = np.dtype(dtype).kind
+    if kind == "b":
+        return 1.0
+    return float(np.finfo(dtype).max if kind == "f" else np.iinfo(dtype).max)
+
+
+def least(dtype: str) -> float:
+    """The smallest finite number of a type."""
+    kind = "f" if dtype == BFLOAT16 else np.dtype(dtype).kind
+    if kind == "b":
+        return 0.0
+    return -largest(dtype) if kind == "f" else float(np.iinfo(dtype).min)

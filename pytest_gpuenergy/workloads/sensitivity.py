@@ -1,0 +1,155 @@
+"""How strongly outputs react to their inputs, which tells what errors rounding can cause.
+
+An algorithm that rounds to nearest computes the exact outputs of inputs that are off by a few units
+in the last place of their norm (normwise backward stability; N. J. Higham, "Accuracy and Stability
+of Numerical Algorithms", 2nd ed., SIAM 2002, sections 1.5 and 7.1). Its error is therefore near u
+K, where u is the unit roundoff and K = (sum over the inputs x_j of (s_j df/dx_j)^2)^(1/2), with s_j
+the larger of |x_j| and the root mean square of the tensor: for a sum of products about the root of
+the sum of the squares of its own terms, for exp(x) some multiple of exp(x). K is estimated by
+changing each x_j by the same small fraction of s_j, with random signs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.number_types import Array
+
+Values = npt.NDArray[np.float64]
+Compute = Callable[[Mapping[str, Array]], Mapping[str, Values]]
+
+_FRACTION = 2.0**-20
+_FEW = 64
+"""Outputs of at most this many elements may all be much smaller than their terms by chance."""
+_DRAWS = 6
+_SAMPLE = 1 << 16
+_BLIND = 0.01
+_LIKELY = 64
+"""What multiplies errors of an element that is not a difference of larger terms, at most: in exp(x)
+it is |x|, which is not much more as long as float32 can represent the result."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What errors of an output are measured against, in addition to its largest value.
+
+    Attributes:
+        scale: at least the largest value that the output could as well have had.
+        own: shape of the output; for outputs of wide range the scale of each element's own terms.
+            Then each element that is not zero satisfies, with the parts of its `ErrorBound`,
+            |out - ref| <= (max_relative - rounding) (|ref| + own) + rounding |ref|.
+        exempt: the fraction of elements that need not.
+    """
+
+    scale: float
+    own: Values | None = None
+    exempt: float = 0.0
+
+
+def conditions_of(
+    compute: Compute,
+    inputs: Mapping[str, Array],
+    right: Mapping[str, Values],
+    bounds: Mapping[str, ErrorBound],
+) -> dict[str, Condition]:
+    """The conditions of those outputs that need one, by name.
+
+    These are outputs of few elements, and outputs of wide range: where more than one element in a
+    hundred is smaller than what the bound allows relative to the largest, and could as well be 0.
+
+    Args:
+        compute: the reference; called several times if an output needs it, otherwise never.
+        inputs: the floating-point ones as float64.
+        right: what ``compute`` returns for them.
+        bounds: of the outputs to look at.
+    """
+    wide = [name for name, bound in bounds.items() if _is_wide(right[name], bound)]
+    few = [
+        name
+        for name, bound in bounds.items()
+        if bound.max_relative and right[name].size <= _FEW and name not in wide
+    ]
+    if not wide and not few:
+        return {}
+    names = [*wide, *few]
+    floating = [name for name, value in inputs.items() if value.dtype.kind == "f"]
+    # The scale of a whole output needs no more than a few changes of everything together.
+    groups = [[name] for name in floating] if wide else [floating]
+    own = {name: np.zeros_like(right[name]) for name in names}
+    for group in groups:
+        reactions = _reactions(compute, inputs, {name: right[name] for name in names}, group)
+        for name in names:
+            own[name] += reactions[name]
+    return {
+        name: Condition(_largest_finite(own[name]), own[name] if name in wide else None)
+        for name in names
+    }
+
+
+def likely_conditions(
+    right: Mapping[str, Values], bounds: Mapping[str, ErrorBound]
+) -> dict[str, Condition]:
+    """As `conditions_of`, where nobody can say what other inputs would give.
+
+    Most elements of an output of wide range are then expected to be about as accurate as they are
+    large; some may be differences of large terms.
+    """
+    return {
+        name: Condition(0.0, _LIKELY * np.abs(right[name]), _BLIND)
+        for name, bound in bounds.items()
+        if _is_wide(right[name], bound)
+    }
+
+
+def _is_wide(right: Values, bound: ErrorBound) -> bool:
+    if not bound.max_relative:
+        return False
+    sample = np.abs(right.reshape(-1)[:: max(1, right.size // _SAMPLE)])
+    limit = bound.max_relative * float(max(right.max(), -right.min()))
+    return float(((sample > 0) & (sample < limit)).mean()) > _BLIND
+
+
+def _largest_finite(values: Values) -> float:
+    return float(values.max(initial=0.0, where=np.isfinite(values)))
+
+
+def _reactions(
+    compute: Compute,
+    inputs: Mapping[str, Array],
+    right: Mapping[str, Values],
+    group: list[str],
+) -> dict[str, Values]:
+    """The largest relative reaction of each element over several changes of a group of inputs."""
+    found: dict[str, Values] = {}
+    for changed in _changes({name: inputs[name] for name in group}):
+        try:
+            with np.errstate(all="ignore"):
+                results = compute({**inputs, **changed})
+                now = {n: np.abs(results[n] - value) / _FRACTION for n, value in right.items()}
+        except Exception:  # the reference is someone else's, and not made for these inputs
+            now = {name: np.full_like(value, np.inf) for name, value in right.items()}
+        for one in now.values():
+            one[~np.isfinite(one)] = np.inf
+        if found and all(np.allclose(now[name], found[name], rtol=0.01) for name in right):
+            break  # no element depends on more than one of the signs
+        found = {name: np.maximum(now[name], found.get(name, 0.0)) for name in right}
+    return found
+
+
+def _changes(values: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    wide = {name: value.astype(np.float64) for name, value in values.items()}
+    steps = {
+        name: _FRACTION * np.maximum(np.abs(value), np.sqrt(np.mean(value * value)))
+        for name, value in wide.items()
+    }
+    draw = np.random.default_rng(0)
+    for _ in range(_DRAWS):
+        yield {
+            name: value + steps[name] * (draw.integers(0, 2, value.shape) * 2 - 1)
+            for name, value in wide.items()
+        }
