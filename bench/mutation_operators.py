@@ -129,6 +129,22 @@ def _removed(text: str) -> Iterator[Change]:
         yield Change(*found.span("it"), ";")
 
 
+def _rounded(text: str) -> Iterator[Change]:
+    """Sums in fewer bits: those of TF32 and half, and of bfloat16."""
+    for found in _statements(text):
+        if added := re.fullmatch(r"(\w+)\s*\+=\s*([^;]+);", found["it"], re.DOTALL):
+            for mask in ("0xffffe000", "0xffff0000"):
+                bits = f"__float_as_uint({added[1]} + ({added[2]})) & {mask}"
+                yield Change(*found.span("it"), f"{added[1]} = __uint_as_float({bits});")
+
+
+def _skipped_turns(text: str) -> Iterator[Change]:
+    for found in _FOR.finditer(text):
+        if variable := re.search(r"(\w+)\s*=[^=]*$", found["first"]):
+            for turn in (0, 3, 33):
+                yield Change(found.end(), found.end(), f" if ({variable[1]} != {turn})")
+
+
 def _repeated(text: str) -> Iterator[Change]:
     for found in _statements(text):
         yield Change(*found.span("it"), f"{{ {found['it']} {found['it']} }}")
@@ -243,6 +259,8 @@ OPERATORS: Mapping[str, Operator] = {
     "initialization removed": _uninitialized,
     "condition": _conditions,
     "loop": _loops,
+    "turn of a loop": _skipped_turns,
+    "precision": _rounded,
     "subscript": _subscripts,
     "swapped index": _all(
         _exchange(r"\bthreadIdx\.x\b", "threadIdx.y", "blockIdx.x"),
