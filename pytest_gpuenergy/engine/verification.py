@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Device
+from pytest_gpuenergy.devices.device import Arena, Device
+from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.engine.references import SEEDS, cached_reference, seeded_inputs

@@ -16,15 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_input import shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import (
-    Array as Array,
-)
-from pytest_gpuenergy.workloads.number_types import (
+    BFLOAT16,
     is_floating,
+    is_known,
     numbers,
     rounded_to,
     stored_as,
+)
+from pytest_gpuenergy.workloads.number_types import (
+    Array as Array,
 )
 
 _MOST_FLOPS = 1 << 63
@@ -77,14 +80,12 @@ class Scalar:
     value: bool | int | float
 
     def __post_init__(self) -> None:
-        try:
-            dtype = np.dtype(self.dtype)
-        except TypeError:
-            dtype = np.dtype(object)
-        if dtype.kind not in "fiub":
+        if not is_known(self.dtype) or self.dtype == BFLOAT16:
             raise InputError(
-                f"Scalar {self.name!r} has type {self.dtype!r}: give one such as float32 or int32."
+                f"Scalar {self.name!r} has type {shown(self.dtype)}: give one such as float32 or "
+                "int32."
             )
+        dtype = np.dtype(self.dtype)
         if dtype.kind == "f":
             good = isinstance(self.value, Real)
         else:

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.device import (
-    GUARD_BYTES,
     Arena,
     Device,
     KernelRepeater,
     Loaded,
 )
+from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.engine.comparison import compare
 from pytest_gpuenergy.engine.verification import (
     SEEDS,
@@ -353,6 +353,39 @@ def test_a_byte_past_the_end_is_told(name: str, distance: int) -> None:
         f"The kernel writes past the end of {name}, which has {tensor.size} elements: "
         f"between elements {element} and {element}."
     )
+
+
+@pytest.mark.parametrize("value", [-1, 0, 127, -128, np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("element", [-1, SIZE])
+def test_whatever_is_written_outside_is_told(value: float, element: int) -> None:
+    def run(arenas: Mapping[str, Arena]) -> None:
+        right(arenas)
+        whole = arenas["output"].image("r+").view(np.float32)
+        whole[GUARD_BYTES // 4 + element] = value
+
+    assert f"between elements {element} and {element}" in fault(run)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_minus_one_is_not_what_guards_hold(dtype: str) -> None:
+    def run(arenas: Mapping[str, Arena]) -> None:
+        right(arenas)
+        end = GUARD_BYTES + 4 * SIZE
+        arenas["output"].image("r+")[end:].view(dtype)[0] = -1
+
+    assert f"past the end of output, which has {SIZE} elements" in fault(run)
+
+
+@pytest.mark.parametrize(("source", "distance"), [("data", 0), ("weight", 0), ("output", 8)])
+def test_what_is_copied_from_past_another_end_is_told(source: str, distance: int) -> None:
+    def run(arenas: Mapping[str, Arena]) -> None:
+        right(arenas)
+        at = GUARD_BYTES + arenas[source].tensor.nbytes + distance
+        past = np.array(arenas[source].image()[at : at + 32])
+        end = GUARD_BYTES + 4 * SIZE
+        arenas["output"].image("r+")[end : end + 32] = past
+
+    assert f"past the end of output, which has {SIZE} elements" in fault(run)
 
 
 @given(st.integers(1, GUARD_BYTES))

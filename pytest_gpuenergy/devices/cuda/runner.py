@@ -12,7 +12,8 @@ from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary
 from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch
-from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Launches, Timeline
+from pytest_gpuenergy.devices.device import Arena, Launches, Timeline
+from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.devices.places import placements
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.support.errors import KernelFault, Outcome

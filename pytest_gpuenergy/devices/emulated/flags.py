@@ -43,6 +43,9 @@ _GCC_UNROLL = (
     "--param=max-completely-peeled-insns=400",
 )
 _CLANG = uninitialized.CLANG_WARNINGS
+# Accesses as volatile are reported apart: they do not race with one another.
+_GCC_VOLATILE = ("--param=tsan-distinguish-volatile=1",)
+_CLANG_VOLATILE = ("-mllvm", "-tsan-distinguish-volatile=1")
 # Before GCC 12, locals keep what their registers happen to hold.
 _PATTERN = ("-ftrivial-auto-var-init=pattern",)
 _CLANG_ZERO = ("-enable-trivial-auto-var-init-zero-knowing-it-will-be-removed-from-clang",)
@@ -57,8 +60,8 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
     ),
 }
 _TRANSLATOR = """
-    arithmetic conversions declarations expressions kernel_text outline tokens toolchain translate
-    uninitialized
+    arithmetic conversions declarations expressions kernel_text outline spin_loops tokens
+    toolchain translate uninitialized
 """
 
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fno-pie", "-w")
@@ -83,12 +86,12 @@ def kernel_flags(variant: str, version: str) -> list[str]:
     """
     flags = [*_FLAGS, *_VARIANTS[variant]]
     if "clang" in version:
-        flags += _CLANG
+        flags += _CLANG + (_CLANG_VOLATILE if variant == "checked" else ())
         if variant == "zeroed" and _clang_needs_consent(version):
             flags += _CLANG_ZERO
     else:
-        # The checked build runs only a few blocks: unrolling would cost more than it saves.
-        flags += _GCC + (_GCC_UNROLL if variant != "checked" else ())
+        # The checked build runs only a sample: unrolling would cost more than it saves.
+        flags += _GCC + (_GCC_VOLATILE if variant == "checked" else _GCC_UNROLL)
     if variant != "zeroed" and fills_locals(version):
         flags += _PATTERN
     return flags

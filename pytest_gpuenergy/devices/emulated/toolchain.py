@@ -30,12 +30,18 @@ from pytest_gpuenergy.devices.emulated.translate import KernelText
 from pytest_gpuenergy.devices.emulated.uninitialized import needs_zeros
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.files import lock
+from pytest_gpuenergy.support.files import is_folder, is_there, lock
 from pytest_gpuenergy.support.paths import written_to_cache
 
-_LAYOUT = "5"  # version of the layout of the prepared folder
-_RUNTIME = ("main", "memory", "pipeline", "report", "scheduler", "undefined")
-_CHECKED_RUNTIME = ("races", "warps")
+_LAYOUT = "6"  # version of the layout of the prepared folder
+_RUNTIME = ("guards", "heap", "main", "memory", "pipeline", "report", "scheduler", "undefined")
+_CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
+_TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
+# Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,
+# and GCC crashes where a text itself renames them.
+_WRAPPED = tuple(
+    f"-Wl,--wrap=_Z{name}" for name in ("nwm", "nam", "dlPv", "daPv", "dlPvm", "daPvm")
+)
 _LOADER_CACHE = "/etc/ld.so.cache"
 _LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 _LOADED = re.compile(r"(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
@@ -65,7 +71,7 @@ class Toolchain:
         tools = cls(compiler, version, key, cache / f"host-{key[:16]}")
         if not tools._is_built():
             with _locked(cache):
-                if not tools.folder.is_dir():
+                if not is_folder(tools.folder):
                     tools._build(cache, jobs)
                 tools._precompile_headers(cache)
         return tools
@@ -77,7 +83,7 @@ class Toolchain:
             KernelFault: ``compile``, with the first error and its line.
             DeviceError: the prepared headers and runtime are gone.
         """
-        if not self.folder.is_dir():
+        if not is_folder(self.folder):
             raise DeviceError(f"{self.folder} was removed while it was in use: start again.")
         units = _RUNTIME + (_CHECKED_RUNTIME if "checked" in variants else ())
         runtime = [f"{self.folder / name}.o" for name in units]
@@ -90,6 +96,8 @@ class Toolchain:
                 if text.unmarked == text.marked:
                     raise
                 objects = self._objects(folder, variants, text.unmarked, text.source)
+            if _TAKES_MEMORY.search(text.source):
+                objects = [self._with_heap(folder, one) for one in objects]
             linked = folder / "program"
             self._run(folder, "-no-pie", *objects, *runtime, "-o", str(linked))
             linked.replace(program)
@@ -131,6 +139,12 @@ class Toolchain:
             ).stdout
         return (_LOADER_CACHE, *(_LOADED.findall(told) or _LIBRARY_FOLDERS))
 
+    def _with_heap(self, folder: Path, compiled: str) -> str:
+        """The object with calls of heap.cpp for its `new` and `delete`."""
+        made = f"{compiled}.heap.o"
+        self._run(folder, "-no-pie", "-nostdlib", "-r", *_WRAPPED, compiled, "-o", made)
+        return made
+
     def _compiled(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
         """The object of ``text`` as it is, and what the compiler says."""
         with (
@@ -150,7 +164,7 @@ class Toolchain:
         return done.stderr
 
     def _is_built(self) -> bool:
-        return all(path.exists() for path in self._precompiled())
+        return all(is_there(path) for path in self._precompiled())
 
     def _precompiled(self) -> list[Path]:
         """The precompiled header of each variant; they are built last."""
@@ -178,7 +192,7 @@ class Toolchain:
             try:
                 folder.rename(self.folder)
             except OSError:
-                if not self.folder.is_dir():  # another process was faster
+                if not is_folder(self.folder):  # another process was faster
                     raise
 
     def _precompile_headers(self, cache: Path) -> None:

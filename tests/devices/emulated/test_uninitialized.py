@@ -122,7 +122,7 @@ ALLOCATED = {
         "float* p = (float*)malloc(128); p[3] += x[0]; y[0] = p[3]; free(p);",
         -8,
     ),
-    "a maximum": ("float* p = new float[9]; y[0] = fmaxf(p[3], x[0]); delete[] p;", -8),
+    "a maximum": ("float* p = new float[9]; y[0] = fmaxf(p[2], x[0]); delete[] p;", -8),
     "a flag": ("int* p = (int*)malloc(128); y[0] = p[9] ? 1 : 2; free(p);", 2),
 }
 
