@@ -76,11 +76,49 @@ class HostStream:
         return SimpleNamespace(launch=lambda _: replay())
 
 
+class Noting(Protocol):
+    """A GPU with a clock."""
+
+    now_s: float
+    clock_mhz: float
+    sm: int
+
+    def enqueue_note(self, note: Callable[[], None]) -> None: ...
+
+
+class NoteModule:
+    """Stands for the module whose kernel notes the GPU's clock."""
+
+    def __init__(self, gpu: Noting) -> None:
+        self._gpu = gpu
+        self._cycles = 0.0
+        self._last_s = 0.0
+
+    def load(self, text: bytes) -> None:
+        assert b".entry note(" in text
+
+    def get_function(self, name: str) -> Callable[..., None]:
+        assert name == "note"
+        return lambda _grid, _block, arguments: self._gpu.enqueue_note(
+            lambda: self._note(*arguments)
+        )
+
+    def _note(self, notes: Any, count: Any) -> None:
+        gpu = self._gpu
+        self._cycles += 1e6 * gpu.clock_mhz * (gpu.now_s - self._last_s)
+        self._last_s = gpu.now_s
+        at = 3 * (int(count[0]) % (len(notes) // 3))
+        # Each SM has its own counter.
+        notes[at : at + 3] = (int(1e9 * gpu.now_s), int(self._cycles) + 1000 * gpu.sm, gpu.sm)
+        count[0] += 1
+
+
 class HostGpu:
     """Runs ``kernel`` with its arguments' bytes; a launch takes `LAUNCH_S` of its time."""
 
     def __init__(self, kernel: Callable[..., object]) -> None:
         self.now_s = 0.0
+        self.clock_mhz, self.sm = 1000.0, 0
         self._kernel = kernel
         self._captured: list[Callable[[], None]] | None = None
         cuda = SimpleNamespace(
@@ -96,6 +134,7 @@ class HostGpu:
             ),
             driver=SimpleNamespace(CUDADriverError=OSError),
             memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+            function=SimpleNamespace(Module=lambda: NoteModule(self)),
         )
         self.module = SimpleNamespace(
             cuda=cuda,
@@ -117,15 +156,21 @@ class HostGpu:
 
         return replay
 
+    def enqueue_note(self, note: Callable[[], None]) -> None:
+        self._enqueue(note)
+
     def _launch(self, _grid: Any, _block: Any, arguments: Any, **_: Any) -> None:
         def launch() -> None:
             self.now_s += LAUNCH_S
             self._kernel(*arguments)
 
+        self._enqueue(launch)
+
+    def _enqueue(self, action: Callable[[], None]) -> None:
         if self._captured is None:
-            launch()
+            action()
         else:
-            self._captured.append(launch)
+            self._captured.append(action)
 
     def _event(self, *, block: bool = False) -> Any:  # noqa: ARG002
         event = SimpleNamespace(at_s=0.0, synchronize=lambda: None)

@@ -8,11 +8,12 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.record.anchor import AnchorCheck, CheckVerdict
+from pytest_gpuenergy.record.checks import MOST_W
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.record.estimate import Estimate, Interval
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.record.measurement import FIGURES, PHASES, Measurement
+from pytest_gpuenergy.record.measurement import PHASES, Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.record.window import Window
@@ -44,8 +45,27 @@ CORRECTNESS = st.builds(
     Correctness, FINITE, FINITE, FINITE, FINITE, st.lists(COUNTS, max_size=3).map(tuple)
 )
 TRIALS = st.lists(
-    st.builds(Window, ABOVE_ZERO, NOT_NEGATIVE, ABOVE_ZERO, NOT_NEGATIVE), max_size=3
+    st.builds(Window, st.floats(1e-3, MOST), st.floats(0, 10), ABOVE_ZERO, NOT_NEGATIVE),
+    max_size=3,
 ).map(tuple)
+LIMITS_W = st.floats(0, MOST_W)
+
+
+@st.composite
+def possible_figures(draw: st.DrawFn) -> dict[str, float]:
+    """Figures that follow from each other."""
+    time_ms, power_w = draw(st.floats(1e-6, 1e9)), draw(st.floats(1e-3, MOST_W))
+    energy_mj = time_ms * power_w
+    return {
+        "time_ms": time_ms,
+        "energy_mj": energy_mj,
+        "edp_mj_ms": time_ms * energy_mj,
+        "power_w": power_w,
+        "gflops": draw(st.floats(0, 1e6)),
+        "gflops_per_w": draw(st.floats(0, 1e6)),
+    }
+
+
 FLAGS = st.lists(TEXTS, max_size=3).map(tuple)
 RUNS = st.builds(
     RunInfo,
@@ -78,46 +98,48 @@ CHECKS = st.builds(
 
 @st.composite
 def measurements(draw: st.DrawFn) -> Measurement:
+    trials = draw(TRIALS)
     figures: dict[str, Any] = {}
     if draw(st.booleans()):
-        figures = {name: draw(NOT_NEGATIVE) for name in FIGURES}
-    for metric in Metric:
-        if draw(st.booleans()):
-            value = figures.get(metric.field, 0.0)
-            low, high = draw(st.floats(-MOST, value)), draw(st.floats(value, MOST))
-            figures[f"{metric.field}_ci95"] = Interval(low, high)
+        figures = draw(possible_figures()) | {"trials": ()}
+        for metric in Metric:
+            if draw(st.booleans()):
+                value = figures[metric.field]
+                low, high = draw(st.floats(-MOST, value)), draw(st.floats(value, MOST))
+                figures[f"{metric.field}_ci95"] = Interval(low, high)
     return Measurement(
         node_id=draw(TEXTS),
         workload=draw(WORKLOADS),
         kernel=draw(KERNELS),
-        outcome=draw(st.sampled_from(get_args(Outcome))),
+        outcome="correct" if figures else draw(st.sampled_from(get_args(Outcome))),
         cap=draw(TEXTS),
         cap_index=draw(st.none() | COUNTS),
-        power_limit_w=draw(st.none() | NOT_NEGATIVE),
-        enforced_power_limit_w=draw(st.none() | NOT_NEGATIVE),
+        power_limit_w=draw(st.none() | LIMITS_W),
+        enforced_power_limit_w=draw(st.none() | LIMITS_W),
         cache=draw(TEXTS),
         gpu_uuid=draw(st.none() | TEXTS),
         energy_source=draw(st.none() | TEXTS),
         error=draw(st.none() | TEXTS),
-        trials=draw(TRIALS),
+        **({"trials": trials} | figures),
         warm_trials=draw(TRIALS),
         correctness=draw(st.none() | CORRECTNESS),
         start=draw(st.none() | CONDITIONS),
         begin=draw(st.none() | CONDITIONS),
         end=draw(st.none() | CONDITIONS),
+        temperature_c=draw(st.none() | FINITE),
+        effective_sm_clock_mhz=draw(st.none() | NOT_NEGATIVE),
         cap_binding=draw(st.none() | st.booleans()),
         in_process=draw(st.none() | st.booleans()),
         validity=draw(FLAGS),
         started=draw(TEXTS),
         wall_s=draw(FINITE),
         phases_s=draw(st.dictionaries(st.sampled_from(PHASES), FINITE, max_size=2)),
-        **figures,
     )
 
 
 REPORTS = st.builds(
     Report,
     RUNS,
-    st.lists(measurements(), max_size=2).map(tuple),
+    st.lists(measurements(), max_size=2, unique_by=lambda m: m.node_id).map(tuple),
     st.lists(CHECKS, max_size=1).map(tuple),
 )

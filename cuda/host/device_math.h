@@ -50,10 +50,7 @@ inline double __longlong_as_double(long long v) { return cuhost::bits<double>(v)
 inline float rsqrtf(float v) { return 1.0f / __builtin_sqrtf(v); }
 inline double rsqrt(double v) { return 1.0 / __builtin_sqrt(v); }
 inline float __frsqrt_rn(float v) { return rsqrtf(v); }
-inline float __frcp_rn(float v) { return 1.0f / v; }
-inline float __fsqrt_rn(float v) { return __builtin_sqrtf(v); }
 inline float __fdividef(float a, float b) { return a / b; }
-inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __expf(float v) { return __builtin_expf(v); }
 inline float __exp10f(float v) { return __builtin_powf(10.0f, v); }
 inline float __logf(float v) { return __builtin_logf(v); }
@@ -64,45 +61,6 @@ inline float __sinf(float v) { return __builtin_sinf(v); }
 inline float __cosf(float v) { return __builtin_cosf(v); }
 inline float __tanf(float v) { return __builtin_tanf(v); }
 inline float __saturatef(float v) { return __builtin_fminf(__builtin_fmaxf(v, 0.0f), 1.0f); }
-inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-inline double __fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
-// The _rn forms are never contracted into a fused multiply-add: hide the result from the optimizer.
-#define CUHOST_ROUNDED(name, T, op)                                                   \
-  inline T name(T a, T b) {                                                           \
-    volatile T result = a op b;                                                       \
-    return result;                                                                    \
-  }
-CUHOST_ROUNDED(__fadd_rn, float, +)
-CUHOST_ROUNDED(__fsub_rn, float, -)
-CUHOST_ROUNDED(__fmul_rn, float, *)
-CUHOST_ROUNDED(__dadd_rn, double, +)
-CUHOST_ROUNDED(__dsub_rn, double, -)
-CUHOST_ROUNDED(__dmul_rn, double, *)
-#undef CUHOST_ROUNDED
-
-inline int __float2int_rn(float v) { return (int)__builtin_rintf(v); }
-inline int __float2int_rz(float v) { return (int)v; }
-inline int __float2int_rd(float v) { return (int)__builtin_floorf(v); }
-inline int __float2int_ru(float v) { return (int)__builtin_ceilf(v); }
-inline float __int2float_rn(int v) { return (float)v; }
-inline float __uint2float_rn(unsigned v) { return (float)v; }
-
-inline int __mul24(int a, int b) { return ((a << 8) >> 8) * ((b << 8) >> 8); }
-inline int __mulhi(int a, int b) { return (int)(((long long)a * b) >> 32); }
-inline unsigned __umulhi(unsigned a, unsigned b) {
-  return (unsigned)(((unsigned long long)a * b) >> 32);
-}
-inline int __popc(unsigned v) { return __builtin_popcount(v); }
-inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
-inline int __clz(int v) { return v ? __builtin_clz((unsigned)v) : 32; }
-inline int __clzll(long long v) { return v ? __builtin_clzll((unsigned long long)v) : 64; }
-inline int __ffs(int v) { return __builtin_ffs(v); }
-inline int __ffsll(long long v) { return __builtin_ffsll(v); }
-inline unsigned __brev(unsigned v) {
-  unsigned result = 0;
-  for (int bit = 0; bit < 32; ++bit) result |= ((v >> bit) & 1u) << (31 - bit);
-  return result;
-}
 
 }  // namespace cuda_device
 

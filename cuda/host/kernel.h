@@ -12,8 +12,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "arithmetic.h"
 #include "device_math.h"
+#include "integers.h"
 #include "interface.h"
+#include "rounding.h"
 #include "threads.h"
 #include "vectors.h"
 

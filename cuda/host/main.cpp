@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <vector>
+#include <unistd.h>
 
 #include "runtime.h"
 
@@ -146,7 +147,7 @@ void check(const Launch& launch, bool last) {
     if (cuhost_hooks.traffic().accesses > plan.access_budget) break;
   }
   Traffic t = cuhost_hooks.traffic();
-  printf("profile %zu %llu %llu %llu %llu %llu %zu %llu %llu", done.size(),
+  printf("%s profile %zu %llu %llu %llu %llu %llu %zu %llu %llu", plan.token, done.size(),
          (unsigned long long)t.global_read, (unsigned long long)t.global_written,
          (unsigned long long)t.shared_read, (unsigned long long)t.shared_written,
          (unsigned long long)(barriers_passed - barriers), fixed,
@@ -203,8 +204,8 @@ void run(const Runs& runs) {
     ++count;
     spent = cpu_seconds() - began;
   } while (count < runs.most && spent < runs.budget_seconds);
-  printf("ran %llu %.6f\n", (unsigned long long)count, spent);
-  fflush(stdout);
+  printf("%s ran %llu %.6f\n", plan.token, (unsigned long long)count, spent);
+  if (fflush(stdout)) _exit(71);  // the kernel has closed it
 }
 
 }  // namespace
@@ -221,6 +222,6 @@ int main() {
   } else {
     for (Runs runs; read_runs(runs);) run(runs);
   }
-  printf("done\n");
+  printf("%s done\n", plan.token);
   return 0;
 }

@@ -33,8 +33,11 @@ static Index dimensions() {
   return result;
 }
 
-// check blocks budget; tensors; launches: see plan.py, which writes it.
+static bool read_token() { return scanf("%31s", plan.token) == 1; }
+
+// token; check blocks budget; tensors; launches: see plan.py, which writes it.
 void read_plan() {
+  if (!read_token()) fault("runtime", "there is no plan");
   plan.check = number() != 0;
   plan.sampled_blocks = (int)number();
   plan.access_budget = (uint64_t)number();
@@ -81,10 +84,11 @@ void read_plan() {
   }
 }
 
-// seed fresh most budget
+// token seed fresh most budget
 bool read_runs(Runs& runs) {
   unsigned long long seed, most;
   int fresh;
+  if (!read_token()) return false;
   if (scanf("%llu %d %llu %lf", &seed, &fresh, &most, &runs.budget_seconds) != 4) return false;
   runs.seed = seed;
   runs.fresh = fresh != 0;

@@ -14,7 +14,7 @@ const char* running_kernel = "the kernel";
 
 void fault(const char* outcome, const char* format, ...) {
   char line[2000];
-  int length = snprintf(line, sizeof line, "fault %s ", outcome);
+  int length = snprintf(line, sizeof line, "%s fault %s ", plan.token, outcome);
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(line + length, sizeof line - 1 - length, format, arguments);

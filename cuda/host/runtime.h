@@ -48,6 +48,7 @@ struct Variable {
 };
 
 struct Plan {
+  char token[32] = "-";          // begins each line of the answer to the latest request
   bool check = false;
   uint64_t order_seed = 0;
   int sampled_blocks = 0;
@@ -67,7 +68,8 @@ struct Runs {
 extern Plan plan;
 extern const char* running_kernel;         // name of the entry, for messages
 
-// report.cpp: one line on standard output gives the outcome.
+// report.cpp: one line on standard output gives the outcome. A kernel can write there too, but has
+// not been told the token that begins each line.
 [[noreturn]] void fault(const char* outcome, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
 std::string place_of(Index thread, Index block);   // "thread (1,0,0) of block (0,0,0) of main"

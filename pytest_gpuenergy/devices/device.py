@@ -87,6 +87,25 @@ class Work:
     bytes_moved: int
 
 
+CLOCK_SPAN_S = 0.05
+"""Approximate length of the spans of `ClockSamples`."""
+
+
+@dataclass(frozen=True)
+class ClockSamples:
+    """The mean clock of an SM over spans of about `CLOCK_SPAN_S`, by its own cycle counter.
+
+    Attributes:
+        begin_s: shape (n,), device clock.
+        end_s: shape (n,), device clock, ascending.
+        mhz: shape (n,), cycles over microseconds of each span.
+    """
+
+    begin_s: npt.NDArray[np.float64]
+    end_s: npt.NDArray[np.float64]
+    mhz: npt.NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class Timeline:
     """Progress of back-to-back launches, with one entry for each finished batch.
@@ -97,12 +116,14 @@ class Timeline:
         busy_s: shape (n,), GPU time of those launches by the device's own timer.
         placements: number of buffer sets, each at its own place in memory; successive batches
             rotate through them.
+        clocks: of an SM meanwhile; None where it is unknown.
     """
 
     time_s: npt.NDArray[np.float64]
     launches: npt.NDArray[np.float64]
     busy_s: npt.NDArray[np.float64]
     placements: int = 1
+    clocks: ClockSamples | None = None
 
 
 @dataclass(frozen=True)

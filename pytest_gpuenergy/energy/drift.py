@@ -94,6 +94,14 @@ class PowerHistory:
                 return (energy_mj - begin_mj) / 1e3 / (now_s - begin_s)
         return power_by_samples_w(self._device, _SAMPLES_S)
 
+    def since_last_w(self) -> float | None:
+        """The mean power since the last `note`; without one, as `mean_w`."""
+        now = self._read() if self._marks else None
+        if now is None or now[0] <= self._marks[-1][0] or now[1] < self._marks[-1][1]:
+            return self.mean_w()
+        begin_s, begin_mj = self._marks[-1]
+        return (now[1] - begin_mj) / 1e3 / (now[0] - begin_s)
+
     def _read(self) -> tuple[float, int] | None:
         nvml = self._device.nvml
         try:

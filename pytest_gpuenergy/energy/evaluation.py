@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_gpuenergy.devices.device import Timeline
+from pytest_gpuenergy.energy.clock_states import mean_clock_mhz
 from pytest_gpuenergy.energy.drift import unsettled
 from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.energy.sensors import Restraint, all_reasons, doubts
+from pytest_gpuenergy.energy.sensors import SW_POWER_CAP, Restraint, all_reasons, doubts
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.energy.source import Edge, EnergySource
 from pytest_gpuenergy.energy.statistics import estimate
 from pytest_gpuenergy.energy.steadiness import Steadiness
+from pytest_gpuenergy.energy.thermal import Settling
 from pytest_gpuenergy.energy.windows import cut_windows, placement_variance
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.window import Window
+from pytest_gpuenergy.support.statistics import NORMAL
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,9 @@ class Observation:
         edges: the edges between which the trials are.
         timeline: of the kernel's launches.
         samples_w: mean power over the trials by the card's power samples; None without samples.
+        settling: of the temperature; None if it is not known.
         meanwhile: what restrained the card at the edges of the trials.
+        temperatures_c: readings at the ends of the trials.
         start: state of the card before the heat-up.
         begin: state of the card before the trials.
         end: state of the card after the trials.
@@ -44,7 +51,9 @@ class Observation:
     edges: Sequence[Edge]
     timeline: Timeline
     samples_w: float | None
+    settling: Settling | None
     meanwhile: frozenset[Restraint]
+    temperatures_c: Sequence[int | None]
     start: Conditions
     begin: Conditions
     end: Conditions
@@ -61,11 +70,13 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
     """
     steadiness = Steadiness(source, settings, seen.start_s)
     window = _window(seen, steadiness)
-    figures = _figures(seen, window, settings)
+    gain = _gain(seen)
+    figures = _figures(seen, window, gain, settings)
     flags = {
         "not_steady": steadiness.drifts([*seen.warm[:-1], *seen.edges]),
         "interval_wide": figures[Metric.ENERGY].relative_half_width
-        > 2 * settings.relative_half_width,
+        > math.hypot(2 * settings.relative_half_width, NORMAL * gain.error),
+        "not_settled": NORMAL * gain.error > settings.settled_half_width,
         "host_gaps": window.busy < settings.least_busy,
         "sources_disagree": seen.samples_w is not None
         and abs(seen.samples_w / window.power_w - 1) > settings.sources_tolerance,
@@ -76,7 +87,9 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         time_ms=figures[Metric.TIME],
         energy_mj=figures[Metric.ENERGY],
         edp_mj_ms=figures[Metric.EDP],
-        power_w=window.power_w,
+        power_w=window.power_w * gain.factor,
+        measured_energy_mj=window.energy_mj,
+        settling=seen.settling,
         warm_trials=window.warm_trials,
         trials=window.trials,
         start=seen.start,
@@ -85,7 +98,9 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         flags=tuple(name for name, raised in flags.items() if raised),
         energy_source=source.name,
         heat_wall_s=seen.heat_wall_s,
-        event_reasons=all_reasons(seen.begin, seen.end, *seen.meanwhile),
+        event_reasons=_reasons(seen),
+        temperature_c=_mean_temperature_c(seen),
+        effective_sm_clock_mhz=mean_clock_mhz(seen.timeline.clocks, window.begin_s, window.end_s),
     )
 
 
@@ -111,6 +126,11 @@ class _Window:
         return sum(trial.joules for trial in self.trials) / self.length_s
 
     @property
+    def energy_mj(self) -> float:
+        """Mean energy of a launch."""
+        return sum(trial.energy_mj for trial in self.trials) / len(self.trials)
+
+    @property
     def busy(self) -> float:
         """Fraction of the time in which the GPU was busy."""
         return sum(trial.busy_seconds for trial in self.trials) / self.length_s
@@ -128,32 +148,54 @@ def _window(seen: Observation, steadiness: Steadiness) -> _Window:
     return _Window(cut[:count], cut[count:], times[count], times[-1], error_s)
 
 
-def _figures(seen: Observation, window: _Window, settings: MeterSettings) -> dict[Metric, Estimate]:
+class _Gain(NamedTuple):
+    """From the power as measured to the power of the settled card; ``error`` is relative."""
+
+    factor: float
+    error: float
+
+
+def _gain(seen: Observation) -> _Gain:
+    # A power cap that binds keeps the power as it is.
+    if seen.settling is None or _reasons(seen) & SW_POWER_CAP:
+        return _Gain(1.0, 0.0)
+    return _Gain(1 + seen.settling.gain, seen.settling.gain_error)
+
+
+def _figures(
+    seen: Observation, window: _Window, gain: _Gain, settings: MeterSettings
+) -> dict[Metric, Estimate]:
     middle_s = (window.begin_s + window.end_s) / 2
     # The trials' scatter shows the errors at the window's ends only in part, so they are added in
     # full. What is left of the former power counts as two standard deviations.
     left = unsettled(seen.before_w, window.power_w, middle_s - seen.start_s)
-    shared = (window.error_s / window.length_s) ** 2
-    shared += (left / 2) ** 2
+    shared = (window.error_s / window.length_s) ** 2 + (left / 2) ** 2 + gain.error**2
     placed = placement_variance(seen.timeline, window.begin_s, window.end_s)
     unseen = {Metric.TIME: placed, Metric.ENERGY: shared, Metric.EDP: shared + placed}
     return {
-        metric: _figure(window, metric, unseen[metric], settings.wander[metric])
+        metric: _figure(
+            window,
+            metric,
+            1.0 if metric is Metric.TIME else gain.factor,
+            unseen[metric],
+            settings.wander[metric],
+        )
         for metric in Metric
     }
 
 
-def _figure(window: _Window, metric: Metric, unseen: float, wander: float) -> Estimate:
+def _figure(window: _Window, metric: Metric, gain: float, unseen: float, wander: float) -> Estimate:
     """The mean over the trials, whose interval also counts what they do not show.
 
     Args:
         window: with the trials.
         metric: which figure.
+        gain: factor from the trials' figures to that of the settled card.
         unseen: relative variance from errors that the trials share.
         wander: relative standard deviation of the item about the kernel's mean.
     """
     before, own = (
-        [getattr(trial, metric.field) for trial in trials]
+        [gain * getattr(trial, metric.field) for trial in trials]
         for trials in (window.warm_trials, window.trials)
     )
     mean = sum(own) / len(own)
@@ -164,6 +206,17 @@ def _figure(window: _Window, metric: Metric, unseen: float, wander: float) -> Es
         successive=True,
         before=before,
     )
+
+
+def _mean_temperature_c(seen: Observation) -> float | None:
+    """Over the trials; None if the card has not reported it."""
+    readings = [seen.begin.temperature_c, *seen.temperatures_c]
+    known = [reading for reading in readings if reading is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _reasons(seen: Observation) -> int:
+    return all_reasons(seen.begin, seen.end, *seen.meanwhile)
 
 
 def _limits_mw(seen: Observation) -> Iterator[int | None]:

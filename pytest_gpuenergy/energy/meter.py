@@ -10,6 +10,7 @@ import numpy as np
 from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.energy.drift import PowerHistory
 from pytest_gpuenergy.energy.evaluation import Observation, evaluate
+from pytest_gpuenergy.energy.preheat import Announce, Preheat
 from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import (
@@ -22,6 +23,7 @@ from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.energy.source import Edge, EnergySource
 from pytest_gpuenergy.energy.statistics import estimate
 from pytest_gpuenergy.energy.steadiness import Steadiness
+from pytest_gpuenergy.energy.warmth import WarmthWatch
 
 
 class EnergyMeter:
@@ -31,6 +33,7 @@ class EnergyMeter:
         device: runs the repeaters.
         settings: how long to heat up and to measure.
         source: where the joules come from; by default it is chosen at first use.
+        announce: see `Preheat`.
     """
 
     def __init__(
@@ -38,11 +41,15 @@ class EnergyMeter:
         device: Device,
         settings: MeterSettings | None = None,
         source: EnergySource | None = None,
+        announce: Announce = lambda _: None,
     ) -> None:
         self._device = device
         self._settings = settings or MeterSettings()
         self._history = PowerHistory(device)
+        self._warmth = WarmthWatch(device, self._history)
+        self._preheat = Preheat(self._settings.preheat_s, announce)
         self._source = source
+        self._ended_s = device.clock.now_s()
 
     @property
     def source(self) -> EnergySource:
@@ -69,6 +76,8 @@ class EnergyMeter:
         began_s = perf_counter()
         start, source = read_conditions(self._device), self.source
         before_w = self._history.mean_w()
+        self._warmth.begin(start.temperature_c)
+        self._preheat.paused(self._device.clock.now_s() - self._ended_s)
         repeater.start()
         start_s = self._device.clock.now_s()
         steadiness = Steadiness(source, self._settings, start_s)
@@ -83,9 +92,13 @@ class EnergyMeter:
             stopped = True
             timeline = repeater.stop()
             self._history.note()
+            self._ended_s = self._device.clock.now_s()
         finally:
             if not stopped:
                 repeater.stop()
+        times_s, _ = source.times_s([*warm[:-1], *edges], len(warm) - 1)
+        settling = self._warmth.settling(len(edges) - 1, times_s)
+        self._warmth.finish(times_s)
         return Observation(
             start_s=start_s,
             before_w=before_w,
@@ -93,7 +106,9 @@ class EnergyMeter:
             edges=edges,
             timeline=timeline,
             samples_w=samples_w,
+            settling=settling,
             meanwhile=meanwhile,
+            temperatures_c=self._warmth.readings_c(len(edges) - 1),
             start=start,
             begin=begin,
             end=end,
@@ -104,14 +119,22 @@ class EnergyMeter:
         settings, source, clock = self._settings, steadiness.source, self._device.clock
         begin_s = clock.now_s()
         edges = [source.probe()]
+        self._warmth.note(edges[0])
         stride = max(1, round(0.1 / source.period_s))
         # A source that had to be probed first has kept the card under load for longer.
         longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + 1.0)
-        while clock.now_s() - begin_s < longest_s:
+        steady = preheated = False
+        while not (steady and preheated):
             edges.append(source.next_edge(stride))
-            long_enough = clock.now_s() - begin_s >= settings.warmup_s + source.memory_s
-            if long_enough and steadiness.settled(edges, before_w):
-                break
+            self._warmth.note(edges[-1])
+            now_s = clock.now_s()
+            long_enough = now_s - begin_s >= settings.warmup_s + source.memory_s
+            steady = now_s - begin_s >= longest_s or (
+                long_enough and steadiness.settled(edges, before_w)
+            )
+            if steady and not preheated:
+                recent = max(1, round(1 / source.period_s / stride))
+                preheated = not self._preheat.goes_on(now_s, self._warmth.settling(recent))
         return edges
 
     def _run_trials(
@@ -125,6 +148,7 @@ class EnergyMeter:
             or edges[-1].time_s - edges[0].time_s < settings.max_measure_s
         ):
             edges.append(source.next_edge(steadiness.stride))
+            self._warmth.note(edges[-1])
             meanwhile.add(read_restraint(self._device))
             measured_s = edges[-1].time_s - edges[0].time_s + source.period_s / 2
             if len(edges) > settings.min_trials and measured_s >= settings.min_measure_s:

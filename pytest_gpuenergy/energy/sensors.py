@@ -57,7 +57,7 @@ def read_conditions(device: Device) -> Conditions:
     nvml = device.nvml
     restraint = read_restraint(device)
     return Conditions(
-        temperature_c=_ask(device, "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        temperature_c=read_temperature(device),
         sm_clock_mhz=_ask(device, "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
         memory_clock_mhz=_ask(device, "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
         event_reasons=restraint.event_reasons,
@@ -65,10 +65,19 @@ def read_conditions(device: Device) -> Conditions:
     )
 
 
+def read_temperature(device: Device) -> int | None:
+    """The GPU's temperature in degrees Celsius; None if the card does not report it.
+
+    Raises:
+        DeviceError: the card does not respond.
+    """
+    return _ask(device, "nvmlDeviceGetTemperature", device.nvml.NVML_TEMPERATURE_GPU)
+
+
 def answers(device: Device) -> bool:
     """Whether the card responds at all."""
     try:
-        _ask(device, "nvmlDeviceGetTemperature", device.nvml.NVML_TEMPERATURE_GPU)
+        read_temperature(device)
     except DeviceError:
         return False
     return True

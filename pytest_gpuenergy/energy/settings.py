@@ -30,6 +30,9 @@ class MeterSettings:
         wander: by metric, the relative standard deviation of an item's figure about the kernel's
             mean over many items, which the trials of one item cannot show.
         sources_tolerance: relative difference allowed between counter and power samples.
+        settled_half_width: a relative half width of this from the temperature alone raises a flag.
+        preheat_s: for so long in all, the heat-ups of a meter may go on until the temperature has
+            settled.
         least_busy: least fraction of the window in which the GPU must have been busy.
     """
 
@@ -44,4 +47,6 @@ class MeterSettings:
     relative_half_width: float = 0.005
     wander: Mapping[Metric, float] = field(default_factory=lambda: dict(WANDER))
     sources_tolerance: float = 0.02
+    settled_half_width: float = 0.02
+    preheat_s: float = 5.0
     least_busy: float = 0.99

@@ -272,6 +272,8 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         start=reading.start,
         begin=reading.begin,
         end=reading.end,
+        temperature_c=reading.temperature_c,
+        effective_sm_clock_mhz=reading.effective_sm_clock_mhz,
         cap_binding=binding,
         energy_source=reading.energy_source,
         validity=flags,

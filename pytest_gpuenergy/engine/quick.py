@@ -19,7 +19,9 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 DURATION_S = 0.03
 TIMEOUT_S = 20.0
-QUICK = MeterSettings(warmup_s=0.6, warmup_max_s=0.6, trial_s=0.2, min_trials=2, max_measure_s=0.4)
+QUICK = MeterSettings(
+    warmup_s=0.6, warmup_max_s=0.6, trial_s=0.2, min_trials=2, max_measure_s=0.4, preheat_s=0.0
+)
 
 
 def quick_job(kernel: AnyKernel, workload: Workload) -> Job:

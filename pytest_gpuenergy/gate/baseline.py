@@ -52,7 +52,12 @@ def update(old: Report | None, new: Report) -> Update:
     if not taken:
         raise InputError(f"Run {new.run.run_id} has no measurement without a flag: measure again.")
     replaced = {measurement.identity for measurement in taken}
-    kept = tuple(m for m in (old.measurements if old else ()) if m.identity not in replaced)
+    items = {measurement.node_id for measurement in taken}  # one may have got another label
+    kept = tuple(
+        m
+        for m in (old.measurements if old else ())
+        if m.identity not in replaced and m.node_id not in items
+    )
     left_out = tuple(
         Unmatched(m, f"flagged: {', '.join(m.validity)}" if m.measured else f"{m.outcome}")
         for m in new.measurements

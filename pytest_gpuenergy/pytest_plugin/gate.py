@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,10 @@ VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
 """Names of JUnit properties, or their suffixes: ``edp_verdict``, ``edp_change``."""
 
 _BUDGET = "budget"
-_VERDICTS = {f"{name}{VERDICT}" for name in (*METRICS, _BUDGET)}
+_COMPARED = {f"{name}{VERDICT}" for name in METRICS}
+_VERDICTS = {*_COMPARED, f"{_BUDGET}{VERDICT}"}
+_SELECTED = "gpuenergy_selected"
+"""Attribute of the reports of energy items, also those from pytest-xdist's workers."""
 
 _LINES_SHOWN = 40
 _MOST_MJ_MS = 1e12
@@ -83,10 +86,12 @@ class GatePlugin:
             InputError: it is marked legacy.
         """
         self._settings: GateSettings = options.gate
+        self._must_judge = options.strict_named
         self._baseline: Baseline | None = None
         self._comparisons = 1
         self._results: list[tuple[str, str, str]] = []
         self._failed: set[str] = set()
+        self._compared = False
         self._doubt = ""
         self._unusable: dict[str, str] = {}
         if options.baseline is not None:
@@ -129,12 +134,15 @@ class GatePlugin:
         """
         from pytest_gpuenergy.record.anchor import DRIFT
 
-        judged = any(verdict for _, verdict, _ in self._results)
-        if self._baseline is not None and self._settings.enforced and self._results and not judged:
-            return [
-                f"Nothing was judged, because the baseline, run {self._baseline.run.run_id}, has "
-                "none of this run's items: give another one, or use gpuenergy baseline update."
-            ]
+        if self._baseline is not None and self._settings.enforced and not self._compared:
+            if any(not verdict for _, verdict, _ in self._results):
+                return [
+                    f"Nothing was judged, because the baseline, run {self._baseline.run.run_id}, "
+                    "has none of this run's items: give another one, or use gpuenergy baseline "
+                    "update."
+                ]
+            if self._settings.strict and self._must_judge:
+                return ["Nothing was judged, because nothing was measured: select energy items."]
         sure = {node for node, verdict, _ in self._results if verdict and verdict != "AMBIGUOUS"}
         count = sum(m.node_id in sure and DRIFT in m.validity for m in measurements)
         if count:
@@ -166,6 +174,16 @@ class GatePlugin:
         if self._unusable and not hasattr(session.config, "workerinput"):
             raise pytest.UsageError("\n".join(self._unusable.values()))
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Mark the reports of energy items, measured or not."""
+        report = yield
+        if measures_energy(item):
+            setattr(report, _SELECTED, True)
+        return report
+
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Fail items with an invalid marker in a pytest-xdist worker, which cannot end the run."""
         if problem := self._unusable.get(item.nodeid):
@@ -173,6 +191,7 @@ class GatePlugin:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the verdicts; with pytest-xdist they come from the workers."""
+        self._must_judge = self._must_judge or hasattr(report, _SELECTED)
         if report.when != "call":
             return
         if report.failed:
@@ -182,6 +201,7 @@ class GatePlugin:
             if name == MISSING:
                 self._results.append((report.nodeid, "", str(value)))
             elif name in _VERDICTS:
+                self._compared = self._compared or name in _COMPARED
                 words = properties.get(name.removesuffix(VERDICT) + WORDS)
                 self._results.append((report.nodeid, str(value), str(words)))
 

@@ -24,7 +24,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Options:
-    """The options' values; paths are absolute."""
+    """The options' values; paths are absolute.
+
+    ``strict_named`` reports whether the command line, not the ini file, asks for a strict gate.
+    """
 
     device: str
     powercap: str | None
@@ -42,6 +45,7 @@ class Options:
     export_folder: Path | None
     baseline: Path | None
     gate: GateSettings
+    strict_named: bool
     root: Path
     worker: str | None
     worker_index: int
@@ -74,6 +78,7 @@ class Options:
             export_folder=_path(config, "gpuenergy_export"),
             baseline=_path(config, "gpuenergy_compare"),
             gate=_gate(config),
+            strict_named=bool(config.getoption("gpuenergy_strict")),
             root=config.rootpath,
             worker=worker_input.get("workerid"),
             worker_index=worker_input.get(GPU, 0),

@@ -25,6 +25,11 @@ from pytest_gpuenergy.report.store import latest_run
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError
 from pytest_gpuenergy.support.terminal import printable, show_section
 
+_OVER = (
+    pytest.ExitCode.OK,
+    pytest.ExitCode.TESTS_FAILED,
+    pytest.ExitCode.NO_TESTS_COLLECTED,
+)
 BRIDGE, EXPORT = "gpuenergy-benchmark", "gpuenergy-export"
 
 
@@ -176,7 +181,8 @@ class RunPlugin:
             problems += workers.problems
             problems += self._setpoints.problems(session.testscollected)
             problems += write_outputs(ours, self.gate.baseline_for)
-            problems += self._pass_on()
+            over = session.exitstatus in _OVER and not config.getoption("collectonly")
+            problems += self._pass_on(judge=over)
             exporter = config.pluginmanager.get_plugin(EXPORT)
             problems += exporter.finish(problems) if exporter is not None else ()
         if problems:
@@ -195,7 +201,7 @@ class RunPlugin:
         """Restore the card if the session ended before it started."""
         self.session.close()
 
-    def _pass_on(self) -> list[str]:
+    def _pass_on(self, *, judge: bool) -> list[str]:
         """Pass the measurements to the gate and to pytest-benchmark; returns the problems."""
         bridge = self._config.pluginmanager.get_plugin(BRIDGE)
         try:
@@ -204,7 +210,7 @@ class RunPlugin:
             return [str(error)]
         if bridge is not None:
             bridge.add(report)
-        return self.gate.review(report.measurements if report else ())
+        return self.gate.review(report.measurements if report else ()) if judge else []
 
     def _give_up(self, problem: str, *, usage: bool = False) -> NoReturn:
         """End the run, because every item would fail; ``usage``: because of an invalid option."""

@@ -14,7 +14,6 @@ from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.support.errors import Outcome
-from pytest_gpuenergy.support.json_input import FormError
 
 FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
 PHASES = ("compile", "verify", "load", "heat", "measure")
@@ -30,10 +29,12 @@ class Measurement(Struct, frozen=True):
     is ``hot`` when all launches use the same buffers and ``cold`` when the buffers rotate through
     more than the L2. ``gpu_uuid`` identifies the card, ``energy_source`` names the source of its
     joules. ``warm_trials`` are from the end of the heat-up: they contribute to the intervals, not
-    to the figures. All figures are per launch, in ms, mJ, W, GFLOP/s, GFLOP/s/W and mJ ms.
-    ``wall_s`` is the duration of the item, ``phases_s`` that of each of `PHASES`. ``in_process``
-    reports whether the measuring process itself launched the work, as it does for callables, rather
-    than a worker process (None: not recorded).
+    to the figures. ``temperature_c`` and ``effective_sm_clock_mhz`` are means over the trials; the
+    clock is that of an SM by its own cycle counter, which differs from the one that NVML reports
+    (None: not known, also in older records). All figures are per launch, in ms, mJ, W, GFLOP/s,
+    GFLOP/s/W and mJ ms. ``wall_s`` is the duration of the item, ``phases_s`` that of each of
+    `PHASES`. ``in_process`` reports whether the measuring process itself launched the work, as it
+    does for callables, rather than a worker process (None: not recorded).
     """
 
     node_id: str
@@ -63,6 +64,8 @@ class Measurement(Struct, frozen=True):
     start: Conditions | None = None
     begin: Conditions | None = None
     end: Conditions | None = None
+    temperature_c: float | None = None
+    effective_sm_clock_mhz: NotNegative | None = None
     cap_binding: bool | None = None
     validity: tuple[str, ...] = ()
     started: str = ""
@@ -103,26 +106,3 @@ class Measurement(Struct, frozen=True):
     def flagged(self, *flags: str) -> Measurement:
         """A copy with ``flags`` added."""
         return replace(self, validity=tuple(dict.fromkeys((*self.validity, *flags))))
-
-
-def check(m: Measurement, place: str = "") -> None:
-    """Check that a measurement read from a file is consistent.
-
-    Args:
-        m: the measurement.
-        place: prefix for field names in messages, such as ``measurements[3].``.
-
-    Raises:
-        FormError: only some of the figures are present, or a figure lies outside its interval.
-    """
-    known = [name for name in FIGURES if getattr(m, name) is not None]
-    if 0 < len(known) < len(FIGURES):
-        missing = next(name for name in FIGURES if name not in known)
-        raise FormError(f"{place}{missing} is missing, although {place}{known[0]} is present")
-    for metric in Metric:
-        found = m.estimate(metric)
-        if found is not None and not found.low <= found.value <= found.high:
-            raise FormError(
-                f"{place}{metric.field}_ci95 is {found.low} to {found.high}, which does not "
-                f"contain {metric.field}, {found.value}"
-            )

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from pytest_gpuenergy.record.checks import check
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import UNKNOWN_GPU, Report, is_run
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import read_bytes
+from pytest_gpuenergy.support.json_input import FormError, read_bytes
 
 FLAG = "legacy"
 """The flag in `Measurement.validity`: how the figures were measured is unknown."""
@@ -156,6 +157,11 @@ def _text(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "replace")
 
 
+def _escaped(name: str) -> str:
+    """As `_text`, but different for any two names."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def _natural(name: str) -> list[tuple[int, str]]:
     # "case10" sorts after "case2": numbers sort by length first.
     return [
@@ -171,7 +177,7 @@ def _measurement(path: Path) -> Measurement:
     index = int(words) if _RANK.fullmatch(words) else 0
     figures = _figures(path, "/".join(names))
     draft = Measurement(
-        node_id="/".join(names),
+        node_id="/".join(map(_escaped, path.parts[-3:])),
         workload=WorkloadInfo(workload, {}, 0, 0),
         kernel=_kernel(file_name),
         outcome="runtime",
@@ -182,7 +188,7 @@ def _measurement(path: Path) -> Measurement:
     )
     if isinstance(figures, str):
         return replace(draft, error=figures)
-    return replace(
+    found = replace(
         draft,
         workload=WorkloadInfo(workload, {}, round(figures.flops), 0),
         outcome="correct",
@@ -193,6 +199,11 @@ def _measurement(path: Path) -> Measurement:
         gflops=figures.gflops,
         gflops_per_w=figures.gflops_per_w,
     )
+    try:
+        check(found)
+    except FormError as error:
+        return replace(draft, error=f"The output {draft.node_id} cannot be used: {error}.")
+    return found
 
 
 def _figures(path: Path, name: str) -> Figures | str:

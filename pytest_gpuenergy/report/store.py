@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.record.measurement import Measurement, check
+from pytest_gpuenergy.record.checks import check, check_ids
+from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.support.errors import ReportError, ReportInputError
 from pytest_gpuenergy.support.files import lock, open_file, write_atomically
@@ -160,6 +161,7 @@ def load_report(path: Path) -> Report:
     try:
         for index, measurement in enumerate(report.measurements):
             check(measurement, f"measurements[{index}].")
+        check_ids(report.measurements)
     except FormError as error:
         raise ReportInputError(f"{path}: {error}.") from None
     return report

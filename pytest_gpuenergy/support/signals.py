@@ -11,6 +11,14 @@ from typing import Any
 _TERMINATION = (signal.SIGTERM, signal.SIGHUP)
 
 
+def signal_name(number: int) -> str:
+    """The name of a signal; most realtime signals have one that Python does not know."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN{number - signal.SIGRTMIN:+d}"
+
+
 @contextlib.contextmanager
 def termination_as_interrupt() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the run as Ctrl-C does, so that everything is restored.

@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any
 
 from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.signals import signal_name
 
 WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 """The environment of a child that needs no GPU and must not use the memory or time of one."""
@@ -150,7 +151,7 @@ class Worker:
         if code is None:
             cause = "closed its pipe"
         elif code < 0:
-            cause = f"was ended by {signal.Signals(-code).name}"
+            cause = f"was ended by {signal_name(-code)}"
         else:
             cause = f"exited with {code}"
         self._log.seek(0, os.SEEK_END)

@@ -311,6 +311,15 @@ def test_an_update_replaces_what_was_measured_and_keeps_the_rest(
     assert figures == {"k01": measurement(edp=1.5).edp_mj_ms, "k02": measurement("k02").edp_mj_ms}
 
 
+def test_an_item_with_another_label_is_replaced_too(make_run: MakeRun, project: Path) -> None:
+    make_run("a", replace(measurement("k01"), node_id="t.py::test"))
+    make_run("b", replace(measurement("k02"), node_id="t.py::test"))
+    assert main(["baseline", "update", "a"]) == 0
+    assert main(["baseline", "update", "b"]) == 0
+    report = load_report(project / "gpuenergy-baseline.json")
+    assert [m.kernel.label for m in report.measurements] == ["k02"]
+
+
 @pytest.mark.slow
 def test_updates_of_one_baseline_at_once_are_all_in_it(make_run: MakeRun, project: Path) -> None:
     names = [f"k{number:02d}" for number in range(1, 7)]

@@ -71,7 +71,7 @@ def test_the_latest_run_is_summed_up(project: Path, capsys: pytest.CaptureFixtur
 
 def test_runs_are_merged_into_one_report(project: Path) -> None:
     first = make_run(project, "a", K01, K02)
-    second = make_run(project, "b", replace(K02, time_ms=0.25))
+    second = make_run(project, "b", replace(K02, time_ms=0.25, edp_mj_ms=25.0))
     assert main(["report", str(first), str(second), "--json", "all.json"]) == 0
     merged = load_report(project / "all.json")
     assert [m.kernel.label for m in merged.measurements] == ["k01", "k02"]
@@ -191,7 +191,7 @@ def test_a_run_that_was_killed_can_be_looked_at(project: Path) -> None:
 
 def test_the_page_shows_a_baseline(project: Path) -> None:
     pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
-    make_run(project, "before", replace(K01, energy_mj=90.0))
+    make_run(project, "before", replace(K01, energy_mj=90.0, edp_mj_ms=45.0))
     make_run(project, "now", K01)
     assert main(["report", "now", "--html", "p.html", "--baseline", "before"]) == 0
     assert '"before":90.0,"now":100.0' in (project / "p.html").read_text(encoding="utf-8")

@@ -280,6 +280,7 @@ def test_a_folder_without_outputs_is_no_run(tmp_path: Path) -> None:
 
 
 figures = st.floats(min_value=1e-6, max_value=1e9)
+powers = st.floats(min_value=1.0, max_value=9.9e3)
 noise = st.lists(
     st.sampled_from(["", "=====", "Total time: 12.0 ms (0.012 s)", "Mean energy per lround: 7 mJ"])
     | st.text(st.characters(blacklist_characters="GM", codec="utf-8"), max_size=30),
@@ -289,15 +290,16 @@ noise = st.lists(
 
 @pytest.mark.slow
 @each_example
-@given(gflops=figures, energy_mj=figures, time_ms=figures, around=noise, data=st.data())
+@given(gflops=figures, power_w=powers, time_ms=figures, around=noise, data=st.data())
 def test_figures_are_found_in_any_order_and_company(
     tmp_path: Path,
     gflops: float,
-    energy_mj: float,
+    power_w: float,
     time_ms: float,
     around: list[str],
     data: st.DataObject,
 ) -> None:
+    energy_mj = power_w * time_ms
     lines = [
         f"  GFLOP/s: {gflops!r}",
         f"  Mean energy per iteration: {energy_mj!r} mJ (x J)",

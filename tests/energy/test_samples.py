@@ -117,7 +117,8 @@ def test_energy_without_a_counter_is_true_within_a_percent(
         assert reading.energy_source == source
         assert reading.energy_mj.value == pytest.approx(0.05 * power_w, rel=0.01)
         assert reading.power_w == pytest.approx(power_w, rel=0.01)
-        assert reading.flags == ()
+        # Windows of a second show how the card cools after the first kernel.
+        assert set(reading.flags) <= ({"interval_wide"} if source == "average power" else set())
 
 
 @pytest.mark.parametrize(

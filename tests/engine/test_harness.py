@@ -22,7 +22,8 @@ from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin, RecordedFigures
-from pytest_gpuenergy.record.measurement import FIGURES, check
+from pytest_gpuenergy.record.checks import check
+from pytest_gpuenergy.record.measurement import FIGURES
 from pytest_gpuenergy.report import Measurement, WorkloadInfo
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.support.json_input import decode

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from small_project import LINE, PARTS, SLOWER
 
 from pytest_gpuenergy.ab.exhibit import load_exhibits
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report import Report, load_report
 from pytest_gpuenergy.report.views import write_json
 
@@ -30,16 +32,19 @@ NEEDS_CHARTS = pytest.mark.skipif(
 
 
 def make_baseline(project: Project, *, edp: float = 1.0, **changes: object) -> None:
-    """Write a baseline ``base.json`` whose EDP is the measured one times ``edp``."""
+    """Write a baseline ``base.json`` with the measured energy, and so EDP, times ``edp``."""
     project.run("--powercap", "1", "--gpuenergy-json", "base.json").assert_outcomes(passed=1)
     path = project.path / "base.json"
     report = load_report(path)
     measurements = []
     for m in report.measurements:
-        interval = m.edp_mj_ms_ci95
-        assert m.edp_mj_ms is not None and interval is not None  # noqa: PT018
-        ends = replace(interval, low=interval.low * edp, high=interval.high * edp)
-        changed = replace(m, edp_mj_ms=m.edp_mj_ms * edp, edp_mj_ms_ci95=ends, **changes)
+        figures: dict[str, object] = {"power_w": (m.power_w or 0.0) * edp}
+        for metric in (Metric.ENERGY, Metric.EDP):
+            found = m.estimate(metric)
+            assert found is not None
+            figures[metric.field] = found.value * edp
+            figures[f"{metric.field}_ci95"] = Interval(found.low * edp, found.high * edp)
+        changed = replace(m, **{**figures, **changes})
         measurements.append(changed)
     write_json(Report(report.run, tuple(measurements)), path)
 
@@ -114,7 +119,7 @@ def test_without_limits_worse_is_told_and_passes(project: Project) -> None:
     make_baseline(project, edp=0.5)
     result = project.run(*COMPARE)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*: EDP +* limit 5 %: WORSE", "1 WORSE, 2 SAME"])
+    result.stdout.fnmatch_lines(["*: EDP +* limit 5 %: WORSE", "2 WORSE, 1 SAME"])
 
 
 def test_ambiguous_is_told_and_fails_when_strict(project: Project) -> None:
@@ -130,7 +135,7 @@ def test_ambiguous_is_told_and_fails_when_strict(project: Project) -> None:
 
 
 def test_a_flagged_baseline_is_ambiguous(project: Project) -> None:
-    make_baseline(project, edp=0.5, validity=("not_steady",))
+    make_baseline(project, edp=1 / 1.15, validity=("not_steady",))
     result = project.run(*FAIL)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*AMBIGUOUS (flagged in the baseline: not_steady)"])

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from record_strategies import CHECKS, RUNS, measurements
 
 from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.record.measurement import Measurement, check
+from pytest_gpuenergy.record.checks import check
+from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.support.json_input import decode
 from pytest_gpuenergy.support.json_output import encode

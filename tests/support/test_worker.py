@@ -217,6 +217,13 @@ def test_a_child_ended_by_a_signal_is_told_with_its_name(
         start().call("die", number)
 
 
+def test_a_child_ended_by_a_realtime_signal_is_told_with_its_name(
+    start: Callable[..., Worker],
+) -> None:
+    with pytest.raises(WorkerDiedError, match=r"was ended by SIGRTMIN\+3"):
+        start().call("die", signal.SIGRTMIN + 3)
+
+
 def test_after_its_death_the_next_call_starts_another(start: Callable[..., Worker]) -> None:
     worker = start(5)
     first = worker.call("pid")

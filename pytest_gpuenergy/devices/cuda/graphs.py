@@ -17,9 +17,10 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_gpuenergy.devices.device import Launches, Timeline
+from pytest_gpuenergy.devices.cuda.clock_notes import ClockNotes
+from pytest_gpuenergy.devices.cuda.replay_log import ReplayLog
+from pytest_gpuenergy.devices.device import CLOCK_SPAN_S, Launches, Timeline
 
 GRAPH_S = 0.008
 """Approximate GPU time of a turn: long compared with a launch, short with a counter period."""
@@ -66,26 +67,31 @@ class GraphRepeater:
         self._returned: list[object] = [None] * len(turns)
         self.launches, self.used = 0, 0
         self.launch(1)  # may have to load the kernel first
+        with self._current_stream():
+            self._notes = ClockNotes.of(cupy, self._stream)
         self._batch, self._replays = 1, 1
         self._graphs: list[Any] = []
         try:
-            self._capture_all()
+            turn_s = self._capture_all()
         except (cupy.cuda.runtime.CUDARuntimeError, RuntimeError):
             if must_capture:
                 raise
-            self._batch = self._batch_for(self._time_launch())
+            launch_s = self._time_launch()
+            self._batch = self._batch_for(launch_s)
+            turn_s = self._batch * launch_s
+        self._turns_per_note = max(1, round(CLOCK_SPAN_S / max(turn_s, 1e-7)))
         self.captured = bool(self._graphs)
         self._stop = Event()
         self._under_way = Event()
         self._thread: Thread | None = None
         self._error: BaseException | None = None
-        self._log: list[tuple[float, float, float, float]] = []
+        self._log = ReplayLog()
 
     def start(self) -> None:
         """Start replaying; return once the first replay has finished."""
         self._stop.clear()
         self._under_way.clear()
-        self._error, self._log = None, []
+        self._error, self._log = None, ReplayLog()
         self._thread = Thread(target=self._run, name="replay", daemon=True)
         self._thread.start()
         self._under_way.wait()
@@ -97,8 +103,7 @@ class GraphRepeater:
             self._thread.join()
         if self._error is not None:
             raise self._error
-        noticed_s, gpu_s, launches, busy_s = np.array(self._log, dtype=np.float64).reshape(-1, 4).T
-        return Timeline(host_times_s(noticed_s, gpu_s), launches, busy_s, len(self._turns))
+        return self._log.timeline(len(self._turns), self._notes)
 
     def launch(self, count: int) -> Launches:
         """Do the work of the first turn ``count`` times without a graph; wait for the last."""
@@ -188,12 +193,15 @@ class GraphRepeater:
                 return total_s / count
             count *= 4
 
-    def _capture_all(self) -> None:
+    def _capture_all(self) -> float:
         """Capture a graph of each turn; graphs of the first show how many calls one should hold.
 
         For this, nothing is launched from the host, and no graph is uploaded before its first
         launch: on an H200, after either of these, every further launch of the process can take 0.2
         or 0.4 us longer.
+
+        Returns:
+            Approximate GPU time of a turn in seconds.
         """
         with self._current_stream():
             self._batch = self._multiple
@@ -211,6 +219,7 @@ class GraphRepeater:
             others = [self._capture(turn) for turn in self._turns[1:]]
             self._graphs = [first, *(graph for graph, _ in others)]
             self._returned[1:] = [returned for _, returned in others]
+        return self._replays * graph_s
 
     def _capture(self, enqueue: Callable[[], object]) -> tuple[Any, object]:
         return self._graph_of(enqueue, self._batch)
@@ -252,56 +261,49 @@ class GraphRepeater:
             self._under_way.set()
 
     def _replay(self) -> None:
-        pending: deque[tuple[Any, Any]] = deque()
+        pending: deque[tuple[Any, Any, bool]] = deque()
         turns = cycle(range(len(self._turns)))
+        submitted = 0
         first: Any = None
-        launches, busy_s = 0.0, 0.0
-        self._log.append((monotonic(), 0.0, launches, busy_s))
+        self._log.begin(monotonic())
         # A graph of one long launch gives the host enough time to submit the next.
         in_flight = _IN_FLIGHT if self._batch > self._multiple else _IN_FLIGHT - 1
         while True:
             while len(pending) < in_flight and not self._stop.is_set():
                 # block: the host sleeps while it waits, instead of spinning beside the measurement
                 begin, end = (self._cupy.cuda.Event(block=True) for _ in range(2))
+                # Between the events of two turns: it is not part of the time of launches.
+                noted = submitted % self._turns_per_note == 0 and self._note()
                 begin.record(self._stream)
                 turn = next(turns)
                 self.used = max(self.used, turn + 1)
                 self._submit(turn)
                 end.record(self._stream)
-                pending.append((begin, end))
+                pending.append((begin, end, noted))
+                submitted += 1
                 first = first or begin
             if not pending:
+                if self._note():
+                    self._stream.synchronize()
+                    self._log.note_at_end()
                 return
-            begin, end = pending.popleft()
+            begin, end, noted = pending.popleft()
             end.synchronize()
             noticed_s = monotonic()
-            launches += self._batch * self._replays
-            busy_s += self._cupy.cuda.get_elapsed_time(begin, end) / 1000
-            gpu_s = self._cupy.cuda.get_elapsed_time(first, end) / 1000
-            self._log.append((noticed_s, gpu_s, launches, busy_s))
+            busy_s, gpu_s = (
+                self._cupy.cuda.get_elapsed_time(event, end) / 1000 for event in (begin, first)
+            )
+            self._log.add(noticed_s, gpu_s, self._batch * self._replays, busy_s, noted=noted)
             self._under_way.set()
+
+    def _note(self) -> bool:
+        """Enqueue a note of the clock; report whether there are notes."""
+        if self._notes is None:
+            return False
+        self._notes.enqueue()
+        return True
 
 
 def _power_of_two(value: float) -> int:
     """The nearest power of two by ratio, at least 1: coarse, so as to be the same in every run."""
     return 1 << max(0, round(math.log2(value)))
-
-
-def host_times_s(
-    noticed_s: npt.NDArray[np.float64], gpu_s: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """Convert times of the GPU's timer to the host's clock.
-
-    A host that sleeps until a batch has ended wakes up late, usually by tens of microseconds and
-    sometimes by milliseconds, but never early: the smallest delay gives the offset of the two
-    clocks. Their difference in rate, some parts per million, is neglected.
-
-    Args:
-        noticed_s: shape (n,), host clock at the start and whenever the host noticed that a batch
-            had ended.
-        gpu_s: shape (n,), the same on the GPU's timer, counted from the start of the first batch.
-    """
-    late_s = noticed_s - gpu_s
-    # Without the first entry: the host starts before the first batch begins.
-    offset_s = float((late_s[1:] if len(late_s) > 1 else late_s).min())
-    return gpu_s + offset_s

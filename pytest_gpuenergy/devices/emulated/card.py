@@ -7,15 +7,16 @@ or ends, and when the card is changed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pytest_gpuenergy.devices.emulated import governor
 from pytest_gpuenergy.devices.emulated.energy_trace import HISTORY_NS, EnergyTrace
 from pytest_gpuenergy.devices.emulated.faults import ActiveFault, Fault
 from pytest_gpuenergy.devices.emulated.governor import OperatingPoint
+from pytest_gpuenergy.devices.emulated.heat import Warmth
+from pytest_gpuenergy.devices.emulated.hidden_states import COUNT, in_state, next_state
 from pytest_gpuenergy.devices.emulated.load import Load
 from pytest_gpuenergy.devices.emulated.noise import noise
 from pytest_gpuenergy.devices.emulated.owner import Owner
@@ -32,13 +33,6 @@ _POWER_NOISE = 0.0012
 _POWER_JITTER = 0.003
 _TIME_NOISE = 0.0004
 _EDGE_JITTER = 0.0005  # of the period of the energy counter
-# An H200 was at 44 degrees when it drew 419 W. Guesses: leakage grows by 0.05 % of the power per
-# kelvin above that; air of 28 degrees; temperatures settle with a time constant of 15 s.
-_LEAKAGE_PER_K = 0.0005
-_REFERENCE_C = 44.0
-_AMBIENT_C = 28.0
-_RISE_K = 27.0  # at the default limit
-_WARMING = 1 - math.exp(-TICK_NS / 15e9)
 # Guesses: the share of the top clock that remains under thermal and power-brake protection.
 _THERMAL_CLOCK = 0.7
 _BRAKE_CLOCK = 0.5
@@ -53,11 +47,12 @@ class Card:
     Attributes:
         now_ns: virtual time.
         limit_mw: the requested power limit; `enforced_mw` may be lower.
-        temperature_c: of the GPU.
+        warmth: of the GPU and its heat sink.
         load: the kernel that runs, if any.
         faults: injected, whether in force or not.
         energy: drawn until any moment of the last 3 s.
-        point: the operating point that the governor allows.
+        point: the operating point that the governor allows, in the present state.
+        hidden_state: see `next_state`; 0 unless the fault ``clock_states`` is in force.
         edge_ns: the end of the present segment.
     """
 
@@ -66,7 +61,8 @@ class Card:
         self.seed = seed
         self.now_ns = _START_NS
         self.limit_mw = round(profile.default_limit_w * 1000)
-        self.temperature_c = _AMBIENT_C + _RISE_K * profile.idle_w / profile.default_limit_w
+        self.warmth = profile.cooling.at_rest(profile.idle_w / profile.default_limit_w)
+        self.hidden_state = 0
         self.load: Load | None = None
         self.faults: list[ActiveFault] = []
         self.counter_base_pj = 0
@@ -86,6 +82,7 @@ class Card:
             self._close(self.edge_ns)
             if self.edge_ns % TICK_NS == 0:
                 self._warm()
+                self._change_state()
             self._fire()
             self._open()
         self.now_ns = max(self.now_ns, target_ns)
@@ -105,7 +102,7 @@ class Card:
         tick = now_ns // TICK_NS
         self.point = self._operating_point()
         power_w = self.point.power_w + self._foreign_w()
-        power_w *= 1 + _LEAKAGE_PER_K * (self.temperature_c - _REFERENCE_C)
+        power_w *= self._leakage(power_w)
         power_w *= (
             1
             + _POWER_NOISE * noise(self.seed, SLOW_POWER, tick // _BLOCK_TICKS)
@@ -124,14 +121,34 @@ class Card:
         slow = 1 + _TIME_NOISE * noise(self.seed, TIME, block)
         for fault in self.active_faults("slower"):
             slow *= 1 + (fault.percent or 0.0) / 100
-        load.pace(self.now_ns, self.point.time_s * slow)
+        load.pace(self.now_ns, self.point.time_s * slow, self.point.effective_clock_mhz)
 
     def _warm(self) -> None:
         energy_pj = self.energy_pj(self.now_ns)
         power_w = (energy_pj - self.tick_pj) / TICK_NS / 1000
         self.tick_pj = energy_pj
-        goal_c = _AMBIENT_C + _RISE_K * power_w / self.profile.default_limit_w
-        self.temperature_c += (goal_c - self.temperature_c) * _WARMING
+        load = power_w / self.profile.default_limit_w
+        self.warmth = self.profile.cooling.after(self.warmth, load, TICK_NS / 1e9)
+
+    def _leakage(self, power_w: float) -> float:
+        """The factor from the power of a settled card to that at the present temperature."""
+        cooling = self.profile.cooling
+        settled_c = cooling.temperature_c(cooling.at_rest(power_w / self.profile.default_limit_w))
+        return 1 + cooling.leakage_per_k * (self.temperature_c - settled_c)
+
+    @property
+    def temperature_c(self) -> float:
+        """The temperature of the GPU."""
+        return self.profile.cooling.temperature_c(self.warmth)
+
+    def _change_state(self) -> None:
+        if not any(self.active_faults("clock_states")):
+            self.hidden_state = 0
+            return
+        block, within = divmod(self.now_ns // TICK_NS, _BLOCK_TICKS)
+        self.hidden_state = next_state(
+            self.hidden_state, self.temperature_c, self.seed, None if within else block
+        )
 
     # -- what limits the card --------------------------------------------------------------
 
@@ -168,10 +185,10 @@ class Card:
             idle = reasons or governor.GPU_IDLE
             return OperatingPoint(0.0, profile.idle_w, profile.min_clock_mhz, idle)
         room_w = self.enforced_mw / 1000 - self._foreign_w()
-        point = governor.operating_point(self.load.demand, profile, room_w, clock_mhz)
-        return OperatingPoint(
-            point.time_s, point.power_w, point.clock_mhz, point.event_reasons | reasons
-        )
+        demand = self.load.demand
+        point = governor.operating_point(demand, profile, room_w, clock_mhz)
+        point = replace(point, event_reasons=point.event_reasons | reasons)
+        return in_state(point, demand, self.hidden_state, self.seed)
 
     # -- changes ---------------------------------------------------------------------------
 
@@ -261,10 +278,11 @@ class Card:
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         return {
-            "version": 1,
+            "version": 2,
             "now_ns": self.now_ns,
             "limit_mw": self.limit_mw,
-            "temperature_c": self.temperature_c,
+            "warmth": asdict(self.warmth),
+            "hidden_state": self.hidden_state,
             "load": self.load and self.load.to_json(),
             "faults": [active.to_json() for active in self.faults],
             "counter_base_pj": self.counter_base_pj,
@@ -282,7 +300,7 @@ class Card:
         Raises:
             ValueError, KeyError, TypeError: it is something else.
         """
-        if data["version"] != 1:
+        if data["version"] != 2:
             raise ValueError(f"version {data['version']}")
         card = cls.__new__(cls)
         card.profile, card.seed = profile, seed
@@ -290,12 +308,13 @@ class Card:
             setattr(card, name, int(data[name]))
         stuck = data["counter_stuck_mj"]
         card.counter_stuck_mj = None if stuck is None else int(stuck)
-        card.temperature_c = float(data["temperature_c"])
+        card.warmth = Warmth(**data["warmth"])
+        card.hidden_state = int(data["hidden_state"])
+        if not 0 <= card.hidden_state < COUNT:
+            raise ValueError("state")
         card.load = Load.from_json(data["load"]) if data["load"] else None
         card.faults = [ActiveFault.from_json(entry) for entry in data["faults"]]
         card.energy = EnergyTrace.from_json(data)
-        if not math.isfinite(card.temperature_c):
-            raise ValueError("temperature")
         begin_ns = card.energy.times_ns[-1]
         if not begin_ns <= card.now_ns < card.edge_ns <= begin_ns + TICK_NS:
             raise ValueError("time")

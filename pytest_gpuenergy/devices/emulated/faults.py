@@ -50,6 +50,7 @@ EVENTS = {
     "power_brake": (),
     "foreign_process": ("pid",),
     "slower": ("percent",),
+    "clock_states": (),
     "mig": (),
 }
 """Faults other than errors, with the options that each requires."""

@@ -40,12 +40,16 @@ class Demand:
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Where the governor lets the card run. ``event_reasons`` are NVML's bits."""
+    """Where the governor lets the card run. ``event_reasons`` are NVML's bits.
+
+    ``clock_mhz`` is what NVML reports, ``effective_clock_mhz`` what the SMs run at (`in_state`).
+    """
 
     time_s: float
     power_w: float
     clock_mhz: int
     event_reasons: int
+    effective_clock_mhz: float = 0.0
 
 
 def voltage(clock_ratio: float) -> float:

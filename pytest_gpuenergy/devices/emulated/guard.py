@@ -40,7 +40,7 @@ def main() -> int:
         os.killpg(0, signal.SIGKILL)  # this process too
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
-        sys.stderr.write(f"error: it was ended by {signal.Signals(-code).name}\n")
+        sys.stderr.write(f"error: it was ended by signal {-code}, {signal.strsignal(-code)}\n")
     return abs(code)
 
 

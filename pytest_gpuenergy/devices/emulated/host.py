@@ -181,7 +181,12 @@ class HostRunner:
         name = hashlib.sha256(content.encode()).hexdigest()
         program = self._cache / f"{name[:32]}-{variant}"
         if not program.is_file():
-            tools.compile(text, variants, program)
+            tools.compile(
+                text,
+                variants,
+                program,
+                unmarked=lambda: translate(kernel.source, entries, marks=False),
+            )
         return program
 
     @contextlib.contextmanager
@@ -200,6 +205,7 @@ class HostRunner:
             program = Program(
                 path,
                 files.values(),
+                readable=self._toolchain().libraries,
                 entry=kernel.launches[0].entry,
                 address_bytes=address_bytes(kernel, arenas),
                 timeout_s=timeout_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+from pytest_gpuenergy.devices.emulated.heat import Cooling
 from pytest_gpuenergy.support.errors import InputError
 
 _NAMESPACE = uuid.UUID("6f0b6a0e-6c1d-5d3b-9f7e-0d0f5e9a2c11")
@@ -25,6 +26,12 @@ class Sensor:
     instant_window_ms: float
     average_window_ms: float
     has_counter: bool = True
+
+
+# Fitted to a card of each model (docs/notes/temperature.md), but for the usual one, a guess.
+_H200_COOLING = Cooling(air_c=33, die_k=24, sink_k=3.5, sink_s=20, leakage_per_k=0.003)
+_H100_COOLING = Cooling(air_c=39, die_k=22.5, sink_k=15.5, sink_s=12, leakage_per_k=0.0044)
+_USUAL_COOLING = Cooling(air_c=30, die_k=22, sink_k=12, sink_s=15, leakage_per_k=0.004)
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,7 @@ class GpuProfile:
     default_limit_w: float
     sensor: Sensor
     has_mig: bool
+    cooling: Cooling = _USUAL_COOLING
 
     @property
     def compute_capability(self) -> tuple[int, int]:
@@ -115,6 +123,7 @@ PROFILES: dict[str, GpuProfile] = {
             default_limit_w=700,
             sensor=_HOPPER_SENSOR,
             has_mig=True,
+            cooling=_H200_COOLING,
         ),
         # NVIDIA Ampere GA102 whitepaper, except for the limits: this model's table of caps is
         # made for a board of 420 W with a maximum of 450 W (reference: 350 W).
@@ -291,6 +300,7 @@ PROFILES: dict[str, GpuProfile] = {
             default_limit_w=700,
             sensor=_HOPPER_SENSOR,
             has_mig=True,
+            cooling=_H100_COOLING,
         ),
     )
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import selectors
 import signal
 import subprocess
@@ -16,17 +15,11 @@ from pathlib import Path
 from typing import IO
 
 from pytest_gpuenergy.devices.emulated import sandbox
+from pytest_gpuenergy.devices.emulated.answers import Answers, shown
 from pytest_gpuenergy.devices.emulated.timing.plan import write_runs
-from pytest_gpuenergy.support.errors import KernelFault, Outcome
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support.signals import signal_name
 
-_OUTCOMES: dict[str, Outcome] = {
-    "correctness": "correctness",
-    "runtime": "runtime",
-    "timeout": "timeout",
-    "constraints": "constraints",
-}
-_RAN = re.compile(rb"^ran (\d{1,18}) (\d{1,9}\.\d{6})\n", re.MULTILINE)
-_ANSWER_BYTES = 1 << 16
 _PRINTED_BYTES = 2 << 20
 _ASKED = 8
 """How often a program may be asked to run; each time it may use up the whole timeout."""
@@ -44,29 +37,36 @@ class Program:
     """
 
     def __init__(
-        self, path: Path, files: Iterable[int], *, entry: str, address_bytes: int, timeout_s: float
+        self,
+        path: Path,
+        files: Iterable[int],
+        *,
+        readable: Iterable[str],
+        entry: str,
+        address_bytes: int,
+        timeout_s: float,
     ) -> None:
         self._entry = entry
         self._timeout_s = timeout_s
         limits = [str(_ASKED * (math.ceil(timeout_s) + 1)), str(address_bytes)]
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", sandbox.__file__, *limits, str(path)],
+            [sys.executable, "-I", "-S", sandbox.__file__, *limits, str(path), *readable],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,
             pass_fds=list(files),
             env={"LC_ALL": "C"},
             start_new_session=True,
         )
-        self._answers, self._printed = bytearray(), bytearray()
+        self._answers = Answers(entry)
+        self._unsent, self._printed = bytearray(), bytearray()
         self._open = [self._stream("stdout"), self._stream("stderr")]
+        os.set_blocking(self._stream("stdin").fileno(), False)
 
     def tell(self, text: str) -> None:
-        """Send the plan or a line of `write_runs`; if the program has ended, `run` reports it."""
-        with contextlib.suppress(BrokenPipeError):
-            stdin = self._stream("stdin")
-            stdin.write(text.encode())
-            stdin.flush()
+        """Send the plan, or a line of `write_runs`, when the answer to it is read."""
+        self._unsent += f"{self._answers.ask()} {text}".encode()
 
     def run(
         self, *, order_seed: int = 0, fresh: bool = True, most: int = 1, budget_s: float = 0.0
@@ -79,24 +79,27 @@ class Program:
         Raises:
             KernelFault: it failed, and the program has ended.
         """
-        self._answers.clear()
+        began_s = time.monotonic()
         self.tell(write_runs(order_seed=order_seed, fresh=fresh, most=most, budget_s=budget_s))
-        self._read(lambda: self._ran() is not None)
-        if (ran := self._ran()) is None:
-            self._judge()
-            raise KernelFault("runtime", "The kernel ended its process with exit code 0.")
-        return int(ran[1]), float(ran[2])
+        self._exchange(lambda: self._answers.begun)
+        if not self._answers.begun:
+            raise self._death()
+        elapsed_s = time.monotonic() - began_s
+        return self._answers.runs(most=most, budget_s=budget_s, elapsed_s=elapsed_s)
 
     def finish(self) -> list[str]:
-        """Let the program end, and return the last lines of its answers.
+        """Let the program end, and return the profiles among its answers.
 
         Raises:
             KernelFault: it failed.
         """
-        with contextlib.suppress(BrokenPipeError):
-            self._stream("stdin").close()
-        self._read(lambda: False)
-        return self._judge()
+        self._exchange(lambda: not self._unsent)
+        self._stream("stdin").close()
+        self._exchange(lambda: False)
+        profiles = self._answers.profiles()
+        if profiles is None or self._process.returncode != 0:
+            raise self._death()
+        return profiles
 
     def close(self) -> None:
         """End it immediately, and pass on what it has printed."""
@@ -111,37 +114,32 @@ class Program:
             self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+                stream.close()
 
     def _stream(self, name: str) -> IO[bytes]:
         stream: IO[bytes] | None = getattr(self._process, name)
         assert stream is not None
         return stream
 
-    def _ran(self) -> re.Match[bytes] | None:
-        """The answer to the latest `run`, once its line is complete."""
-        return _RAN.search(self._answers)
-
-    def _read(self, until: Callable[[], bool]) -> None:
-        """Read both streams until ``until`` holds, or to their ends.
+    def _exchange(self, until: Callable[[], bool]) -> None:
+        """Send what is unsent, and read both streams, until ``until`` holds or to their ends.
 
         Raises:
-            KernelFault: it took too long, and has been ended.
+            KernelFault: it took too long, or the kernel answered itself, and has been ended.
         """
         deadline_s = time.monotonic() + self._timeout_s
         in_time = True
         with selectors.DefaultSelector() as selector:
             for stream in self._open:
                 selector.register(stream, selectors.EVENT_READ)
+            if self._unsent:
+                selector.register(self._stream("stdin"), selectors.EVENT_WRITE)
             while in_time and self._open and not until():
                 ready = selector.select(max(0.0, deadline_s - time.monotonic()))
-                for key, _ in ready:
-                    if piece := os.read(key.fd, 1 << 16):
-                        self._take(key.fd, piece)
-                    else:
+                for key, events in ready:
+                    more = self._send() if events & selectors.EVENT_WRITE else self._read(key.fd)
+                    if not more:
                         selector.unregister(key.fileobj)
-                        self._open = [one for one in self._open if one is not key.fileobj]
                 in_time = bool(ready) and time.monotonic() < deadline_s
         if in_time and not self._open:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -153,26 +151,40 @@ class Program:
                 "timeout", f"{self._entry} did not finish within {self._timeout_s:g} s."
             )
 
-    def _take(self, descriptor: int, piece: bytes) -> None:
-        """Keep what was read up to a limit, and drop the rest: the program must not be blocked."""
-        if descriptor == self._stream("stdout").fileno():
-            self._answers += piece
-            del self._answers[:-_ANSWER_BYTES]
-        else:
-            self._printed += piece[: max(0, _PRINTED_BYTES - len(self._printed))]
+    def _send(self) -> bool:
+        """Send a piece of what is unsent; whether anything is left."""
+        try:
+            del self._unsent[: os.write(self._stream("stdin").fileno(), self._unsent)]
+        except BrokenPipeError:  # the program has ended, which reading shows
+            self._unsent.clear()
+        return bool(self._unsent)
 
-    def _judge(self) -> list[str]:
-        answers, code = self._answers.decode(errors="replace").splitlines(), self._process.poll()
-        last = answers[-1] if answers else ""
-        if code == 0 and last == "done":
-            return answers
-        if last.startswith("fault "):
-            _, word, message = last.split(" ", 2)
-            raise KernelFault(_OUTCOMES.get(word, "runtime"), message)
+    def _read(self, descriptor: int) -> bool:
+        """Read a piece of a stream; whether there may be more."""
+        piece = os.read(descriptor, 1 << 16)
+        if not piece:
+            self._open = [stream for stream in self._open if stream.fileno() != descriptor]
+        elif descriptor == self._stream("stdout").fileno():
+            self._take(piece)
+        else:  # the rest is dropped, since the program must not be blocked
+            self._printed += piece[: max(0, _PRINTED_BYTES - len(self._printed))]
+        return bool(piece)
+
+    def _take(self, piece: bytes) -> None:
+        try:
+            self._answers.take(piece)
+        except KernelFault:
+            self.kill()
+            raise
+
+    def _death(self) -> KernelFault:
+        """How it ended, without an answer that says so."""
+        code = self._process.poll()
         if code is not None and code < 0:
-            raise KernelFault("runtime", f"The kernel was ended by {signal.Signals(-code).name}.")
+            return KernelFault("runtime", f"The kernel was ended by {signal_name(-code)}.")
         tail = self._printed.decode(errors="replace").strip().splitlines()
-        raise KernelFault(
+        return KernelFault(
             "runtime",
-            f"The kernel ended its process with exit code {code}{': ' + tail[-1] if tail else ''}.",
+            f"The kernel ended its process with exit code {code}"
+            f"{': ' + shown(tail[-1]) if tail else ''}.",
         )

@@ -7,14 +7,21 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
+import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpuenergy.devices.emulated.compiler import run_compiler, version_of
+from pytest_gpuenergy.devices.emulated.conversions import (
+    WARNINGS,
+    conversions_in,
+    with_conversions,
+)
 from pytest_gpuenergy.devices.emulated.diagnostics import first_error
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
@@ -37,8 +44,11 @@ _FLAGS = (
     "-fno-pie",
     "-fno-stack-protector",
     "-fmax-errors=5",
-    "-w",
+    # undefined.cpp holds the functions that they call.
+    "-fsanitize=float-cast-overflow,shift-exponent",
+    *WARNINGS,
 )
+_GCC_ONLY = ("-fdiagnostics-column-unit=byte", "-fno-diagnostics-show-caret")
 # A GPU compiler unrolls more than GCC's -O1, and a loop over a thread's own array runs several
 # times as fast unrolled. clang unrolls by itself.
 _GCC_UNROLL = (
@@ -56,10 +66,24 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
         "-DCUHOST_CHECKED",
     ),
 }
-_ALL_FLAGS = (_FLAGS, _GCC_UNROLL, _RUNTIME_FLAGS, _VARIANTS)
-_LAYOUT = "2"  # version of the layout of the prepared folder
-_RUNTIME = ("main", "memory", "report", "scheduler")
+_ALL_FLAGS = (_FLAGS, _GCC_ONLY, _GCC_UNROLL, _RUNTIME_FLAGS, _VARIANTS)
+_TRANSLATOR = (
+    "arithmetic",
+    "conversions",
+    "declarations",
+    "expressions",
+    "kernel_text",
+    "outline",
+    "tokens",
+    "toolchain",
+    "translate",
+)
+_LAYOUT = "4"  # version of the layout of the prepared folder
+_RUNTIME = ("main", "memory", "report", "scheduler", "undefined")
 _CHECKED_RUNTIME = ("races", "warps")
+_LOADER_CACHE = "/etc/ld.so.cache"
+_LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+_LOADED = re.compile(r"(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
 @functools.cache
@@ -72,7 +96,8 @@ def build_version() -> str:
         DeviceError: as `cuda_dir`.
     """
     digest = hashlib.sha256(repr(_ALL_FLAGS).encode())
-    for path in sorted((cuda_dir() / "host").iterdir()):
+    own = [Path(__file__).with_name(f"{name}.py") for name in _TRANSLATOR]
+    for path in [*sorted((cuda_dir() / "host").iterdir()), *own]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -106,8 +131,16 @@ class Toolchain:
                 tools._precompile_headers(cache)
         return tools
 
-    def compile(self, text: str, variants: Sequence[str], program: Path) -> None:
+    def compile(
+        self, text: str, variants: Sequence[str], program: Path, *, unmarked: Callable[[], str]
+    ) -> None:
         """Compile ``text`` in each of ``variants`` and link them to ``program``, atomically.
+
+        Args:
+            text: what `translate` makes.
+            variants: of the build.
+            program: the file to write.
+            unmarked: gives the text without marks, whose errors are those of the kernel's author.
 
         Raises:
             KernelFault: ``compile``, with the first error and its line.
@@ -119,23 +152,63 @@ class Toolchain:
         runtime = [f"{self.folder / name}.o" for name in units]
         with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as name:
             folder = Path(name)
-            source = folder / "kernel.cpp"
-            with written_to_cache(folder):
-                source.write_text(text)
-            objects = []
-            for variant in variants:
-                objects.append(str(folder / f"{variant}.o"))
-                header = str(self.folder / variant / "kernel.h")
-                command = [*self._flags(variant), "-include", header]
-                self._run(folder, *command, "-c", str(source), "-o", objects[-1])
+            try:
+                objects = [self._object(folder, variant, text) for variant in variants]
+            except KernelFault:
+                if (plain := unmarked()) == text:
+                    raise
+                objects = [self._object(folder, variant, plain) for variant in variants]
             linked = folder / "program"
             self._run(folder, "-no-pie", *objects, *runtime, "-o", str(linked))
             linked.replace(program)
 
-    def _run(self, scratch: Path, *arguments: str) -> None:
+    @functools.cached_property
+    def libraries(self) -> tuple[str, ...]:
+        """What a compiled program reads when it starts: the loader and its libraries.
+
+        They are those of the runtime alone, as its loader lists them; where it does not, the
+        folders that usually hold them.
+        """
+        told = ""
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            told = subprocess.run(
+                [self.folder / "runtime"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env={"LC_ALL": "C", "LD_TRACE_LOADED_OBJECTS": "1"},
+                timeout=60,
+                check=False,
+            ).stdout
+        return (_LOADER_CACHE, *(_LOADED.findall(told) or _LIBRARY_FOLDERS))
+
+    def _object(self, folder: Path, variant: str, text: str) -> str:
+        """The object of ``text``, in which implicit conversions are those of a GPU."""
+        made, warnings = self._compiled(folder, variant, text)
+        if places := conversions_in(warnings):
+            # Where a mark makes a call ambiguous, the first object is what there is.
+            with contextlib.suppress(KernelFault):
+                made, _ = self._compiled(folder, variant, with_conversions(text, places))
+        return made
+
+    def _compiled(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
+        """The object of ``text`` as it is, and what the compiler says."""
+        with (
+            written_to_cache(folder),
+            tempfile.NamedTemporaryFile("w", dir=folder, suffix=".cpp", delete=False) as source,
+        ):
+            source.write(text)
+        made = f"{source.name}.{variant}.o"
+        header = str(self.folder / variant / "kernel.h")
+        command = [*self._flags(variant), "-include", header]
+        return made, self._run(folder, *command, "-c", source.name, "-o", made)
+
+    def _run(self, scratch: Path, *arguments: str) -> str:
         done = run_compiler(self.compiler, *arguments, scratch=scratch)
         if done.returncode:
             raise KernelFault("compile", first_error(done.stderr))
+        return done.stderr
 
     def _is_built(self) -> bool:
         return all(path.exists() for path in self._precompiled())
@@ -147,8 +220,10 @@ class Toolchain:
 
     def _flags(self, variant: str) -> list[str]:
         # The checked build runs only a few blocks: unrolling would cost more than it saves.
-        own = _GCC_UNROLL if variant == "plain" and "clang" not in self.version else ()
-        return [*_FLAGS, *own, *_VARIANTS[variant]]
+        if "clang" in self.version:
+            return [*_FLAGS, *_VARIANTS[variant]]
+        unroll = _GCC_UNROLL if variant == "plain" else ()
+        return [*_FLAGS, *_GCC_ONLY, *unroll, *_VARIANTS[variant]]
 
     def _build(self, cache: Path, jobs: int) -> None:
         with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
@@ -163,6 +238,8 @@ class Toolchain:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
                 commands.append([*_RUNTIME_FLAGS, "-c", source, "-o", f"{folder / unit}.o"])
             self._run_all(Path(name), commands, jobs)
+            objects = [f"{folder / unit}.o" for unit in _RUNTIME]
+            self._run_all(Path(name), [["-no-pie", *objects, "-o", f"{folder}/runtime"]], 1)
             try:
                 folder.rename(self.folder)
             except OSError:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pytest_gpuenergy.devices.emulated.arithmetic import marked
 from pytest_gpuenergy.devices.emulated.kernel_text import function_of
 from pytest_gpuenergy.devices.emulated.outline import Outline
 from pytest_gpuenergy.support.errors import KernelFault
 
 
-def translate(source: str, entries: Sequence[str]) -> str:
+def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str:
     """Text for the host compiler, complete except for the precompiled ``kernel.h``.
 
     Args:
         source: CUDA C++ text.
         entries: the kernel functions that are launched, such as ``scale<4>``.
+        marks: whether arithmetic is marked, so that it gives what a GPU gives.
 
     Raises:
         KernelFault: ``compile`` when the text is malformed.
     """
-    outline = Outline(source)
+    outline = Outline(marked(source) if marks else source)
     outline.walk()
     for entry in entries:
         name = function_of(entry)

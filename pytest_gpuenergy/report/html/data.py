@@ -90,8 +90,9 @@ def _row(m: Measurement, *, pareto: bool) -> Values:
         "power_w": _finite(m.power_w),
         "gflops": _finite(m.gflops),
         "gflops_per_w": _finite(m.gflops_per_w),
-        "temperature_c": conditions.temperature_c if conditions else None,
+        "temperature_c": _temperature_c(m),
         "sm_clock_mhz": conditions.sm_clock_mhz if conditions else None,
+        "effective_sm_clock_mhz": _finite(m.effective_sm_clock_mhz),
         "binding": m.cap_binding,
         "pareto": pareto,
         "flags": list(m.validity),
@@ -101,6 +102,13 @@ def _row(m: Measurement, *, pareto: bool) -> Values:
         "digest": m.kernel.digest[:12],
         "item": m.node_id,
     }
+
+
+def _temperature_c(m: Measurement) -> float | None:
+    """The mean over the trials; in older records, the reading after them."""
+    if m.temperature_c is None:
+        return None if m.end is None else m.end.temperature_c
+    return _finite(m.temperature_c)
 
 
 def _figure(name: str, m: Measurement, metric: Metric, scale: float = 1.0) -> Values:

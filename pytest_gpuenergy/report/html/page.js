@@ -263,8 +263,9 @@
       { title: "cap binding", key: "binding", cell: (row) => row.binding === null ? "" : row.binding ? "yes" : "no" },
       { title: "validity", key: "flag_words", wide: true, cell: flagsOf },
       { title: "outcome", key: "outcome", wide: true, cell: (row) => row.error ? `${row.outcome}: ${row.error}` : row.outcome },
-      { title: "°C", key: "temperature_c", number: true },
-      { title: "SM MHz", key: "sm_clock_mhz", number: true },
+      { title: "°C", key: "temperature_c", number: true, cell: (row) => digits(row.temperature_c, 3) },
+      { title: "SM MHz", key: "effective_sm_clock_mhz", number: true, cell: (row) => digits(row.effective_sm_clock_mhz, 5) },
+      { title: "SM MHz by NVML", key: "sm_clock_mhz", number: true },
       { title: "content", key: "digest" },
     ], data.rows, (row) => row.state);
   }

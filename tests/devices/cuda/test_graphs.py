@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_cupy import HostStream
+from host_cupy import HostStream, NoteModule, memory
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +27,7 @@ class Gpu:
     """What CuPy is asked for, and what the GPU did: launches by name, and its time.
 
     A kernel takes ``kernel_s``; launched from the host no less than `HOST_LAUNCH_S`, while a graph
-    takes `GRAPH_START_S` beside its kernels.
+    takes `GRAPH_START_S` beside its kernels. A note of the clock takes ``note_s`` and is no launch.
     """
 
     def __init__(self, kernel_s: float) -> None:
@@ -39,6 +39,9 @@ class Gpu:
         self.singles: list[str] = []
         self.captured: list[str] | None = None
         self.refuses_capture = False
+        self.clock_mhz, self.sm = 1980.0, 0
+        self.note_s = 0.0
+        self.captured_note: Callable[[], None] | None = None
         self.module = SimpleNamespace(
             cuda=SimpleNamespace(
                 Device=lambda: SimpleNamespace(use=lambda: None),
@@ -46,7 +49,11 @@ class Gpu:
                 Event=self._event,
                 get_elapsed_time=lambda begin, end: 1e3 * (end.at_s - begin.at_s),
                 runtime=SimpleNamespace(CUDARuntimeError=OSError),
-            )
+                driver=SimpleNamespace(CUDADriverError=OSError),
+                memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+                function=SimpleNamespace(Module=lambda: NoteModule(self)),
+            ),
+            empty=lambda size, dtype: memory(np.zeros(size, dtype)),
         )
 
     def kernel(self, name: str) -> Callable[[], None]:
@@ -67,12 +74,26 @@ class Gpu:
     def end_capture(self) -> Callable[[], None]:
         names, self.captured = self.captured, None
         assert names is not None
+        if note := self.captured_note:
+            assert names == []
+            self.captured_note = None
+            return note
 
         def replay() -> None:
             self.replays.append(names)
             self.now_s += GRAPH_START_S + len(names) * self.kernel_s
 
         return replay
+
+    def enqueue_note(self, note: Callable[[], None]) -> None:
+        def taking_time() -> None:
+            note()
+            self.now_s += self.note_s
+
+        if self.captured is None:
+            taking_time()
+        else:
+            self.captured_note = taking_time
 
     def _event(self, *, block: bool = False) -> Any:  # noqa: ARG002
         event = SimpleNamespace(at_s=0.0)

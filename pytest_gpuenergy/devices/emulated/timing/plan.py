@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
 from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.emulated.answers import forged
 from pytest_gpuenergy.devices.emulated.timing.branched_loads import branched_share
 from pytest_gpuenergy.devices.emulated.timing.private_arrays import private_words
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.workloads.number_types import stored_as
 from pytest_gpuenergy.workloads.workload import Scalar, Tensor
+
+_PROFILE = re.compile(r"profile( \d{1,20}){21}")
 
 
 @dataclass(frozen=True)
@@ -152,16 +156,26 @@ def _argument(name: str, numbers: Mapping[str, int], scalars: Mapping[str, Scala
     return f"{kind}{value!r} {_word(name)} {dtype} {dtype.itemsize}"
 
 
-def read_profile(kernel: Kernel, answers: Sequence[str]) -> AccessProfile:
-    """The profile from the program's ``profile`` lines, one per launch."""
-    lines = [line.split()[1:] for line in answers if line.startswith("profile ")]
-    profiles = zip(kernel.launches, lines, strict=True)
-    return AccessProfile(tuple(_launch_profile(kernel, *profile) for profile in profiles))
+def read_profile(kernel: Kernel, lines: Sequence[str]) -> AccessProfile:
+    """The profile from the program's ``profile`` lines, one per launch.
+
+    Raises:
+        KernelFault: ``runtime``, when they cannot be the program's.
+    """
+    profiles = []
+    for line, launch in zip_longest(lines, kernel.launches):
+        if line is None or launch is None or not _PROFILE.fullmatch(line):
+            raise forged(kernel.launches[0].entry)
+        numbers = [int(number) for number in line.split()[1:]]
+        if not 1 <= numbers[0] <= launch.blocks:
+            raise forged(launch.entry)
+        profiles.append(_launch_profile(kernel, launch, numbers))
+    return AccessProfile(tuple(profiles))
 
 
-def _launch_profile(kernel: Kernel, launch: Launch, line: Sequence[str]) -> LaunchProfile:
-    run, *sums = (int(number) for number in line[:6])
-    static, distinct, load_intervals, *tallies = (int(number) for number in line[6:])
+def _launch_profile(kernel: Kernel, launch: Launch, numbers: Sequence[int]) -> LaunchProfile:
+    run, *sums = numbers[:6]
+    static, distinct, load_intervals, *tallies = numbers[6:]
     global_read, global_write, shared_read, shared_write, barriers = (n / run for n in sums)
     moved = (global_read, global_write, shared_read, shared_write)
     # Counted for a sample of the warps, in each of four kinds: bytes, accesses and their parts.

@@ -1,0 +1,127 @@
+"""Notes of an SM's cycles and the GPU's nanoseconds: the clock, of which NVML tells the setting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_gpuenergy.devices.device import ClockSamples
+
+MOST_NOTES = 1 << 14
+"""The latest notes that are kept: those of 13 minutes."""
+
+LEAST_SPAN_NS = 20_000_000
+"""Over a shorter time, the resolution of the nanosecond timer (1 us on some GPUs) would show."""
+
+_MOST_MHZ = 10_000.0
+
+# Text that the driver translates for any GPU: no compiler is needed, and nothing is cached by us.
+_PTX = b"""
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry note(.param .u64 notes, .param .u64 count)
+{
+  .reg .u64 %%notes, %%at, %%ns, %%cycles;
+  .reg .u32 %%number, %%sm;
+  mov.u64 %%ns, %%globaltimer;
+  mov.u64 %%cycles, %%clock64;
+  mov.u32 %%sm, %%smid;
+  ld.param.u64 %%notes, [notes];
+  ld.param.u64 %%at, [count];
+  atom.global.add.u32 %%number, [%%at], 1;
+  and.b32 %%number, %%number, %d;
+  mad.wide.u32 %%at, %%number, 24, %%notes;
+  st.global.u64 [%%at], %%ns;
+  st.global.u64 [%%at+8], %%cycles;
+  cvt.u64.u32 %%ns, %%sm;
+  st.global.u64 [%%at+16], %%ns;
+  ret;
+}
+""" % (MOST_NOTES - 1)
+
+
+class ClockNotes:
+    """A kernel of one thread that notes the clock, in a graph of its own.
+
+    Args:
+        cupy: the module.
+        stream: the current stream, on which notes are enqueued. Like all others, the graph is not
+            uploaded before its first launch (see `GraphRepeater`).
+    """
+
+    def __init__(self, cupy: Any, stream: Any) -> None:
+        self._stream = stream
+        self._notes = cupy.empty(3 * MOST_NOTES, dtype=np.uint64)
+        self._count = cupy.empty(1, dtype=np.uint32)
+        self._count.data.memset(0, self._count.nbytes)
+        self._module = cupy.cuda.function.Module()
+        self._module.load(_PTX)
+        note = self._module.get_function("note")
+        arguments = (self._notes, self._count)
+        note((1,), (1,), arguments)  # loads it
+        stream.begin_capture()
+        try:
+            note((1,), (1,), arguments)
+        finally:
+            self._graph = stream.end_capture()
+        self._made = 1
+        self.enqueue()
+
+    @classmethod
+    def of(cls, cupy: Any, stream: Any) -> ClockNotes | None:
+        """As the constructor; None if the GPU or its driver cannot note the clock."""
+        try:
+            return cls(cupy, stream)
+        except (
+            cupy.cuda.driver.CUDADriverError,
+            cupy.cuda.runtime.CUDARuntimeError,
+            cupy.cuda.memory.OutOfMemoryError,
+        ):
+            return None
+
+    def enqueue(self) -> None:
+        """Make a note when the work so far has finished."""
+        self._graph.launch(self._stream)
+        self._made += 1
+
+    def samples(self, times_s: npt.NDArray[np.float64]) -> ClockSamples | None:
+        """The clock between the latest notes; None if it is unknown.
+
+        Args:
+            times_s: of the latest notes, all of which the GPU has made.
+        """
+        if int(self._count.get()[0]) != self._made % 2**32:
+            return None  # something else has written to the notes
+        times_s = times_s[-MOST_NOTES:]
+        numbers = np.arange(self._made - len(times_s), self._made) % MOST_NOTES
+        return clock_samples(self._notes.get().reshape(-1, 3)[numbers], times_s)
+
+
+def clock_samples(
+    notes: npt.NDArray[np.uint64], times_s: npt.NDArray[np.float64]
+) -> ClockSamples | None:
+    """The clock between successive notes from the same SM, because each SM has its own counter.
+
+    Args:
+        notes: shape (n, 3): nanoseconds, cycles and the number of the SM.
+        times_s: shape (n,), device clock at the notes.
+
+    Returns:
+        None if there are no two notes from one SM, `LEAST_SPAN_NS` or more apart.
+    """
+    latest: dict[int, int] = {}
+    pairs = []
+    for number, sm in enumerate(notes[:, 2].tolist()):
+        if sm in latest:
+            pairs.append((latest[sm], number))
+        latest[sm] = number
+    first, last = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
+    ns, cycles = (notes[last, :2] - notes[first, :2]).astype(np.float64).T
+    mhz = 1e3 * cycles / np.maximum(ns, 1.0)
+    good = (ns >= LEAST_SPAN_NS) & (mhz > 0) & (mhz < _MOST_MHZ)
+    if not good.any():
+        return None
+    return ClockSamples(times_s[first[good]], times_s[last[good]], mhz[good])

@@ -1,0 +1,34 @@
+"""The temperature and the clock of the trials in the views of a report."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from typing import Any
+
+from pytest_gpuenergy.record.conditions import Conditions
+from pytest_gpuenergy.report.html.data import page_data
+from pytest_gpuenergy.report.tidy import tidy_csv
+
+Make = Callable[..., Any]
+AFTER = Conditions(53, 1980, 3201, 0, 700_000)
+
+
+def test_the_tidy_table_has_them(report: Make, measured: Make) -> None:
+    item = measured(temperature_c=52.25, effective_sm_clock_mhz=1977.83, end=AFTER)
+    (row,) = csv.DictReader(io.StringIO(tidy_csv(report(item))))
+    assert (row["temperature_c"], row["effective_sm_clock_mhz"]) == ("52.25", "1977.83")
+    assert (row["end_temperature_c"], row["end_sm_clock_mhz"]) == ("53", "1980")
+
+
+def test_the_page_has_them(report: Make, measured: Make) -> None:
+    item = measured(temperature_c=52.25, effective_sm_clock_mhz=1977.83, end=AFTER)
+    (row,) = page_data(report(item))["rows"]
+    assert (row["temperature_c"], row["effective_sm_clock_mhz"]) == (52.25, 1977.83)
+    assert row["sm_clock_mhz"] == 1980
+
+
+def test_the_page_of_an_older_report_has_what_it_knows(report: Make, measured: Make) -> None:
+    (row,) = page_data(report(measured(end=AFTER)))["rows"]
+    assert (row["temperature_c"], row["effective_sm_clock_mhz"]) == (53, None)
