@@ -28,6 +28,7 @@ CACHE_FOLDERS = (
     "emulated/traffic",
     "lowered",
     "references",
+    "seeds",
     "triton",
     "verified",
 )

@@ -127,14 +127,16 @@ class Station:
         """
         return Lease(self.gpu, kept=True).set(setpoint)
 
-    def harness(self, *, timeout_s: float = 60.0, cache: CacheState = "hot") -> Harness:
-        """The harness that verifies and measures on this GPU.
+    def harness(
+        self, *, timeout_s: float = 60.0, cache: CacheState = "hot", seed: int | None = None
+    ) -> Harness:
+        """The harness that verifies and measures on this GPU; see `Harness` for the arguments.
 
         Raises:
             DeviceError: the card has no energy source.
         """
         choose_source(self.device)  # without one every kernel would fail the same way
-        return Harness(self.device, timeout_s=timeout_s, cache=cache)
+        return Harness(self.device, timeout_s=timeout_s, cache=cache, seed=seed)
 
     def close(self) -> None:
         """Restore the power limit and release the GPU. Idempotent.

@@ -119,7 +119,9 @@ class Session:
             device, lock_wait_s=options.lock_wait_s, group=self.run_id, writer=self._writer
         )
         self.restored += station.restored
-        harness = station.harness(timeout_s=options.timeout_s, cache=options.cache)
+        harness = station.harness(
+            timeout_s=options.timeout_s, cache=options.cache, seed=options.seed
+        )
         revision = git_revision_of(options.root)
         run = run_info(
             device,

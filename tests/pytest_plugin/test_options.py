@@ -26,6 +26,7 @@ NAMES = (
     "--gpuenergy-cache",
     "--gpuenergy-order",
     "--gpuenergy-anchor",
+    "--gpuenergy-seed",
     "--gpuenergy-export",
     "--gpuenergy-compare",
     "--gpuenergy-fail",
