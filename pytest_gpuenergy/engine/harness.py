@@ -66,6 +66,7 @@ class Harness:
         timeout_s: for one run of a kernel, and for each step of measuring it.
         cache: state of the L2 cache during a measurement.
         announce: see `Preheat`.
+        seed: of the last inputs of a verification; by default one that is drawn.
     """
 
     def __init__(
@@ -76,11 +77,13 @@ class Harness:
         timeout_s: float = 60.0,
         cache: CacheState = "hot",
         announce: Announce = lambda _: None,
+        seed: int | None = None,
     ) -> None:
         self._device = device
         self._meter = EnergyMeter(device, settings, announce=announce)
         self._timeout_s = timeout_s
         self._cache = cache
+        self._seed = seed
         self._watch = ProcessWatch(device)
 
     def measure_kernel(
@@ -147,7 +150,9 @@ class Harness:
             with phases.timed("compile"):
                 self._device.compile(kernel)
             with phases.timed("verify"):
-                correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
+                correctness = verify(
+                    self._device, kernel, workload, drawn=self._seed, timeout_s=self._timeout_s
+                )
         except KernelFault as fault:
             return replace(draft, outcome=fault.outcome, error=str(fault)), fault
         return replace(draft, correctness=correctness), None

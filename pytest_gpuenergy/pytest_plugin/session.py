@@ -133,6 +133,7 @@ class Session:
             cache=options.cache,
             preheat_s=self._preheat_s,
             announce=self.announce_preheat,
+            seed=options.seed,
         )
         revision = git_revision_of(options.root)
         run = run_info(
