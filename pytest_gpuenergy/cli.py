@@ -10,7 +10,8 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 from pytest_gpuenergy import __version__
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, told
+from pytest_gpuenergy.support.paths import settle_places
 from pytest_gpuenergy.support.terminal import printable_output
 
 COMMANDS = (
@@ -50,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return _BROKEN_PIPE
     except OSError as error:
-        if error.filename is not None:  # not from the output: a bug, since commands explain theirs
-            raise
+        if error.filename is not None:
+            return _complain(told(error), _FAILURE)
         _forget_output()
         return _complain(f"The output cannot be written: {error.strerror}.", _FAILURE)
     return code
@@ -64,6 +65,7 @@ def _forget_output() -> None:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    settle_places()
     arguments = build_parser().parse_args(argv)
     with printable_output():
         if arguments.command not in _LEAVE_AS_FOUND:

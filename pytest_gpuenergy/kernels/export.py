@@ -18,7 +18,7 @@ from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.source import plan_of
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.files import is_file, is_there, write_atomically
 from pytest_gpuenergy.workloads.workload import Tensor, Workload, is_plain_name
 
 _TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
@@ -83,7 +83,7 @@ def require_empty(folder: Path) -> None:
         InputError: it is neither, or not a folder.
     """
     try:
-        if folder.exists() and any(folder.iterdir()):
+        if is_there(folder) and any(folder.iterdir()):
             raise InputError(
                 f"The folder {folder} is not empty: name a new one, so that kernels of different "
                 "exports never mix."
@@ -138,7 +138,7 @@ inline void launch(void* const* tensors, void* const* workspaces, cudaStream_t s
 
 def _reference(workload: Workload) -> str:
     name = f"references/{workload.kind}.cuh"
-    if not (cuda_dir() / "export" / name).is_file():
+    if not is_file(cuda_dir() / "export" / name):
         raise InputError(
             f"{workload.name} is of kind {workload.kind}, for which the exported driver has no "
             "reference: choose kernels of other workloads."

@@ -17,9 +17,15 @@ from pytest_gpuenergy.record.checks import check, check_ids
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.support.errors import ReportError, ReportInputError
-from pytest_gpuenergy.support.files import lock, open_file, write_atomically
+from pytest_gpuenergy.support.files import is_folder, is_there, lock, open_file, write_atomically
 from pytest_gpuenergy.support.folders import followed
-from pytest_gpuenergy.support.json_input import FormError, NotJsonError, decode, schema_version
+from pytest_gpuenergy.support.json_input import (
+    FormError,
+    NotJsonError,
+    decode,
+    schema_version,
+    shown,
+)
 from pytest_gpuenergy.support.json_output import dump, encode
 
 SCHEMA_VERSION = 1
@@ -66,7 +72,7 @@ class RunFolder:
         with _explained(folder.path):
             followed(folder.path).mkdir(parents=True, exist_ok=True)
             ignore = home / ".gitignore"
-            if not ignore.exists():
+            if not is_there(ignore):
                 write_atomically(ignore, _WARNING)
             write_atomically(folder.path / _RUN, dump(_RunFile(run)))
             write_atomically(home / _LATEST, run.run_id + "\n")
@@ -98,7 +104,7 @@ class RunFolder:
 
 def is_run(folder: Path) -> bool:
     """Whether ``folder`` is a run folder."""
-    return (folder / _RUN).exists()
+    return is_there(folder / _RUN)
 
 
 def is_raw(path: Path) -> bool:
@@ -111,7 +117,7 @@ def files_read(path: Path) -> list[Path]:
 
     ``path`` is a run folder, a JSON report or a folder of an older tool's outputs.
     """
-    if not path.is_dir():
+    if not is_folder(path):
         return [path]
     return [path / name for name in _RAW] if is_run(path) else [*path.rglob("*.txt")]
 
@@ -132,7 +138,7 @@ def find_run(named: Path, root: Path) -> Path:
     """``named`` if it exists, otherwise the run with that id under ``root`` if there is one."""
     # Only the last part: an id is a plain name and cannot lead out of the folder of runs.
     own = root / HOME / "runs" / named.name
-    return own if not named.exists() and is_run(own) else named
+    return own if not is_there(named) and is_run(own) else named
 
 
 def load_report(path: Path) -> Report:
@@ -141,7 +147,7 @@ def load_report(path: Path) -> Report:
     Raises:
         ReportInputError: it is neither, or it is damaged; the message says what is wrong.
     """
-    if path.is_dir():
+    if is_folder(path):
         return RunFolder(path).load()
     text = read_text(path)
     try:
@@ -154,7 +160,7 @@ def load_report(path: Path) -> Report:
         raise ReportInputError(f"{path} is not a report of pytest-gpuenergy.")
     if version != SCHEMA_VERSION:
         raise ReportInputError(
-            f"{path} has schema version {version!r}, but this release reads version "
+            f"{path} has schema version {shown(version)}, but this release reads version "
             f"{SCHEMA_VERSION}: use the release that wrote it."
         )
     report = _read(path, text, Report)
@@ -268,7 +274,7 @@ def _append(path: Path, record: Measurement | AnchorCheck) -> None:
 
 
 def _lines(path: Path, kind: type[_Record]) -> Iterator[_Record]:
-    if not path.exists():
+    if not is_there(path):
         return
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line:

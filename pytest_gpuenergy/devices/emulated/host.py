@@ -27,9 +27,10 @@ from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
 from pytest_gpuenergy.devices.emulated.translate import translate
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.workloads.workload import Scalar
 
-_SAMPLING = Sampling(blocks=8, accesses=20_000_000)
+_SAMPLING = Sampling(profiled_blocks=8, profiled_accesses=20_000_000, accesses=8_000_000)
 
 
 class HostRunner:
@@ -180,7 +181,7 @@ class HostRunner:
         content = "\0".join([tools.key, *variants, text])
         name = hashlib.sha256(content.encode()).hexdigest()
         program = self._cache / f"{name[:32]}-{variant}"
-        if not program.is_file():
+        if not is_file(program):
             tools.compile(
                 text,
                 variants,

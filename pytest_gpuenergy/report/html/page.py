@@ -84,7 +84,7 @@ def _vega() -> str:
     except InputError:
         return _bundled()
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        digest, _, known = path.read_bytes().decode().partition("\n")
+        digest, _, known = path.read_bytes().decode(errors="replace").partition("\n")
         if digest == _digest(known):
             return known
     bundle = _bundled()
