@@ -29,9 +29,6 @@ class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
             of=self,
         )
 
-    def set(self, content: Any) -> None:
-        self[:] = content
-
     def get(self) -> Any:
         return np.array(self)
 
