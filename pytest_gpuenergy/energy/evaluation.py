@@ -88,7 +88,7 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         energy_mj=figures[Metric.ENERGY],
         edp_mj_ms=figures[Metric.EDP],
         power_w=window.power_w * gain.factor,
-        measured_energy_mj=window.energy_mj,
+        raw_energy_mj=window.energy_mj,
         settling=seen.settling,
         warm_trials=window.warm_trials,
         trials=window.trials,

@@ -20,7 +20,7 @@ class Reading:
         energy_mj: mean energy of a launch on a card that has settled under the kernel.
         edp_mj_ms: mean product of the two.
         power_w: mean power of the settled card.
-        measured_energy_mj: mean energy of a launch at the temperature of the trials.
+        raw_energy_mj: mean energy of a launch at the temperature of the trials.
         warm_trials: windows at the end of the heat-up; they count for the scatter only.
         trials: the windows that the figures are the means of.
         start: state of the card before the heat-up.
@@ -39,7 +39,7 @@ class Reading:
     energy_mj: Estimate
     edp_mj_ms: Estimate
     power_w: float
-    measured_energy_mj: float
+    raw_energy_mj: float
     warm_trials: tuple[Window, ...]
     trials: tuple[Window, ...]
     start: Conditions

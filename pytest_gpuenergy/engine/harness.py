@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.control.setpoint import CURRENT, UNKNOWN, Setpoint
 from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.energy.preheat import Announce
 from pytest_gpuenergy.energy.processes import ProcessWatch
 from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
@@ -65,6 +66,7 @@ class Harness:
         timeout_s: for one run of a kernel, and for each step of measuring it.
         cache: state of the L2 cache during a measurement.
         seed: of the last inputs of a verification; by default one that is drawn.
+        announce: see `Preheat`.
     """
 
     def __init__(
@@ -75,9 +77,10 @@ class Harness:
         timeout_s: float = 60.0,
         cache: CacheState = "hot",
         seed: int | None = None,
+        announce: Announce = lambda _: None,
     ) -> None:
         self._device = device
-        self._meter = EnergyMeter(device, settings)
+        self._meter = EnergyMeter(device, settings, announce=announce)
         self._timeout_s = timeout_s
         self._cache = cache
         self._seed = seed
@@ -277,7 +280,9 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         start=reading.start,
         begin=reading.begin,
         end=reading.end,
+        raw_energy_mj=reading.raw_energy_mj,
         temperature_c=reading.temperature_c,
+        settled_temperature_c=None if reading.settling is None else reading.settling.settled_c,
         effective_sm_clock_mhz=reading.effective_sm_clock_mhz,
         cap_binding=binding,
         energy_source=reading.energy_source,

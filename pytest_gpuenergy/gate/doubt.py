@@ -32,7 +32,7 @@ and the energy. Flags of later versions count as large.
 """
 
 _SLIGHT_FLAGS = frozenset(
-    {"interval_wide", "not_steady", "sources_disagree", "temperature_drift", "drift"}
+    {"interval_wide", "not_settled", "not_steady", "sources_disagree", "temperature_drift", "drift"}
 )
 
 

@@ -15,6 +15,7 @@ TIMEOUT_S = 60.0
 LOCK_WAIT_S = 10.0
 ANCHOR_S = 300.0
 LARGEST_SEED = (1 << 32) - 1
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,14 @@ OPTIONS = (
         "the card evenly over both; the default) or file (as written)",
         metavar="ORDER",
         default="interleaved",
+    ),
+    Option(
+        "--gpuenergy-preheat",
+        "Most seconds to heat the card up before the first measurement, and again after a pause, "
+        "until its temperature has settled; 0 for none (default: auto, which is 5 for each item, "
+        "and at most 30)",
+        metavar="S",
+        default=AUTO,
     ),
     Option(
         "--gpuenergy-anchor",

@@ -13,7 +13,7 @@ from pytest_gpuenergy.control.tables import cap_words
 from pytest_gpuenergy.devices.select import check_spec
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
-from pytest_gpuenergy.pytest_plugin.option_table import LARGEST_SEED, named_device
+from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
 from pytest_gpuenergy.pytest_plugin.xdist import GPU
 from pytest_gpuenergy.support.errors import InputError
 
@@ -41,6 +41,7 @@ class Options:
     lock_wait_s: float
     cache: CacheState
     order: str
+    preheat_s: float | None
     anchor_s: float
     seed: int | None
     export_folder: Path | None
@@ -75,6 +76,7 @@ class Options:
             lock_wait_s=_seconds(config, "gpuenergy_lock_wait", zero=True),
             cache=_choice(config, "gpuenergy_cache", CACHE_STATES),
             order=_choice(config, "gpuenergy_order", ORDERS),
+            preheat_s=_preheat(config),
             anchor_s=_seconds(config, "gpuenergy_anchor", zero=True),
             seed=_seed(config),
             export_folder=_path(config, "gpuenergy_export"),
@@ -94,6 +96,7 @@ class Options:
             "gpuenergy-timeout": f"{self.timeout_s:g}",
             "gpuenergy-cache": self.cache,
             "gpuenergy-order": self.order,
+            "gpuenergy-preheat": AUTO if self.preheat_s is None else f"{self.preheat_s:g}",
             "gpuenergy-anchor": f"{self.anchor_s:g}",
             **({} if self.seed is None else {"gpuenergy-seed": str(self.seed)}),
         }
@@ -135,6 +138,13 @@ def _gate(config: pytest.Config) -> GateSettings:
     if config.getoption("gpuenergy_fail") and not _either(config, "gpuenergy_compare"):
         raise InputError("--gpuenergy-fail needs a baseline: give --gpuenergy-compare too.")
     return settings
+
+
+def _preheat(config: pytest.Config) -> float | None:
+    """In seconds; None to choose it by the number of items."""
+    if _either(config, "gpuenergy_preheat") == AUTO:
+        return None
+    return _seconds(config, "gpuenergy_preheat", zero=True)
 
 
 def _seconds(config: pytest.Config, name: str, *, zero: bool = False) -> float:

@@ -25,6 +25,7 @@ NAMES = (
     "--gpuenergy-lock-wait",
     "--gpuenergy-cache",
     "--gpuenergy-order",
+    "--gpuenergy-preheat",
     "--gpuenergy-anchor",
     "--gpuenergy-seed",
     "--gpuenergy-export",
