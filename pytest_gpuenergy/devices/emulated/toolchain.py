@@ -149,7 +149,9 @@ class Toolchain:
         """The object of ``text`` as it is, and what the compiler says."""
         with (
             written_to_cache(folder),
-            tempfile.NamedTemporaryFile("w", dir=folder, suffix=".cpp", delete=False) as source,
+            tempfile.NamedTemporaryFile(
+                "w", dir=folder, prefix="kernel-", suffix=".cpp", delete=False
+            ) as source,
         ):
             source.write(text)
         made = f"{source.name}.{variant}.o"
