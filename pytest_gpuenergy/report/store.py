@@ -16,7 +16,7 @@ from pytest_gpuenergy.record.anchor import AnchorCheck
 from pytest_gpuenergy.record.checks import check, check_ids
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.support.errors import ReportError, ReportInputError
+from pytest_gpuenergy.support.errors import GpuEnergyError, ReportError, ReportInputError
 from pytest_gpuenergy.support.files import is_folder, is_there, lock, open_file, write_atomically
 from pytest_gpuenergy.support.folders import followed
 from pytest_gpuenergy.support.json_input import FormError, NotJsonError, decode, schema_version
@@ -118,7 +118,7 @@ def files_read(path: Path) -> list[Path]:
 
 def latest_run(root: Path) -> RunFolder | None:
     """The most recently started run under ``root``, if any."""
-    with contextlib.suppress(OSError, ReportError):
+    with contextlib.suppress(OSError, GpuEnergyError):
         name = read_text(root / HOME / _LATEST).strip()
         folder = root / HOME / "runs" / Path(name).name
         if name and is_run(folder):
