@@ -49,7 +49,11 @@ void cuhost_barrier(int line);
 int cuhost_barrier_reduce(int predicate, char operation, int line);  // + count, & and, | or
 // All live threads in the mask take part; returns the value of lane `source`, or the ballot.
 uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation);
-unsigned cuhost_active_lanes();
+// The lanes of the warp that are at this line and may go on together.
+unsigned cuhost_active_lanes(int line);
+// Called in each turn of a loop that may wait for another thread: lets others run now and then.
+void cuhost_turn();
+void cuhost_yield();  // lets others run
 int cuhost_lane();
 // Called for each variable before main. `kernel` is null unless the variable is __shared__, and ""
 // if any kernel in the source may use it. Each instance of a template registers its own variable,
@@ -57,9 +61,11 @@ int cuhost_lane();
 void cuhost_variable(bool checked, int number, const char* kernel, const char* name, char* begin,
                      size_t bytes, size_t element_bytes, const void* initial);
 // Only the checked program has the next three.
-void cuhost_fence();
+void cuhost_fence(bool device);  // or else of the block
 void cuhost_atomic(const void* address, unsigned bytes);
 void cuhost_range(const void* address, size_t bytes, bool write);
+void* cuhost_malloc(std::size_t bytes);
+void cuhost_free(void* memory);
 int cuhost_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void cuhost_trap(const char* what);
 [[noreturn]] void cuhost_assert(const char* expression, int line);

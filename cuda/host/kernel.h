@@ -160,6 +160,8 @@ inline void* fill(void* to, int value, std::size_t bytes) {
   ((condition) ? (void)0 : ::cuhost::cuhost_assert(#condition, __LINE__))
 #define __trap() ::cuhost::cuhost_trap("__trap()")
 #define printf ::cuhost::cuhost_printf
+#define malloc(bytes) ::cuhost::cuhost_malloc(bytes)
+#define free(memory) ::cuhost::cuhost_free(memory)
 #define memcpy ::cuhost::copy
 #define memset ::cuhost::fill
 // The translator removes what it can emulate; other inline PTX, such as a macro's, ends up here.

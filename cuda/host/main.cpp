@@ -5,6 +5,7 @@
 #include <ctime>
 #include <map>
 #include <numeric>
+#include <unordered_set>
 #include <vector>
 #include <unistd.h>
 
@@ -43,7 +44,7 @@ void take(const Table& from, const Launch& launch) {
 void poison_shared() {
   poison_static_shared(shared);
   poison(dynamic_shared, dynamic_shared_bytes);
-  memset(dynamic_shared + dynamic_shared_bytes, 0xff, 127 & -dynamic_shared_bytes);
+  fill_guard(dynamic_shared + dynamic_shared_bytes, 127 & -dynamic_shared_bytes);
 }
 
 void poison_and_report() {
@@ -103,65 +104,100 @@ void fit(const Launch& launch) {
           fixed + launch.shared_bytes, shared_limit);
 }
 
-void run_all(const Launch& launch, const std::vector<unsigned>& except) {
-  Scheduler scheduler{entry, &launch, poison_shared};
+// The first and last block, the corners of the grid, and then others drawn from the seed, each with
+// its neighbours: neighbouring blocks are the likeliest to access the same places.
+class Sample {
+ public:
+  explicit Sample(const Launch& launch)
+      : grid(launch.grid), order(blocks_of(launch), plan.order_seed + 2) {}
+  // The next block; false if there is none left.
+  bool next(unsigned& block) {
+    while (at < 8 || step < order.count) {
+      block = at < 8 ? corner(corners[at]) : neighbour(order.at(step), at - 8);
+      if (at < 8) ++at;
+      else if (++at == 8 + 4) at = 8, ++step;
+      if (drawn.insert(block).second) return true;
+    }
+    return false;
+  }
+  bool has(unsigned block) const { return drawn.count(block) != 0; }
+
+ private:
+  static constexpr unsigned corners[] = {0, 7, 1, 6, 2, 5, 3, 4};
+  Index grid;
+  BlockOrder order;
+  std::unordered_set<unsigned> drawn;
+  unsigned at = 0;
+  uint64_t step = 0;
+
+  unsigned corner(unsigned k) const {
+    unsigned x = k & 1 ? grid.x - 1 : 0, y = k & 2 ? grid.y - 1 : 0, z = k & 4 ? grid.z - 1 : 0;
+    return x + grid.x * (y + grid.y * z);
+  }
+  unsigned neighbour(unsigned block, unsigned k) const {
+    Index index = index_of(block, grid);
+    if (k == 1 && index.x + 1 < grid.x) return block + 1;
+    if (k == 2 && index.y + 1 < grid.y) return block + grid.x;
+    if (k == 3 && index.z + 1 < grid.z) return block + grid.x * grid.y;
+    return block;
+  }
+};
+
+void run_all(const Launch& launch, const Sample* except) {
+  Scheduler scheduler{entry, &launch, poison_shared, false};
   uint64_t count = blocks_of(launch);
   BlockOrder order(count, plan.order_seed);
   for (uint64_t step = 0; step < count; ++step) {
     unsigned block = order.at(step);
-    if (std::binary_search(except.begin(), except.end(), block)) continue;
+    if (except && except->has(block)) continue;
     run_block(scheduler, index_of(block, launch.grid), plan.order_seed);
     check_shared(shared);
   }
 }
 
-// First and last block, the corners of the grid, then others drawn from the seed.
-std::vector<unsigned> sample_of(const Launch& launch) {
-  std::vector<unsigned> sample;
-  Index g = launch.grid;
-  auto add = [&](unsigned block) {
-    if ((int)sample.size() < plan.sampled_blocks &&
-        std::find(sample.begin(), sample.end(), block) == sample.end())
-      sample.push_back(block);
-  };
-  for (unsigned corner : {0u, 7u, 1u, 6u, 2u, 5u, 3u, 4u}) {
-    unsigned x = corner & 1 ? g.x - 1 : 0, y = corner & 2 ? g.y - 1 : 0, z = corner & 4 ? g.z - 1 : 0;
-    add(x + g.x * (y + g.y * z));
-  }
-  BlockOrder order(blocks_of(launch), plan.order_seed + 2);
-  for (uint64_t step = 0; step < order.count && (int)sample.size() < plan.sampled_blocks; ++step)
-    add(order.at(step));
-  return sample;
-}
+// A block costs about as much as this many accesses, apart from its own.
+constexpr uint64_t block_accesses = 64;
 
-void check(const Launch& launch, bool last) {
-  size_t fixed = static_shared_bytes();
-  Scheduler scheduler{entry, &launch, poison_and_report};
-  cuhost_hooks.launch_begins(launch);
-  uint64_t barriers = barriers_passed;
-  std::vector<unsigned> done;
-  for (unsigned block : sample_of(launch)) {
-    run_block(scheduler, index_of(block, launch.grid), plan.order_seed);
-    cuhost_hooks.block_ends();
-    done.push_back(block);
-    if (cuhost_hooks.traffic().accesses > plan.access_budget) break;
-  }
+void print_profile(uint64_t blocks, uint64_t barriers) {
   Traffic t = cuhost_hooks.traffic();
-  printf("%s profile %zu %llu %llu %llu %llu %llu %zu %llu %llu", plan.token, done.size(),
+  printf("%s profile %llu %llu %llu %llu %llu %llu %zu %llu %llu", plan.token,
+         (unsigned long long)blocks,
          (unsigned long long)t.global_read, (unsigned long long)t.global_written,
          (unsigned long long)t.shared_read, (unsigned long long)t.shared_written,
-         (unsigned long long)(barriers_passed - barriers), fixed,
+         (unsigned long long)barriers, static_shared_bytes(),
          (unsigned long long)t.distinct_sectors, (unsigned long long)t.load_intervals);
   const WarpTally* warps = cuhost_hooks.warps();
   for (const WarpTally* sum = warps; sum != warps + access_kinds; ++sum)
     printf(" %llu %llu %llu", (unsigned long long)sum->bytes, (unsigned long long)sum->requests,
            (unsigned long long)sum->parts);
-  printf("\n");
+}
+
+// The first blocks make the profile; further ones are only checked. Threads start in ascending
+// order in one block and in descending order in the next, because some races show in one of them.
+void check(const Launch& launch, bool last) {
+  Scheduler scheduler{entry, &launch, poison_and_report, true};
+  cuhost_hooks.launch_begins(launch);
+  Sample sample(launch);
+  uint64_t barriers = barriers_passed, blocks = 0, accesses = 0;
+  bool profiled = false;
+  for (unsigned block; sample.next(block); ) {
+    run_block(scheduler, index_of(block, launch.grid), plan.order_seed ^ (blocks & 1));
+    cuhost_hooks.block_ends();
+    ++blocks;
+    accesses = cuhost_hooks.traffic().accesses;
+    if (!profiled && (blocks == plan.profiled_blocks || accesses > plan.profiled_accesses)) {
+      print_profile(blocks, barriers_passed - barriers);
+      cuhost_hooks.profiled();
+      profiled = true;
+    }
+    if (profiled && accesses + blocks * block_accesses > plan.access_budget) break;
+  }
+  if (!profiled) print_profile(blocks, barriers_passed - barriers);
+  printf(" %llu\n", (unsigned long long)blocks);
   if (last) return;
   // Later launches need all results of this one: run the other blocks unchecked.
-  std::sort(done.begin(), done.end());
   take(cuhost_table, launch);
-  run_all(launch, done);
+  run_all(launch, &sample);
 }
 
 void begin(const Launch& launch, const Table& from) {
@@ -182,7 +218,7 @@ void check_all() {
 void run_all_launches() {
   for (const Launch& launch : plan.launches) {
     begin(launch, cuhost_table);
-    run_all(launch, {});
+    run_all(launch, nullptr);
     check_guards();
   }
 }

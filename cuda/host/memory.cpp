@@ -35,11 +35,12 @@ static Index dimensions() {
 
 static bool read_token() { return scanf("%31s", plan.token) == 1; }
 
-// token; check blocks budget; tensors; launches: see plan.py, which writes it.
+// token; check blocks accesses budget; tensors; launches: see plan.py, which writes it.
 void read_plan() {
   if (!read_token()) fault("runtime", "there is no plan");
   plan.check = number() != 0;
-  plan.sampled_blocks = (int)number();
+  plan.profiled_blocks = (uint64_t)number();
+  plan.profiled_accesses = (uint64_t)number();
   plan.access_budget = (uint64_t)number();
   plan.tensors.resize((size_t)number());
   for (Tensor& tensor : plan.tensors) {
@@ -136,7 +137,7 @@ void map_tensors() {
     tensor.payload = file + guard_bytes;
     if (tensor.workspace) {
       must_map(file, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
-      memset(file, 0xff, length);
+      fill_guard(file, length);
     } else {
       // A private mapping copies pages on write.
       must_map(file, length, tensor.writable ? PROT_READ | PROT_WRITE : PROT_READ,
@@ -171,8 +172,8 @@ extern "C" void cuhost_variable(bool checked, int number, const char* kernel, co
                                 char* begin, size_t bytes, size_t element_bytes,
                                 const void* initial) {
   variables_of(checked).push_back({number, kernel, name, begin, bytes, element_bytes});
-  memset(begin - edge_bytes, 0xff, edge_bytes);
-  memset(begin + bytes, 0xff, edge_bytes);
+  fill_guard(begin - edge_bytes, edge_bytes);
+  fill_guard(begin + bytes, edge_bytes);
   if (initial) memcpy(begin, initial, bytes);
 }
 
@@ -191,12 +192,9 @@ void poison_static_shared(const std::vector<Variable>& variables) {
 }
 
 const char* touched_edge(const std::vector<Variable>& variables) {
-  static const std::string untouched(edge_bytes, (char)0xff);
   for (const Variable& variable : variables) {
     for (const char* edge : {variable.begin - edge_bytes, variable.begin + variable.bytes}) {
-      if (!memcmp(edge, untouched.data(), edge_bytes)) continue;
-      while (*edge == (char)0xff) ++edge;
-      return edge;
+      if (const char* written = written_in_guard(edge, edge_bytes)) return written;
     }
   }
   return nullptr;
@@ -206,13 +204,11 @@ const char* touched_edge(const std::vector<Variable>& variables) {
 void check_guards() {
   for (const Tensor& tensor : plan.tensors) {
     if (!tensor.workspace) continue;
-    const char* end = tensor.payload + tensor.bytes;
-    const char* limit = tensor.payload + (tensor.bytes + 255) / 256 * 256 + guard_bytes;
-    for (const char* c = tensor.payload - guard_bytes; c < limit; ++c) {
-      if (c == tensor.payload) c = end;
-      if (*c != (char)0xff)
-        fault("correctness", "%s %s", running_kernel, describe_address(c, "wrote").c_str());
-    }
+    const char* written = written_in_guard(tensor.payload - guard_bytes, guard_bytes);
+    size_t padding = (256 - tensor.bytes % 256) % 256;
+    if (!written) written = written_in_guard(tensor.payload + tensor.bytes, padding + guard_bytes);
+    if (written)
+      fault("correctness", "%s %s", running_kernel, describe_address(written, "wrote").c_str());
   }
   if (const char* edge = touched_edge(variables_of(false)))
     fault("correctness", "%s %s", running_kernel, describe_address(edge, "wrote").c_str());
@@ -236,10 +232,8 @@ void map_dynamic_shared(size_t bytes) {
 
 void check_shared(const std::vector<Variable>& variables) {
   const char* touched = touched_edge(variables);
-  const char* end = dynamic_shared + (dynamic_shared_bytes + 127) / 128 * 128;
-  for (const char* c = dynamic_shared + dynamic_shared_bytes; c < end && !touched; ++c) {
-    if (*c != (char)0xff) touched = c;
-  }
+  if (!touched)
+    touched = written_in_guard(dynamic_shared + dynamic_shared_bytes, 127 & -dynamic_shared_bytes);
   if (touched)
     fault("runtime", "illegal address: block (%u,%u,%u) of %s %s", cuhost_where.block.x,
           cuhost_where.block.y, cuhost_where.block.z, running_kernel,

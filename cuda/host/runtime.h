@@ -51,8 +51,8 @@ struct Plan {
   char token[32] = "-";          // begins each line of the answer to the latest request
   bool check = false;
   uint64_t order_seed = 0;
-  int sampled_blocks = 0;
-  uint64_t access_budget = 0;
+  uint64_t profiled_blocks = 0, profiled_accesses = 0;  // the profile covers no more
+  uint64_t access_budget = 0;                           // of the check
   std::vector<Tensor> tensors;
   std::vector<Launch> launches;
 };
@@ -83,6 +83,9 @@ void map_tensors();
 void poison_workspaces();
 void poison(void* memory, size_t bytes);
 void check_guards();
+// guards.cpp: bytes that differ from poison and from address to address.
+void fill_guard(char* begin, size_t bytes);
+const char* written_in_guard(const char* begin, size_t bytes);  // the first, or null
 void map_dynamic_shared(size_t bytes);
 void poison_static_shared(const std::vector<Variable>& variables);
 void check_shared(const std::vector<Variable>& variables);  // the bytes beside shared memory
@@ -92,23 +95,31 @@ extern char* dynamic_shared;
 extern size_t dynamic_shared_bytes;
 std::string describe_address(const void* address, const char* verb);  // "" if nothing is near
 
+// heap.cpp
+bool in_heap(uintptr_t at);                     // of a checked launch
+bool heap_holds(uintptr_t at, size_t bytes);    // whether a kernel has taken and not freed them
+
 // scheduler.cpp
+bool runs_checked();
 struct Scheduler {
   const Entry* entry;
   const Launch* launch;
   void (*block_begins)();
+  bool checked;              // report to the hooks
 };
 void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed);
 bool on_fiber_stack(const void* address);
 bool beyond_fiber_stack(const void* address);
 Index index_of(unsigned flat, Index extent);
 extern uintptr_t fiber_low, fiber_bytes;
-// Bits 63..32: barrier interval, unique in the process; 31..10: the warp's synchronizations; 9..0: thread.
+// Bits 63..32: barrier interval, unique in the process; 31..10: the thread's epoch; 9..0: thread.
 extern uint64_t thread_stamp;
+extern uint32_t epoch_of[max_threads];  // see order.cpp
+void update_stamp();                    // after a new epoch of the running thread
 extern uint32_t barrier_interval;
 extern uint64_t barriers_passed;
 
-// races.cpp, linked only into the checked program
+// accesses.cpp, linked only into the checked program
 struct Traffic {
   uint64_t global_read, global_written, shared_read, shared_written, accesses;
   uint64_t distinct_sectors;  // sectors of 32 bytes that a block reads, each counted once
@@ -129,6 +140,9 @@ struct Hooks {
   void (*block_ends)();
   Traffic (*traffic)();
   const WarpTally* (*warps)();  // one tally for each kind of access
+  void (*profiled)();           // no tally is needed any more
+  void (*lanes_meet)(int first, unsigned members, bool all_memory);  // in a warp function
+  void (*barrier)();            // before its interval ends
 };
 
 extern "C" {

@@ -15,6 +15,7 @@ extern "C" {
 Where cuhost_where;
 }
 uint64_t thread_stamp = 0;
+uint32_t epoch_of[max_threads];
 uint32_t barrier_interval = 0;
 uint64_t barriers_passed = 0;
 uintptr_t fiber_low = 0, fiber_bytes = 0;
@@ -26,7 +27,9 @@ constexpr size_t stack_bytes = 8 * page;  // as much as the local memory of a CU
 // Stacks start at different cache sets: otherwise, equal offsets in 1024 stacks would share one.
 constexpr size_t stride = page + stack_bytes + page;
 
-enum State : unsigned char { fresh, ready, at_barrier, at_warp, done };
+// A thread that has let others run may be waiting for them: `turned`.
+enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, done };
+constexpr int patience = 200;  // turns before others run
 
 struct Thread {
   Index index;
@@ -34,7 +37,6 @@ struct Thread {
   WarpOperation operation;
   int source;
   uint64_t value;          // given, then received
-  uint32_t warp_syncs;
 };
 
 Thread threads[max_threads];
@@ -43,7 +45,8 @@ int fiber_of[max_threads];
 Context fibers[max_threads];
 int idle[max_threads], idle_count, fiber_count;
 int order[max_threads];
-int thread_count, cursor, step, live, waiting, warp_waiters, current = -1, current_fiber;
+int thread_count, cursor, step, live, waiting, warp_waiters, mask_waiters;
+int current = -1, current_fiber, turns_left;
 int barrier_line, first_at_barrier;  // of those waiting
 Context scheduler_context;
 const Scheduler* running;
@@ -52,11 +55,13 @@ struct {
   int count, all, any;
 } votes, verdict;
 
+bool can_run(int thread) { return state[thread] == ready || state[thread] == turned; }
+
 void enter(int thread) {
   current = thread;
+  turns_left = patience;
   cuhost_where.thread = threads[thread].index;
-  thread_stamp = (uint64_t)barrier_interval << 32 |
-                 (uint64_t)(threads[thread].warp_syncs & 0x3fffff) << 10 | (unsigned)thread;
+  update_stamp();
 }
 
 // Continues with the next runnable thread of this pass, directly from fiber to fiber, or returns to
@@ -64,7 +69,7 @@ void enter(int thread) {
 void leave(Context& from) {
   while (cursor == thread_count && step < thread_count) {
     int next = order[step++];
-    if (state[next] != ready) continue;
+    if (!can_run(next)) continue;
     current_fiber = fiber_of[next];
     switch_to(from, fibers[current_fiber]);
     return;
@@ -138,22 +143,70 @@ void shuffle() {
   }
 }
 
+int warp_end(int first) { return first + 32 < thread_count ? first + 32 : thread_count; }
+
+const char* name_of(WarpOperation operation) {
+  return operation == warp_sync ? "__syncwarp" : operation == warp_ballot ? "a vote" : "a shuffle";
+}
+
+// Lanes that meet must have called the same function.
+void check_meeting(int lane, int other) {
+  if (threads[lane].operation == threads[other].operation) return;
+  std::string one = place_of(threads[lane].index, cuhost_where.block);
+  std::string two = place_of(threads[other].index, cuhost_where.block);
+  fault("runtime", "divergence: %s calls %s and %s calls %s with the same mask 0x%08x", one.c_str(),
+        name_of(threads[lane].operation), two.c_str(), name_of(threads[other].operation),
+        threads[lane].mask);
+}
+
+// Lanes that asked at the same line for those that are active go on together, once all others of
+// their warp wait elsewhere or have finished.
+bool release_mask(int first) {
+  int last = warp_end(first);
+  for (int k = first; k < last; ++k)
+    if (state[k] == fresh || state[k] == ready) return false;
+  bool any = false;
+  for (int lane = first; lane < last; ++lane) {
+    if (state[lane] != at_mask) continue;
+    int line = threads[lane].source;
+    unsigned together = 0;
+    for (int k = lane; k < last; ++k)
+      if (state[k] == at_mask && threads[k].source == line) together |= 1u << (k - first);
+    for (int k = lane; k < last; ++k) {
+      if (!(together >> (k - first) & 1)) continue;
+      threads[k].value = together;
+      state[k] = ready;
+      --mask_waiters;
+    }
+    any = true;
+  }
+  return any;
+}
+
+bool release_masks() {
+  bool any = false;
+  for (int first = 0; first < thread_count && mask_waiters; first += 32) any |= release_mask(first);
+  return any;
+}
+
 // Releases lanes that wait with the same mask once all live lanes in that mask have arrived.
 void release_warp(int warp) {
-  int first = warp * 32, last = first + 32 < thread_count ? first + 32 : thread_count;
+  int first = warp * 32, last = warp_end(first);
   for (int lane = first; lane < last; ++lane) {
     if (state[lane] != at_warp) continue;
     unsigned mask = threads[lane].mask, ballot = 0, members = 0;
-    uint32_t syncs = 0;
     bool complete = true;
     for (int other = first; other < last && complete; ++other) {
       if (!(mask >> (other - first) & 1) || state[other] == done) continue;
       complete = state[other] == at_warp && threads[other].mask == mask;
       members |= 1u << (other - first);
       ballot |= (threads[other].value ? 1u : 0u) << (other - first);
-      if (threads[other].warp_syncs > syncs) syncs = threads[other].warp_syncs;
     }
     if (!complete) continue;
+    for (int other = lane; other < last; ++other)
+      if (members >> (other - first) & 1) check_meeting(lane, other);
+    if (running->checked)
+      cuhost_hooks.lanes_meet(first, members, threads[lane].operation == warp_sync);
     uint64_t given[32];
     for (int k = first; k < last; ++k) given[k - first] = threads[k].value;
     for (int k = first; k < last; ++k) {
@@ -166,7 +219,6 @@ void release_warp(int warp) {
         if (there) thread.value = given[thread.source];
         else poison(&thread.value, sizeof thread.value);
       }
-      thread.warp_syncs = syncs + 1;
       state[k] = ready;
       --warp_waiters;
     }
@@ -174,6 +226,7 @@ void release_warp(int warp) {
 }
 
 void release_barrier() {
+  if (running->checked) cuhost_hooks.barrier();
   ++barrier_interval;
   ++barriers_passed;
   verdict = votes;
@@ -200,6 +253,13 @@ void release_barrier() {
 
 }  // namespace
 
+bool runs_checked() { return running && running->checked; }
+
+void update_stamp() {
+  thread_stamp = (uint64_t)barrier_interval << 32 |
+                 (uint64_t)(epoch_of[current] & 0x3fffff) << 10 | (unsigned)current;
+}
+
 Index index_of(unsigned flat, Index extent) {
   return {flat % extent.x, flat / extent.x % extent.y, flat / extent.x / extent.y};
 }
@@ -222,7 +282,7 @@ void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
   for (int k = 0; k < thread_count; ++k) {
     threads[k].index = index;
     state[k] = fresh;
-    threads[k].warp_syncs = 0;
+    epoch_of[k] = 0;
     order[k] = order_seed == 1 ? thread_count - 1 - k : k;
     if (++index.x == extent.x) {
       index.x = 0;
@@ -234,7 +294,7 @@ void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
   if (shuffled) shuffle();
   votes = {0, 1, 0};
   live = thread_count;
-  waiting = warp_waiters = cursor = 0;
+  waiting = warp_waiters = mask_waiters = cursor = 0;
   step = thread_count;  // no pass is in progress while threads are started
   scheduler.block_begins();
   while (cursor < thread_count) resume(take_fiber());
@@ -247,10 +307,11 @@ void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
     bool moved = false;
     while (step < thread_count) {
       int next = order[step++];
-      if (state[next] != ready) continue;
+      if (!can_run(next)) continue;
       moved = true;
       resume(fiber_of[next]);  // returns when the pass is over
     }
+    if (mask_waiters && release_masks()) moved = true;
     if (!moved && waiting != live) diverged();
   }
 }
@@ -301,12 +362,22 @@ uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation op
   return threads[mine].value;
 }
 
-unsigned cuhost_active_lanes() {
-  unsigned lanes = 0;
-  int first = current / 32 * 32;
-  for (int k = first; k < first + 32 && k < thread_count; ++k)
-    lanes |= (state[k] != done ? 1u : 0u) << (k - first);
-  return lanes;
+unsigned cuhost_active_lanes(int line) {
+  int mine = current;
+  threads[mine].source = line;
+  state[mine] = at_mask;
+  ++mask_waiters;
+  if (!release_mask(mine / 32 * 32)) block_here();
+  return (unsigned)threads[mine].value;
+}
+
+void cuhost_yield() {
+  state[current] = turned;
+  block_here();
+}
+
+void cuhost_turn() {
+  if (__builtin_expect(--turns_left <= 0, 0)) cuhost_yield();
 }
 
 int cuhost_lane() { return current % 32; }

@@ -36,6 +36,7 @@ inline T shuffle(unsigned mask, T value, int source) {
 // Threads run one at a time, so a plain read followed by a write is atomic.
 template <class T, class F>
 CUHOST_UNCHECKED T atomic(T* address, F&& change) {
+  cuhost_turn();
 #if defined(CUHOST_CHECKED)
   cuhost_atomic(address, sizeof(T));
 #endif
@@ -68,14 +69,18 @@ inline int __syncthreads_or(int p, int line = __builtin_LINE()) {
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
   cuhost::cuhost_warp(mask, 0, 0, cuhost::warp_sync);
 }
-inline void __threadfence() {
 #if defined(CUHOST_CHECKED)
-  cuhost::cuhost_fence();
+inline void __threadfence() { cuhost::cuhost_fence(true); }
+inline void __threadfence_block() { cuhost::cuhost_fence(false); }
+#else
+inline void __threadfence() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 #endif
-}
-inline void __threadfence_block() {}
 inline void __threadfence_system() { __threadfence(); }
-inline unsigned __activemask() { return cuhost::cuhost_active_lanes(); }
+inline void __nanosleep(unsigned) { cuhost::cuhost_yield(); }
+inline unsigned __activemask(int line = __builtin_LINE()) {
+  return cuhost::cuhost_active_lanes(line);
+}
 inline unsigned __ballot_sync(unsigned mask, int p) {
   return (unsigned)cuhost::cuhost_warp(mask, p != 0, 0, cuhost::warp_ballot);
 }

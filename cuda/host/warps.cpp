@@ -18,6 +18,7 @@ namespace cuhost {
 
 int sampled_warp[access_kinds];
 uint32_t sampled_interval = ~0u;
+bool profiling;
 
 namespace {
 
@@ -189,7 +190,10 @@ void warps_launch_begins(int warps) {
   last_key = nullptr;
   std::fill_n(tally, (int)access_kinds, WarpTally{});
   warp_count = warps;
+  profiling = true;
 }
+
+void warps_profiled() { profiling = false; }
 
 void warps_block_begins() { std::fill_n(seen, (int)access_kinds, uint64_t{0}); }
 

@@ -29,6 +29,7 @@ CACHE_FOLDERS = (
     "emulated/traffic",
     "lowered",
     "references",
+    "seeds",
     "triton",
     "verified",
 )

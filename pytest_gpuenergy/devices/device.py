@@ -13,23 +13,19 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.workloads.number_types import stored_as
 from pytest_gpuenergy.workloads.workload import Array, Tensor
-
-GUARD_BYTES = 65536
-"""Length of the guard band on either side of a buffer; a multiple of every alignment needed."""
-
-Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Arena:
     """A tensor's bytes between two guard bands, in a file so that processes can share them.
 
-    The file holds ``GUARD_BYTES`` of 0xFF, the tensor, and again ``GUARD_BYTES`` of 0xFF, with up
-    to 255 more bytes to make its length a multiple of 256. As a float of any size, 0xFF... is NaN.
+    The file holds ``GUARD_BYTES`` of `guard`, the tensor, and again ``GUARD_BYTES``, with up to 255
+    more bytes to make its length a multiple of 256.
     """
 
     tensor: Tensor
@@ -38,15 +34,17 @@ class Arena:
     @classmethod
     def create(cls, path: Path, tensor: Tensor, value: Array | None = None) -> Arena:
         """Write the file with ``value`` as the payload, or 0xFF (NaN) everywhere without one."""
-        guard = b"\xff" * GUARD_BYTES
+        end = GUARD_BYTES + tensor.nbytes
         payload: Sequence[bytes | memoryview]
         if value is None:
+            nan = b"\xff" * GUARD_BYTES
             whole, rest = divmod(tensor.nbytes, GUARD_BYTES)
-            payload = [guard] * whole + [guard[:rest]]
+            payload = [nan] * whole + [nan[:rest]]
         else:
             payload = [_bytes_of(tensor, value).data]
+        past_end = guard(tensor.name, end, -tensor.nbytes % 256 + GUARD_BYTES)
         with path.open("wb") as file:
-            for piece in (guard, *payload, guard[: -tensor.nbytes % 256], guard):
+            for piece in (guard(tensor.name, 0, GUARD_BYTES).data, *payload, past_end.data):
                 file.write(piece)
         return cls(tensor, path)
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Relaunching
+from pytest_gpuenergy.devices.device import Arena, Relaunching
+from pytest_gpuenergy.devices.guards import GUARD_BYTES, written
 from pytest_gpuenergy.engine.comparison import Reference, compare, places
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.bounds import ErrorBound
@@ -162,13 +163,14 @@ def _moved(
 
 
 def _check_guards(arena: Arena) -> None:
-    image, tensor = arena.image(), arena.tensor
-    size = stored_as(tensor.dtype).itemsize
+    tensor = arena.tensor
+    changed = written(tensor.name, arena.image(), tensor.nbytes)
     end = GUARD_BYTES + tensor.nbytes
-    for start, stop, where in ((0, GUARD_BYTES, "before the start"), (end, None, "past the end")):
-        written = np.flatnonzero(image[start:stop] != 0xFF) + start
-        if written.size:
-            first, last = ((int(i) - GUARD_BYTES) // size for i in written[[0, -1]])
+    before, after = changed[changed < end], changed[changed >= end]
+    for there, where in ((before, "before the start"), (after, "past the end")):
+        if there.size:
+            size = stored_as(tensor.dtype).itemsize
+            first, last = ((int(i) - GUARD_BYTES) // size for i in there[[0, -1]])
             raise KernelFault(
                 "correctness",
                 f"The kernel writes {where} of {tensor.name}, which has {tensor.size} elements: "

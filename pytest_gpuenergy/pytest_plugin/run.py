@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -13,11 +14,11 @@ from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
 from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin
 from pytest_gpuenergy.pytest_plugin.header import header_lines
-from pytest_gpuenergy.pytest_plugin.names import FIGURES, POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE, FIGURES, POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.order import Place, interleave
 from pytest_gpuenergy.pytest_plugin.outputs import check_outputs, summary_lines, write_outputs
-from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin
+from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin, show_preheat
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, SetpointPlugin
 from pytest_gpuenergy.pytest_plugin.xdist import PROBLEMS, RUN_ID, WorkerPlugin
@@ -52,6 +53,7 @@ class RunPlugin:
         self._setpoints = setpoints
         self._config = config
         self._problem = ""
+        session.announce_preheat = partial(show_preheat, config)
         self._end = contextlib.ExitStack()
 
     @classmethod
@@ -137,6 +139,8 @@ class RunPlugin:
         """Interleave the items of each test that has several setpoints or kernels."""
         if self.session.options.order != "file":
             items[:] = interleave(items, _place)
+        ours = sum(DEVICE_FIXTURE in getattr(item, "fixturenames", ()) for item in items)
+        self.session.items = max(1, ours)
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> list[str]:
         """Show the device and its power caps, if an item needs them."""

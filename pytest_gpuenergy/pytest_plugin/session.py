@@ -14,7 +14,9 @@ from pytest_gpuenergy.control.tables import NamedSetpoints
 from pytest_gpuenergy.control.writers import SettingsWriter, choose_writer
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device, open_gpu
+from pytest_gpuenergy.energy.preheat import Announce
 from pytest_gpuenergy.energy.sensors import answers
+from pytest_gpuenergy.energy.settings import PREHEAT_S
 from pytest_gpuenergy.engine.anchors import AnchorWatch
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.identity import git_revision_of, run_info
@@ -31,6 +33,8 @@ from pytest_gpuenergy.support.files import is_there
 from pytest_gpuenergy.support.signals import termination_as_interrupt
 from pytest_gpuenergy.workloads.workload import Workload
 
+_MOST_PREHEAT_S = 30.0
+
 
 class Session:
     """Opens resources only when an item needs them, and restores everything in `close`.
@@ -40,6 +44,8 @@ class Session:
         run: the run's identity, once the run has started.
         restored: sentences about power limits that were restored after killed runs.
         identities: the items' identities, by which other runs refer to them.
+        items: the number of items that this process may measure.
+        announce_preheat: is told for how many seconds the card may still be heated up.
     """
 
     def __init__(self, options: Options, run_id: str) -> None:
@@ -50,6 +56,8 @@ class Session:
         self.run: RunInfo | None = None
         self.restored: list[str] = []
         self.identities = Identities()
+        self.items = 1
+        self.announce_preheat: Announce = lambda _: None
         self._device: Device | None = None
         self._station: Station | None = None
         self._writer: SettingsWriter | None = None
@@ -120,7 +128,13 @@ class Session:
             device, lock_wait_s=options.lock_wait_s, group=self.run_id, writer=self._writer
         )
         self.restored += station.restored
-        harness = station.harness(timeout_s=options.timeout_s, cache=options.cache)
+        harness = station.harness(
+            timeout_s=options.timeout_s,
+            cache=options.cache,
+            preheat_s=self._preheat_s,
+            announce=self.announce_preheat,
+            seed=options.seed,
+        )
         revision = git_revision_of(options.root)
         run = run_info(
             device,
@@ -135,6 +149,12 @@ class Session:
         self.run = run
         self._harness = harness
         self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
+
+    @property
+    def _preheat_s(self) -> float:
+        if self.options.preheat_s is not None:
+            return self.options.preheat_s
+        return min(_MOST_PREHEAT_S, PREHEAT_S * self.items)
 
     def apply(self, setpoint: Setpoint) -> Setpoint:
         """Set the card to ``setpoint`` and return what it enforces.

@@ -19,7 +19,13 @@ from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.support.errors import GpuEnergyError, ReportError, ReportInputError
 from pytest_gpuenergy.support.files import is_folder, is_there, lock, open_file, write_atomically
 from pytest_gpuenergy.support.folders import followed
-from pytest_gpuenergy.support.json_input import FormError, NotJsonError, decode, schema_version
+from pytest_gpuenergy.support.json_input import (
+    FormError,
+    NotJsonError,
+    decode,
+    schema_version,
+    shown,
+)
 from pytest_gpuenergy.support.json_output import dump, encode
 
 SCHEMA_VERSION = 1
@@ -154,7 +160,7 @@ def load_report(path: Path) -> Report:
         raise ReportInputError(f"{path} is not a report of pytest-gpuenergy.")
     if version != SCHEMA_VERSION:
         raise ReportInputError(
-            f"{path} has schema version {version!r}, but this release reads version "
+            f"{path} has schema version {shown(version)}, but this release reads version "
             f"{SCHEMA_VERSION}: use the release that wrote it."
         )
     report = _read(path, text, Report)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import GUARD_BYTES, Arena, Bytes
+from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
 from pytest_gpuenergy.devices.places import pieces, pool_bytes, scattered
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.support.errors import KernelFault
@@ -43,6 +44,13 @@ class CudaBuffers:
             name: self._cupy.asarray(np.asarray(arena.image()))
             for name, arena in self._arenas.items()
         } | self._workspaces()
+
+    def refill(self, one: BufferSet) -> None:
+        """Write the arenas' contents to a set, and poison to its workspaces."""
+        for name, arena in self._arenas.items():
+            one[name].set(np.asarray(arena.image()))
+        for space in self._kernel.workspaces:
+            one[space.name].data.memset(0xFF, one[space.name].nbytes)
 
     def side_by_side(self, count: int) -> list[BufferSet]:
         """Sets like that of `upload`, where the driver places them."""
@@ -104,9 +112,9 @@ class CudaBuffers:
             KernelFault: the kernel wrote into one.
         """
         for space in self._kernel.workspaces:
-            image = one[space.name]
-            for guard in (image[:GUARD_BYTES], image[GUARD_BYTES + space.nbytes :]):
-                if (guard.get() != 0xFF).any():
+            image, end = one[space.name], GUARD_BYTES + space.nbytes
+            for at, band in ((0, image[:GUARD_BYTES]), (end, image[end:])):
+                if (band.get() != guard(space.name, at, band.size)).any():
                     raise KernelFault(
                         "correctness", f"The kernel writes outside its workspace {space.name!r}."
                     )
@@ -119,4 +127,7 @@ class CudaBuffers:
         image = self._cupy.empty(size, dtype=np.uint8)
         # Not `full`: that is a kernel, which CuPy would have to load first in each process.
         image.data.memset(0xFF, image.nbytes)
+        end = GUARD_BYTES + space.nbytes
+        image[:GUARD_BYTES].set(guard(space.name, 0, GUARD_BYTES))
+        image[end:].set(guard(space.name, end, size - end))
         return image

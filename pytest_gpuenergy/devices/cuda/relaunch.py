@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
-from pytest_gpuenergy.devices.device import Bytes
+from pytest_gpuenergy.devices.guards import Bytes
 
 Result = Mapping[str, Bytes]
 """The images of a set's tensors, by name."""

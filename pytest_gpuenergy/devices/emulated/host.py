@@ -30,7 +30,7 @@ from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.workloads.workload import Scalar
 
-_SAMPLING = Sampling(blocks=8, accesses=20_000_000)
+_SAMPLING = Sampling(profiled_blocks=8, profiled_accesses=20_000_000, accesses=8_000_000)
 
 
 class HostRunner:

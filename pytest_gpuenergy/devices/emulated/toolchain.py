@@ -66,7 +66,13 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
         "-DCUHOST_CHECKED",
     ),
 }
-_ALL_FLAGS = (_FLAGS, _GCC_ONLY, _GCC_UNROLL, _RUNTIME_FLAGS, _VARIANTS)
+# Accesses as volatile are reported apart: they do not race with one another.
+_GCC_VOLATILE = ("--param=tsan-distinguish-volatile=1",)
+_CLANG_VOLATILE = ("-mllvm", "-tsan-distinguish-volatile=1")
+_ALL_FLAGS = (
+    *(_FLAGS, _GCC_ONLY, _GCC_UNROLL, _RUNTIME_FLAGS, _VARIANTS),
+    *(_GCC_VOLATILE, _CLANG_VOLATILE),
+)
 _TRANSLATOR = (
     "arithmetic",
     "conversions",
@@ -74,13 +80,20 @@ _TRANSLATOR = (
     "expressions",
     "kernel_text",
     "outline",
+    "spin_loops",
     "tokens",
     "toolchain",
     "translate",
 )
 _LAYOUT = "4"  # version of the layout of the prepared folder
-_RUNTIME = ("main", "memory", "report", "scheduler", "undefined")
-_CHECKED_RUNTIME = ("races", "warps")
+_RUNTIME = ("guards", "heap", "main", "memory", "report", "scheduler", "undefined")
+_CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
+_TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
+# Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,
+# and GCC crashes where a text itself renames them.
+_WRAPPED = tuple(
+    f"-Wl,--wrap=_Z{name}" for name in ("nwm", "nam", "dlPv", "daPv", "dlPvm", "daPvm")
+)
 _LOADER_CACHE = "/etc/ld.so.cache"
 _LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 _LOADED = re.compile(r"(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
@@ -158,6 +171,8 @@ class Toolchain:
                 if (plain := unmarked()) == text:
                     raise
                 objects = [self._object(folder, variant, plain) for variant in variants]
+            if _TAKES_MEMORY.search(text):
+                objects = [self._with_heap(folder, one) for one in objects]
             linked = folder / "program"
             self._run(folder, "-no-pie", *objects, *runtime, "-o", str(linked))
             linked.replace(program)
@@ -192,6 +207,12 @@ class Toolchain:
                 made, _ = self._compiled(folder, variant, with_conversions(text, places))
         return made
 
+    def _with_heap(self, folder: Path, compiled: str) -> str:
+        """The object with calls of heap.cpp for its `new` and `delete`."""
+        made = f"{compiled}.heap.o"
+        self._run(folder, "-no-pie", "-nostdlib", "-r", *_WRAPPED, compiled, "-o", made)
+        return made
+
     def _compiled(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
         """The object of ``text`` as it is, and what the compiler says."""
         with (
@@ -219,11 +240,12 @@ class Toolchain:
         return [self.folder / variant / f"kernel.h.{suffix}" for variant in _VARIANTS]
 
     def _flags(self, variant: str) -> list[str]:
-        # The checked build runs only a few blocks: unrolling would cost more than it saves.
+        checked = variant == "checked"
         if "clang" in self.version:
-            return [*_FLAGS, *_VARIANTS[variant]]
-        unroll = _GCC_UNROLL if variant == "plain" else ()
-        return [*_FLAGS, *_GCC_ONLY, *unroll, *_VARIANTS[variant]]
+            return [*_FLAGS, *_VARIANTS[variant], *(_CLANG_VOLATILE if checked else ())]
+        # The checked build runs only a sample: unrolling would cost more than it saves.
+        own = _GCC_VOLATILE if checked else _GCC_UNROLL
+        return [*_FLAGS, *_GCC_ONLY, *own, *_VARIANTS[variant]]
 
     def _build(self, cache: Path, jobs: int) -> None:
         with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pytest_gpuenergy.devices.emulated.arithmetic import marked
 from pytest_gpuenergy.devices.emulated.kernel_text import function_of
 from pytest_gpuenergy.devices.emulated.outline import Outline
+from pytest_gpuenergy.devices.emulated.spin_loops import with_turns
 from pytest_gpuenergy.support.errors import KernelFault
 
 
@@ -22,7 +23,8 @@ def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str
     Raises:
         KernelFault: ``compile`` when the text is malformed.
     """
-    outline = Outline(marked(source) if marks else source)
+    text = with_turns(source)
+    outline = Outline(marked(text) if marks else text)
     outline.walk()
     for entry in entries:
         name = function_of(entry)

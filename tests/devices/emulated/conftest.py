@@ -6,12 +6,88 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile
 from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Tensor
+
+ELEMENTS = 1 << 14
+
+
+@pytest.fixture
+def small_kernel(tmp_path: Path) -> Callable[..., tuple[Kernel, dict[str, Arena]]]:
+    """small_kernel(body, block, grid, before): k(const float* x, float* y, int* n), and its arenas.
+
+    In the body, ``t`` is the thread of its block, ``b`` the block and ``i`` the thread of the grid.
+    Each tensor has `ELEMENTS` elements: x is full of ones, y and n of zeros.
+    """
+
+    def make(
+        body: str, block: int = 64, grid: int = 1, before: str = "", shared_bytes: int = 0
+    ) -> tuple[Kernel, dict[str, Arena]]:
+        arenas = {}
+        for name, dtype in (("x", "float32"), ("y", "float32"), ("n", "int32")):
+            tensor = Tensor(name, (ELEMENTS,), dtype, "input" if name == "x" else "output")
+            value = np.full(ELEMENTS, name == "x", dtype)
+            arenas[name] = Arena.create(tmp_path / name, tensor, value)
+        head = "int t = threadIdx.x, b = blockIdx.x, i = b * blockDim.x + t;"
+        source = (
+            f"{before}\n__global__ void k(const float* x, float* y, int* n) {{ {head}\n{body}\n}}"
+        )
+        launch = Launch("k", (grid, 1, 1), (block, 1, 1), ("x", "y", "n"), shared_bytes)
+        return Kernel(source, (launch,)), arenas
+
+    return make
+
+
+@pytest.fixture
+def check_races(
+    runner: HostRunner, small_kernel: Callable[..., tuple[Kernel, dict[str, Arena]]]
+) -> Callable[..., AccessProfile]:
+    """check_races(arguments of small_kernel): the profile of a kernel that does not race."""
+
+    def check(*arguments: Any, **named: Any) -> AccessProfile:
+        kernel, arenas = small_kernel(*arguments, **named)
+        return runner.check_races(kernel, arenas, {}, timeout_s=20.0)
+
+    return check
+
+
+@pytest.fixture
+def run_orders(
+    runner: HostRunner, small_kernel: Callable[..., tuple[Kernel, dict[str, Arena]]]
+) -> Callable[..., list[dict[str, Any]]]:
+    """run_orders(arguments of small_kernel): y and n after a run in each of three orders."""
+
+    def run(*arguments: Any, **named: Any) -> list[dict[str, Any]]:
+        kernel, arenas = small_kernel(*arguments, **named)
+        results = []
+        with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
+            for order_seed in range(3):
+                for name in ("y", "n"):
+                    arenas[name].fill(np.zeros(ELEMENTS, arenas[name].tensor.dtype))
+                program.run(order_seed=order_seed)
+                results.append({name: arenas[name].value() for name in ("y", "n")})
+        return results
+
+    return run
+
+
+@pytest.fixture
+def fault_of(check_races: Callable[..., AccessProfile]) -> Callable[..., KernelFault]:
+    """fault_of(arguments of small_kernel): what the check finds."""
+
+    def find(*arguments: Any, **named: Any) -> KernelFault:
+        with pytest.raises(KernelFault) as caught:
+            check_races(*arguments, **named)
+        return caught.value
+
+    return find
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,6 @@ def test_two_values_written_to_one_place_race(check):
         "__shared__ int n; if (!t) n = 0; __syncthreads(); atomicAdd(&n, 1);"
         " __syncthreads(); y[t] = n;",
         "__shared__ float s[64]; s[t] = x[t]; __syncwarp(); y[t] = s[t ^ 1];",
-        "__shared__ float s[64]; s[t] = x[t]; __shfl_sync(~0u, 1, 0); y[t] = s[t ^ 1];",
         "__shared__ unsigned char b[64]; b[t] = t; __syncthreads(); y[t] = b[63 - t];",
         "__shared__ float s[64]; for (int i = 0; i < 3; ++i) { s[t] = i; __syncthreads();"
         " y[t] = s[63 - t]; __syncthreads(); }",
@@ -197,22 +196,16 @@ def test_blocks_that_write_one_place_race(check):
         check("y[0] = blockIdx.x;", grid=4, block=1)
 
 
-def test_a_fence_may_order_blocks(check):
+def test_a_fence_alone_orders_no_blocks(check):
     body = "y[blockIdx.x] = 1; __threadfence(); if (blockIdx.x == 3) y[4] = y[0] + y[1];"
-    assert check(body, grid=4, block=1).launches[0].blocks_run == 4
+    with _wrong(r"race on global memory: .* y\[\d\], and nothing orders blocks"):
+        check(body, grid=4, block=1)
 
 
 def test_a_fence_of_the_block_does_not_order_blocks(check):
     body = "y[blockIdx.x] = 1; __threadfence_block(); if (blockIdx.x == 3) y[4] = y[0] + y[1];"
     with _wrong(r"race on global memory: .* y\[\d\], and nothing orders blocks"):
         check(body, grid=4, block=1)
-
-
-def test_a_sample_of_a_large_grid_is_run(check):
-    (launch,) = check("if (!t && blockIdx.x == gridDim.x - 1) y[0] = 1;", grid=100000).launches
-    assert launch.blocks == 100000
-    assert launch.blocks_run == 8
-    assert launch.traffic.global_write_bytes == pytest.approx(4 / 8)
 
 
 def test_a_later_launch_sees_all_blocks_of_an_earlier_one(runner, tmp_path):

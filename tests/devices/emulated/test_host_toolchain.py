@@ -137,7 +137,6 @@ def test_text_that_cannot_be_compiled_is_a_compile_fault(run, source, pattern):
         ("y[0] = __vadd4(1, 2);", "__vadd4"),
         ("y[0] = __reduce_add_sync(~0u, 1);", "__reduce_add_sync"),
         ("y[0] = __match_any_sync(~0u, 1);", "__match_any_sync"),
-        ("__nanosleep(10);", "__nanosleep"),
         ("__builtin_assume(y);", "__builtin_assume"),
     ],
 )

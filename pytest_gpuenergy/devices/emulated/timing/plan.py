@@ -18,7 +18,7 @@ from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.workloads.number_types import stored_as
 from pytest_gpuenergy.workloads.workload import Scalar, Tensor
 
-_PROFILE = re.compile(r"profile( \d{1,20}){21}")
+_PROFILE = re.compile(r"profile( \d{1,20}){22}")
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class LaunchProfile:
     Attributes:
         entry: the kernel function.
         blocks: number of blocks in the grid.
-        blocks_run: number of blocks in the sample.
-        traffic: of the average block in the sample.
+        blocks_run: number of blocks that were checked.
+        traffic: of the average block among the first of these.
     """
 
     entry: str
@@ -52,10 +52,22 @@ class AccessProfile:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How much a check runs: at most ``blocks`` blocks, and no further one after ``accesses``."""
+    """How much a check runs. Accesses are counted, not seconds: every machine runs the same blocks.
 
-    blocks: int
+    Attributes:
+        profiled_blocks: blocks of each launch that make its profile; all of them are run.
+        profiled_accesses: after which no further block belongs to the profile.
+        accesses: after which no further block is run.
+    """
+
+    profiled_blocks: int
+    profiled_accesses: int
     accesses: int
+
+    @property
+    def words(self) -> str:
+        """As the plan has them."""
+        return f"{self.profiled_blocks} {self.profiled_accesses} {self.accesses}"
 
 
 def entries_of(kernel: Kernel) -> tuple[str, ...]:
@@ -105,8 +117,7 @@ def write_plan(
     numbers = {name: k for k, name in enumerate(files)}
     numbers |= {t.name: len(files) + k for k, t in enumerate(kernel.workspaces)}
     lines = [
-        f"{int(sampling is not None)} "
-        f"{sampling.blocks if sampling else 0} {sampling.accesses if sampling else 0}",
+        f"{int(sampling is not None)} {sampling.words if sampling else '0 0 0'}",
         str(len(tensors)),
     ]
     for tensor, file, writable in tensors:
@@ -167,7 +178,7 @@ def read_profile(kernel: Kernel, lines: Sequence[str]) -> AccessProfile:
         if line is None or launch is None or not _PROFILE.fullmatch(line):
             raise forged(kernel.launches[0].entry)
         numbers = [int(number) for number in line.split()[1:]]
-        if not 1 <= numbers[0] <= launch.blocks:
+        if not 1 <= numbers[0] <= numbers[-1] <= launch.blocks:
             raise forged(launch.entry)
         profiles.append(_launch_profile(kernel, launch, numbers))
     return AccessProfile(tuple(profiles))
@@ -175,7 +186,7 @@ def read_profile(kernel: Kernel, lines: Sequence[str]) -> AccessProfile:
 
 def _launch_profile(kernel: Kernel, launch: Launch, numbers: Sequence[int]) -> LaunchProfile:
     run, *sums = numbers[:6]
-    static, distinct, load_intervals, *tallies = numbers[6:]
+    static, distinct, load_intervals, *tallies, checked = numbers[6:]
     global_read, global_write, shared_read, shared_write, barriers = (n / run for n in sums)
     moved = (global_read, global_write, shared_read, shared_write)
     # Counted for a sample of the warps, in each of four kinds: bytes, accesses and their parts.
@@ -198,7 +209,7 @@ def _launch_profile(kernel: Kernel, launch: Launch, numbers: Sequence[int]) -> L
         shared_wavefronts=fetched + put,
         private_words=private_words(kernel.source, launch.entry),
     )
-    return LaunchProfile(launch.entry, launch.blocks, run, traffic)
+    return LaunchProfile(launch.entry, launch.blocks, checked, traffic)
 
 
 def _scaled(block_bytes: float, seen_bytes: int, accesses: int, parts: int) -> tuple[float, float]:

@@ -1,0 +1,220 @@
+// The memory checker: what code compiled with -fsanitize=thread calls.
+//
+// The compiler's instrumentation is used without its run-time library. Each access must lie within a
+// tensor or variable, and must not race (see races.h).
+#include <cstdio>
+#include <cstring>
+
+#include "races.h"
+#include "warps.h"
+
+namespace cuhost {
+namespace {
+
+Traffic traffic;
+uint32_t last_load;  // barrier interval
+
+[[noreturn]] void outside(uintptr_t at, bool write) {
+  std::string what = describe_address((const void*)at, write ? "writes" : "reads");
+  if (what.empty()) {
+    char text[80];
+    snprintf(text, sizeof text, "%s address %p, outside every tensor", write ? "writes" : "reads",
+             (void*)at);
+    what = text;
+  }
+  fault("correctness", "%s %s", here().c_str(), what.c_str());
+}
+
+// Nothing beside a variable may be accessed. Everything else in the program is a constant, a
+// variable unknown to the translator, or an argument.
+void unknown_access(uintptr_t at, unsigned bytes, bool write) {
+  if (in_program(at)) {
+    const Variable* variable = beside_variable(at);
+    if (variable && !variable->contains(at)) outside(at, write);
+    if (variable && !variable->contains(at + bytes - 1)) outside(at + bytes - 1, write);
+    return;
+  }
+  if (in_heap(at)) {
+    if (heap_holds(at, bytes)) return;
+    fault("correctness", "%s %s memory beside what malloc or new gave it, or after it was freed",
+          here().c_str(), write ? "writes" : "reads");
+  }
+  for (const Launch& each : plan.launches) {
+    uintptr_t low = (uintptr_t)each.arguments.data();
+    if (at - low < each.arguments.size() * sizeof(Argument)) return;
+  }
+  outside(at, write);
+}
+
+// The tensor that contains an address, with the access to it counted.
+Shadow* tensor_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
+  for (Shadow& shadow : tensor_shadows) {
+    if (!shadow.contains(at)) continue;
+    (write ? traffic.global_written : traffic.global_read) += bytes;
+    warps_access(write ? global_store : global_load, at, bytes, site);
+    if (write || !profiling) return &shadow;
+    uint32_t& reader = shadow.read_by[(at - shadow.low) >> 5];
+    traffic.distinct_sectors += reader != block_first;
+    reader = block_first;
+    traffic.load_intervals += last_load != barrier_interval;
+    last_load = barrier_interval;
+    return &shadow;
+  }
+  return nullptr;
+}
+
+void shared_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
+  (write ? traffic.shared_written : traffic.shared_read) += bytes;
+  warps_access(write ? shared_store : shared_load, at, bytes, site);
+}
+
+// What an access touches, counted; null if it cannot race. An atomic counts as a store: the memory
+// system itself reads the old value.
+inline Shadow* touched(uintptr_t at, unsigned bytes, bool write, const void* site) {
+  if (__builtin_expect(overwriting, 0)) settle_overwrite();
+  ++traffic.accesses;
+  Shadow* shadow = recent_shared;
+  if (!shadow->contains(at)) {
+    if (at - fiber_low < fiber_bytes) return nullptr;
+    shadow = variable_shadow(at);
+    if (!shadow) shadow = tensor_access(at, bytes, write, site);
+    if (!shadow) {
+      unknown_access(at, bytes, write);
+      return nullptr;
+    }
+    if (!shadow->global) recent_shared = shadow;
+  }
+  if (!shadow->global) shared_access(at, bytes, write, site);
+  if (!shadow->contains(at + bytes - 1)) outside(at + bytes - 1, write);
+  if (!shadow->read_only) return shadow;
+  if (write) outside(at, true);
+  return nullptr;
+}
+
+template <bool write>
+inline void access(const void* address, unsigned bytes, const void* site) {
+  uintptr_t at = (uintptr_t)address;
+  Shadow* shadow = touched(at, bytes, write, site);
+  if (!shadow) return;
+  if (__builtin_expect(shadow->shift && ((at | bytes) & 3), 0)) shadow->refine();
+  touch<write>(*shadow, at, bytes);
+}
+
+void strong_access(const void* address, unsigned bytes, bool writes, const void* site) {
+  uintptr_t at = (uintptr_t)address;
+  if (Shadow* shadow = touched(at, bytes, writes, site))
+    touch_strong(*shadow, at, bytes, writes, false);
+}
+
+void launch_begins(const Launch& launch) {
+  int threads = (int)(launch.block.x * launch.block.y * launch.block.z);
+  traffic = {};
+  order_launch_begins(threads);
+  warps_launch_begins((threads + 31) / 32);
+  cover_memory();
+}
+
+void block_begins() {
+  order_block_begins();
+  warps_block_begins();
+}
+
+void block_ends() {
+  if (overwriting) settle_overwrite();
+  check_shared({});  // accesses beside static variables have been caught already
+}
+
+Traffic traffic_now() { return traffic; }
+
+}  // namespace
+
+extern "C" {
+
+extern const Hooks cuhost_hooks;
+const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    traffic_now,
+                            warps_tally,   warps_profiled,   order_lanes_meet,
+                            order_barrier};
+
+void cuhost_fence(bool device) { order_fence(device); }
+
+void cuhost_atomic(const void* address, unsigned bytes) {
+  uintptr_t at = (uintptr_t)address;
+  Shadow* shadow = touched(at, bytes, true, __builtin_return_address(0));
+  if (shadow) touch_strong(*shadow, at, bytes, true, true);
+}
+
+void cuhost_range(const void* address, size_t bytes, bool write) {
+  const char* at = (const char*)address;
+  const void* site = __builtin_return_address(0);
+  while (bytes) {
+    unsigned step = bytes >= 4 && !((uintptr_t)at & 3) ? 4 : 1;
+    write ? access<true>(at, step, site) : access<false>(at, step, site);
+    at += step;
+    bytes -= step;
+  }
+}
+
+#define SITE __builtin_return_address(0)
+#define HOOKS(n)                                                                  \
+  void __tsan_read##n(void* p) { access<false>(p, n, SITE); }                     \
+  void __tsan_write##n(void* p) { access<true>(p, n, SITE); }                     \
+  void __tsan_unaligned_read##n(void* p) { access<false>(p, n, SITE); }           \
+  void __tsan_unaligned_write##n(void* p) { access<true>(p, n, SITE); }           \
+  void __tsan_volatile_read##n(void* p) { strong_access(p, n, false, SITE); }     \
+  void __tsan_volatile_write##n(void* p) { strong_access(p, n, true, SITE); }     \
+  void __tsan_unaligned_volatile_read##n(void* p) { strong_access(p, n, false, SITE); }  \
+  void __tsan_unaligned_volatile_write##n(void* p) { strong_access(p, n, true, SITE); }  \
+  void __tsan_read_write##n(void* p) {                                            \
+    access<false>(p, n, SITE);                                                    \
+    access<true>(p, n, SITE);                                                     \
+  }                                                                               \
+  void __tsan_unaligned_read_write##n(void* p) {                                  \
+    access<false>(p, n, SITE);                                                    \
+    access<true>(p, n, SITE);                                                     \
+  }
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+#undef HOOKS
+#undef SITE
+
+// Called by -fsanitize=alignment: a GPU accepts no access to an address that is not a multiple of
+// its type's alignment. The layout is that of GCC's and clang's "type_mismatch_v1".
+struct Misaligned {
+  const char* file;
+  uint32_t line, column;
+  const void* type;
+  unsigned char log_alignment, kind;
+};
+[[noreturn]] void __ubsan_handle_type_mismatch_v1_abort(const Misaligned* what, uintptr_t) {
+  fault("runtime", "misaligned address: %s %s at one that is not a multiple of %d bytes",
+        here().c_str(), what->kind == 1 ? "writes" : "reads", 1 << what->log_alignment);
+}
+
+void __tsan_read_range(void* p, size_t bytes) { cuhost_range(p, bytes, false); }
+void __tsan_write_range(void* p, size_t bytes) { cuhost_range(p, bytes, true); }
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_init() {}
+// Called by clang's code instead of the C functions.
+void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
+  cuhost_range(from, bytes, false);
+  cuhost_range(to, bytes, true);
+  return memcpy(to, from, bytes);
+}
+void* __tsan_memset(void* to, int value, size_t bytes) {
+  cuhost_range(to, bytes, true);
+  return memset(to, value, bytes);
+}
+void* __tsan_memmove(void* to, const void* from, size_t bytes) {
+  cuhost_range(from, bytes, false);
+  cuhost_range(to, bytes, true);
+  return memmove(to, from, bytes);
+}
+}
+
+}  // namespace cuhost

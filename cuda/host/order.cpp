@@ -1,0 +1,207 @@
+// Happens-before, with vector clocks (Flanagan and Freund, "FastTrack", PLDI 2009).
+//
+// A thread's epoch advances where others may learn what it did so far. Barriers need no clocks,
+// because barrier intervals are part of each stamp. Within an interval a thread knows the epochs of
+// its warp's lanes from __syncwarp. Atomics and volatile accesses order memory only after a fence:
+// they pass on what their thread has fenced. No fence is asked of the one that reads, since a branch
+// depends on what it has read.
+#include "order.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "views.h"
+
+namespace cuhost {
+
+uint32_t launch_first, block_first;
+
+namespace {
+
+struct Clock {
+  uint32_t interval = 0;         // for which the following is valid
+  bool listed;                   // among those that know more than at the last barrier
+  uint32_t lanes[32];            // epochs known of the warp, from __syncwarp
+  Epochs acquired;               // of the block in this interval, from atomics
+  View outer;                    // of other blocks
+  Epochs fenced_for[2];          // what a fence has made visible: in the block, on the device
+};
+
+// What one place passes on.
+struct Place {
+  View device;
+  uint32_t block = 0;            // first interval of the block whose threads know the rest
+  Epochs in_block;
+};
+
+struct Begin {
+  uint32_t interval;
+  Index block;
+};
+
+int thread_count;
+bool fences;                     // whether there have been any in this launch
+Clock clocks[max_threads];
+std::vector<Clock*> listed;
+View block_outer;
+Epochs block_fenced;
+std::unordered_map<uintptr_t, Place> places;
+std::vector<Begin> begins;
+
+unsigned running() { return thread_stamp & 1023; }
+
+Clock& clock_of(unsigned thread) {
+  Clock& clock = clocks[thread];
+  if (clock.interval != barrier_interval) {
+    clock.interval = barrier_interval;
+    clock.listed = false;
+    std::fill_n(clock.lanes, 32, 0u);
+    clock.acquired.interval = 0;
+    clock.acquired.of.clear();
+    clock.outer = block_outer;
+    for (Epochs& epochs : clock.fenced_for) epochs.interval = 0;
+  }
+  return clock;
+}
+
+void list(Clock& clock) {
+  if (!clock.listed) listed.push_back(&clock);
+  clock.listed = true;
+}
+
+void set_known(Epochs& known, const Clock& clock, unsigned thread) {
+  known.interval = barrier_interval;
+  known.of.assign((size_t)thread_count, 0);
+  if (clock.acquired.interval) known.add(clock.acquired);
+  unsigned first = thread & ~31u;
+  for (unsigned k = first; k < first + 32 && k < (unsigned)thread_count; ++k)
+    known.of[k] = std::max(known.of[k], clock.lanes[k - first]);
+  known.of[thread] = epoch_of[thread] + 1;
+}
+
+const Epochs& fenced_for_device(const Clock& clock) {
+  return clock.fenced_for[1].interval ? clock.fenced_for[1] : block_fenced;
+}
+
+void acquire(Clock& clock, const Place& place) {
+  clock.outer = clock.outer.joined(place.device);
+  if (place.block == block_first && place.in_block.interval == barrier_interval)
+    clock.acquired.add(place.in_block);
+  list(clock);
+}
+
+void release(Clock& clock, Place& place) {
+  place.device = place.device.joined(clock.outer);
+  const Epochs& fenced = fenced_for_device(clock);
+  if (fenced.interval) place.device = place.device.with((unsigned)begins.size() - 1, fenced);
+  if (place.block != block_first) {
+    place.block = block_first;
+    place.in_block.interval = 0;
+    place.in_block.of.clear();
+  }
+  // Added to its own, for other lanes, to which it may tell the result of the atomic.
+  if (clock.fenced_for[0].interval) clock.acquired.add(clock.fenced_for[0]);
+  if (clock.acquired.interval) place.in_block.add(clock.acquired);
+}
+
+}  // namespace
+
+void order_launch_begins(int threads) {
+  thread_count = threads;
+  launch_first = barrier_interval + 1;
+  fences = false;
+  begins.clear();
+  places.clear();
+  View::forget_all();
+}
+
+void order_block_begins() {
+  block_first = barrier_interval;
+  begins.push_back({barrier_interval, cuhost_where.block});
+  listed.clear();
+  block_outer = {};
+  block_fenced.interval = 0;
+  block_fenced.of.clear();
+}
+
+// Called before the interval ends. What any thread knows, or has fenced, all know from then on.
+void order_barrier() {
+  for (const Clock* clock : listed) {
+    block_outer = block_outer.joined(clock->outer);
+    if (clock->fenced_for[1].interval) block_fenced.add(clock->fenced_for[1]);
+  }
+  listed.clear();
+}
+
+// Shuffles and votes order no memory, but pass on what a lane has learnt from an atomic: their
+// result depends on it.
+void order_lanes_meet(int first, unsigned members, bool all_memory) {
+  uint32_t joint[32] = {};
+  Epochs acquired;
+  View outer;
+  for (int lane = 0; lane < 32; ++lane) {
+    if (!(members >> lane & 1)) continue;
+    Clock& clock = clock_of((unsigned)(first + lane));
+    for (int k = 0; k < 32 && all_memory; ++k) joint[k] = std::max(joint[k], clock.lanes[k]);
+    joint[lane] = epoch_of[first + lane] + 1;
+    if (!fences) continue;
+    acquired.add(clock.acquired);
+    outer = outer.joined(clock.outer);
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    if (!(members >> lane & 1)) continue;
+    Clock& clock = clocks[first + lane];
+    if (all_memory) {
+      std::copy_n(joint, 32, clock.lanes);
+      ++epoch_of[first + lane];
+    }
+    if (!fences) continue;
+    if (acquired.interval) clock.acquired = acquired;
+    clock.outer = outer;
+    list(clock);
+  }
+}
+
+void order_fence(bool device) {
+  fences = true;
+  unsigned thread = running();
+  Clock& clock = clock_of(thread);
+  set_known(clock.fenced_for[0], clock, thread);
+  if (device) clock.fenced_for[1] = clock.fenced_for[0];
+  list(clock);
+  ++epoch_of[thread];
+  update_stamp();
+}
+
+void order_strong(uintptr_t at, bool writes) {
+  if (!fences) return;
+  Clock& clock = clock_of(running());
+  Place& place = places[at];
+  acquire(clock, place);
+  if (writes) release(clock, place);
+}
+
+bool known_in_block(uint64_t earlier, unsigned thread) {
+  const Clock& clock = clocks[thread];
+  if (clock.interval != barrier_interval) return false;
+  unsigned other = earlier & 1023;
+  uint32_t epoch = earlier >> 10 & 0x3fffff;
+  if ((other ^ thread) < 32 && clock.lanes[other & 31] > epoch) return true;
+  return clock.acquired.contain(earlier);
+}
+
+bool known_of_other_block(uint64_t earlier, unsigned thread) {
+  if (!fences) return false;
+  auto later = std::upper_bound(begins.begin(), begins.end(), (uint32_t)(earlier >> 32),
+                                [](uint32_t at, const Begin& begin) { return at < begin.interval; });
+  const Epochs* epochs = clock_of(thread).outer.of((unsigned)(later - begins.begin()) - 1);
+  return epochs && epochs->contain(earlier);
+}
+
+Index block_at(uint32_t interval) {
+  auto later = std::upper_bound(begins.begin(), begins.end(), interval,
+                                [](uint32_t at, const Begin& begin) { return at < begin.interval; });
+  return later == begins.begin() ? Index{} : (later - 1)->block;
+}
+
+}  // namespace cuhost

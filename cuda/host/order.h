@@ -1,0 +1,35 @@
+// Which accesses are ordered: by barriers, by __syncwarp, and by fences with atomics.
+// Linked only into the checked program.
+#pragma once
+
+#include "runtime.h"
+
+namespace cuhost {
+
+extern uint32_t launch_first, block_first;  // barrier intervals
+
+void order_launch_begins(int threads);
+void order_block_begins();
+void order_lanes_meet(int first, unsigned members, bool all_memory);
+void order_barrier();
+void order_fence(bool device);
+// An atomic, or an access as volatile: what the thread has fenced becomes known to all that read or
+// update the place later.
+void order_strong(uintptr_t at, bool writes);
+
+bool known_in_block(uint64_t earlier, unsigned thread);
+bool known_of_other_block(uint64_t earlier, unsigned thread);
+Index block_at(uint32_t interval);
+
+// Whether an earlier access, given by its stamp, may still be in progress for the running thread,
+// whose stamp is `now`.
+inline bool unordered(uint64_t earlier, uint64_t now, bool global) {
+  uint64_t difference = earlier ^ now;
+  if (!(difference >> 32))
+    return difference & 1023 && !known_in_block(earlier, now & 1023);
+  uint32_t interval = (uint32_t)(earlier >> 32);
+  if (!global || interval < launch_first || interval >= block_first) return false;
+  return !known_of_other_block(earlier, now & 1023);
+}
+
+}  // namespace cuhost

@@ -1,0 +1,53 @@
+// The rules by which two accesses race; linked only into the checked program.
+#pragma once
+
+#include "order.h"
+#include "shadow.h"
+
+namespace cuhost {
+
+// A write over another thread's is judged once the value has been stored: writing the value that is
+// already there is not a hazard.
+extern bool overwriting;
+void settle_overwrite();
+void overwrite_begins(const Shadow& shadow, uintptr_t at, unsigned bytes, uint64_t earlier);
+
+[[noreturn]] void race(const Shadow& shadow, uintptr_t at, uint64_t first, const char* first_verb,
+                       const char* second_verb);
+void plain_beside_strong(const Shadow& shadow, size_t cell, bool writes);
+// An atomic, or an access as volatile. An atomic counts as a write.
+void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, bool atomic);
+
+// Of each kind of access the last two are kept. The second is one by another warp if there is any:
+// then whoever comes later in the interval finds one from outside its own warp.
+inline void remember(uint64_t& last, uint64_t& other, uint64_t now) {
+  if (last == now) return;
+  bool keep = !((other ^ now) >> 32) && ((other ^ now) & 992);  // 1023 - 31
+  if (!keep && ((last ^ now) & ~(0x3fffffull << 10))) other = last;
+  last = now;
+}
+
+template <bool write>
+inline void touch(const Shadow& shadow, uintptr_t at, unsigned bytes) {
+  const uint64_t now = thread_stamp;
+  const bool global = shadow.global;
+  for (size_t k = shadow.index(at), last = shadow.index(at + bytes - 1); k <= last; ++k) {
+    Cell& cell = shadow.cells[k];
+    if (write) {
+      if (cell.read != now && unordered(cell.read, now, global))
+        race(shadow, shadow.address(k), cell.read, "reads", "writes");
+      if (unordered(cell.other_read, now, global))
+        race(shadow, shadow.address(k), cell.other_read, "reads", "writes");
+      if (cell.write != now && !overwriting && unordered(cell.write, now, global))
+        overwrite_begins(shadow, at, bytes, cell.write);
+      cell.write = now;
+    } else {
+      if (cell.write != now && unordered(cell.write, now, global))
+        race(shadow, shadow.address(k), cell.write, "writes", "reads");
+      remember(cell.read, cell.other_read, now);
+    }
+    if (__builtin_expect(shadow.strong != nullptr, 0)) plain_beside_strong(shadow, k, write);
+  }
+}
+
+}  // namespace cuhost

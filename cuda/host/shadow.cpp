@@ -1,0 +1,119 @@
+// Tables of cells; their pages cost nothing until they are used.
+#include "shadow.h"
+
+#include <cstdio>
+#include <sys/mman.h>
+
+namespace cuhost {
+
+std::vector<Shadow> tensor_shadows;
+
+namespace {
+
+Shadow dynamics;
+std::vector<Shadow> variables;  // shared ones and device ones
+
+template <class T>
+T* allocate(size_t count) {
+  void* memory = mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) fault("runtime", "no memory for the race detector");
+  return (T*)memory;
+}
+
+template <class T>
+void release(T*& memory, size_t count) {
+  if (memory) munmap(memory, count * sizeof(T));
+  memory = nullptr;
+}
+
+size_t cells_of(size_t bytes, int shift) { return (bytes >> shift) + 2; }
+size_t sectors_of(size_t bytes) { return (bytes >> 5) + 2; }
+
+template <class T>
+void spread(T*& cells, size_t bytes) {
+  T* finer = allocate<T>(cells_of(bytes, 0));
+  for (size_t k = 0; k < (bytes >> 2) + 1; ++k) {
+    const T& cell = cells[k];
+    if (!(cell.write | cell.read)) continue;
+    for (size_t b = 4 * k; b < 4 * k + 4 && b < bytes; ++b) finer[b] = cell;
+  }
+  release(cells, cells_of(bytes, 2));
+  cells = finer;
+}
+
+}  // namespace
+
+Shadow* recent_shared = &dynamics;
+
+void Shadow::cover(uintptr_t start, size_t length, bool is_global, bool counts_readers) {
+  release(cells, cells_of(bytes, shift));
+  release(strong, cells_of(bytes, shift));
+  release(read_by, sectors_of(bytes));
+  low = start;
+  bytes = length;
+  shift = 2;
+  global = is_global;
+  cells = allocate<Cell>(cells_of(bytes, shift));
+  if (counts_readers) read_by = allocate<uint32_t>(sectors_of(bytes));
+}
+
+void Shadow::refine() {
+  if (!shift) return;
+  spread(cells, bytes);
+  if (strong) spread(strong, bytes);
+  shift = 0;
+}
+
+void Shadow::make_strong() {
+  if (!strong) strong = allocate<StrongCell>(cells_of(bytes, shift));
+}
+
+void cover_memory() {
+  recent_shared = &dynamics;
+  const std::vector<Variable>& known = variables_of(true);
+  variables.resize(known.size());
+  for (size_t k = 0; k < known.size(); ++k)
+    variables[k].cover((uintptr_t)known[k].begin, known[k].bytes, !known[k].kernel, false);
+  dynamics.cover((uintptr_t)dynamic_shared, dynamic_shared_bytes, false, false);
+  tensor_shadows.resize(plan.tensors.size());
+  for (size_t k = 0; k < tensor_shadows.size(); ++k) {
+    const Tensor& tensor = plan.tensors[k];
+    tensor_shadows[k].cover((uintptr_t)tensor.payload, tensor.bytes, true, true);
+    tensor_shadows[k].read_only = !tensor.writable;
+  }
+}
+
+extern "C" char __executable_start, end;
+
+bool in_program(uintptr_t at) {
+  return at >= (uintptr_t)&__executable_start && at < (uintptr_t)&end;
+}
+
+Shadow* variable_shadow(uintptr_t at) {
+  if (dynamics.contains(at)) return &dynamics;
+  if (!in_program(at)) return nullptr;
+  for (Shadow& shadow : variables) {
+    if (shadow.contains(at)) return &shadow;
+  }
+  return nullptr;
+}
+
+std::string element_of(const Shadow& shadow, uintptr_t at) {
+  char text[300];
+  for (const Tensor& tensor : plan.tensors) {
+    size_t offset = at - (uintptr_t)tensor.payload;
+    if (!shadow.global || offset >= tensor.bytes) continue;
+    snprintf(text, sizeof text, "%s[%zu]", tensor.name.c_str(), offset / tensor.element_bytes);
+    return text;
+  }
+  if (const Variable* variable = beside_variable(at)) {
+    size_t offset = at - (uintptr_t)variable->begin;
+    snprintf(text, sizeof text, "%s[%zu]", variable->name, offset / variable->element_bytes);
+    return text;
+  }
+  snprintf(text, sizeof text, "byte %zu of the dynamic shared memory", (size_t)(at - dynamics.low));
+  return text;
+}
+
+}  // namespace cuhost

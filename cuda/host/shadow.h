@@ -1,0 +1,51 @@
+// What is remembered of the accesses to shared memory, tensors and device variables.
+// Linked only into the checked program.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime.h"
+
+namespace cuhost {
+
+// Plain accesses to a place, each as the thread's stamp; 0 is none.
+struct Cell {
+  uint64_t write, read, other_read;
+};
+
+// Atomics and accesses as volatile, which do not race with one another.
+struct StrongCell {
+  uint64_t write, other_write, read, other_read;
+  bool atomic;  // the last write
+};
+
+// Cells cover four bytes each until a narrower access occurs, and one byte from then on.
+struct Shadow {
+  uintptr_t low = 0;
+  size_t bytes = 0;
+  int shift = 2;
+  Cell* cells = nullptr;
+  StrongCell* strong = nullptr;  // none until there is a strong access
+  uint32_t* read_by = nullptr;   // the last block that read a sector of a tensor
+  bool global = false, read_only = false;
+
+  bool contains(uintptr_t at) const { return at - low < bytes; }
+  size_t index(uintptr_t at) const { return (at - low) >> shift; }
+  uintptr_t address(size_t cell) const { return low + (cell << shift); }
+  void cover(uintptr_t start, size_t length, bool is_global, bool counts_readers);
+  void refine();                 // to one cell a byte
+  void make_strong();            // let `strong` have cells
+};
+
+extern std::vector<Shadow> tensor_shadows;
+extern Shadow* recent_shared;  // the shared variable, or dynamic shared memory, accessed last
+
+void cover_memory();           // of the launch that begins
+bool in_program(uintptr_t at);
+// The shared or device variable, or dynamic shared memory, that contains an address.
+Shadow* variable_shadow(uintptr_t at);
+std::string element_of(const Shadow& shadow, uintptr_t at);
+
+}  // namespace cuhost

@@ -1,0 +1,49 @@
+"""What guard bands hold: bytes that differ from poison, and from place to place."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+GUARD_BYTES = 65536
+"""Length of the guard band on either side of a buffer; a multiple of every alignment needed."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def guard(name: str, start: int, count: int) -> Bytes:
+    """Bytes ``start`` to ``start + count`` of the guard bands of the buffer ``name``.
+
+    Each two bytes are 0x7FF1 to 0x7FFE: NaN as a floating-point number of any size, and never equal
+    to the 0xFF of unwritten memory and of -1. They are drawn from the name, so that what a kernel
+    copies past the end of one buffer from past the end of another is seen.
+    """
+    places = np.arange(start, start + count) % GUARD_BYTES
+    taken: Bytes = _pattern(name)[places]
+    return taken
+
+
+def written(name: str, image: Bytes, nbytes: int) -> npt.NDArray[np.intp]:
+    """Positions in an image at which its guard bands have changed.
+
+    Args:
+        name: of the buffer.
+        image: two guard bands with ``nbytes`` in between, and up to 255 bytes of padding.
+        nbytes: of the buffer.
+    """
+    end = GUARD_BYTES + nbytes
+    before = np.flatnonzero(image[:GUARD_BYTES] != guard(name, 0, GUARD_BYTES))
+    after = np.flatnonzero(image[end:] != guard(name, end, len(image) - end))
+    return np.concatenate([before, after + end])
+
+
+@functools.lru_cache(maxsize=64)
+def _pattern(name: str) -> Bytes:
+    draw = np.random.default_rng(zlib.crc32(name.encode(errors="surrogatepass")))
+    pattern = np.full(GUARD_BYTES, 0x7F, np.uint8)
+    pattern[::2] = draw.integers(0xF1, 0xFF, GUARD_BYTES // 2, np.uint8)
+    pattern.flags.writeable = False
+    return pattern
