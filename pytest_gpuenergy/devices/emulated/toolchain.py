@@ -27,6 +27,7 @@ from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.files import is_folder, is_there, lock
 from pytest_gpuenergy.support.paths import written_to_cache
+from pytest_gpuenergy.support.scratch import build_folder, sweep
 
 # -O1: generated kernels are unrolled already, and -O2 takes up to twenty times as long to compile.
 # -ffp-contract=fast with -march=native: multiply-adds are fused where the host can, as nvcc does by
@@ -137,6 +138,7 @@ class Toolchain:
         content = [_LAYOUT, compiler, version, _processor(), build_version()]
         key = hashlib.sha256("\0".join(content).encode()).hexdigest()
         tools = cls(compiler, version, key, cache / f"host-{key[:16]}")
+        sweep(cache)
         if not tools._is_built():
             with _locked(cache):
                 if not is_folder(tools.folder):
@@ -163,8 +165,7 @@ class Toolchain:
             raise DeviceError(f"{self.folder} was removed while it was in use: start again.")
         units = _RUNTIME + (_CHECKED_RUNTIME if "checked" in variants else ())
         runtime = [f"{self.folder / name}.o" for name in units]
-        with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as name:
-            folder = Path(name)
+        with build_folder(program.parent) as folder:
             try:
                 objects = [self._object(folder, variant, text) for variant in variants]
             except KernelFault:
@@ -248,8 +249,8 @@ class Toolchain:
         return [*_FLAGS, *_GCC_ONLY, *own, *_VARIANTS[variant]]
 
     def _build(self, cache: Path, jobs: int) -> None:
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
-            folder = Path(name) / "built"
+        with build_folder(cache) as scratch:
+            folder = scratch / "built"
             with written_to_cache(cache):
                 for variant in _VARIANTS:
                     (folder / variant).mkdir(parents=True)
@@ -259,9 +260,9 @@ class Toolchain:
             for unit in _RUNTIME + _CHECKED_RUNTIME:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
                 commands.append([*_RUNTIME_FLAGS, "-c", source, "-o", f"{folder / unit}.o"])
-            self._run_all(Path(name), commands, jobs)
+            self._run_all(scratch, commands, jobs)
             objects = [f"{folder / unit}.o" for unit in _RUNTIME]
-            self._run_all(Path(name), [["-no-pie", *objects, "-o", f"{folder}/runtime"]], 1)
+            self._run_all(scratch, [["-no-pie", *objects, "-o", f"{folder}/runtime"]], 1)
             try:
                 folder.rename(self.folder)
             except OSError:
@@ -274,13 +275,13 @@ class Toolchain:
             return
         made = self._precompiled()
         headers = [path.with_suffix("") for path in made]
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
-            drafts = [Path(name) / variant for variant in _VARIANTS]
+        with build_folder(cache) as scratch:
+            drafts = [scratch / variant for variant in _VARIANTS]
             commands = [
                 [*self._flags(variant), "-x", "c++-header", str(header), "-o", str(draft)]
                 for variant, header, draft in zip(_VARIANTS, headers, drafts, strict=True)
             ]
-            self._run_all(Path(name), commands, len(commands))
+            self._run_all(scratch, commands, len(commands))
             for draft, path in zip(drafts, made, strict=True):
                 draft.replace(path)
 
