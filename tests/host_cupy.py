@@ -29,11 +29,12 @@ class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
             of=self,
         )
 
-    def set(self, content: Any) -> None:
-        self[:] = content
-
     def get(self) -> Any:
         return np.array(self)
+
+    def set(self, content: Any) -> None:
+        assert content.nbytes == self.nbytes
+        self[:] = content
 
     def _set(self, value: int, size: int) -> None:
         assert size == self.nbytes

@@ -136,6 +136,7 @@ class Station:
         cache: CacheState = "hot",
         preheat_s: float = PREHEAT_S,
         announce: Announce = lambda _: None,
+        seed: int | None = None,
     ) -> Harness:
         """The harness that verifies and measures on this GPU; see `Harness` and `MeterSettings`.
 
@@ -144,7 +145,9 @@ class Station:
         """
         choose_source(self.device)  # without one every kernel would fail the same way
         settings = MeterSettings(preheat_s=preheat_s)
-        return Harness(self.device, settings, timeout_s=timeout_s, cache=cache, announce=announce)
+        return Harness(
+            self.device, settings, timeout_s=timeout_s, cache=cache, announce=announce, seed=seed
+        )
 
     def close(self) -> None:
         """Restore the power limit and release the GPU. Idempotent.

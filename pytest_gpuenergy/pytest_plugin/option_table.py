@@ -15,6 +15,7 @@ TIMEOUT_S = 60.0
 LOCK_WAIT_S = 10.0
 ANCHOR_S = 300.0
 AUTO = "auto"
+LARGEST_SEED = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,12 @@ OPTIONS = (
         f"drift; 0 disables them (default: {ANCHOR_S:g})",
         metavar="S",
         default=f"{ANCHOR_S:g}",
+    ),
+    Option(
+        "--gpuenergy-seed",
+        "Seed of the last inputs on which kernels are verified, to repeat what a record or a "
+        "message names (default: one that is drawn on this machine)",
+        metavar="N",
     ),
     Option(
         "--gpuenergy-export",

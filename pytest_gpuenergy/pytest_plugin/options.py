@@ -13,7 +13,7 @@ from pytest_gpuenergy.control.tables import cap_words
 from pytest_gpuenergy.devices.select import check_spec
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
-from pytest_gpuenergy.pytest_plugin.option_table import AUTO, named_device
+from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
 from pytest_gpuenergy.pytest_plugin.xdist import GPU
 from pytest_gpuenergy.support.errors import InputError
 
@@ -43,6 +43,7 @@ class Options:
     order: str
     preheat_s: float | None
     anchor_s: float
+    seed: int | None
     export_folder: Path | None
     baseline: Path | None
     gate: GateSettings
@@ -77,6 +78,7 @@ class Options:
             order=_choice(config, "gpuenergy_order", ORDERS),
             preheat_s=_preheat(config),
             anchor_s=_seconds(config, "gpuenergy_anchor", zero=True),
+            seed=_seed(config),
             export_folder=_path(config, "gpuenergy_export"),
             baseline=_path(config, "gpuenergy_compare"),
             gate=_gate(config),
@@ -96,6 +98,7 @@ class Options:
             "gpuenergy-order": self.order,
             "gpuenergy-preheat": AUTO if self.preheat_s is None else f"{self.preheat_s:g}",
             "gpuenergy-anchor": f"{self.anchor_s:g}",
+            **({} if self.seed is None else {"gpuenergy-seed": str(self.seed)}),
         }
 
 
@@ -156,6 +159,17 @@ def _seconds(config: pytest.Config, name: str, *, zero: bool = False) -> float:
             f"{_option(name)} {text!r} is not a number of seconds {least} up to {_MOST_S}."
         )
     return seconds
+
+
+def _seed(config: pytest.Config) -> int | None:
+    text = str(_either(config, "gpuenergy_seed") or "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text[:20]) <= LARGEST_SEED):
+        raise InputError(
+            f"--gpuenergy-seed {text[:40]!r} is not a whole number from 0 to {LARGEST_SEED}."
+        )
+    return int(text)
 
 
 def _choice(config: pytest.Config, name: str, choices: Sequence[_T]) -> _T:

@@ -131,6 +131,7 @@ class Session:
         harness = station.harness(
             timeout_s=options.timeout_s,
             cache=options.cache,
+            seed=options.seed,
             preheat_s=self._preheat_s,
             announce=self.announce_preheat,
         )

@@ -27,6 +27,7 @@ NAMES = (
     "--gpuenergy-order",
     "--gpuenergy-preheat",
     "--gpuenergy-anchor",
+    "--gpuenergy-seed",
     "--gpuenergy-export",
     "--gpuenergy-compare",
     "--gpuenergy-fail",

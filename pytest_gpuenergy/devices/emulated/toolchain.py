@@ -32,6 +32,7 @@ from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.files import is_folder, is_there, lock
 from pytest_gpuenergy.support.paths import written_to_cache
+from pytest_gpuenergy.support.scratch import build_folder, sweep
 
 _LAYOUT = "6"  # version of the layout of the prepared folder
 _RUNTIME = ("guards", "heap", "main", "memory", "pipeline", "report", "scheduler", "undefined")
@@ -69,6 +70,7 @@ class Toolchain:
         content = [_LAYOUT, compiler, version, _processor(), build_version()]
         key = hashlib.sha256("\0".join(content).encode()).hexdigest()
         tools = cls(compiler, version, key, cache / f"host-{key[:16]}")
+        sweep(cache)
         if not tools._is_built():
             with _locked(cache):
                 if not is_folder(tools.folder):
@@ -87,8 +89,7 @@ class Toolchain:
             raise DeviceError(f"{self.folder} was removed while it was in use: start again.")
         units = _RUNTIME + (_CHECKED_RUNTIME if "checked" in variants else ())
         runtime = [f"{self.folder / name}.o" for name in units]
-        with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build-") as name:
-            folder = Path(name)
+        with build_folder(program.parent) as folder:
             try:
                 objects = self._objects(folder, variants, text.marked, text.source)
             except KernelFault:
@@ -149,7 +150,9 @@ class Toolchain:
         """The object of ``text`` as it is, and what the compiler says."""
         with (
             written_to_cache(folder),
-            tempfile.NamedTemporaryFile("w", dir=folder, suffix=".cpp", delete=False) as source,
+            tempfile.NamedTemporaryFile(
+                "w", dir=folder, prefix="kernel-", suffix=".cpp", delete=False
+            ) as source,
         ):
             source.write(text)
         made = f"{source.name}.{variant}.o"
@@ -175,8 +178,8 @@ class Toolchain:
         return kernel_flags(variant, self.version)
 
     def _build(self, cache: Path, jobs: int) -> None:
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
-            folder = Path(name) / "built"
+        with build_folder(cache) as scratch:
+            folder = scratch / "built"
             with written_to_cache(cache):
                 for variant in (*PRECOMPILED, "zeroed"):
                     (folder / variant).mkdir(parents=True)
@@ -186,9 +189,9 @@ class Toolchain:
             for unit in _RUNTIME + _CHECKED_RUNTIME:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
                 commands.append([*RUNTIME_FLAGS, "-c", source, "-o", f"{folder / unit}.o"])
-            self._run_all(Path(name), commands, jobs)
+            self._run_all(scratch, commands, jobs)
             objects = [f"{folder / unit}.o" for unit in _RUNTIME]
-            self._run_all(Path(name), [["-no-pie", *objects, "-o", f"{folder}/runtime"]], 1)
+            self._run_all(scratch, [["-no-pie", *objects, "-o", f"{folder}/runtime"]], 1)
             try:
                 folder.rename(self.folder)
             except OSError:
@@ -201,8 +204,8 @@ class Toolchain:
             return
         made = self._precompiled()
         headers = [path.with_suffix("") for path in made]
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".host-") as name:
-            drafts = [Path(name) / variant for variant in PRECOMPILED]
+        with build_folder(cache) as scratch:
+            drafts = [scratch / variant for variant in PRECOMPILED]
             commands = [
                 [
                     *self._flags(variant),
@@ -214,7 +217,7 @@ class Toolchain:
                 ]
                 for variant, header, draft in zip(PRECOMPILED, headers, drafts, strict=True)
             ]
-            self._run_all(Path(name), commands, len(commands))
+            self._run_all(scratch, commands, len(commands))
             for draft, path in zip(drafts, made, strict=True):
                 draft.replace(path)
 
