@@ -70,11 +70,11 @@ struct cuhost_caller<kernel, void (*)(P...)> {
 };
 
 #if defined(CUHOST_CHECKED)
-constexpr Build build = checked_build;
+constexpr Build cuhost_build = checked_build;
 #elif defined(CUHOST_ZEROED)
-constexpr Build build = zeroed_build;
+constexpr Build cuhost_build = zeroed_build;
 #else
-constexpr Build build = plain_build;
+constexpr Build cuhost_build = plain_build;
 #endif
 
 // A __shared__ or device variable. `Tag` has internal linkage and is distinct in each instance of a
@@ -90,7 +90,7 @@ struct cuhost_guarded {
     char after[zone_bytes];
     cuhost_Storage() {
       using Element = std::remove_all_extents_t<T>;
-      cuhost_variable(build, Tag::cuhost_number, Tag::cuhost_kernel(), Tag::cuhost_name(),
+      cuhost_variable(cuhost_build, Tag::cuhost_number, Tag::cuhost_kernel(), Tag::cuhost_name(),
                       (char*)&cuhost_value, sizeof(T),
                       sizeof(Element), std::is_integral_v<Element>, Tag::cuhost_initial());
     }
@@ -163,7 +163,7 @@ inline void* cuhost_fill(void* to, int value, std::size_t bytes) {
 #define CUHOST_SHARED(n, kernel, variable) CUHOST_VARIABLE(n, kernel, variable, nullptr)
 // The translator adds this after each constant variable.
 #define CUHOST_CONSTANT(n, variable) \
-  static const bool cuhost_constant_##n = ::cuhost::cuhost_constant(::cuhost::build, sizeof(variable));
+  static const bool cuhost_constant_##n = ::cuhost::cuhost_constant(::cuhost::cuhost_build, sizeof(variable));
 #define CUHOST_DEVICE(n, variable) \
   CUHOST_VARIABLE(n, nullptr, variable, (const void*)&cuhost_value_##n)
 

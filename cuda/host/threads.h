@@ -230,3 +230,19 @@ inline long long clock64() {
 inline long clock() { return (long)clock64(); }
 
 }  // namespace cuda_device
+
+// PTX's special registers, for the translator.
+namespace cuhost {
+inline long long cuhost_clock64() { return cuda_device::clock64(); }
+inline unsigned cuhost_clock() { return (unsigned)cuhost_clock64(); }
+inline long long cuhost_globaltimer() { return cuhost_clock64(); }
+inline unsigned cuhost_laneid() { return (unsigned)cuhost_lane(); }
+inline unsigned cuhost_warpid() {
+  return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) / 32;
+}
+inline unsigned cuhost_smid() { return (blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)) % 132; }
+}  // namespace cuhost
+
+namespace cuda_device {
+
+}  // namespace cuda_device

@@ -60,7 +60,7 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
     ),
 }
 _TRANSLATOR = """
-    arithmetic conversions declarations expressions kernel_text outline spin_loops tokens
+    arithmetic conversions declarations expressions kernel_text outline ptx spin_loops tokens
     toolchain translate uninitialized
 """
 

@@ -17,11 +17,9 @@ from pytest_gpuenergy.devices.emulated.declarations import (
     shared_array,
     variables_at,
 )
+from pytest_gpuenergy.devices.emulated.ptx import CANNOT, refusal_of, replacement_of
 from pytest_gpuenergy.devices.emulated.tokens import LITERAL, SKIPPED, Token
 from pytest_gpuenergy.support.errors import KernelFault
-
-CANNOT = "cannot run on the emulated GPU"
-"""In every message about CUDA text that the host cannot run."""
 
 _SUPPORTED_HEADER_NAMES = """
     cuda.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h vector_types.h
@@ -40,8 +38,6 @@ _EMULATED_HEADERS = {
     "cuda_pipeline.h": "pipeline.h",
     "cuda_pipeline_primitives.h": "pipeline.h",
 }
-# TVM leaves these behind where it lowers an asynchronous copy synchronously: nothing to wait for.
-_IGNORED_PTX = re.compile(r"cp\.async\.(commit_group|wait_all|wait_group\s+(\d+|%\d+))\s*;?\s*")
 
 # What may need an edit; all other text is skipped. A digit separator is not a quote.
 _OUTLINE = re.compile(
@@ -277,23 +273,17 @@ class Outline:
         return declared.end
 
     def _assembler(self, start: int, end: int) -> int:
-        """Drop inline assembler that waits for asynchronous copies, refuse any other."""
+        """Replace inline assembler that the host can do without, refuse any other."""
         ptx, end = assembler_at(self.source, end)
-        instructions = ptx.rstrip(";").split(";")
-        if ptx and all(_IGNORED_PTX.fullmatch(one.strip()) for one in instructions):
-            self.edits.append((start, end, "((void)0)"))
+        if replacement := replacement_of(ptx, self.source[start:end]):
+            self.edits.append((start, end, replacement))
             return end
         if not self._depth:
-            raise KernelFault("compile", f"line {self._line(start)}: {_refusal(ptx)}")
+            raise KernelFault("compile", f"line {self._line(start)}: {refusal_of(ptx)}")
         # An error only where the compiler finds the call reachable: helpers may be unused.
         self.edits.append((start, end, f"::cuhost_refused_{len(self.refusals)}()"))
-        self.refusals.append(_refusal(ptx))
+        self.refusals.append(refusal_of(ptx))
         return end
 
     def _line(self, position: int) -> int:
         return self.source.count("\n", 0, position) + 1
-
-
-def _refusal(ptx: str) -> str:
-    shown = re.sub(r'[\\"]', "", " ".join(ptx.split()))
-    return f"{CANNOT}: inline PTX '{shown[:60]}{'...' if len(shown) > 60 else ''}'"

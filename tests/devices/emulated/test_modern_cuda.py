@@ -74,6 +74,19 @@ def test_clocks_go_on(run):
     assert run(source, outputs={"y": (1, "int32")})["y"][0] == 1
 
 
+def test_special_registers_of_ptx_are_read(run):
+    source = """__global__ void k(unsigned* y) {
+      long long a, b; unsigned lane, warp;
+      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(a));
+      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(b) :: "memory");
+      asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+      asm("mov.u32 %0, %%warpid;" : "=r"(warp));
+      y[threadIdx.x] = 1000 * (b > a) + 100 * warp + lane;
+    }"""
+    y = run(source, outputs={"y": (64, "uint32")}, block=64)["y"]
+    np.testing.assert_array_equal(y, 1000 + np.arange(64) // 32 * 100 + np.arange(64) % 32)
+
+
 GROUPS = """
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
