@@ -12,7 +12,8 @@ from jobs import job_of
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.engine.verification import SEEDS, verify
+from pytest_gpuenergy.engine.seeds import SEEDS
+from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract
@@ -91,7 +92,8 @@ def counting(condition: str) -> Kernel:
 
 
 @pytest.mark.parametrize(
-    "condition", ["calls > 2", "calls > 20", "calls > 2 && i == 99", "isfinite(y[i])"]
+    "condition",
+    ["calls > 3", "calls > 20", "calls > 3 && i == 99", "calls > 3 && isfinite(y[i])"],
 )
 def test_a_kernel_that_is_right_only_at_first_is_wrong(gpu: EmulatedDevice, condition: str) -> None:
     with pytest.raises(KernelFault, match=r"^Correct at first, wrong after \d+ launches") as fault:
@@ -107,7 +109,7 @@ def test_seeds_share_a_process_and_what_a_kernel_leaves_in_it(gpu: EmulatedDevic
 def test_a_kernel_that_counts_and_stays_right_passes(gpu: EmulatedDevice) -> None:
     correctness = verify(gpu, counting("calls < 0"), WORKLOAD)
     assert correctness.max_relative_error == 0.0
-    assert correctness.seeds == SEEDS
+    assert correctness.seeds[:-1] == SEEDS
 
 
 def test_text_that_does_not_compile_cannot_be_repeated(
