@@ -36,8 +36,8 @@ CACHE_FOLDERS = (
 """Folders that this package creates in its cache."""
 
 _CACHE_ENTRY = re.compile(
-    r"(host-)?[0-9a-f]{16,64}([-.][\w.-]+)?|\.(gpuenergy-)?[0-9a-f]{16,64}[\w.-]*\.tmp|"
-    r"\.(host|build)-\w+"
+    r"(host-)?[0-9a-f]{12,64}([-.][\w.-]+)?|\.(gpuenergy-)?[0-9a-f]{16,64}[\w.-]*\.tmp|"
+    r"\.(host|build)-[\w-]+"
 )
 """Names in these folders: the hash of what an entry was made from, or an unfinished build.
 

@@ -16,7 +16,7 @@ from pytest_gpuenergy.record.anchor import AnchorCheck
 from pytest_gpuenergy.record.checks import check, check_ids
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.support.errors import ReportError, ReportInputError
+from pytest_gpuenergy.support.errors import GpuEnergyError, ReportError, ReportInputError
 from pytest_gpuenergy.support.files import is_folder, is_there, lock, open_file, write_atomically
 from pytest_gpuenergy.support.folders import followed
 from pytest_gpuenergy.support.json_input import (
@@ -124,7 +124,7 @@ def files_read(path: Path) -> list[Path]:
 
 def latest_run(root: Path) -> RunFolder | None:
     """The most recently started run under ``root``, if any."""
-    with contextlib.suppress(OSError, ReportError):
+    with contextlib.suppress(OSError, GpuEnergyError):
         name = read_text(root / HOME / _LATEST).strip()
         folder = root / HOME / "runs" / Path(name).name
         if name and is_run(folder):
@@ -221,17 +221,22 @@ def read_text(path: Path) -> str:
         ReportInputError: it is missing, not a regular file, too large, or not text.
     """
     try:
+        return _read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ReportInputError(f"{path} is not text.") from None
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe might block forever
             raise ReportInputError(f"{path} is not a file.")
         if status.st_size > MAX_BYTES:
             size = f"{status.st_size} bytes"
             raise ReportInputError(f"{path} is larger than a report may be: {size}.")
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes()
     except FileNotFoundError:
         raise ReportInputError(f"{path} does not exist.") from None
-    except UnicodeDecodeError:
-        raise ReportInputError(f"{path} is not text.") from None
     except OSError as error:
         raise ReportInputError(f"{path} cannot be read: {error.strerror}.") from None
 
@@ -276,13 +281,13 @@ def _append(path: Path, record: Measurement | AnchorCheck) -> None:
 def _lines(path: Path, kind: type[_Record]) -> Iterator[_Record]:
     if not is_there(path):
         return
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    for number, line in enumerate(_read_bytes(path).split(b"\n"), start=1):
         if not line:
             continue
         try:
             yield _read_line(line, kind)
         except NotJsonError:
-            continue  # truncated by a crash or a full disk
+            continue  # truncated by a crash or a full disk, or damaged: the others are whole
         except FormError as error:
             raise ReportInputError(f"{path}, line {number}: {error}.") from None
 

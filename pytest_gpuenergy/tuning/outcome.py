@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from pytest_gpuenergy.support.csv_output import csv_text
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_there, write_atomically
 from pytest_gpuenergy.tuning.records import PERFORMANCE_FOLDER, file_name
@@ -68,10 +68,8 @@ def keep_outcome(folder: Path, result: TuneResult) -> None:
     try:
         new = not is_there(path) or not path.stat().st_size  # as a full disk may have left it
         with path.open("a", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, names, extrasaction="ignore", lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerow(vars(result))
+            rows = [[getattr(result, name) for name in names]]
+            stream.write(csv_text([names, *rows] if new else rows))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}.") from None
     write_performance(folder / PERFORMANCE_FOLDER / result.path.name, result.gflops)
