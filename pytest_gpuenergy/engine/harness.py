@@ -21,7 +21,8 @@ from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.energy.source import CounterError
 from pytest_gpuenergy.engine.arena_check import check_again
-from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.engine.verification import arenas_for, check_of
+from pytest_gpuenergy.engine.verified import Verifier
 from pytest_gpuenergy.kernels.job import CacheState, Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.identity import Identity
@@ -83,7 +84,7 @@ class Harness:
         self._meter = EnergyMeter(device, settings, announce=announce)
         self._timeout_s = timeout_s
         self._cache = cache
-        self._seed = seed
+        self._verifier = Verifier(device, timeout_s, seed)
         self._watch = ProcessWatch(device)
 
     def measure_kernel(
@@ -150,9 +151,7 @@ class Harness:
             with phases.timed("compile"):
                 self._device.compile(kernel)
             with phases.timed("verify"):
-                correctness = verify(
-                    self._device, kernel, workload, drawn=self._seed, timeout_s=self._timeout_s
-                )
+                correctness = self._verifier.verify(kernel, workload)
         except KernelFault as fault:
             return replace(draft, outcome=fault.outcome, error=str(fault)), fault
         return replace(draft, correctness=correctness), None

@@ -131,9 +131,9 @@ class Session:
         harness = station.harness(
             timeout_s=options.timeout_s,
             cache=options.cache,
+            seed=options.seed,
             preheat_s=self._preheat_s,
             announce=self.announce_preheat,
-            seed=options.seed,
         )
         revision = git_revision_of(options.root)
         run = run_info(

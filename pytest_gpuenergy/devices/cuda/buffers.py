@@ -50,7 +50,8 @@ class CudaBuffers:
         for name, arena in self._arenas.items():
             one[name].set(np.asarray(arena.image()))
         for space in self._kernel.workspaces:
-            one[space.name].data.memset(0xFF, one[space.name].nbytes)
+            payload = one[space.name][GUARD_BYTES : GUARD_BYTES + space.nbytes]
+            payload.data.memset(0xFF, payload.nbytes)  # the guard bands have their own pattern
 
     def side_by_side(self, count: int) -> list[BufferSet]:
         """Sets like that of `upload`, where the driver places them."""
