@@ -10,7 +10,9 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 from pytest_gpuenergy import __version__
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, told
+from pytest_gpuenergy.support.paths import settle_places
+from pytest_gpuenergy.support.scratch import remove_leftovers
 from pytest_gpuenergy.support.terminal import printable_output
 
 COMMANDS = (
@@ -20,7 +22,7 @@ COMMANDS = (
 """Subcommands in the order of ``--help``; each is a module in `pytest_gpuenergy.commands`."""
 
 _LEAVE_AS_FOUND = ("doctor", "powercap")
-"""Commands that report what a killed run left behind, and therefore must not clean it up first."""
+"""Commands that report the power limit that a killed run left, and so must not restore it first."""
 
 _FAILURE, _USAGE = 1, 2
 _INTERRUPTED, _BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE, as a shell reports them
@@ -50,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return _BROKEN_PIPE
     except OSError as error:
-        if error.filename is not None:  # not from the output: a bug, since commands explain theirs
-            raise
+        if error.filename is not None:
+            return _complain(told(error), _FAILURE)
         _forget_output()
         return _complain(f"The output cannot be written: {error.strerror}.", _FAILURE)
     return code
@@ -64,20 +66,20 @@ def _forget_output() -> None:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    settle_places()
     arguments = build_parser().parse_args(argv)
     with printable_output():
+        remove_leftovers()
         if arguments.command not in _LEAVE_AS_FOUND:
-            _clean_up_after_dead_runs()
+            _restore_after_dead_runs()
         code: int = arguments.run(arguments)
     return code
 
 
-def _clean_up_after_dead_runs() -> None:
-    """Remove scratch folders of killed processes and restore their power limits."""
+def _restore_after_dead_runs() -> None:
+    """Restore the power limits of killed processes."""
     from pytest_gpuenergy.control.lease_record import dead_run_uuids
-    from pytest_gpuenergy.support.scratch import remove_leftovers
 
-    remove_leftovers()
     if dead_run_uuids():
         from pytest_gpuenergy.commands import tell
         from pytest_gpuenergy.control.leftovers import restore_dead_runs

@@ -23,16 +23,18 @@ class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
     def data(self) -> Any:
         return SimpleNamespace(
             memset=self._set,
+            memset_async=lambda value, size, _stream: self._set(value, size),
             copy_from_device=self._copy,
             copy_from_device_async=self._copy,
             of=self,
         )
 
-    def set(self, content: Any) -> None:
-        self[:] = content
-
     def get(self) -> Any:
         return np.array(self)
+
+    def set(self, content: Any) -> None:
+        assert content.nbytes == self.nbytes
+        self[:] = content
 
     def _set(self, value: int, size: int) -> None:
         assert size == self.nbytes

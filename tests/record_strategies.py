@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.record.anchor import AnchorCheck, CheckVerdict
 from pytest_gpuenergy.record.checks import MOST_W
+from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.record.estimate import Estimate, Interval
@@ -66,6 +67,7 @@ def possible_figures(draw: st.DrawFn) -> dict[str, float]:
     }
 
 
+STATES = st.lists(st.builds(ClockState, TEXTS, NOT_NEGATIVE, NOT_NEGATIVE), max_size=2).map(tuple)
 FLAGS = st.lists(TEXTS, max_size=3).map(tuple)
 RUNS = st.builds(
     RunInfo,
@@ -128,6 +130,7 @@ def measurements(draw: st.DrawFn) -> Measurement:
         end=draw(st.none() | CONDITIONS),
         temperature_c=draw(st.none() | FINITE),
         effective_sm_clock_mhz=draw(st.none() | NOT_NEGATIVE),
+        clock_states=draw(STATES),
         cap_binding=draw(st.none() | st.booleans()),
         in_process=draw(st.none() | st.booleans()),
         validity=draw(FLAGS),

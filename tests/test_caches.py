@@ -9,7 +9,8 @@ import pytest
 
 from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.verification import cached_reference, verify
+from pytest_gpuenergy.engine.references import cached_reference
+from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support import files
 from pytest_gpuenergy.support.errors import DeviceError

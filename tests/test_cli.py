@@ -142,3 +142,20 @@ def test_help_imports_nothing_heavy() -> None:
         env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])},
     )
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [("doctor", "run"), ("powercap show", "_show"), ("history", "run"), ("clean", "run")],
+)
+def test_every_command_removes_what_dead_runs_left_in_memory(
+    command: str, function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_gpuenergy.support.scratch._SHARED_MEMORY", tmp_path)
+    module = f"pytest_gpuenergy.commands.{command.split()[0]}"
+    monkeypatch.setattr(f"{module}.{function}", lambda _: 0)
+    left = tmp_path / "gpuenergy-999999999-abc"
+    left.mkdir()
+    (left / "arena").write_bytes(b"x")
+    cli.main(command.split())
+    assert not left.exists()

@@ -35,10 +35,16 @@ struct Entry {
 struct Table {
   const Entry* entries;
 };
+using cuhost_Entry = Entry;
+using cuhost_Table = Table;
 
 // Either side of a variable is kept free as far as an index into shared memory can reach, so that
 // an out-of-bounds access hits no other variable. Untouched pages cost nothing.
 constexpr std::size_t zone_bytes = 256 << 10;
+
+// A program holds up to three builds of a kernel: as it is, with every access reported, and, where
+// uninitialized local variables might be read, with zeros instead of a pattern in them.
+enum Build { plain_build, checked_build, zeroed_build, builds };
 
 enum WarpOperation { warp_sync, warp_exchange, warp_ballot };
 
@@ -58,12 +64,16 @@ int cuhost_lane();
 // Called for each variable before main. `kernel` is null unless the variable is __shared__, and ""
 // if any kernel in the source may use it. Each instance of a template registers its own variable,
 // under the same number.
-void cuhost_variable(bool checked, int number, const char* kernel, const char* name, char* begin,
-                     size_t bytes, size_t element_bytes, const void* initial);
+void cuhost_variable(Build build, int number, const char* kernel, const char* name, char* begin,
+                     size_t bytes, size_t element_bytes, bool whole, const void* initial);
 // Only the checked program has the next three.
 void cuhost_fence(bool device);  // or else of the block
 void cuhost_atomic(const void* address, unsigned bytes);
 void cuhost_range(const void* address, size_t bytes, bool write);
+// Copies of the running thread from global to shared memory, which is poisoned in between.
+void cuhost_copy_later(void* to, const void* from, size_t bytes, size_t zeros, bool checked);
+void cuhost_commit_copies();
+void cuhost_finish_copies(size_t but_latest, bool checked);
 void* cuhost_malloc(std::size_t bytes);
 void cuhost_free(void* memory);
 int cuhost_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));

@@ -45,15 +45,15 @@ struct Parameters {
 };
 
 template <class... Rest>
-constexpr int first(int value, Rest...) {
+constexpr int cuhost_first(int value, Rest...) {
   return value;
 }
 
 // The parameter types are taken from the kernel's own type, not parsed from its text.
 template <auto kernel, class Function = decltype(kernel)>
-struct Caller;
+struct cuhost_caller;
 template <auto kernel, class... P>
-struct Caller<kernel, void (*)(P...)> {
+struct cuhost_caller<kernel, void (*)(P...)> {
   template <std::size_t... I>
   static void spread(const Argument* arguments, std::index_sequence<I...>) {
     kernel(convert<std::remove_cv_t<P>>(arguments[I])...);
@@ -62,47 +62,52 @@ struct Caller<kernel, void (*)(P...)> {
     (void)arguments;
     spread(arguments, std::index_sequence_for<P...>{});
   }
-  static constexpr Entry entry(const char* name, int most_threads) {
+  static constexpr Entry cuhost_entry(const char* name, int most_threads) {
     using All = Parameters<P...>;
     return {name, (int)sizeof...(P), All::kinds, All::sizes, call, most_threads};
   }
 };
 
 #if defined(CUHOST_CHECKED)
-constexpr bool checked = true;
+constexpr Build build = checked_build;
+#elif defined(CUHOST_ZEROED)
+constexpr Build build = zeroed_build;
 #else
-constexpr bool checked = false;
+constexpr Build build = plain_build;
 #endif
 
 // A __shared__ or device variable. `Tag` has internal linkage and is distinct in each instance of a
 // template, and so is the variable. The constructor passes its address to the runtime, which also
 // keeps the optimizer from assuming that a barrier does not change the variable.
 template <class T, class Tag, std::size_t alignment>
-struct Guarded {
-  struct Storage {
+struct cuhost_guarded {
+  struct cuhost_Storage {
     char before[zone_bytes];
     union {
-      alignas(alignment > 128 ? alignment : 128) T value;
+      alignas(alignment > 128 ? alignment : 128) T cuhost_value;
     };
     char after[zone_bytes];
-    Storage() {
-      cuhost_variable(checked, Tag::number, Tag::kernel(), Tag::name(), (char*)&value, sizeof(T),
-                      sizeof(std::remove_all_extents_t<T>), Tag::initial());
+    cuhost_Storage() {
+      using Element = std::remove_all_extents_t<T>;
+      cuhost_variable(build, Tag::cuhost_number, Tag::cuhost_kernel(), Tag::cuhost_name(),
+                      (char*)&cuhost_value, sizeof(T),
+                      sizeof(Element), std::is_integral_v<Element>, Tag::cuhost_initial());
     }
   };
-  static Storage storage;
+  static cuhost_Storage cuhost_storage;
 };
 template <class T, class Tag, std::size_t alignment>
-typename Guarded<T, Tag, alignment>::Storage Guarded<T, Tag, alignment>::storage;
+typename cuhost_guarded<T, Tag, alignment>::cuhost_Storage
+    cuhost_guarded<T, Tag, alignment>::cuhost_storage;
 
-inline void* copy(void* to, const void* from, std::size_t bytes) {
+inline void* cuhost_copy(void* to, const void* from, std::size_t bytes) {
 #if defined(CUHOST_CHECKED)
   cuhost_range(from, bytes, false);
   cuhost_range(to, bytes, true);
 #endif
   return __builtin_memcpy(to, from, bytes);
 }
-inline void* fill(void* to, int value, std::size_t bytes) {
+inline void* cuhost_fill(void* to, int value, std::size_t bytes) {
 #if defined(CUHOST_CHECKED)
   cuhost_range(to, bytes, true);
 #endif
@@ -111,6 +116,7 @@ inline void* fill(void* to, int value, std::size_t bytes) {
 
 }  // namespace cuhost
 
+// Macros that the text defines come later: what ours expand to must not contain other names.
 #define __CUDACC__ 1
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
@@ -121,36 +127,38 @@ inline void* fill(void* to, int value, std::size_t bytes) {
 #define __constant__
 #define __managed__
 #define __grid_constant__
-#define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
+#define __forceinline__ inline __attribute__((__always_inline__))
+#define __noinline__ __attribute__((__noinline__))
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
-#define __align__(n) __attribute__((aligned(n)))
-#define alignas(n) __attribute__((aligned(n)))
+#define __align__(n) __attribute__((__aligned__(n)))
+#define alignas(n) __attribute__((__aligned__(n)))
 
 #if defined(CUHOST_CHECKED)
 #define CUHOST_TABLE cuhost_checked_table
+#elif defined(CUHOST_ZEROED)
+#define CUHOST_TABLE cuhost_zeroed_table
 #else
 #define CUHOST_TABLE cuhost_table
 #endif
 // The sanitizer's check of references is unnecessary here and would keep loads inside loops.
 #if defined(CUHOST_CHECKED)
-#define CUHOST_ANYWHERE __attribute__((aligned(1)))
+#define CUHOST_ANYWHERE __attribute__((__aligned__(1)))
 #else
 #define CUHOST_ANYWHERE
 #endif
 // The translator renames the text's own variable, which provides type, alignment and initial value.
 #define CUHOST_VARIABLE(n, of_kernel, variable, first)                                \
   struct cuhost_tag_##n {                                                             \
-    enum { number = n };                                                              \
-    static const char* kernel() { return of_kernel; }                                 \
-    static const char* name() { return #variable; }                                   \
-    static const void* initial() { return first; }                                    \
+    enum { cuhost_number = n };                                                       \
+    static const char* cuhost_kernel() { return of_kernel; }                          \
+    static const char* cuhost_name() { return #variable; }                            \
+    static const void* cuhost_initial() { return first; }                             \
   };                                                                                  \
   typedef decltype(cuhost_value_##n) cuhost_type_##n CUHOST_ANYWHERE;                 \
   static cuhost_type_##n& variable =                                                  \
-      ::cuhost::Guarded<decltype(cuhost_value_##n), cuhost_tag_##n,                   \
-                        __alignof__(cuhost_value_##n)>::storage.value;
+      ::cuhost::cuhost_guarded<decltype(cuhost_value_##n), cuhost_tag_##n,            \
+                        __alignof__(cuhost_value_##n)>::cuhost_storage.cuhost_value;
 #define CUHOST_SHARED(n, kernel, variable) CUHOST_VARIABLE(n, kernel, variable, nullptr)
 #define CUHOST_DEVICE(n, variable) \
   CUHOST_VARIABLE(n, nullptr, variable, (const void*)&cuhost_value_##n)
@@ -162,8 +170,8 @@ inline void* fill(void* to, int value, std::size_t bytes) {
 #define printf ::cuhost::cuhost_printf
 #define malloc(bytes) ::cuhost::cuhost_malloc(bytes)
 #define free(memory) ::cuhost::cuhost_free(memory)
-#define memcpy ::cuhost::copy
-#define memset ::cuhost::fill
+#define memcpy ::cuhost::cuhost_copy
+#define memset ::cuhost::cuhost_fill
 // The translator removes what it can emulate; other inline PTX, such as a macro's, ends up here.
 #define asm inline_ptx_cannot_run_on_the_emulated_gpu
 #define __asm__ inline_ptx_cannot_run_on_the_emulated_gpu

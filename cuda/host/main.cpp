@@ -35,7 +35,10 @@ void take(const Table& from, const Launch& launch) {
   table = &from;
   entry = &table->entries[launch.entry];
   shared.clear();
-  for (const Variable& variable : variables_of(table == &cuhost_checked_table)) {
+  Build build = table == &cuhost_checked_table  ? checked_build
+                : table == &cuhost_zeroed_table ? zeroed_build
+                                                : plain_build;
+  for (const Variable& variable : variables_of(build)) {
     if (variable.kernel && (!variable.kernel[0] || !strcmp(variable.kernel, entry->name)))
       shared.push_back(variable);
   }
@@ -216,8 +219,9 @@ void check_all() {
 }
 
 void run_all_launches(uint64_t stride) {
+  bool zeroed = &cuhost_zeroed_table && plan.order_seed & 1;
   for (const Launch& launch : plan.launches) {
-    begin(launch, cuhost_table);
+    begin(launch, zeroed ? cuhost_zeroed_table : cuhost_table);
     run_all(launch, nullptr, stride);
     check_guards();
   }

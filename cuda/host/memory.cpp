@@ -165,23 +165,23 @@ void poison_workspaces() {
 // The first bytes written by an overrun of a variable; checked after each block.
 constexpr size_t edge_bytes = 256;
 
-std::vector<Variable>& variables_of(bool checked) {
-  static std::vector<Variable> plain, of_checked;  // local, because they are filled before main
-  return checked ? of_checked : plain;
+std::vector<Variable>& variables_of(Build build) {
+  static std::vector<Variable> variables[builds];  // local, because they are filled before main
+  return variables[build];
 }
 
-extern "C" void cuhost_variable(bool checked, int number, const char* kernel, const char* name,
-                                char* begin, size_t bytes, size_t element_bytes,
+extern "C" void cuhost_variable(Build build, int number, const char* kernel, const char* name,
+                                char* begin, size_t bytes, size_t element_bytes, bool whole,
                                 const void* initial) {
-  variables_of(checked).push_back({number, kernel, name, begin, bytes, element_bytes});
+  variables_of(build).push_back({number, kernel, name, begin, bytes, element_bytes, whole});
   fill_guard(begin - edge_bytes, edge_bytes);
   fill_guard(begin + bytes, edge_bytes);
   if (initial) memcpy(begin, initial, bytes);
 }
 
 const Variable* beside_variable(uintptr_t at) {
-  for (bool checked : {false, true}) {
-    for (const Variable& variable : variables_of(checked)) {
+  for (Build build : {plain_build, checked_build, zeroed_build}) {
+    for (const Variable& variable : variables_of(build)) {
       if (at - (uintptr_t)variable.begin + zone_bytes < variable.bytes + 2 * zone_bytes)
         return &variable;
     }
@@ -189,8 +189,15 @@ const Variable* beside_variable(uintptr_t at) {
   return nullptr;
 }
 
+// Integers are large (or, in every other block, negative) for the first seed, and 0 for the second: a
+// flag that is never set is then not always true, and a maximum or minimum is seen as well as a sum.
 void poison_static_shared(const std::vector<Variable>& variables) {
-  for (const Variable& variable : variables) poison(variable.begin, variable.bytes);
+  bool odd_block = (cuhost_where.block.x + cuhost_where.block.y + cuhost_where.block.z) & 1;
+  int whole = plan.order_seed & 1 ? 0 : odd_block ? 0x80 : 0x7f;
+  for (const Variable& variable : variables) {
+    if (variable.whole) memset(variable.begin, whole, variable.bytes);
+    else poison(variable.begin, variable.bytes);
+  }
 }
 
 const char* touched_edge(const std::vector<Variable>& variables) {
@@ -212,8 +219,10 @@ void check_guards() {
     if (written)
       fault("correctness", "%s %s", running_kernel, describe_address(written, "wrote").c_str());
   }
-  if (const char* edge = touched_edge(variables_of(false)))
-    fault("correctness", "%s %s", running_kernel, describe_address(edge, "wrote").c_str());
+  for (Build build : {plain_build, zeroed_build}) {
+    if (const char* edge = touched_edge(variables_of(build)))
+      fault("correctness", "%s %s", running_kernel, describe_address(edge, "wrote").c_str());
+  }
 }
 
 // The memory ends at the end of a page, so that an overrun faults; alignment leaves up to 127 bytes

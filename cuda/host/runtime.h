@@ -44,6 +44,7 @@ struct Variable {
   const char *kernel, *name;           // as for cuhost_variable
   char* begin;
   size_t bytes, element_bytes;
+  bool whole;                          // whether its elements are integers
   bool contains(uintptr_t at) const { return at - (uintptr_t)begin < bytes; }
 };
 
@@ -90,7 +91,7 @@ const char* written_in_guard(const char* begin, size_t bytes);  // the first, or
 void map_dynamic_shared(size_t bytes);
 void poison_static_shared(const std::vector<Variable>& variables);
 void check_shared(const std::vector<Variable>& variables);  // the bytes beside shared memory
-std::vector<Variable>& variables_of(bool checked);  // of the checked or the plain table
+std::vector<Variable>& variables_of(Build build);
 const Variable* beside_variable(uintptr_t at);      // that contains, or lies beside, `at`
 extern char* dynamic_shared;
 extern size_t dynamic_shared_bytes;
@@ -149,6 +150,7 @@ struct Hooks {
 extern "C" {
 extern Where cuhost_where;
 extern const Table cuhost_table __attribute__((weak));          // the kernel as it is
+extern const Table cuhost_zeroed_table __attribute__((weak));
 extern const Table cuhost_checked_table __attribute__((weak));  // with every access reported
 extern const Hooks cuhost_hooks __attribute__((weak));
 }

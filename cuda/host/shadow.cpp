@@ -71,7 +71,7 @@ void Shadow::make_strong() {
 
 void cover_memory() {
   recent_shared = &dynamics;
-  const std::vector<Variable>& known = variables_of(true);
+  const std::vector<Variable>& known = variables_of(checked_build);
   variables.resize(known.size());
   for (size_t k = 0; k < known.size(); ++k)
     variables[k].cover((uintptr_t)known[k].begin, known[k].bytes, !known[k].kernel, false);

@@ -1,6 +1,8 @@
 // Barriers, warp functions and atomics of CUDA C++.
 #pragma once
 
+#include <type_traits>
+
 #include "interface.h"
 #include "vectors.h"
 
@@ -10,6 +12,12 @@ namespace cuhost {
 // values from its first statement to its last. Declared constant it compiles quickly, is exempt
 // from race detection, and cannot be assigned to, as in CUDA.
 extern "C" const Where cuhost_where;
+// The same under names that no macro of a text has.
+struct cuhost_Indices {
+  Index cuhost_thread, cuhost_block, cuhost_block_dim, cuhost_grid_dim;
+};
+extern const cuhost_Indices cuhost_indices __asm__("cuhost_where");
+static_assert(sizeof(cuhost_Indices) == sizeof(Where), "both are one object");
 
 template <class T>
 inline uint64_t to_slot(T value) {
@@ -47,10 +55,10 @@ CUHOST_UNCHECKED T atomic(T* address, F&& change) {
 
 }  // namespace cuhost
 
-#define threadIdx (::cuhost::cuhost_where.thread)
-#define blockIdx (::cuhost::cuhost_where.block)
-#define blockDim (::cuhost::cuhost_where.block_dim)
-#define gridDim (::cuhost::cuhost_where.grid_dim)
+#define threadIdx (::cuhost::cuhost_indices.cuhost_thread)
+#define blockIdx (::cuhost::cuhost_indices.cuhost_block)
+#define blockDim (::cuhost::cuhost_indices.cuhost_block_dim)
+#define gridDim (::cuhost::cuhost_indices.cuhost_grid_dim)
 #define warpSize 32
 
 namespace cuda_device {
@@ -144,9 +152,81 @@ CUHOST_ATOMIC_CAS(unsigned short)
 CUHOST_ATOMIC_CAS(unsigned long long)
 #undef CUHOST_ATOMIC_CAS
 
-template <class T>
-inline T __ldg(const T* address) {
-  return *address;
+// What a cache keeps makes no difference to the result.
+#define CUHOST_LOAD(name)                                                             \
+  template <class T>                                                                  \
+  inline T name(const T* address) {                                                   \
+    return *address;                                                                  \
+  }
+CUHOST_LOAD(__ldg)
+CUHOST_LOAD(__ldca)
+CUHOST_LOAD(__ldcg)
+CUHOST_LOAD(__ldcs)
+CUHOST_LOAD(__ldcv)
+CUHOST_LOAD(__ldlu)
+#undef CUHOST_LOAD
+#define CUHOST_STORE(name)                                                            \
+  template <class T>                                                                  \
+  inline void name(T* address, std::common_type_t<T> value) {                         \
+    *address = value;                                                                 \
+  }
+CUHOST_STORE(__stcg)
+CUHOST_STORE(__stcs)
+CUHOST_STORE(__stwb)
+CUHOST_STORE(__stwt)
+#undef CUHOST_STORE
+
+// Lanes of the mask that have not exited, each with its value: f(lane, value).
+template <class T, class F>
+inline unsigned cuhost_each_lane(unsigned mask, T value, F&& f) {
+  unsigned members = __ballot_sync(mask, 1);
+  for (unsigned left = members; left; left &= left - 1) {
+    int lane = __builtin_ctz(left);
+    f(lane, cuhost::shuffle(mask, value, lane));
+  }
+  return members;
 }
+#define CUHOST_REDUCE(name, T, expression)                                            \
+  inline T name(unsigned mask, T value) {                                             \
+    T result = value;                                                                 \
+    cuhost_each_lane(mask, value, [&](int lane, T other) {                                   \
+      if (lane != cuhost::cuhost_lane()) result = expression;                         \
+    });                                                                               \
+    return result;                                                                    \
+  }
+CUHOST_REDUCE(__reduce_add_sync, unsigned, result + other)
+CUHOST_REDUCE(__reduce_add_sync, int, result + other)
+CUHOST_REDUCE(__reduce_min_sync, unsigned, other < result ? other : result)
+CUHOST_REDUCE(__reduce_min_sync, int, other < result ? other : result)
+CUHOST_REDUCE(__reduce_max_sync, unsigned, result < other ? other : result)
+CUHOST_REDUCE(__reduce_max_sync, int, result < other ? other : result)
+CUHOST_REDUCE(__reduce_and_sync, unsigned, result & other)
+CUHOST_REDUCE(__reduce_or_sync, unsigned, result | other)
+CUHOST_REDUCE(__reduce_xor_sync, unsigned, result ^ other)
+#undef CUHOST_REDUCE
+template <class T>
+inline unsigned __match_any_sync(unsigned mask, T value) {
+  unsigned same = 0;
+  cuhost_each_lane(mask, value, [&](int lane, T other) {
+    same |= (cuhost::to_slot(other) == cuhost::to_slot(value) ? 1u : 0u) << lane;
+  });
+  return same;
+}
+template <class T>
+inline unsigned __match_all_sync(unsigned mask, T value, int* predicate) {
+  unsigned same = 0;
+  unsigned members = cuhost_each_lane(mask, value, [&](int lane, T other) {
+    same |= (cuhost::to_slot(other) == cuhost::to_slot(value) ? 1u : 0u) << lane;
+  });
+  *predicate = same == members;
+  return same == members ? members : 0;
+}
+
+// Time goes on at each look; it measures nothing here.
+inline long long clock64() {
+  static long long cycles = 0;
+  return cycles += 16;
+}
+inline long clock() { return (long)clock64(); }
 
 }  // namespace cuda_device

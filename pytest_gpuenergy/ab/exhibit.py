@@ -13,7 +13,7 @@ from pytest_gpuenergy.engine.jobs import StoredJob, read_job, write_job
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.support.errors import InputError, ReportError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.files import is_there, write_atomically
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.workloads.workload import Workload
@@ -91,7 +91,7 @@ def load_exhibits(folder: Path) -> tuple[Exhibit, ...]:
         InputError: the files are damaged.
     """
     path = folder / _LINES
-    if not path.exists():
+    if not is_there(path):
         return ()
     try:
         lines = read_bytes(path, "list of exported kernels", _LARGEST_BYTES).splitlines()
@@ -108,7 +108,7 @@ def load_problems(folder: Path) -> tuple[str, ...]:
         InputError: the file is damaged.
     """
     path = folder / _PROBLEMS
-    if not path.exists():
+    if not is_there(path):
         return ()
     try:
         content = read_bytes(path, "list of problems", _LARGEST_BYTES)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.support.children import run_child
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.files import is_there
 from pytest_gpuenergy.support.worktrees import run_git
 
 _LINES_SHOWN = 30
@@ -62,7 +63,7 @@ def check_paths(folder: Path, paths: Sequence[str], title: str) -> None:
             raise InputError(
                 f"{path} is the same file in both revisions: give a path relative to this folder."
             )
-        if not (folder / path).exists():
+        if not is_there(folder / path):
             raise InputError(f"There is no {path} at {title}: name tests that both revisions have.")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from pytest_gpuenergy.ab.exhibit import Exhibit, load_exhibits, load_problems
 from pytest_gpuenergy.ab.revisions import PytestRun
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.files import is_folder
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def load_side(folder: Path, title: str, done: PytestRun) -> Side:
     exhibits = load_exhibits(folder)
     if problems := load_problems(folder):
         raise GpuEnergyError(f"At {title}: {' '.join(problems)}")
-    if exhibits or not folder.is_dir():
+    if exhibits or not is_folder(folder):
         return Side(title, exhibits)
     if done.failed:
         raise GpuEnergyError(f"No kernel could be verified at {title}:\n{done.end}")

@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_lines
+from pytest_gpuenergy.support.files import is_there
 
 DEFAULT = "gpuenergy-baseline.json"
 
@@ -57,7 +58,7 @@ def _update(arguments: Namespace) -> int:
     (run,) = find_runs([arguments.source] if arguments.source else [])
     new = load_report(run)
     with updating(path):
-        old = load_report(path) if path.exists() and not arguments.replace else None
+        old = load_report(path) if is_there(path) and not arguments.replace else None
         changed = update(old, new)
         write_json(changed.report, path)
     if old is not None:

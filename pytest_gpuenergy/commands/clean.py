@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.commands import Subparsers, add_command
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.files import is_link, is_there
 
 _HOME = ".gpuenergy"
 _SIGN = "# Made by pytest-gpuenergy"
@@ -28,14 +29,15 @@ CACHE_FOLDERS = (
     "emulated/traffic",
     "lowered",
     "references",
+    "seeds",
     "triton",
     "verified",
 )
 """Folders that this package creates in its cache."""
 
 _CACHE_ENTRY = re.compile(
-    r"(host-)?[0-9a-f]{16,64}([-.][\w.-]+)?|\.(gpuenergy-)?[0-9a-f]{16,64}[\w.-]*\.tmp|"
-    r"\.(host|build)-\w+"
+    r"(host-)?[0-9a-f]{12,64}([-.][\w.-]+)?|\.(gpuenergy-)?[0-9a-f]{16,64}[\w.-]*\.tmp|"
+    r"\.(host|build)-[\w-]+"
 )
 """Names in these folders: the hash of what an entry was made from, or an unfinished build.
 
@@ -114,10 +116,10 @@ def find_project_files(root: Path) -> Found:
         InputError: there is a folder of that name that this package did not create.
     """
     home = root / _HOME
-    if not home.is_symlink() and not home.exists():
+    if not is_link(home) and not is_there(home):
         return Found()
     sign = home / ".gitignore"
-    if home.is_symlink() or not _is_ours(sign):
+    if is_link(home) or not _is_ours(sign):
         raise InputError(
             f"{home} was not made by gpuenergy, or is a link, so nothing is removed there: "
             "inspect it and remove it by hand."
@@ -131,7 +133,7 @@ def find_project_files(root: Path) -> Found:
             found += Found(foreign=(folder,))
     ours = {sign, home / "latest"}
     others = [path for path in _entries(home) if path not in ours and path != runs]
-    if (runs.is_symlink() or runs.exists()) and not _is_folder(runs):
+    if (is_link(runs) or is_there(runs)) and not _is_folder(runs):
         others.append(runs)
     # The sign is removed last, so an interrupted clean can be repeated.
     generated = tuple(path for path in (home / "latest", sign) if _is_file(path))
@@ -194,11 +196,11 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def _is_file(path: Path) -> bool:
-    return path.exists() and stat.S_ISREG(path.lstat().st_mode)
+    return is_there(path) and stat.S_ISREG(path.lstat().st_mode)
 
 
 def _is_folder(path: Path) -> bool:
-    return path.exists() and stat.S_ISDIR(path.lstat().st_mode)
+    return is_there(path) and stat.S_ISDIR(path.lstat().st_mode)
 
 
 def _is_ours(sign: Path) -> bool:

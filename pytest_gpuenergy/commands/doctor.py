@@ -181,7 +181,9 @@ def _check_nvcc() -> Check:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         return Check("nvcc", "note", "not on the PATH: needed only to build exported kernels")
-    answer = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        [nvcc, "--version"], capture_output=True, text=True, errors="replace", check=False
+    )
     release = [line for line in answer.stdout.splitlines() if "release" in line]
     if answer.returncode or not release:
         return Check("nvcc", "note", f"{nvcc} does not work", "repair the CUDA toolkit")
@@ -202,6 +204,7 @@ def _probe(code: str) -> tuple[list[str] | None, str]:
             [sys.executable, "-c", code],
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             timeout=_CHILD_TIMEOUT_S,
         )

@@ -16,6 +16,8 @@ from pytest_gpuenergy.commands import (
     print_table,
 )
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_folder
+from pytest_gpuenergy.support.project import nearest
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.kernel import Kernel
@@ -121,14 +123,12 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
     from pytest_gpuenergy.tvm.records import load_records
 
     if records is None:
-        here = Path.cwd()
-        folders = [folder / RECORDS for folder in (here, *here.parents)]
-        records = next((folder for folder in folders if folder.is_dir()), None)
+        records = nearest(Path.cwd(), RECORDS)
         if records is None:
             raise InputError(
                 f"There is no folder {RECORDS} here or above: name record files with --records."
             )
-    if not records.is_dir():
+    if not is_folder(records):
         return [load_records(records)]
     paths = record_paths(records)
     if not paths:

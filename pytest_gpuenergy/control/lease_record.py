@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pytest_gpuenergy.support.errors import InputError, SetpointError
-from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
+from pytest_gpuenergy.support.files import is_link, is_there, write_atomically
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, shown
 from pytest_gpuenergy.support.paths import state_dir
 from pytest_gpuenergy.support.pids import start_ticks
 
@@ -175,7 +175,7 @@ def _is_of(uuid: str, *kinds: Callable[[str], LeaseRecord | None]) -> bool:
 
 def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
     path = _path(uuid, kept)
-    if not path.exists() and not path.is_symlink():
+    if not is_there(path) and not is_link(path):
         return None
     try:
         content = read_bytes(path, "record", _LARGEST_BYTES)
@@ -191,9 +191,9 @@ def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
             "(nvidia-smi -pl W) and delete that file."
         ) from None
     raise SetpointError(
-        f"The record {path} has {unknown[0]!r}, which this version does not know: run gpuenergy "
-        "powercap restore with the version that wrote it, or set the card by hand (nvidia-smi) "
-        "and delete that file."
+        f"The record {path} has {shown(unknown[0])}, which this version does not know: run "
+        "gpuenergy powercap restore with the version that wrote it, or set the card by hand "
+        "(nvidia-smi) and delete that file."
     )
 
 

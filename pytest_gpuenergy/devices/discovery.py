@@ -115,7 +115,7 @@ def _call(cuda: ctypes.CDLL, function: str, *arguments: object) -> None:
     if status != _CUDA_SUCCESS:
         name = ctypes.c_char_p()
         cuda.cuGetErrorName(status, ctypes.byref(name))
-        said = name.value.decode() if name.value else f"error {status}"
+        said = name.value.decode(errors="replace") if name.value else f"error {status}"
         raise DeviceError(
             f"{function} of the CUDA driver fails with {said}: check the driver with nvidia-smi."
         )

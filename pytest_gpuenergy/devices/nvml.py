@@ -107,4 +107,4 @@ def load_nvml() -> GuardedNvml:
 
 def text(value: str | bytes) -> str:
     """A string from NVML, which older versions of pynvml return as bytes."""
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

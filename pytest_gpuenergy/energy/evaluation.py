@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_gpuenergy.devices.device import Timeline
-from pytest_gpuenergy.energy.clock_states import mean_clock_mhz
+from pytest_gpuenergy.energy.clock_states import clock_states, mean_clock_mhz, stepped
 from pytest_gpuenergy.energy.drift import unsettled
 from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.energy.sensors import SW_POWER_CAP, Restraint, all_reasons, doubts
+from pytest_gpuenergy.energy.sensors import (
+    RESTRAINING_REASONS,
+    SW_POWER_CAP,
+    Restraint,
+    all_reasons,
+    doubts,
+)
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.energy.source import Edge, EnergySource
 from pytest_gpuenergy.energy.statistics import estimate
 from pytest_gpuenergy.energy.steadiness import Steadiness
 from pytest_gpuenergy.energy.thermal import Settling
 from pytest_gpuenergy.energy.windows import cut_windows, placement_variance
+from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.metrics import Metric
@@ -72,6 +79,7 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
     window = _window(seen, steadiness)
     gain = _gain(seen)
     figures = _figures(seen, window, gain, settings)
+    states = _clock_states(seen, window)
     flags = {
         "not_steady": steadiness.drifts([*seen.warm[:-1], *seen.edges]),
         "interval_wide": figures[Metric.ENERGY].relative_half_width
@@ -80,6 +88,7 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         "host_gaps": window.busy < settings.least_busy,
         "sources_disagree": seen.samples_w is not None
         and abs(seen.samples_w / window.power_w - 1) > settings.sources_tolerance,
+        "clock_step": stepped(states),
         "power_limit_changed": len(set(_limits_mw(seen))) > 1,
         **doubts(seen.begin, seen.end, seen.meanwhile),
     }
@@ -88,7 +97,7 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         energy_mj=figures[Metric.ENERGY],
         edp_mj_ms=figures[Metric.EDP],
         power_w=window.power_w * gain.factor,
-        measured_energy_mj=window.energy_mj,
+        raw_energy_mj=window.energy_mj,
         settling=seen.settling,
         warm_trials=window.warm_trials,
         trials=window.trials,
@@ -101,6 +110,7 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         event_reasons=_reasons(seen),
         temperature_c=_mean_temperature_c(seen),
         effective_sm_clock_mhz=mean_clock_mhz(seen.timeline.clocks, window.begin_s, window.end_s),
+        clock_states=states,
     )
 
 
@@ -206,6 +216,13 @@ def _figure(window: _Window, metric: Metric, gain: float, unseen: float, wander:
         successive=True,
         before=before,
     )
+
+
+def _clock_states(seen: Observation, window: _Window) -> tuple[ClockState, ...]:
+    """None where something holds the clock back, because it then moves anyway."""
+    if _reasons(seen) & RESTRAINING_REASONS:
+        return ()
+    return clock_states(seen.timeline.clocks, seen.start_s, window.begin_s, window.end_s)
 
 
 def _mean_temperature_c(seen: Observation) -> float | None:

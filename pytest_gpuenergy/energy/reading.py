@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_gpuenergy.energy.thermal import Settling
+from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.metrics import Metric
@@ -20,7 +21,7 @@ class Reading:
         energy_mj: mean energy of a launch on a card that has settled under the kernel.
         edp_mj_ms: mean product of the two.
         power_w: mean power of the settled card.
-        measured_energy_mj: mean energy of a launch at the temperature of the trials.
+        raw_energy_mj: mean energy of a launch at the temperature of the trials.
         warm_trials: windows at the end of the heat-up; they count for the scatter only.
         trials: the windows that the figures are the means of.
         start: state of the card before the heat-up.
@@ -33,13 +34,14 @@ class Reading:
         event_reasons: NVML's clock-event reasons at any edge of the trials.
         temperature_c: mean over the trials; None if the card does not report it.
         effective_sm_clock_mhz: mean clock of an SM over the trials; None if it is unknown.
+        clock_states: of the card during heat-up and trials; empty where they are unknown.
     """
 
     time_ms: Estimate
     energy_mj: Estimate
     edp_mj_ms: Estimate
     power_w: float
-    measured_energy_mj: float
+    raw_energy_mj: float
     warm_trials: tuple[Window, ...]
     trials: tuple[Window, ...]
     start: Conditions
@@ -51,6 +53,7 @@ class Reading:
     event_reasons: int = 0
     temperature_c: float | None = None
     effective_sm_clock_mhz: float | None = None
+    clock_states: tuple[ClockState, ...] = ()
     settling: Settling | None = None
 
     def estimate(self, metric: Metric) -> Estimate:

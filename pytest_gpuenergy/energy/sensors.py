@@ -16,6 +16,9 @@ INVALIDATING_REASONS = {
     "hw_thermal_slowdown": 0x40,
     "hw_power_brake": 0x80,
 }
+RESTRAINING_REASONS = sum(INVALIDATING_REASONS.values()) | SW_POWER_CAP
+"""What lowers the clock continuously."""
+
 DRIFT_K = 8
 """A larger change of temperature during a measurement raises a flag."""
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pytest_gpuenergy.record.estimate import WANDER
 from pytest_gpuenergy.record.metrics import Metric
 
+PREHEAT_S = 5.0
+"""By how much a measurement by itself may be longer until the temperature has settled."""
+
 
 @dataclass(frozen=True)
 class MeterSettings:
@@ -48,5 +51,5 @@ class MeterSettings:
     wander: Mapping[Metric, float] = field(default_factory=lambda: dict(WANDER))
     sources_tolerance: float = 0.02
     settled_half_width: float = 0.02
-    preheat_s: float = 5.0
+    preheat_s: float = PREHEAT_S
     least_busy: float = 0.99

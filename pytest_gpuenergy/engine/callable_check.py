@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from pytest_gpuenergy.engine.arena_check import falsified
 from pytest_gpuenergy.engine.array_memory import overlap, overwrite
-from pytest_gpuenergy.engine.host_arrays import host_array, is_array, numbers_of, parts_of
+from pytest_gpuenergy.engine.host_arrays import arrays_in, contents_of, numbers_of
 from pytest_gpuenergy.engine.results import Expected
 from pytest_gpuenergy.support.errors import KernelFault, ResultError
 from pytest_gpuenergy.workloads.workload import Array
@@ -40,8 +40,8 @@ class CallableCheck:
         draw: np.random.Generator | None = None,
     ) -> None:
         self._expected = expected
-        self._args = dict(_arrays(args, "args"))
-        self._before = {name: _bytes(part) for name, part in self._args.items()}
+        self._args = dict(arrays_in(args, "args"))
+        self._before = {name: contents_of(part) for name, part in self._args.items()}
         self._draw = draw or np.random.default_rng()
 
     def __call__(self, replayed: Replayed) -> None:
@@ -64,7 +64,7 @@ class CallableCheck:
         """The result, computed in memory that held ``contents``, or poison if that is empty."""
 
         def prepare(returned: object) -> None:
-            for name, part in _arrays(returned, "result"):
+            for name, part in arrays_in(returned, "result"):
                 content = contents[name] if contents else _poison(_copy(part))
                 try:
                     overwrite(part, content)
@@ -75,7 +75,7 @@ class CallableCheck:
                     ) from None
 
         returned = replayed.relaunch(0, prepare, once=once)
-        result = dict(_arrays(returned, "result"))
+        result = dict(arrays_in(returned, "result"))
         try:
             self._expected.check(returned)
             self._check_arguments(result)
@@ -90,7 +90,7 @@ class CallableCheck:
     def _check_arguments(self, result: Mapping[str, object]) -> None:
         for name, part in self._args.items():
             shared = any(overlap(part, other) for other in result.values())
-            if not shared and _bytes(part) != self._before[name]:
+            if not shared and contents_of(part) != self._before[name]:
                 raise KernelFault("correctness", f"The argument {name} has changed.")
 
     def _in_place(self, result: Mapping[str, object]) -> str:
@@ -106,20 +106,8 @@ class CallableCheck:
         return ""
 
 
-def _arrays(value: object, name: str) -> Iterator[tuple[str, Any]]:
-    return ((place, part) for place, part in parts_of(value, name) if is_array(part))
-
-
 def _copy(part: object) -> Array:
     return np.array(numbers_of(part, "An array of the callable's result"))
-
-
-def _bytes(part: object) -> bytes:
-    """The contents of an array; empty if it cannot be read."""
-    try:
-        return host_array(part, "An argument").tobytes()
-    except ResultError:
-        return b""
 
 
 def _poison(array: Array) -> Array:

@@ -68,6 +68,13 @@ def compare(
                 "nothing can be compared with it: give inputs for which it is finite, for example "
                 "with init={'x': (0.1, 1.0)} of a Contract."
             )
+        if (limit := _out_of_range(outputs[name].dtype, expected)) is not None:
+            raise InputError(
+                f"The reference of {name} goes up to {limit:.6g} with seed {seed}, which no "
+                f"{outputs[name].dtype} is: give inputs for which it fits, for example with "
+                "init={'x': (0, 100)} of a Contract, or let the reference overflow as the kernel "
+                "does."
+            )
         scale = max(scale, condition.scale)
         expected_norm = max(expected_norm, condition.scale)
         judge = _Judge(bound, scale, condition, _smallest(outputs[name].dtype))
@@ -123,6 +130,15 @@ class _Judge:
             allowed = self.allowed(references[piece], None if owns is None else owns[piece])
             right += int((error <= allowed).sum())
         return right < values.size - self.condition.exempt * values.size
+
+
+def _out_of_range(dtype: np.dtype[Any], expected: Values) -> float | None:
+    """The first of the reference's largest values that an integer type cannot represent."""
+    if dtype.kind not in "iu":
+        return None
+    limits = np.iinfo(dtype)
+    extremes = float(expected.min()), float(expected.max())
+    return next((one for one in extremes if not limits.min <= one <= limits.max), None)
 
 
 def _smallest(dtype: np.dtype[Any]) -> float:

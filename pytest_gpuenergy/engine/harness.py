@@ -14,13 +14,15 @@ from msgspec.structs import replace
 from pytest_gpuenergy.control.setpoint import CURRENT, UNKNOWN, Setpoint
 from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.energy.preheat import Announce
 from pytest_gpuenergy.energy.processes import ProcessWatch
 from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.energy.source import CounterError
 from pytest_gpuenergy.engine.arena_check import check_again
-from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.engine.verification import arenas_for, check_of
+from pytest_gpuenergy.engine.verified import Verifier
 from pytest_gpuenergy.kernels.job import CacheState, Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.identity import Identity
@@ -64,6 +66,8 @@ class Harness:
         settings: of the meter.
         timeout_s: for one run of a kernel, and for each step of measuring it.
         cache: state of the L2 cache during a measurement.
+        announce: see `Preheat`.
+        seed: of the last inputs of a verification; by default one that is drawn.
     """
 
     def __init__(
@@ -73,11 +77,14 @@ class Harness:
         *,
         timeout_s: float = 60.0,
         cache: CacheState = "hot",
+        announce: Announce = lambda _: None,
+        seed: int | None = None,
     ) -> None:
         self._device = device
-        self._meter = EnergyMeter(device, settings)
+        self._meter = EnergyMeter(device, settings, announce=announce)
         self._timeout_s = timeout_s
         self._cache = cache
+        self._verifier = Verifier(device, timeout_s, seed)
         self._watch = ProcessWatch(device)
 
     def measure_kernel(
@@ -144,7 +151,7 @@ class Harness:
             with phases.timed("compile"):
                 self._device.compile(kernel)
             with phases.timed("verify"):
-                correctness = verify(self._device, kernel, workload, timeout_s=self._timeout_s)
+                correctness = self._verifier.verify(kernel, workload)
         except KernelFault as fault:
             return replace(draft, outcome=fault.outcome, error=str(fault)), fault
         return replace(draft, correctness=correctness), None
@@ -272,8 +279,11 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         start=reading.start,
         begin=reading.begin,
         end=reading.end,
+        raw_energy_mj=reading.raw_energy_mj,
         temperature_c=reading.temperature_c,
+        settled_temperature_c=None if reading.settling is None else reading.settling.settled_c,
         effective_sm_clock_mhz=reading.effective_sm_clock_mhz,
+        clock_states=reading.clock_states,
         cap_binding=binding,
         energy_source=reading.energy_source,
         validity=flags,

@@ -42,6 +42,19 @@ def parts_of(value: Any, name: str) -> Iterator[tuple[str, object]]:
         yield name, value
 
 
+def arrays_in(value: object, name: str) -> Iterator[tuple[str, Any]]:
+    """The arrays in a value with their places, see `parts_of`."""
+    return ((place, part) for place, part in parts_of(value, name) if is_array(part))
+
+
+def contents_of(part: object) -> bytes:
+    """The contents of an array; empty if it cannot be read."""
+    try:
+        return host_array(part, "An argument").tobytes()
+    except ResultError:
+        return b""
+
+
 def _has_arrays(value: object) -> bool:
     """Whether nested lists hold arrays, rather than numbers that make up one array."""
     if isinstance(value, tuple | list):

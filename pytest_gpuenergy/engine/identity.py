@@ -75,6 +75,7 @@ def git_revision_of(folder: Path) -> str | None:
             cwd=folder,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_GIT_TIMEOUT_S,
             check=True,
         )

@@ -31,7 +31,7 @@ from pytest_gpuenergy.engine.verification import arenas_of
 from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
 from pytest_gpuenergy.kernels.job import CacheState, Job
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.files import is_there, write_atomically
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.workloads.contract import check_tensor
@@ -195,7 +195,7 @@ def _save(folder: Path, arrays: Mapping[str, Array]) -> str:
         content.update(f"{name} {value.dtype} {value.shape}".encode())
         content.update(np.ascontiguousarray(value).tobytes())
     path = folder / f"{content.hexdigest()[:32]}.npz"
-    if not path.exists():
+    if not is_there(path):
         folder.mkdir(parents=True, exist_ok=True)
         archive = io.BytesIO()
         np.savez(archive, allow_pickle=False, **arrays)

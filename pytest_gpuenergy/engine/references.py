@@ -2,73 +2,173 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.workloads.number_types import Array
-from pytest_gpuenergy.workloads.sensitivity import Condition, Values, conditions_of
+from pytest_gpuenergy.workloads.edges import REACHES, Edges, fits
+from pytest_gpuenergy.workloads.number_types import Array, is_floating, largest, least
+from pytest_gpuenergy.workloads.sensitivity import Condition, Values, conditions_of, scales_of
 from pytest_gpuenergy.workloads.workload import Workload
 
-SEEDS = (0, 1)
-_FORMAT = 4
-_SCALE, _OWN = "scale:", "own:"
+FORMAT = 5
+_SCALE, _OWN, _REACH = "scale:", "own:", "reach:"
+_ORDINARY = len(REACHES)
+_REMEMBERED = 3
+"""Drawings of a case, which all of its kernels run on."""
 
 
-def seeded_inputs(workload: Workload, seed: int) -> dict[str, Array]:
-    """`Workload.make_inputs`, drawn once for all kernels of a case."""
+@dataclass(frozen=True)
+class Drawing:
+    """What inputs are drawn.
+
+    Attributes:
+        seed: of the generator.
+        sign: 0 for ordinary inputs; otherwise a part of them is not, see `Edges`.
+    """
+
+    seed: int
+    sign: Literal[-1, 0, 1] = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs with the correct outputs."""
+
+    inputs: Mapping[str, Array]
+    reference: Reference
+
+
+def case_of(workload: Workload, drawing: Drawing) -> Case:
+    """The inputs of a drawing and their reference, which is cached by the workload's content.
+
+    If the reference is not finite for inputs with edges, or no numbers of the outputs' types, they
+    go less far; in the end they are ordinary.
+    """
     if workload.digest is None:
-        return workload.make_inputs(seed)
-    return _drawn(_Draw(workload.digest, seed, workload))
+        return _made(workload, drawing)[0]
+    path = _path(workload, drawing)
+    if (known := _load(path, workload, drawing)) is not None:
+        return known
+    case, reach = _made(workload, drawing)
+    archive = io.BytesIO()
+    np.savez(archive, allow_pickle=False, **_to_archive(case.reference, reach))
+    keep_for_later(path, archive.getvalue())
+    return case
 
 
 def cached_reference(workload: Workload, seed: int) -> Reference:
-    """The reference for the inputs of ``seed``, cached on disk by the workload's content."""
-    if workload.digest is None:
-        return make_reference(workload, seed)
-    key = hashlib.sha256(f"{_FORMAT} {workload.digest} {seed}".encode()).hexdigest()
-    path = cache_dir("references") / f"{key}.npz"
-    if (known := _load_reference(path, workload)) is not None:
-        return known
-    reference = make_reference(workload, seed)
-    archive = io.BytesIO()
-    np.savez(archive, allow_pickle=False, **_to_archive(reference))
-    keep_for_later(path, archive.getvalue())
-    return reference
+    """The reference for the ordinary inputs of ``seed``, see `case_of`."""
+    return case_of(workload, Drawing(seed)).reference
+
+
+def ordinary_inputs(workload: Workload, seed: int) -> Mapping[str, Array]:
+    """`Workload.make_inputs`, drawn once for all kernels of a case."""
+    return _inputs(workload, Drawing(seed), _ORDINARY)
+
+
+def forget_reference(workload: Workload, drawing: Drawing) -> None:
+    """Remove a reference that nobody will need again from the cache."""
+    with contextlib.suppress(OSError):
+        _path(workload, drawing).unlink()
 
 
 def make_reference(workload: Workload, seed: int) -> Reference:
-    """`Workload.reference` for the inputs of ``seed``, with the conditions of its outputs."""
-    inputs = workload.widened(seeded_inputs(workload, seed))
-    values = workload.reference(inputs)
-    if not workload.judged_by_element:
-        return Reference(values)
-    bounds = workload.io.bounds
-    return Reference(values, conditions_of(workload.reference, inputs, values, bounds))
+    """The reference for the ordinary inputs of ``seed``, with the conditions of its outputs."""
+    return _made(workload, Drawing(seed))[0].reference
+
+
+def _made(workload: Workload, drawing: Drawing) -> tuple[Case, int]:
+    """The case, and the number of its `REACHES`."""
+    for reach in _reaches(workload) if drawing.sign else ():
+        inputs = _inputs(workload, drawing, reach)
+        with _refusing():
+            wide = workload.widened(inputs)
+            values = workload.reference(workload.widened(inputs))
+            if fits(values, _limits(workload)):
+                scales = scales_of(workload.reference, wide, values)
+                return Case(inputs, Reference(values, scales)), reach
+    inputs = _inputs(workload, drawing, _ORDINARY)
+    values = workload.reference(workload.widened(inputs))
+    conditions = {}
+    if workload.judged_by_element:
+        wide, bounds = workload.widened(inputs), workload.io.bounds
+        conditions = conditions_of(workload.reference, wide, values, bounds)
+    return Case(inputs, Reference(values, conditions)), _ORDINARY
+
+
+def _reaches(workload: Workload) -> range:
+    """The numbers of the `REACHES` that differ for this workload."""
+    floating = [tensor for tensor in workload.inputs if is_floating(tensor.dtype)]
+    if any(tensor.name not in workload.ranges for tensor in floating):
+        return range(_ORDINARY)
+    return range(2 if floating else 1)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Ignore whatever a reference raises for inputs that it is not made for."""
+    with (
+        contextlib.suppress(Exception),
+        np.errstate(divide="raise", invalid="raise", over="ignore", under="ignore"),
+    ):
+        yield
+
+
+def _limits(workload: Workload) -> dict[str, tuple[float, float]]:
+    """The numbers that a kernel can return, floating-point ones with room for its rounding."""
+    return {
+        tensor.name: (least(tensor.dtype) / part, largest(tensor.dtype) / part)
+        for tensor in workload.outputs
+        for part in [2 if is_floating(tensor.dtype) else 1]
+    }
 
 
 @dataclass(frozen=True)
 class _Draw:
     digest: str
-    seed: int
+    drawing: Drawing
+    reach: int
     workload: Workload = field(compare=False)
 
 
-@functools.lru_cache(maxsize=len(SEEDS))
+def _inputs(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array]:
+    if workload.digest is None:
+        return _draw(workload, drawing, reach)
+    return _drawn(_Draw(workload.digest, drawing, reach, workload))
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
 def _drawn(draw: _Draw) -> dict[str, Array]:
-    return draw.workload.make_inputs(draw.seed)
+    return _draw(draw.workload, draw.drawing, draw.reach)
 
 
-def _to_archive(reference: Reference) -> dict[str, Values]:
-    arrays: dict[str, Values] = dict(reference)
+def _draw(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array]:
+    if reach == _ORDINARY:
+        return workload.make_inputs(drawing.seed)
+    # A maximum or minimum of everything is hidden by any value close to 0.
+    small = drawing.sign > 0 and any(tensor.size > 1 for tensor in workload.outputs)
+    edges = Edges(drawing.sign, *REACHES[reach], small)
+    return workload.make_edge_inputs(drawing.seed, edges)
+
+
+def _path(workload: Workload, drawing: Drawing) -> Path:
+    key = f"{FORMAT} {workload.digest} {drawing.seed} {drawing.sign}"
+    return cache_dir("references") / f"{hashlib.sha256(key.encode()).hexdigest()}.npz"
+
+
+def _to_archive(reference: Reference, reach: int) -> dict[str, Values]:
+    arrays: dict[str, Values] = {**reference, _REACH: np.array(float(reach))}
     for name, condition in reference.conditions.items():
         arrays[_SCALE + name] = np.array(condition.scale)
         if condition.own is not None:
@@ -85,18 +185,21 @@ def _from_archive(arrays: Mapping[str, Values], names: list[str]) -> Reference:
     return Reference({name: arrays[name] for name in names}, conditions)
 
 
-def _load_reference(path: Path, workload: Workload) -> Reference | None:
+def _load(path: Path, workload: Workload, drawing: Drawing) -> Case | None:
     try:
         state = path.stat()
         arrays = _read_archive(path, state.st_mtime_ns, state.st_size)
         known = _from_archive(arrays, [tensor.name for tensor in workload.outputs])
         good = all(known[tensor.name].shape == tensor.shape for tensor in workload.outputs)
+        reach = int(arrays[_REACH])
     except Exception:  # a damaged archive raises almost anything, and is written again
         return None
-    return known if good else None
+    if not good or reach not in range(_ORDINARY + 1):
+        return None
+    return Case(_inputs(workload, drawing, reach), known)
 
 
-@functools.lru_cache(maxsize=len(SEEDS))
+@functools.lru_cache(maxsize=_REMEMBERED)
 def _read_archive(path: Path, _mtime_ns: int, _size: int) -> dict[str, Values]:
     """The arrays of an archive, checksums verified; read once for all kernels of a case."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:

@@ -80,6 +80,24 @@ class Expected:
         )
 
 
+@dataclass(frozen=True)
+class Specification:
+    """What a callable must return for whatever arguments; see `expect`."""
+
+    reference: object
+    bound: ErrorBound | None = None
+    workload: Workload | None = None
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it can be asked about other arguments than those of the item."""
+        return callable(self.reference)
+
+    def of(self, args: tuple[object, ...]) -> Expected:
+        """What the callable must return for ``args``."""
+        return expect(self.reference, args, self.bound, self.workload)
+
+
 def expect(
     reference: object,
     args: tuple[object, ...],

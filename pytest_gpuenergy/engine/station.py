@@ -18,7 +18,9 @@ from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.energy.preheat import Announce
 from pytest_gpuenergy.energy.samples import choose_source
+from pytest_gpuenergy.energy.settings import PREHEAT_S, MeterSettings
 from pytest_gpuenergy.engine.harness import Harness
 from pytest_gpuenergy.kernels.job import CacheState
 from pytest_gpuenergy.support.errors import DeviceError
@@ -127,14 +129,25 @@ class Station:
         """
         return Lease(self.gpu, kept=True).set(setpoint)
 
-    def harness(self, *, timeout_s: float = 60.0, cache: CacheState = "hot") -> Harness:
-        """The harness that verifies and measures on this GPU.
+    def harness(
+        self,
+        *,
+        timeout_s: float = 60.0,
+        cache: CacheState = "hot",
+        preheat_s: float = PREHEAT_S,
+        announce: Announce = lambda _: None,
+        seed: int | None = None,
+    ) -> Harness:
+        """The harness that verifies and measures on this GPU; see `Harness` and `MeterSettings`.
 
         Raises:
             DeviceError: the card has no energy source.
         """
         choose_source(self.device)  # without one every kernel would fail the same way
-        return Harness(self.device, timeout_s=timeout_s, cache=cache)
+        settings = MeterSettings(preheat_s=preheat_s)
+        return Harness(
+            self.device, settings, timeout_s=timeout_s, cache=cache, announce=announce, seed=seed
+        )
 
     def close(self) -> None:
         """Restore the power limit and release the GPU. Idempotent.

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from pytest_gpuenergy.devices.device import Arena, Device
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.comparison import Reference
-from pytest_gpuenergy.engine.references import SEEDS, cached_reference, seeded_inputs
+from pytest_gpuenergy.engine.references import Case, cached_reference, case_of, ordinary_inputs
+from pytest_gpuenergy.engine.seeds import SEEDS, drawings_of, drawn_seed
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.correctness import Correctness
@@ -30,7 +31,8 @@ from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import Array, is_floating, rounded_to, stored_as
 from pytest_gpuenergy.workloads.workload import IoContract, Tensor, Workload
 
-_FORMAT = 4
+_FORMAT = 5
+_STALE_TURN = 1
 
 
 def verify(
@@ -38,31 +40,45 @@ def verify(
     kernel: AnyKernel,
     workload: Workload,
     *,
-    seeds: Sequence[int] = SEEDS,
+    seeds: Sequence[int] | None = None,
+    drawn: int | None = None,
     timeout_s: float = 60.0,
 ) -> Correctness:
     """Run ``kernel`` once for each seed and compare its outputs with the float64 reference.
 
-    Outputs are poisoned beforehand, see `arenas_for`; the inputs, and the guard bands around every
-    buffer, must be unchanged afterwards. An emulated device is deterministic, so a success there is
-    cached by content.
+    All runs are made in one process, on the same buffers. The inputs are ordinary for the first
+    seed, and have edges for the others, see `drawings_of`. Outputs are poisoned before the first
+    run, see `arenas_for`, but not before the second one: they still hold the results of other
+    inputs, so that a kernel which skips work where they look right is wrong. The inputs, and the
+    guard bands around every buffer, must be unchanged afterwards. An emulated device is
+    deterministic, so a success there is cached by content.
+
+    Args:
+        device: where to run.
+        kernel: what to run.
+        workload: what it must compute.
+        seeds: of the inputs; by default `SEEDS` and one more.
+        drawn: that one more, to repeat it; by default `drawn_seed`.
+        timeout_s: for each run.
 
     Raises:
         KernelFault: the kernel is wrong or fails. The message says how and where.
         InputError: the reference is not finite.
     """
     remembered = device.emulated and workload.digest is not None
-    memory = _memory_path(device, kernel, workload, seeds) if remembered else None
+    stated = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
+    memory = _memory_path(device, kernel, workload, stated) if remembered else None
     if memory is not None and (known := _recall(memory)) is not None:
         return known
-    errors = _errors(device, kernel, workload, seeds, timeout_s)
+    used = stated if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
+    errors = _errors(device, kernel, workload, used, timeout_s)
     bound = workload.error_bound
     result = Correctness(
         max(error.max_relative for error in errors),
         max(error.normwise for error in errors),
         bound.max_relative,
         bound.normwise,
-        tuple(seeds),
+        tuple(used),
     )
     if memory is not None:
         keep_for_later(memory, encode(result))
@@ -75,28 +91,39 @@ def _errors(
     job = Job.of(kernel, workload, seed=seeds[0], timeout_s=timeout_s)
     errors = []
     with (
-        _references(workload, seeds) as references,
+        _cases(workload, seeds) as cases,
         arenas_for(workload, job.seed) as arenas,
         device.load(job, arenas) as loaded,
     ):
-        for turn, (seed, reference) in enumerate(zip(seeds, references, strict=True)):
+        for turn, (seed, case) in enumerate(zip(seeds, cases, strict=True)):
             if turn:
-                contents = _contents(workload, seed, turn)
-                for name, arena in arenas.items():
-                    arena.fill(contents.get(name))
-            check = ArenaCheck(arenas, reference.result, job.io.bounds, seed)
+                _refill(arenas, case.result().inputs, poisoned=turn != _STALE_TURN)
+            check = ArenaCheck(arenas, _reference_of(case), job.io.bounds, seed)
             loaded.run(order_seed=turn)
             errors.append(check())
         check_again(loaded, check)
     return errors
 
 
+def _refill(arenas: Mapping[str, Arena], inputs: Mapping[str, Array], *, poisoned: bool) -> None:
+    """Write other inputs to the arenas, and the second kind of poison to their outputs."""
+    for name, arena in arenas.items():
+        if name in inputs:
+            arena.fill(inputs[name])
+        elif poisoned:
+            arena.fill(_extremes(arena.tensor))
+
+
+def _reference_of(case: Future[Case]) -> Callable[[], Reference]:
+    return lambda: case.result().reference
+
+
 @contextlib.contextmanager
-def _references(workload: Workload, seeds: Sequence[int]) -> Iterator[list[Future[Reference]]]:
-    """`cached_reference` of each seed, computed one after another while kernels run."""
+def _cases(workload: Workload, seeds: Sequence[int]) -> Iterator[list[Future[Case]]]:
+    """The case of each seed, made one after another while kernels run."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
     try:
-        yield [pool.submit(cached_reference, workload, seed) for seed in seeds]
+        yield [pool.submit(case_of, workload, drawing) for drawing in drawings_of(seeds)]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -144,7 +171,7 @@ def arenas_of(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[str,
 
 def _contents(workload: Workload, seed: int, turn: int) -> dict[str, Array]:
     """What arenas hold before a run, by tensor name; those not named hold 0xFF."""
-    values = dict(seeded_inputs(workload, seed))
+    values = dict(ordinary_inputs(workload, seed))
     if turn:
         values |= {tensor.name: _extremes(tensor) for tensor in workload.outputs}
     return values

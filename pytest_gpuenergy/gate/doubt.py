@@ -19,8 +19,9 @@ SLIGHT = 1.1
 """Factor of flags for an effect of a few per cent, which has its size in their definition.
 
 They are raised at a width of 1 %, at a drift of 3 % between anchors or 1 % of power per second over
-5 s, at sources that differ by 2 %, and at 8 K, which is about 1 % of power. What exceeds its
-threshold threefold stays within the factor.
+5 s, at sources that differ by 2 %, at 8 K, which is about 1 % of power, and at a step of the clock,
+with which the power has been seen to step by up to 4 %. What exceeds its threshold threefold stays
+within the factor.
 """
 
 LARGE = 4.0
@@ -32,7 +33,15 @@ and the energy. Flags of later versions count as large.
 """
 
 _SLIGHT_FLAGS = frozenset(
-    {"interval_wide", "not_steady", "sources_disagree", "temperature_drift", "drift"}
+    {
+        "interval_wide",
+        "not_settled",
+        "not_steady",
+        "clock_step",
+        "sources_disagree",
+        "temperature_drift",
+        "drift",
+    }
 )
 
 

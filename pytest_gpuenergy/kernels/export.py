@@ -7,8 +7,6 @@ workload, a CMakeLists.txt and a table.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,9 +14,10 @@ from pathlib import Path
 
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.source import plan_of
+from pytest_gpuenergy.support.csv_output import Cell, csv_text
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.files import is_file, is_there, write_atomically
 from pytest_gpuenergy.workloads.workload import Tensor, Workload, is_plain_name
 
 _TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
@@ -83,7 +82,7 @@ def require_empty(folder: Path) -> None:
         InputError: it is neither, or not a folder.
     """
     try:
-        if folder.exists() and any(folder.iterdir()):
+        if is_there(folder) and any(folder.iterdir()):
             raise InputError(
                 f"The folder {folder} is not empty: name a new one, so that kernels of different "
                 "exports never mix."
@@ -138,7 +137,7 @@ inline void launch(void* const* tensors, void* const* workspaces, cudaStream_t s
 
 def _reference(workload: Workload) -> str:
     name = f"references/{workload.kind}.cuh"
-    if not (cuda_dir() / "export" / name).is_file():
+    if not is_file(cuda_dir() / "export" / name):
         raise InputError(
             f"{workload.name} is of kind {workload.kind}, for which the exported driver has no "
             "reference: choose kernels of other workloads."
@@ -209,16 +208,14 @@ def _plan(item: RankedKernel) -> dict[str, object]:
 
 
 def _table(ranked: Sequence[RankedKernel]) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    rows: list[Sequence[Cell]] = [_COLUMNS]
     for item in ranked:
         recorded: tuple[str | float, ...] = ("",) * len(_RECORDED)
         if item.kernel.recorded:
             figures = item.kernel.recorded[0]
             recorded = (figures.gpu, figures.time_ms, figures.power_w, figures.energy_mj)
         for number, launch in enumerate(item.kernel.launches):
-            writer.writerow(
+            rows.append(
                 (
                     item.workload.name,
                     item.rank,
@@ -234,7 +231,7 @@ def _table(ranked: Sequence[RankedKernel]) -> str:
                     *recorded,
                 )
             )
-    return stream.getvalue()
+    return csv_text(rows)
 
 
 def _write(content: dict[str, str], folder: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, Kernel, Kind, Origi
 from pytest_gpuenergy.kernels.source import StoredWorkspace, plan_of, read_plan, workspace_of
 from pytest_gpuenergy.kernels.triton import Constant, TritonKernel
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.files import is_there, write_atomically
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import encode
 
@@ -52,7 +52,7 @@ def write_kernel(folder: Path, kernel: AnyKernel) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    if (folder / _PLAN).exists():
+    if is_there(folder / _PLAN):
         return
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(kernel, Kernel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Real
@@ -14,8 +13,9 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.engine.callable_check import CallableCheck
+from pytest_gpuenergy.engine.callable_inputs import first_call
 from pytest_gpuenergy.engine.harness import Subject, describe_workload
-from pytest_gpuenergy.engine.results import Expected, expect
+from pytest_gpuenergy.engine.results import Specification
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
@@ -101,11 +101,10 @@ class EnergyBenchmark:
                     info = WorkloadInfo(self._item.name, {}, flops, 0)
                 else:
                     info = describe_workload(workload)
-                expected_of = None
-                if reference is not None:
-                    limit = _limit(bound)
-                    expected_of = functools.partial(expect, reference, args, limit, workload)
-                found = self._callable(subject, args, expected_of, info, named)
+                specification = (
+                    None if reference is None else Specification(reference, _limit(bound), workload)
+                )
+                found = self._callable(subject, args, specification, info, named)
                 measurement = self._kept(found, named)
                 session.anchors.add(named, measurement)
         except InputError:
@@ -179,7 +178,7 @@ class EnergyBenchmark:
         self,
         function: Callable[..., Any],
         args: tuple[object, ...],
-        expected_of: Callable[[], Expected] | None,
+        specification: Specification | None,
         info: WorkloadInfo,
         named: Subject,
     ) -> Measurement:
@@ -194,10 +193,9 @@ class EnergyBenchmark:
         from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 
         correctness, check = None, lambda _: None
-        if expected_of is not None:
+        if specification is not None:
             # Before measuring, because the callable may change its arguments.
-            expected = expected_of()
-            correctness = expected.check(function(*args))
+            expected, correctness = first_call(function, args, specification)
             check = CallableCheck(expected, args)
         captured = []
 

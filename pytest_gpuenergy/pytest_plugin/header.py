@@ -33,7 +33,7 @@ def _lines(session: Session) -> Iterator[str]:
         kind = "modelled"
     else:
         driver = device.nvml.nvmlSystemGetDriverVersion()
-        driver = driver.decode() if isinstance(driver, bytes) else driver
+        driver = driver.decode(errors="replace") if isinstance(driver, bytes) else driver
         yield f"gpuenergy: {device.name}, driver {driver}, {device.uuid}"
         kind = "NVML"
     name = choose_source(device).name

@@ -14,6 +14,8 @@ import pytest
 TIMEOUT_S = 60.0
 LOCK_WAIT_S = 10.0
 ANCHOR_S = 300.0
+AUTO = "auto"
+LARGEST_SEED = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -125,11 +127,25 @@ OPTIONS = (
         default="interleaved",
     ),
     Option(
+        "--gpuenergy-preheat",
+        "Most seconds to heat the card up before the first measurement, and again after a pause, "
+        "until its temperature has settled; 0 for none (default: auto, which is 5 for each item, "
+        "and at most 30)",
+        metavar="S",
+        default=AUTO,
+    ),
+    Option(
         "--gpuenergy-anchor",
         "Seconds between measurements of an anchor kernel, by which long runs detect and flag "
         f"drift; 0 disables them (default: {ANCHOR_S:g})",
         metavar="S",
         default=f"{ANCHOR_S:g}",
+    ),
+    Option(
+        "--gpuenergy-seed",
+        "Seed of the last inputs on which kernels are verified, to repeat what a record or a "
+        "message names (default: one that is drawn on this machine)",
+        metavar="N",
     ),
     Option(
         "--gpuenergy-export",

@@ -13,7 +13,7 @@ from pytest_gpuenergy.control.tables import cap_words
 from pytest_gpuenergy.devices.select import check_spec
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
-from pytest_gpuenergy.pytest_plugin.option_table import named_device
+from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
 from pytest_gpuenergy.pytest_plugin.xdist import GPU
 from pytest_gpuenergy.support.errors import InputError
 
@@ -41,7 +41,9 @@ class Options:
     lock_wait_s: float
     cache: CacheState
     order: str
+    preheat_s: float | None
     anchor_s: float
+    seed: int | None
     export_folder: Path | None
     baseline: Path | None
     gate: GateSettings
@@ -74,7 +76,9 @@ class Options:
             lock_wait_s=_seconds(config, "gpuenergy_lock_wait", zero=True),
             cache=_choice(config, "gpuenergy_cache", CACHE_STATES),
             order=_choice(config, "gpuenergy_order", ORDERS),
+            preheat_s=_preheat(config),
             anchor_s=_seconds(config, "gpuenergy_anchor", zero=True),
+            seed=_seed(config),
             export_folder=_path(config, "gpuenergy_export"),
             baseline=_path(config, "gpuenergy_compare"),
             gate=_gate(config),
@@ -92,7 +96,9 @@ class Options:
             "gpuenergy-timeout": f"{self.timeout_s:g}",
             "gpuenergy-cache": self.cache,
             "gpuenergy-order": self.order,
+            "gpuenergy-preheat": AUTO if self.preheat_s is None else f"{self.preheat_s:g}",
             "gpuenergy-anchor": f"{self.anchor_s:g}",
+            **({} if self.seed is None else {"gpuenergy-seed": str(self.seed)}),
         }
 
 
@@ -134,6 +140,13 @@ def _gate(config: pytest.Config) -> GateSettings:
     return settings
 
 
+def _preheat(config: pytest.Config) -> float | None:
+    """In seconds; None to choose it by the number of items."""
+    if _either(config, "gpuenergy_preheat") == AUTO:
+        return None
+    return _seconds(config, "gpuenergy_preheat", zero=True)
+
+
 def _seconds(config: pytest.Config, name: str, *, zero: bool = False) -> float:
     text = _either(config, name)
     try:
@@ -146,6 +159,17 @@ def _seconds(config: pytest.Config, name: str, *, zero: bool = False) -> float:
             f"{_option(name)} {text!r} is not a number of seconds {least} up to {_MOST_S}."
         )
     return seconds
+
+
+def _seed(config: pytest.Config) -> int | None:
+    text = str(_either(config, "gpuenergy_seed") or "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text[:20]) <= LARGEST_SEED):
+        raise InputError(
+            f"--gpuenergy-seed {text[:40]!r} is not a whole number from 0 to {LARGEST_SEED}."
+        )
+    return int(text)
 
 
 def _choice(config: pytest.Config, name: str, choices: Sequence[_T]) -> _T:

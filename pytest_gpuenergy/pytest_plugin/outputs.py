@@ -22,7 +22,7 @@ from pytest_gpuenergy.report.views import (
     write_classic_csv,
     write_json,
 )
-from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.support.errors import GpuEnergyError, told
 
 
 def check_outputs(options: Options) -> None:
@@ -57,8 +57,8 @@ def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | N
     """
     try:
         report = session.outcome
-    except GpuEnergyError as error:
-        return [str(error)]
+    except (GpuEnergyError, OSError) as error:
+        return [told(error)]
     if report is None:
         return []
     folder = session.options.root / HOME / "runs" / session.run_id
@@ -75,8 +75,8 @@ def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | N
             assert target is not None
             try:
                 write(report, target)
-            except GpuEnergyError as error:
-                problems.append(f"{error} The measurements are in {folder}.")
+            except (GpuEnergyError, OSError) as error:
+                problems.append(f"{told(error)} The measurements are in {folder}.")
     return problems
 
 
@@ -87,7 +87,7 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
     """
     try:
         report = session.outcome
-    except GpuEnergyError:
+    except (GpuEnergyError, OSError):
         return  # `write_outputs` has reported it
     if report is None or not report.measurements:
         return

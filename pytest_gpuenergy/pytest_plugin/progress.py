@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from time import monotonic
 from typing import Any
 
@@ -50,6 +51,18 @@ class Progress:
         )
         left_s = left * (now_s - since_s) / count
         return f"gpuenergy: {self._finished} of {total} items, about {span(left_s)} left"
+
+
+def show_preheat(config: pytest.Config, left_s: float) -> None:
+    """Show in the terminal for how long the card may still be heated up, unless output is quiet."""
+    plugins = config.pluginmanager
+    terminal: Any = plugins.get_plugin("terminalreporter")
+    capture: Any = plugins.get_plugin("capturemanager")
+    if terminal is None or config.get_verbosity() < 0:
+        return
+    with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+        terminal.ensure_newline()
+        terminal.write_line(f"gpuenergy: heating up the GPU, up to {left_s:.0f} s")
 
 
 class ProgressPlugin:

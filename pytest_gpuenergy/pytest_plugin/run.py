@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -12,17 +14,19 @@ from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
 from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin
 from pytest_gpuenergy.pytest_plugin.header import header_lines
-from pytest_gpuenergy.pytest_plugin.names import FIGURES, POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE, FIGURES, POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.order import Place, interleave
 from pytest_gpuenergy.pytest_plugin.outputs import check_outputs, summary_lines, write_outputs
-from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin
+from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin, show_preheat
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, SetpointPlugin
 from pytest_gpuenergy.pytest_plugin.xdist import PROBLEMS, RUN_ID, WorkerPlugin
 from pytest_gpuenergy.report.html import check_html
 from pytest_gpuenergy.report.store import latest_run
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError, told
+from pytest_gpuenergy.support.paths import settle_places
+from pytest_gpuenergy.support.signals import undisturbed
 from pytest_gpuenergy.support.terminal import printable, show_section
 
 _OVER = (
@@ -49,6 +53,8 @@ class RunPlugin:
         self._setpoints = setpoints
         self._config = config
         self._problem = ""
+        session.announce_preheat = partial(show_preheat, config)
+        self._end = contextlib.ExitStack()
 
     @classmethod
     def of(cls, config: pytest.Config) -> RunPlugin:
@@ -58,6 +64,7 @@ class RunPlugin:
             pytest.UsageError: an option is invalid.
         """
         is_worker = hasattr(config, "workerinput")
+        settle_places()
         try:
             options = Options.from_pytest_config(config)
             if not is_worker:  # pytest-xdist's workers write no views
@@ -66,8 +73,8 @@ class RunPlugin:
                     check_html()
             gate = GatePlugin(options)
             session = Session(options, _run_id(config, options))
-        except GpuEnergyError as error:
-            raise pytest.UsageError(str(error)) from None
+        except (GpuEnergyError, OSError) as error:
+            raise pytest.UsageError(told(error)) from None
         setpoints = SetpointPlugin()
         config.pluginmanager.register(gate, "gpuenergy_gate")
         config.pluginmanager.register(setpoints, "gpuenergy-setpoints")
@@ -86,8 +93,8 @@ class RunPlugin:
         """
         try:
             setpoints = self.session.resolve_setpoints()
-        except GpuEnergyError as error:
-            raise pytest.Collector.CollectError(str(error)) from None
+        except (GpuEnergyError, OSError) as error:
+            raise pytest.Collector.CollectError(told(error)) from None
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
 
@@ -98,8 +105,8 @@ class RunPlugin:
             self.session.begin()
             assert self.session.run is not None
             self.gate.begin(self.session.run)
-        except GpuEnergyError as error:
-            problem, usage = str(error), isinstance(error, InputError)
+        except (GpuEnergyError, OSError) as error:
+            problem, usage = told(error), isinstance(error, InputError)
         if problem:
             self._give_up(problem, usage=usage)
         return self.session.device
@@ -111,8 +118,8 @@ class RunPlugin:
         words = session.words_for(setpoint)
         try:
             session.apply(setpoint)
-        except GpuEnergyError as error:
-            problem, unset = str(error), isinstance(error, SetpointError)
+        except (GpuEnergyError, OSError) as error:
+            problem, unset = told(error), isinstance(error, SetpointError)
         else:
             item.stash[OUTCOME] = SetpointOutcome(setpoint, words)
             return setpoint
@@ -132,6 +139,8 @@ class RunPlugin:
         """Interleave the items of each test that has several setpoints or kernels."""
         if self.session.options.order != "file":
             items[:] = interleave(items, _place)
+        ours = sum(DEVICE_FIXTURE in getattr(item, "fixturenames", ()) for item in items)
+        self.session.items = max(1, ours)
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> list[str]:
         """Show the device and its power caps, if an item needs them."""
@@ -170,10 +179,12 @@ class RunPlugin:
         for step in steps:
             try:
                 step()
-            except GpuEnergyError as error:
-                problems.append(str(error))
+            except (GpuEnergyError, OSError) as error:
+                problems.append(told(error))
             except KeyboardInterrupt:
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
+        if session.exitstatus == pytest.ExitCode.INTERRUPTED:
+            self._end.enter_context(undisturbed())  # until pytest has reported
         if workers is None:
             # A worker's exit status is ignored. pytest-xdist adds the attribute.
             config.workeroutput[PROBLEMS] = problems  # type: ignore[attr-defined]
@@ -197,17 +208,21 @@ class RunPlugin:
         if self._problem:
             terminalreporter.write_line(printable(f"gpuenergy: error: {self._problem}"), red=True)
 
+    @pytest.hookimpl(trylast=True)  # after the terminal's own
     def pytest_unconfigure(self) -> None:
         """Restore the card if the session ended before it started."""
-        self.session.close()
+        try:
+            self.session.close()
+        finally:
+            self._end.close()
 
     def _pass_on(self, *, judge: bool) -> list[str]:
         """Pass the measurements to the gate and to pytest-benchmark; returns the problems."""
         bridge = self._config.pluginmanager.get_plugin(BRIDGE)
         try:
             report = self.session.outcome
-        except GpuEnergyError as error:
-            return [str(error)]
+        except (GpuEnergyError, OSError) as error:
+            return [told(error)]
         if bridge is not None:
             bridge.add(report)
         return self.gate.review(report.measurements if report else ()) if judge else []

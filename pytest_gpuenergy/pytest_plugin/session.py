@@ -14,7 +14,9 @@ from pytest_gpuenergy.control.tables import NamedSetpoints
 from pytest_gpuenergy.control.writers import SettingsWriter, choose_writer
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device, open_gpu
+from pytest_gpuenergy.energy.preheat import Announce
 from pytest_gpuenergy.energy.sensors import answers
+from pytest_gpuenergy.energy.settings import PREHEAT_S
 from pytest_gpuenergy.engine.anchors import AnchorWatch
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.identity import git_revision_of, run_info
@@ -27,8 +29,11 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_there
 from pytest_gpuenergy.support.signals import termination_as_interrupt
 from pytest_gpuenergy.workloads.workload import Workload
+
+_MOST_PREHEAT_S = 30.0
 
 
 class Session:
@@ -39,6 +44,8 @@ class Session:
         run: the run's identity, once the run has started.
         restored: sentences about power limits that were restored after killed runs.
         identities: the items' identities, by which other runs refer to them.
+        items: the number of items that this process may measure.
+        announce_preheat: is told for how many seconds the card may still be heated up.
     """
 
     def __init__(self, options: Options, run_id: str) -> None:
@@ -49,6 +56,8 @@ class Session:
         self.run: RunInfo | None = None
         self.restored: list[str] = []
         self.identities = Identities()
+        self.items = 1
+        self.announce_preheat: Announce = lambda _: None
         self._device: Device | None = None
         self._station: Station | None = None
         self._writer: SettingsWriter | None = None
@@ -119,7 +128,13 @@ class Session:
             device, lock_wait_s=options.lock_wait_s, group=self.run_id, writer=self._writer
         )
         self.restored += station.restored
-        harness = station.harness(timeout_s=options.timeout_s, cache=options.cache)
+        harness = station.harness(
+            timeout_s=options.timeout_s,
+            cache=options.cache,
+            seed=options.seed,
+            preheat_s=self._preheat_s,
+            announce=self.announce_preheat,
+        )
         revision = git_revision_of(options.root)
         run = run_info(
             device,
@@ -134,6 +149,12 @@ class Session:
         self.run = run
         self._harness = harness
         self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
+
+    @property
+    def _preheat_s(self) -> float:
+        if self.options.preheat_s is not None:
+            return self.options.preheat_s
+        return min(_MOST_PREHEAT_S, PREHEAT_S * self.items)
 
     def apply(self, setpoint: Setpoint) -> Setpoint:
         """Set the card to ``setpoint`` and return what it enforces.
@@ -239,9 +260,15 @@ class Session:
         return any(known.measured and known.cap == setpoint.label for known in self._known.values())
 
     def report(self) -> Report | None:
-        """The measurements of this run so far, from all its processes; None before it starts."""
+        """The measurements of this run so far, from all processes; None before it starts."""
         folder = RunFolder(self.options.root / HOME / "runs" / self.run_id)
-        return folder.load() if (folder.path / "run.json").exists() else None
+        try:
+            begun = is_there(folder.path / "run.json")
+        except InputError:
+            if self.run is not None:
+                raise
+            return None  # another user's folder, in which this run has stored nothing
+        return folder.load() if begun else None
 
     @cached_property
     def outcome(self) -> Report | None:

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pytest_gpuenergy.record.amounts import NotNegative
+from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.record.estimate import Estimate, Interval
@@ -29,12 +30,15 @@ class Measurement(Struct, frozen=True):
     is ``hot`` when all launches use the same buffers and ``cold`` when the buffers rotate through
     more than the L2. ``gpu_uuid`` identifies the card, ``energy_source`` names the source of its
     joules. ``warm_trials`` are from the end of the heat-up: they contribute to the intervals, not
-    to the figures. ``temperature_c`` and ``effective_sm_clock_mhz`` are means over the trials; the
-    clock is that of an SM by its own cycle counter, which differs from the one that NVML reports
-    (None: not known, also in older records). All figures are per launch, in ms, mJ, W, GFLOP/s,
-    GFLOP/s/W and mJ ms. ``wall_s`` is the duration of the item, ``phases_s`` that of each of
-    `PHASES`. ``in_process`` reports whether the measuring process itself launched the work, as it
-    does for callables, rather than a worker process (None: not recorded).
+    to the figures. Energy, EDP, power and GFLOP/s/W are those of a card that has settled under the
+    kernel, at ``settled_temperature_c``; ``raw_energy_mj`` is the energy as measured, at
+    ``temperature_c``. That and ``effective_sm_clock_mhz`` are means over the trials; the clock is
+    that of an SM by its own cycle counter, which differs from the one that NVML reports (None: not
+    known, also in older records). ``clock_states`` are the levels of that clock during the heat-up
+    and the trials (empty: not known, or a limit moves the clock). All figures are per launch, in
+    ms, mJ, W, GFLOP/s, GFLOP/s/W and mJ ms. ``wall_s`` is the duration of the item, ``phases_s``
+    that of each of `PHASES`. ``in_process`` reports whether the measuring process itself launched
+    the work, as it does for callables, rather than a worker process (None: not recorded).
     """
 
     node_id: str
@@ -64,8 +68,11 @@ class Measurement(Struct, frozen=True):
     start: Conditions | None = None
     begin: Conditions | None = None
     end: Conditions | None = None
+    raw_energy_mj: NotNegative | None = None
     temperature_c: float | None = None
+    settled_temperature_c: float | None = None
     effective_sm_clock_mhz: NotNegative | None = None
+    clock_states: tuple[ClockState, ...] = ()
     cap_binding: bool | None = None
     validity: tuple[str, ...] = ()
     started: str = ""

@@ -21,6 +21,7 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import UNKNOWN_GPU, Report, is_run
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_folder
 from pytest_gpuenergy.support.json_input import FormError, read_bytes
 
 FLAG = "legacy"
@@ -87,7 +88,7 @@ class Figures:
 
 def is_legacy(folder: Path) -> bool:
     """Whether ``folder`` is a tree of text outputs, or part of one, rather than one of our runs."""
-    if not folder.is_dir() or is_run(folder):
+    if not is_folder(folder) or is_run(folder):
         return False
     return bool(_outputs(folder)) or any(folder.glob(_OUTPUT))
 

@@ -16,10 +16,16 @@ from pytest_gpuenergy.record.anchor import AnchorCheck
 from pytest_gpuenergy.record.checks import check, check_ids
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.support.errors import ReportError, ReportInputError
-from pytest_gpuenergy.support.files import lock, open_file, write_atomically
+from pytest_gpuenergy.support.errors import GpuEnergyError, ReportError, ReportInputError
+from pytest_gpuenergy.support.files import is_folder, is_there, lock, open_file, write_atomically
 from pytest_gpuenergy.support.folders import followed
-from pytest_gpuenergy.support.json_input import FormError, NotJsonError, decode, schema_version
+from pytest_gpuenergy.support.json_input import (
+    FormError,
+    NotJsonError,
+    decode,
+    schema_version,
+    shown,
+)
 from pytest_gpuenergy.support.json_output import dump, encode
 
 SCHEMA_VERSION = 1
@@ -66,7 +72,7 @@ class RunFolder:
         with _explained(folder.path):
             followed(folder.path).mkdir(parents=True, exist_ok=True)
             ignore = home / ".gitignore"
-            if not ignore.exists():
+            if not is_there(ignore):
                 write_atomically(ignore, _WARNING)
             write_atomically(folder.path / _RUN, dump(_RunFile(run)))
             write_atomically(home / _LATEST, run.run_id + "\n")
@@ -98,7 +104,7 @@ class RunFolder:
 
 def is_run(folder: Path) -> bool:
     """Whether ``folder`` is a run folder."""
-    return (folder / _RUN).exists()
+    return is_there(folder / _RUN)
 
 
 def is_raw(path: Path) -> bool:
@@ -111,14 +117,14 @@ def files_read(path: Path) -> list[Path]:
 
     ``path`` is a run folder, a JSON report or a folder of an older tool's outputs.
     """
-    if not path.is_dir():
+    if not is_folder(path):
         return [path]
     return [path / name for name in _RAW] if is_run(path) else [*path.rglob("*.txt")]
 
 
 def latest_run(root: Path) -> RunFolder | None:
     """The most recently started run under ``root``, if any."""
-    with contextlib.suppress(OSError, ReportError):
+    with contextlib.suppress(OSError, GpuEnergyError):
         name = read_text(root / HOME / _LATEST).strip()
         folder = root / HOME / "runs" / Path(name).name
         if name and is_run(folder):
@@ -132,7 +138,7 @@ def find_run(named: Path, root: Path) -> Path:
     """``named`` if it exists, otherwise the run with that id under ``root`` if there is one."""
     # Only the last part: an id is a plain name and cannot lead out of the folder of runs.
     own = root / HOME / "runs" / named.name
-    return own if not named.exists() and is_run(own) else named
+    return own if not is_there(named) and is_run(own) else named
 
 
 def load_report(path: Path) -> Report:
@@ -141,7 +147,7 @@ def load_report(path: Path) -> Report:
     Raises:
         ReportInputError: it is neither, or it is damaged; the message says what is wrong.
     """
-    if path.is_dir():
+    if is_folder(path):
         return RunFolder(path).load()
     text = read_text(path)
     try:
@@ -154,7 +160,7 @@ def load_report(path: Path) -> Report:
         raise ReportInputError(f"{path} is not a report of pytest-gpuenergy.")
     if version != SCHEMA_VERSION:
         raise ReportInputError(
-            f"{path} has schema version {version!r}, but this release reads version "
+            f"{path} has schema version {shown(version)}, but this release reads version "
             f"{SCHEMA_VERSION}: use the release that wrote it."
         )
     report = _read(path, text, Report)
@@ -215,17 +221,22 @@ def read_text(path: Path) -> str:
         ReportInputError: it is missing, not a regular file, too large, or not text.
     """
     try:
+        return _read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ReportInputError(f"{path} is not text.") from None
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe might block forever
             raise ReportInputError(f"{path} is not a file.")
         if status.st_size > MAX_BYTES:
             size = f"{status.st_size} bytes"
             raise ReportInputError(f"{path} is larger than a report may be: {size}.")
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes()
     except FileNotFoundError:
         raise ReportInputError(f"{path} does not exist.") from None
-    except UnicodeDecodeError:
-        raise ReportInputError(f"{path} is not text.") from None
     except OSError as error:
         raise ReportInputError(f"{path} cannot be read: {error.strerror}.") from None
 
@@ -268,15 +279,15 @@ def _append(path: Path, record: Measurement | AnchorCheck) -> None:
 
 
 def _lines(path: Path, kind: type[_Record]) -> Iterator[_Record]:
-    if not path.exists():
+    if not is_there(path):
         return
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    for number, line in enumerate(_read_bytes(path).split(b"\n"), start=1):
         if not line:
             continue
         try:
             yield _read_line(line, kind)
         except NotJsonError:
-            continue  # truncated by a crash or a full disk
+            continue  # truncated by a crash or a full disk, or damaged: the others are whole
         except FormError as error:
             raise ReportInputError(f"{path}, line {number}: {error}.") from None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import types
 import typing
@@ -18,10 +16,10 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_view
+from pytest_gpuenergy.support.csv_output import Cell, csv_text
 from pytest_gpuenergy.support.errors import InputError, ReportError
 from pytest_gpuenergy.support.json_output import encode
 
-Cell = str | int | float | bool | None
 _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
 
 
@@ -70,11 +68,8 @@ def tidy_rows(report: Report) -> Iterator[list[Cell]]:
 
 def tidy_csv(report: Report) -> str:
     """The table as CSV with a header; figures have full precision, missing ones are empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.name for column in tidy_columns()])
-    writer.writerows(tidy_rows(report))
-    return text.getvalue()
+    header = [column.name for column in tidy_columns()]
+    return csv_text([header, *tidy_rows(report)])
 
 
 def check_parquet() -> None:

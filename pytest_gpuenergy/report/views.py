@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
+import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import NamedTuple
 from pytest_gpuenergy.record.identity import setpoint_folder
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.store import Report, is_raw
+from pytest_gpuenergy.support.csv_output import csv_text
 from pytest_gpuenergy.support.errors import InputError, ReportError
 from pytest_gpuenergy.support.files import check_folder_writable, lock, write_atomically, written_to
 from pytest_gpuenergy.support.folders import followed
@@ -22,6 +22,7 @@ from pytest_gpuenergy.support.json_output import dump
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
 CLASSIC_CAPS = 5
 """Caps in a GPU's table when the report, from an older release or tool, does not list them."""
+_LONGEST_NAME, _KEPT, _HASH_DIGITS = 200, 40, 8
 Table = list[Sequence[str | int | float | None]]
 
 
@@ -51,12 +52,18 @@ def write_classic_csv(report: Report, folder: Path) -> None:
         ReportError: a file cannot be written.
     """
     table_caps = _table_caps(report)
-    for workload, rows in _by(report.measurements, lambda m: m.workload.name).items():
-        caps = _by(sorted(rows, key=_cap_order), _cap_folder)
+    workloads = _by(report.measurements, lambda m: m.workload.name)
+    folders = _safe_names(workloads)
+    names = _safe_names({m.cap for m in report.measurements if m.measured})
+    for workload, rows in workloads.items():
+        place = folder / folders[workload]
+        caps = _by(
+            sorted(rows, key=_cap_order), lambda m: setpoint_folder(names[m.cap], m.cap_index)
+        )
         for cap, measured in caps.items():
             table: Table = [("id", *COLUMNS)]
             table += [(_identifier(m), *_figures(m)) for m in sorted(measured, key=_id_order)]
-            _write(folder / _safe(workload) / cap / "results.csv", _csv(table))
+            _write(place / cap / "results.csv", csv_text(table))
         by_cap = [_numbered(caps.get(cap, [])) for cap in _columns(table_caps, caps)]
         table = [("id", *(COLUMNS * len(by_cap)))]
         firsts = {key: m for measured in reversed(by_cap) for key, m in measured.items()}
@@ -64,7 +71,7 @@ def write_classic_csv(report: Report, folder: Path) -> None:
             found = [measured.get(key) for measured in by_cap]
             figures = [figure for m in found for figure in (_figures(m) if m else [None] * 3)]
             table.append((_identifier(firsts[key]), *figures))
-        _write(folder / _safe(workload) / "all.csv", _csv(table))
+        _write(place / "all.csv", csv_text(table))
 
 
 class Target(NamedTuple):
@@ -169,10 +176,6 @@ def _columns(table_caps: Sequence[str], caps: Iterable[str]) -> list[str]:
     return [*table_caps, *(cap for cap in caps if cap not in table_caps)]
 
 
-def _cap_folder(m: Measurement) -> str:
-    return setpoint_folder(_safe(m.cap), m.cap_index)
-
-
 def _cap_order(m: Measurement) -> float:
     return m.power_limit_w or m.enforced_power_limit_w or 0.0
 
@@ -189,15 +192,27 @@ def _figures(m: Measurement) -> list[float | None]:
     return [m.gflops, m.energy_mj, m.edp_mj_ms]
 
 
+def _safe_names(names: Iterable[str]) -> dict[str, str]:
+    """Names of workloads or caps as safe folder names; the report may be untrusted.
+
+    Of several names with one safe form, the name that is safe itself keeps it; to the others, and
+    to long ones, a hash is added.
+    """
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in sorted(names, key=lambda name: (_safe(name) != name, name)):
+        safe, length = _safe(name), _HASH_DIGITS
+        while safe in taken or len(safe.encode()) > _LONGEST_NAME:
+            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+            safe = f"{_safe(name)[:_KEPT]}-{digest[:length]}"
+            length += 1
+        found[name] = safe
+        taken.add(safe)
+    return found
+
+
 def _safe(name: str) -> str:
-    """The name of a workload or cap as a safe folder name; the report may be untrusted."""
     return "".join(c if c.isalnum() or c in "-_.+=" else "_" for c in name).lstrip(".") or "_"
-
-
-def _csv(table: Table) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(table)
-    return text.getvalue()
 
 
 def write_view(path: Path, content: str | bytes) -> None:

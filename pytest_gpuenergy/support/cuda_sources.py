@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.files import is_file
 
 
 def cuda_dir() -> Path:
@@ -15,6 +16,6 @@ def cuda_dir() -> Path:
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (package.parent / "cuda", package / "_cuda"):
-        if (folder / "host" / "kernel.h").is_file():
+        if is_file(folder / "host" / "kernel.h"):
             return folder
     raise DeviceError(f"The CUDA sources beside {package} are missing: reinstall pytest-gpuenergy.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Literal
 
 from pytest_gpuenergy.support.terminal import printable_text
@@ -9,15 +11,20 @@ from pytest_gpuenergy.support.terminal import printable_text
 Outcome = Literal["correct", "correctness", "compile", "runtime", "timeout", "constraints"]
 """The outcome of running a kernel, in the T4 vocabulary for auto-tuning results."""
 
+_ENDLESS_WORD = re.compile(r"(\S{60})\S{4096,}")  # longer than any path
+_LONGEST = 8000
+
 
 class GpuEnergyError(Exception):
     """Base of every error this package raises deliberately.
 
-    Its message is safe to show in a terminal, even if it quotes names from untrusted files.
+    Its message is safe to show in a terminal, even if it quotes names from untrusted files: those
+    of any length are shortened to a few words.
     """
 
     def __str__(self) -> str:
-        return printable_text(super().__str__())
+        text = _ENDLESS_WORD.sub(r"\1...", super().__str__())
+        return printable_text(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
 
 
 class InputError(GpuEnergyError):
@@ -65,3 +72,17 @@ class KernelFault(GpuEnergyError):  # noqa: N818 -- the field's word for what a 
 
     def __reduce__(self) -> tuple[type[KernelFault], tuple[Outcome, str]]:
         return type(self), (self.outcome, str(self))
+
+
+def told(error: GpuEnergyError | OSError) -> str:
+    """The message of one of our errors; one sentence for an error that the system reports.
+
+    The latter is a net for what no function on the way has explained better.
+    """
+    if isinstance(error, GpuEnergyError):
+        return str(error)
+    name, reason = error.filename, error.strerror or str(error) or "no reason given"
+    if name is None:
+        return f"The operating system denies a resource that is needed: {reason}."
+    name = os.fsdecode(name) if isinstance(name, str | bytes) else name
+    return printable_text(f"{name} cannot be used: {reason}.")

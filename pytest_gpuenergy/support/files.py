@@ -9,8 +9,10 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.folders import followed
 
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -38,6 +40,43 @@ def open_file(path: str | Path, flags: int, mode: int = 0o666, *, dir_fd: int | 
         os.close(descriptor)
         raise
     return descriptor
+
+
+def is_there(path: Path) -> bool:
+    """Whether ``path`` leads to anything.
+
+    In this package these functions take the place of those of `Path`, which raise or return
+    false, depending on the version of Python, where it may not be known.
+
+    Raises:
+        InputError: it cannot be known, for example without permission for a folder on the way, or
+            since a name is too long.
+    """
+    return _mode(path) is not None
+
+
+def is_file(path: Path) -> bool:
+    """Whether ``path`` leads to a regular file; raises as `is_there`."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether ``path`` leads to a folder; raises as `is_there`."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def is_link(path: Path) -> bool:
+    """Whether ``path`` itself is a symbolic link; raises as `is_there`."""
+    mode = _mode(path, follow=False)
+    return mode is not None and stat.S_ISLNK(mode)
+
+
+def is_socket(path: Path) -> bool:
+    """Whether ``path`` leads to a socket; raises as `is_there`."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISSOCK(mode)
 
 
 def lock(descriptor: int, *, wait: bool = True) -> bool:
@@ -106,11 +145,22 @@ def written_to(path: Path) -> Path:
         OSError: it exists but is not a file, or its links must not be followed; see `followed`.
     """
     target = followed(path)
-    if target.is_dir():
+    if is_folder(target):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
-    if target.exists() and not target.is_file():
+    if is_there(target) and not is_file(target):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return target
+
+
+def _mode(path: Path, *, follow: bool = True) -> int | None:
+    try:
+        return path.stat(follow_symlinks=follow).st_mode
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return None
+        raise InputError(f"{path} cannot be used: {error.strerror}.") from None
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} cannot be used: {error}.") from None
 
 
 def _write_by_draft(path: Path, data: bytes, *, durable: bool) -> None:

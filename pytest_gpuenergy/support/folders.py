@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 _ROOT = Path("/")
+_PROCESSES = Path("/proc")
 _MOST_LINKS = 40  # the limit of Linux, see path_resolution(7)
 _Check = Callable[[Path, os.stat_result, os.stat_result], None]
 """Called with each entry on the way, its status, and the status of its folder."""
@@ -52,8 +53,8 @@ def followed(path: Path) -> Path:
     (https://docs.kernel.org/admin-guide/sysctl/fs.html).
 
     Raises:
-        OSError: a link on the way belongs to somebody else, links form a loop, or a name is too
-            long.
+        OSError: a link on the way belongs to somebody else or to /proc, links form a loop, or a
+            name is too long.
     """
     return _walked(path, _may_be_followed, make=False)
 
@@ -105,10 +106,20 @@ def _belongs_to_root(entry: Path, status: os.stat_result, _folder: os.stat_resul
 def _may_be_followed(entry: Path, status: os.stat_result, folder: os.stat_result) -> None:
     makers = (os.geteuid(), folder.st_uid)
     everybodys = folder.st_mode & stat.S_IWOTH
+    if stat.S_ISLNK(status.st_mode) and status.st_dev == _device_of(_PROCESSES):
+        # A descriptor of some process, such as /dev/stdout: its file is not ours to replace.
+        raise OSError(errno.EINVAL, "it is not a regular file", str(entry))
     if stat.S_ISLNK(status.st_mode) and everybodys and status.st_uid not in makers:
         raise PermissionError(
             errno.EPERM, f"{entry} is a link that belongs to another user", str(entry)
         )
+
+
+def _device_of(place: Path) -> int | None:
+    try:
+        return place.lstat().st_dev
+    except OSError:
+        return None
 
 
 def _walked(path: Path, check: _Check, *, make: bool) -> Path:

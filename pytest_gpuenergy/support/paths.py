@@ -14,13 +14,20 @@ from pytest_gpuenergy.support.folders import own_folder
 def cache_dir(*parts: str) -> Path:
     """A folder for what can be regenerated: compiled kernels, references, lowered records.
 
-    Under ``$GPUENERGY_CACHE``, else ``$XDG_CACHE_HOME/pytest-gpuenergy``, else
+    Under ``$GPUENERGY_CACHE``, else ``$XDG_CACHE_HOME/pytest-gpuenergy`` if that is absolute, else
     ``~/.cache/pytest-gpuenergy``. It is created if missing. Its contents may be executed.
 
     Raises:
         InputError: it cannot be created, or other users can change its contents.
     """
     return _made("GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache", *parts)
+
+
+def settle_places() -> None:
+    """Make the variables above absolute, before this process changes its working directory."""
+    for variable in ("GPUENERGY_CACHE", "GPUENERGY_STATE"):
+        if own := os.environ.get(variable):
+            os.environ[variable] = str(Path(own).absolute())
 
 
 @contextmanager
@@ -53,8 +60,9 @@ def state_dir(*parts: str) -> Path:
 
 def _made(variable: str, xdg: str, home: str, *parts: str) -> Path:
     if own := os.environ.get(variable):
-        base = Path(own)
-    elif root := os.environ.get(xdg):
+        settle_places()  # a child process may work in another folder
+        base = Path(own).absolute()
+    elif Path(root := os.environ.get(xdg, "")).is_absolute():  # others are to be ignored
         base = Path(root) / "pytest-gpuenergy"
     else:
         try:

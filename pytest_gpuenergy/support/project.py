@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_there
 
 
 def project_table(start: Path, name: str, of: str) -> tuple[Path, dict[str, Any]]:
@@ -23,11 +25,9 @@ def project_table(start: Path, name: str, of: str) -> tuple[Path, dict[str, Any]
     Raises:
         InputError: the file cannot be read, or has something other than a table there.
     """
-    folders = (start.resolve(), *start.resolve().parents)
-    paths = [folder / "pyproject.toml" for folder in folders]
-    path = next((path for path in paths if path.exists()), None)
+    path = nearest(start, "pyproject.toml")
     if path is None:
-        return paths[0], {}
+        return start.resolve() / "pyproject.toml", {}
     try:
         table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -37,3 +37,19 @@ def project_table(start: Path, name: str, of: str) -> tuple[Path, dict[str, Any]
         if not isinstance(table, dict):
             raise InputError(f"{path}: [tool.gpuenergy.{name}] must be a table of {of}.")
     return path, table
+
+
+def nearest(start: Path, name: str | Path) -> Path | None:
+    """``name`` in ``start`` or the nearest folder above it that can be looked into; else None.
+
+    Raises:
+        InputError: there is no permission for ``start`` itself.
+    """
+    folder = start.resolve()
+    if is_there(folder / name):
+        return folder / name
+    for parent in folder.parents:
+        with suppress(InputError):  # a folder of another user's above this one
+            if is_there(parent / name):
+                return parent / name
+    return None

@@ -18,7 +18,7 @@ from pytest_gpuenergy.support.worktrees import forget_removed_worktrees, reposit
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- memory rather than disk, if it exists
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NAME = re.compile(r"gpuenergy-(?P<pid>[0-9]{1,9})-\w+")
+_NAME = re.compile(r"(gpuenergy|\.build)-(?P<pid>[0-9]{1,9})-\w+")
 _LOCKING_S = 60.0
 """A process locks a folder that it has created well within this time."""
 
@@ -48,8 +48,26 @@ def disk_folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _locked_folder(place: Path | None) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix=f"gpuenergy-{os.getpid()}-", dir=place))
+def build_folder(place: Path) -> Iterator[Path]:
+    """A folder in the cache folder ``place``, for what is renamed into it once it is complete.
+
+    `sweep` removes those of killed processes.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    with _locked_folder(place, prefix=".build-") as folder:
+        yield folder
+
+
+def sweep(place: Path) -> None:
+    """Remove the build folders in ``place`` that this user's dead processes left behind."""
+    _remove_left_in(place)
+
+
+@contextlib.contextmanager
+def _locked_folder(place: Path | None, *, prefix: str = "gpuenergy-") -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=place))
     descriptor = os.open(folder, _FOLDER)
     try:
         lock(descriptor)
@@ -65,10 +83,14 @@ def _locked_folder(place: Path | None) -> Iterator[Path]:
 def remove_leftovers() -> None:
     """Remove scratch folders left behind by this user's dead processes."""
     for place in (_SHARED_MEMORY, Path(tempfile.gettempdir())):
-        with contextlib.suppress(OSError):
-            for folder in place.iterdir():
-                if match := _NAME.fullmatch(folder.name):
-                    _remove_if_left(folder, int(match["pid"]))
+        _remove_left_in(place)
+
+
+def _remove_left_in(place: Path) -> None:
+    with contextlib.suppress(OSError):
+        for folder in place.iterdir():
+            if match := _NAME.fullmatch(folder.name):
+                _remove_if_left(folder, int(match["pid"]))
 
 
 def _remove_if_left(folder: Path, pid: int) -> None:

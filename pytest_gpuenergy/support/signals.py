@@ -69,6 +69,13 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ignore terminating signals: the run has been interrupted and is ending already."""
+    with _handled_by(lambda _number, _frame: None, (signal.SIGINT, *_TERMINATION)):
+        yield
+
+
+@contextlib.contextmanager
 def _handled_by(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can set handlers, and only it is interrupted

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_folder, is_there
 from pytest_gpuenergy.support.signals import uninterrupted
 
 _PATIENCE_S = 60.0
@@ -28,6 +29,7 @@ def run_git(folder: Path, *arguments: str) -> str:
             cwd=folder,
             capture_output=True,
             text=True,
+            errors="surrogateescape",  # paths need not be text
             timeout=_PATIENCE_S,
             check=False,
             start_new_session=True,  # a Ctrl-C in the terminal must not end it half-way
@@ -57,11 +59,11 @@ def worktree(folder: Path, commit: str, place: Path) -> Iterator[Path]:
         with uninterrupted():
             run_git(folder, "worktree", "add", "--detach", str(place), commit)
         inside = place / folder.resolve().relative_to(top.resolve())
-        if not inside.is_dir():
+        if not is_folder(inside):
             raise InputError(f"There is no folder {folder.name} at {commit[:12]}.")
         yield inside
     finally:
-        if place.exists():
+        if is_there(place):
             with uninterrupted():
                 run_git(folder, "worktree", "remove", "--force", str(place))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from pytest_gpuenergy.support.csv_output import csv_text
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.files import is_there, write_atomically
 from pytest_gpuenergy.tuning.records import PERFORMANCE_FOLDER, file_name
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -52,7 +52,7 @@ class TuneResult:
 
 def is_kept(folder: Path, workload: Workload) -> bool:
     """Whether `keep_outcome` has been completed for this workload."""
-    return (folder / PERFORMANCE_FOLDER / file_name(workload)).exists()
+    return is_there(folder / PERFORMANCE_FOLDER / file_name(workload))
 
 
 def keep_outcome(folder: Path, result: TuneResult) -> None:
@@ -66,12 +66,10 @@ def keep_outcome(folder: Path, result: TuneResult) -> None:
     path = folder / TABLE_FILE
     names = [field.name for field in fields(TuneResult) if field.name not in _LISTS]
     try:
-        new = not path.exists() or not path.stat().st_size  # as a full disk may have left it
+        new = not is_there(path) or not path.stat().st_size  # as a full disk may have left it
         with path.open("a", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, names, extrasaction="ignore", lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerow(vars(result))
+            rows = [[getattr(result, name) for name in names]]
+            stream.write(csv_text([names, *rows] if new else rows))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}.") from None
     write_performance(folder / PERFORMANCE_FOLDER / result.path.name, result.gflops)

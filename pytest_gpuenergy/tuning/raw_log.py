@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.support.errors import InputError, OutputError
-from pytest_gpuenergy.support.files import lock, open_file, write_atomically
+from pytest_gpuenergy.support.files import is_there, lock, open_file, write_atomically
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.tuning.space import RecipeForm
@@ -114,7 +114,7 @@ class RawLog:
             self._events.write(encode(trial).decode() + "\n")
 
     def _read_recipes(self) -> list[str]:
-        if not self._recipes_path.exists():
+        if not is_there(self._recipes_path):
             return []
         _drop_torn_line(self._recipes_path)
         return self._form.read(self._recipes_path)
@@ -180,7 +180,7 @@ def _lock(stream: TextIOWrapper, folder: Path) -> None:
 
 
 def _identify(path: Path, identity: dict[str, Any]) -> None:
-    if not path.exists() or not path.stat().st_size:  # as a full disk may have left it
+    if not is_there(path) or not path.stat().st_size:  # as a full disk may have left it
         write_atomically(path, json.dumps(identity, indent=2) + "\n")
         return
     try:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.tuning.records import PERFORMANCE_FOLDER, WHAT, RecordFile, file_name
 from pytest_gpuenergy.workloads.registry import KINDS
 from pytest_gpuenergy.workloads.workload import Workload
@@ -29,7 +30,7 @@ def record_paths(folder: Path) -> list[Path]:
         sorted({path for kind in KINDS for path in folder.glob(pattern.format(kind))})
         for pattern in ("*_{}_*.json", "*/*_{}_*.json")
     )
-    own, below = ([path for path in paths if path.is_file()] for paths in (own, below))
+    own, below = ([path for path in paths if is_file(path)] for paths in (own, below))
     return own or [path for path in below if path.parent.name != PERFORMANCE_FOLDER]
 
 

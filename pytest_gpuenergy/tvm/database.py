@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_file, is_folder
 from pytest_gpuenergy.support.json_input import FormError, decode, read_unpacked, shown
 from pytest_gpuenergy.tuning.trial import IDENTITY_FILE, TRIALS_FILE, read_trials
 from pytest_gpuenergy.tvm.record_form import check_form, compact, is_failed
@@ -92,7 +93,7 @@ def load_database(path: Path) -> Database:
     Raises:
         InputError: a file is missing, damaged, or something else.
     """
-    if path.is_dir():
+    if is_folder(path):
         found = _beside(path / RECORD_FILE)
         if found is None:
             raise InputError(
@@ -128,7 +129,7 @@ def _workload_path(path: Path) -> Path | None:
 
 def _beside(path: Path) -> Path | None:
     candidates = [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    return next((candidate for candidate in candidates if is_file(candidate)), None)
 
 
 def _lines(path: Path, read: Callable[[int, bytes], _T]) -> Iterator[_T]:

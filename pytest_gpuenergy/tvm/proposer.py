@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.files import is_there, write_atomically
 from pytest_gpuenergy.support.worker import WITHOUT_GPU, Worker, WorkerDiedError, WorkerTimeoutError
 from pytest_gpuenergy.tuning.raw_log import writing
 from pytest_gpuenergy.tuning.space import Candidate, Feedback
@@ -116,7 +116,7 @@ class TvmProposer:
 
     def _keep_workload(self) -> None:
         """Write the workload that the database's records refer to, unless it is there already."""
-        if self._stored is not None and not self._workload_path.exists():
+        if self._stored is not None and not is_there(self._workload_path):
             with writing(self._workload_path):
                 write_atomically(self._workload_path, self._stored + "\n")
 

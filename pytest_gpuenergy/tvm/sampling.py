@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_folder
 from pytest_gpuenergy.support.json_input import read_unpacked
 from pytest_gpuenergy.tuning.records import Band
 from pytest_gpuenergy.tuning.representatives import Contender, representatives
@@ -96,7 +97,7 @@ def sample(search: Search, keep: int) -> list[Sampled]:
 
 
 def _is_ansor(path: Path) -> bool:
-    if path.is_dir():
+    if is_folder(path):
         return False
     # A trial of Ansor is an object, one of MetaSchedule a list.
     content = read_unpacked(path, "log", _LARGEST_BYTES)

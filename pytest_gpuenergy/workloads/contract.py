@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_input import shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import is_floating, is_known, stored_as
 from pytest_gpuenergy.workloads.workload import (
@@ -187,7 +188,7 @@ def check_tensor(tensor: Tensor, workload: str) -> None:
     where = f"Tensor {tensor.name!r} of workload {workload!r}"
     if not is_known(tensor.dtype):
         raise InputError(
-            f"{where} has type {tensor.dtype!r}: give one such as float32, bfloat16 or int32."
+            f"{where} has type {shown(tensor.dtype)}: give one such as float32, bfloat16 or int32."
         )
     if any(type(size) is not int or size < 1 for size in tensor.shape):
         raise InputError(

@@ -14,15 +14,25 @@ Array = npt.NDArray[np.generic]
 
 BFLOAT16 = "bfloat16"
 _BFLOAT16_DIGITS = 8  # binary ones, of which the first is implicit
+_LONGEST_NAME, _LARGEST_BYTES = 20, 8
 FLOATS = ("float16", BFLOAT16, "float32", "float64")
 
 
 def is_known(dtype: object) -> bool:
-    """Whether tensors can have elements of this type."""
-    try:
-        return dtype == BFLOAT16 or np.dtype(dtype).kind in "fiub"  # type: ignore[call-overload]
-    except TypeError:
+    """Whether tensors and scalars can have this type: the text is not to be trusted.
+
+    NumPy reads many texts as types, among them records (``f4,f8``), arrays (``(2,)f4``), bytes of
+    no type (``V16``), objects (``O``) and numbers that no GPU has (``>f4``, ``float128``).
+    """
+    if not isinstance(dtype, str) or len(dtype) > _LONGEST_NAME:
         return False
+    if dtype == BFLOAT16:
+        return True
+    try:
+        found = np.dtype(dtype)
+    except Exception:  # NumPy's parser raises TypeError, ValueError, SyntaxError, OverflowError ...
+        return False
+    return found.kind in "fiub" and found.isnative and found.itemsize <= _LARGEST_BYTES
 
 
 def stored_as(dtype: str) -> np.dtype[Any]:

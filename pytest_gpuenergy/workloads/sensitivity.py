@@ -11,6 +11,7 @@ changing each x_j by the same small fraction of s_j, with random signs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -91,6 +92,23 @@ def conditions_of(
     }
 
 
+def scales_of(
+    compute: Compute, inputs: Mapping[str, Array], right: Mapping[str, Values]
+) -> dict[str, Condition]:
+    """The scale of each output as a whole, for inputs that may make it react strongly.
+
+    Here each x_j is changed relative to itself, because the inputs are of very different size.
+
+    Args:
+        compute: the reference; called twice.
+        inputs: the floating-point ones as float64.
+        right: what ``compute`` returns for them.
+    """
+    floating = [name for name, value in inputs.items() if value.dtype.kind == "f"]
+    found = _reactions(compute, inputs, right, floating, draws=2, of_norm=False)
+    return {name: Condition(_largest_finite(found[name])) for name in right}
+
+
 def likely_conditions(
     right: Mapping[str, Values], bounds: Mapping[str, ErrorBound]
 ) -> dict[str, Condition]:
@@ -123,10 +141,14 @@ def _reactions(
     inputs: Mapping[str, Array],
     right: Mapping[str, Values],
     group: list[str],
+    *,
+    draws: int = _DRAWS,
+    of_norm: bool = True,
 ) -> dict[str, Values]:
     """The largest relative reaction of each element over several changes of a group of inputs."""
     found: dict[str, Values] = {}
-    for changed in _changes({name: inputs[name] for name in group}):
+    changes = _changes({name: inputs[name] for name in group}, of_norm=of_norm)
+    for changed in itertools.islice(changes, draws):
         try:
             with np.errstate(all="ignore"):
                 results = compute({**inputs, **changed})
@@ -141,14 +163,15 @@ def _reactions(
     return found
 
 
-def _changes(values: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+def _changes(values: Mapping[str, Array], *, of_norm: bool) -> Iterator[dict[str, Array]]:
     wide = {name: value.astype(np.float64) for name, value in values.items()}
     steps = {
-        name: _FRACTION * np.maximum(np.abs(value), np.sqrt(np.mean(value * value)))
+        name: _FRACTION
+        * np.maximum(np.abs(value), np.sqrt(np.mean(value * value)) if of_norm else 0.0)
         for name, value in wide.items()
     }
     draw = np.random.default_rng(0)
-    for _ in range(_DRAWS):
+    while True:
         yield {
             name: value + steps[name] * (draw.integers(0, 2, value.shape) * 2 - 1)
             for name, value in wide.items()

@@ -16,15 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_input import shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.edges import Edges, draw_edges
 from pytest_gpuenergy.workloads.number_types import (
-    Array as Array,
-)
-from pytest_gpuenergy.workloads.number_types import (
+    BFLOAT16,
     is_floating,
+    is_known,
     numbers,
     rounded_to,
     stored_as,
+)
+from pytest_gpuenergy.workloads.number_types import (
+    Array as Array,
 )
 
 _MOST_FLOPS = 1 << 63
@@ -77,14 +81,12 @@ class Scalar:
     value: bool | int | float
 
     def __post_init__(self) -> None:
-        try:
-            dtype = np.dtype(self.dtype)
-        except TypeError:
-            dtype = np.dtype(object)
-        if dtype.kind not in "fiub":
+        if not is_known(self.dtype) or self.dtype == BFLOAT16:
             raise InputError(
-                f"Scalar {self.name!r} has type {self.dtype!r}: give one such as float32 or int32."
+                f"Scalar {self.name!r} has type {shown(self.dtype)}: give one such as float32 or "
+                "int32."
             )
+        dtype = np.dtype(self.dtype)
         if dtype.kind == "f":
             good = isinstance(self.value, Real)
         else:
@@ -192,13 +194,14 @@ class Workload(ABC):
         """
 
     def widened(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """``inputs`` with the floating-point ones as float64."""
+        """Copies of ``inputs``, the floating-point ones as float64."""
         wide: dict[str, Array] = {}
         for tensor in self.inputs:
             value = inputs[tensor.name]
             if is_floating(tensor.dtype) and value.dtype != np.float64:
-                value = numbers(value, tensor.dtype).astype(np.float64)
-            wide[tensor.name] = value
+                wide[tensor.name] = numbers(value, tensor.dtype).astype(np.float64)
+            else:
+                wide[tensor.name] = value.copy()
         return wide
 
     @property
@@ -227,14 +230,37 @@ class Workload(ABC):
     def make_inputs(self, seed: int) -> dict[str, Array]:
         """Inputs drawn from ``seed``, by tensor name; the same on every machine.
 
-        Floating-point tensors are standard normal, integers uniform from 0 to 127, and booleans
-        equally likely true or false, except for tensors in `ranges`.
+        Floating-point tensors are standard normal, integers uniform over their whole type, and
+        booleans equally likely true or false, except for tensors in `ranges`.
         """
-        streams = np.random.SeedSequence(seed).spawn(len(self.inputs))
         return {
-            tensor.name: _draw(np.random.default_rng(stream), tensor, self.ranges.get(tensor.name))
-            for tensor, stream in zip(self.inputs, streams, strict=True)
+            tensor.name: _draw(generator, tensor, self.ranges.get(tensor.name))
+            for tensor, generator in zip(self.inputs, self._generators(seed), strict=True)
         }
+
+    def make_edge_inputs(self, seed: int, edges: Edges) -> dict[str, Array]:
+        """Inputs drawn from ``seed`` of which a part are large, tiny, negative or repeated.
+
+        They keep to `ranges`. A workload that has a `make_inputs` of its own has these as well.
+        """
+        if type(self).make_inputs is not Workload.make_inputs:
+            return self.make_inputs(seed)
+        free = [tensor.name for tensor in self.inputs if tensor.name not in self.ranges][:1]
+        both = replace(edges, sign=0)
+        return {
+            one.name: draw_edges(
+                generator,
+                one.shape,
+                one.dtype,
+                self.ranges.get(one.name),
+                edges if one.name in free else both,
+            )
+            for one, generator in zip(self.inputs, self._generators(seed), strict=True)
+        }
+
+    def _generators(self, seed: int) -> list[np.random.Generator]:
+        streams = np.random.SeedSequence(seed).spawn(len(self.inputs))
+        return [np.random.default_rng(stream) for stream in streams]
 
     @property
     def digest(self) -> str | None:
@@ -253,7 +279,11 @@ class Workload(ABC):
 def _draw(generator: np.random.Generator, tensor: Tensor, own: tuple[float, float] | None) -> Array:
     if not is_floating(tensor.dtype):
         dtype = np.dtype(tensor.dtype)
-        low, high = own or (0, 2 if dtype.kind == "b" else 128)
+        if own is None and dtype.kind != "b":
+            limits = np.iinfo(dtype)
+            whole = (limits.min, limits.max, tensor.shape, dtype.type)
+            return generator.integers(*whole, endpoint=True).astype(dtype)
+        low, high = own or (0, 2)
         return generator.integers(int(low), int(high), tensor.shape).astype(dtype)
     if own is None:
         return rounded_to(generator.standard_normal(tensor.shape), tensor.dtype)

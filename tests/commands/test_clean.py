@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import re
+import ast
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_project import BENCH, INI, PARTS
 
 import pytest_gpuenergy
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.commands.clean import CACHE_FOLDERS
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.engine.verification import arenas_for, verify
+from pytest_gpuenergy.kernels.job import Job
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.report import RunFolder, RunInfo
 from pytest_gpuenergy.support.paths import cache_dir, state_dir
+from pytest_gpuenergy.workloads import Contract, Tensor
 
 HASH = "0123456789abcdef" * 4
 
@@ -221,11 +228,41 @@ def test_a_saved_power_limit_is_never_removed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_every_folder_that_the_package_caches_in_is_known() -> None:
-    sources = Path(pytest_gpuenergy.__file__).parent.rglob("*.py")
     calls = [
         call
-        for path in sources
-        for call in re.findall(r'cache_dir\(("[^)]*")\)', path.read_text(encoding="utf-8"))
+        for path in Path(pytest_gpuenergy.__file__).parent.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "cache_dir"
+        and call.args
     ]
-    assert calls
-    assert {"/".join(re.findall(r'"([^"]+)"', call)) for call in calls} <= set(CACHE_FOLDERS)
+    names = {
+        "/".join(part.value for part in call.args if isinstance(part, ast.Constant))
+        for call in calls
+    }
+    assert names == set(CACHE_FOLDERS)
+
+
+@pytest.mark.slow
+def test_all_that_a_measurement_caches_is_removed(
+    shared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel(
+        'extern "C" __global__ void f(float* y) { y[threadIdx.x] = 1.0f; }',
+        (Launch("f", (1, 1, 1), (32, 1, 1), ("y",)),),
+    )
+    ones = Contract(
+        "ones", (Tensor("y", (32,), "float32", "output"),), lambda _: {"y": np.ones(32)}
+    )
+    monkeypatch.setenv("GPUENERGY_CACHE", str(shared_cache))
+    with open_device("emulated") as device:
+        verify(device, kernel, ones)
+        with arenas_for(ones, 1) as arenas, device.repeat(Job.of(kernel, ones), arenas):
+            pass
+    shutil.copytree(shared_cache, tmp_path / "copy", ignore_dangling_symlinks=True)
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "copy"))
+    (cache_dir("emulated", "host") / ".build-123-abc_d").mkdir()
+    assert [path for path in cache_dir().rglob("*") if path.is_file()]
+    assert main(["clean", "--cache", "--yes"]) == 0
+    assert [path for path in cache_dir().rglob("*") if path.is_file()] == []

@@ -292,6 +292,15 @@ def test_a_record_of_an_early_version_is_restored(
     assert recorded_uuids() == []
 
 
+def test_a_setting_of_a_long_name_fits_the_message(card: EmulatedDevice, own_folders: Path) -> None:
+    Lease(card).set(CAP)
+    path = record_path(card, own_folders)
+    path.write_text(json.dumps(RECORD | {"x" * 60_000: {"prior": 30}}))
+    with pytest.raises(SetpointError) as caught:
+        Lease(card)
+    assert len(str(caught.value)) < 1000
+
+
 @pytest.mark.parametrize("record", [RECORD, EARLY, {"pid": 1, "started": 1}], ids=str)
 def test_a_setting_that_is_not_known_is_not_forgotten(
     card: EmulatedDevice, own_folders: Path, record: dict[str, object]

@@ -17,6 +17,7 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
 from pytest_gpuenergy.energy.clock_states import mean_clock_mhz
 from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.energy.reading import Reading
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 
@@ -70,6 +71,50 @@ def test_where_the_clock_cannot_be_noted_it_is_unknown(
         reading = EnergyMeter(device).measure(repeater)
     assert reading.effective_sm_clock_mhz is None
     assert reading.flags == ()
+
+
+def run_warm(device: EmulatedDevice, repeat: Repeat, after_s: float) -> Reading:
+    """Of a card above 42 degrees, whose clock steps so long after the start."""
+    with repeat(power_w=650.0) as repeater:
+        repeater.start()
+        device.clock.sleep_s(60.0)
+        repeater.stop()
+        EnergyMeter(device).measure(repeater)
+        device.inject("clock_states", {"after_s": after_s})
+        return EnergyMeter(device).measure(repeater)
+
+
+def test_a_step_within_the_trials_is_flagged_and_named(
+    device: EmulatedDevice, repeat: Repeat
+) -> None:
+    reading = run_warm(device, repeat, 1.4)
+    assert "clock_step" in reading.flags
+    before, after = reading.clock_states
+    assert after.clock_mhz / before.clock_mhz == pytest.approx(0.998, abs=1e-4)
+    assert before.share + after.share == pytest.approx(1)
+    assert reading.effective_sm_clock_mhz == pytest.approx(
+        before.share * before.clock_mhz + after.share * after.clock_mhz, rel=2e-4
+    )
+
+
+def test_a_step_within_the_heat_up_is_named_only(device: EmulatedDevice, repeat: Repeat) -> None:
+    reading = run_warm(device, repeat, 0.6)
+    assert "clock_step" not in reading.flags
+    assert [state.share for state in reading.clock_states] == [0.0, 1.0]
+
+
+def test_under_a_cap_that_binds_there_are_no_states(device: EmulatedDevice, repeat: Repeat) -> None:
+    device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 450_000)
+    reading = run_warm(device, repeat, 1.4)
+    assert (reading.clock_states, "clock_step" in reading.flags) == ((), False)
+
+
+def test_a_slowdown_is_no_state(device: EmulatedDevice, repeat: Repeat) -> None:
+    device.inject("thermal_throttle", {"after_s": 1.4})
+    with repeat() as repeater:
+        reading = EnergyMeter(device).measure(repeater)
+    assert "sw_thermal_slowdown" in reading.flags
+    assert (reading.clock_states, "clock_step" in reading.flags) == ((), False)
 
 
 @given(

@@ -15,7 +15,8 @@ from hypothesis.extra import numpy as arrays
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again, falsified
-from pytest_gpuenergy.engine.verification import arenas_for, cached_reference
+from pytest_gpuenergy.engine.references import cached_reference
+from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
 

@@ -24,7 +24,14 @@ from pytest_gpuenergy.report import Measurement, Report, RunInfo
 ALL_5 = GateSettings.parse(["time:5%,energy:5%,edp:5%"])
 EDP_5 = GateSettings.parse(["edp:5%"])
 RUN = RunInfo("base", "", "", "g", "GPU-1", "", False, {}, {"driver": "580"}, {})
-SLIGHT = ["interval_wide", "not_steady", "sources_disagree", "temperature_drift", "drift"]
+SLIGHT = [
+    "interval_wide",
+    "not_steady",
+    "clock_step",
+    "sources_disagree",
+    "temperature_drift",
+    "drift",
+]
 LARGE = ["host_gaps", "foreign_process", "power_limit_changed", "hw_slowdown", "of_a_later_version"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,3 +116,32 @@ def test_others_cannot_read_or_write_what_is_made(
 ) -> None:
     monkeypatch.setenv(own, str(tmp_path / "own"))
     assert folder("below").stat().st_mode & 0o7777 == 0o700
+
+
+@pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
+def test_a_relative_folder_stays_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    folder: Folder,
+    own: str,
+    xdg: str,
+    below: str,
+) -> None:
+    assert xdg != below
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(own, "mine")
+    found = folder()
+    assert found == tmp_path / "mine"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert folder() == found
+    assert os.environ[own] == str(found)
+
+
+@pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
+def test_a_relative_folder_of_the_desktops_is_ignored(
+    monkeypatch: pytest.MonkeyPatch, home: Path, folder: Folder, own: str, xdg: str, below: str
+) -> None:
+    assert own
+    monkeypatch.setenv(xdg, "mine")
+    assert folder() == home / below / "pytest-gpuenergy"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpuenergy.support.scratch import remove_leftovers, scratch_folder
+from pytest_gpuenergy.support.scratch import build_folder, remove_leftovers, scratch_folder, sweep
 
 HOLDER = """
 import sys
@@ -90,3 +90,26 @@ def test_links_and_files_of_such_a_name_are_kept(place: Path) -> None:
     remove_leftovers()
     assert (target / "file").exists()
     assert len(list(place.iterdir())) == 3
+
+
+def test_a_build_folder_is_removed_when_it_is_done_with(tmp_path: Path) -> None:
+    with build_folder(tmp_path) as folder:
+        assert folder.parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_build_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
+    program = HOLDER.replace("scratch_folder(1)", f"build_folder(Path({str(tmp_path)!r}))")
+    program = program.replace("scratch_folder", "build_folder").replace(
+        "import sys", "import sys\nfrom pathlib import Path"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        sweep(tmp_path)
+        assert (folder / "buffer").exists()
+        process.kill()
+    sweep(tmp_path)
+    assert not folder.exists()

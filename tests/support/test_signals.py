@@ -7,7 +7,12 @@ import threading
 
 import pytest
 
-from pytest_gpuenergy.support.signals import interrupt_once, termination_as_interrupt, uninterrupted
+from pytest_gpuenergy.support.signals import (
+    interrupt_once,
+    termination_as_interrupt,
+    undisturbed,
+    uninterrupted,
+)
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 
@@ -55,3 +60,11 @@ def test_handlers_that_are_there_already_are_kept() -> None:
         before = signal.getsignal(signal.SIGTERM)
         with termination_as_interrupt():
             assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_is_undisturbed_is_not_interrupted(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with undisturbed():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) == before

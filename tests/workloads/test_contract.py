@@ -47,10 +47,15 @@ def test_floating_inputs_reach_the_function_as_float64() -> None:
     assert (seen["x"].dtype, seen["i"].dtype) == (np.float64, np.int32)
 
 
-def test_integer_inputs_are_small_and_not_negative() -> None:
-    index = Tensor("i", (10_000,), "int8", "input")
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_integer_inputs_take_up_their_whole_type(dtype: str) -> None:
+    index = Tensor("i", (10_000,), dtype, "input")
     values = contract(index, Y).make_inputs(0)["i"]
-    assert (values.min(), values.max()) == (0, 127)
+    limits = np.iinfo(dtype)
+    width = float(limits.max) - float(limits.min)
+    assert values.dtype == np.dtype(dtype)
+    assert float(values.min()) < limits.min + width / 100
+    assert float(values.max()) > limits.max - width / 100
 
 
 def test_two_tensors_of_one_name_are_refused() -> None:

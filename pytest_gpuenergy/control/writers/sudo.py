@@ -93,6 +93,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_TIMEOUT_S,
             check=False,
             start_new_session=True,  # Ctrl-C must not interrupt a write

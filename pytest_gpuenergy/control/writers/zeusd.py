@@ -9,24 +9,30 @@ address of each GPU; with older ones, its indices count as ours if it sees as ma
 
 from __future__ import annotations
 
+import contextlib
 import http.client
-import json
 import os
 import re
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.nvml import deny_writes, text
-from pytest_gpuenergy.support.errors import SetpointError
+from pytest_gpuenergy.support.errors import InputError, SetpointError
+from pytest_gpuenergy.support.files import is_socket
+from pytest_gpuenergy.support.json_input import parse, typed
 
 SOCKET_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_TOKEN"
 SOCKETS = ("/run/zeusd/zeusd.sock", "/var/run/zeusd.sock")
 """Where zeusd listens by default, newest version first."""
 
 _TIMEOUT_S = 10.0
+_LARGEST_BYTES = 1 << 20
+_LONGEST_REASON = 200
+_LATE = f"no complete answer within {_TIMEOUT_S:g} s"
 _CONTROL = "gpu-control"
 _OK, _NOT_FOUND = 200, 404
 
@@ -66,7 +72,10 @@ def find_zeusd(gpu: Gpu) -> ZeusdWriter | str:
     """A writer through this machine's zeusd if that controls ``gpu``; otherwise why it does not."""
     stated = os.environ.get(SOCKET_VARIABLE)
     paths = [Path(path) for path in ([stated] if stated else SOCKETS)]
-    path = next((path for path in paths if path.is_socket()), None)
+    try:
+        path = next(filter(is_socket, paths), None)
+    except InputError as error:
+        return str(error).rstrip(".")
     if path is None:
         return f"no zeusd at {' or '.join(map(str, paths))}"
     try:
@@ -78,13 +87,13 @@ def find_zeusd(gpu: Gpu) -> ZeusdWriter | str:
 def _offered(gpu: Gpu, path: Path) -> ZeusdWriter | str:
     status, answer = _ask(path, "GET", "/discover")
     try:
-        found = json.loads(answer) if status == _OK else None
+        found = parse(answer) if status == _OK else None
         if not isinstance(found, dict):
             raise ValueError(answer)
         groups = [str(group) for group in found["enabled_api_groups"]]
         gpu_id = _id_of(gpu, found)
         locked = bool(found.get("auth_required"))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return f"zeusd at {path} does not report what it offers: version 0.3 or later is needed"
     if _CONTROL not in groups:
         return f"zeusd at {path} runs without --enable {_CONTROL}"
@@ -115,7 +124,7 @@ def _id_of(gpu: Gpu, found: dict[str, Any]) -> int | None:
             here = pci_key(text(nvml.nvmlDeviceGetPciInfo(gpu.handle).busId))
             for entry in found["gpus"]:
                 if pci_key(entry["pci_address"]) == here:
-                    return int(entry["id"])
+                    return typed(entry["id"], int, "id")
             return None
         index = int(nvml.nvmlDeviceGetIndex(gpu.handle))
         ids = [int(number) for number in found["gpu_ids"]]
@@ -128,7 +137,7 @@ def _scopes(path: Path) -> list[str]:
     """The scopes of our token."""
     status, answer = _ask(path, "GET", "/auth/whoami")
     try:
-        return [str(scope) for scope in json.loads(answer)["scopes"]] if status == _OK else []
+        return [str(scope) for scope in parse(answer)["scopes"]] if status == _OK else []
     except (ValueError, KeyError, TypeError):
         return []
 
@@ -149,24 +158,49 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
-    """Status and body of the daemon's response."""
+    """Status and body of the daemon's response, which is bounded in total time and in size."""
     token = os.environ.get(TOKEN_VARIABLE)
     connection = _Connection(path)
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+
+    # A socket's timeout is per read: a daemon that drips would keep us for ever.
+    timer = threading.Timer(_TIMEOUT_S, give_up)
+    timer.daemon = True
     try:
+        connection.connect()
+        timer.start()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         connection.request(method, target, headers=headers)
         answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException) as error:
-        raise _NoAnswerError(str(error) or type(error).__name__) from None
+        content = answer.read(_LARGEST_BYTES + 1)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise _NoAnswerError(_reason(error, late=late.is_set())) from None
     finally:
+        timer.cancel()
         connection.close()
+    if late.is_set():
+        raise _NoAnswerError(_LATE)
+    if len(content) > _LARGEST_BYTES:
+        raise _NoAnswerError(f"its answer is larger than {_LARGEST_BYTES >> 20} MiB")
+    return answer.status, content.decode(errors="replace")
+
+
+def _reason(error: Exception, *, late: bool) -> str:
+    if late or isinstance(error, TimeoutError):
+        return _LATE
+    return " ".join((str(error) or type(error).__name__).split())[:_LONGEST_REASON]
 
 
 def _said(answer: str) -> str:
     """The daemon's message: the errors in ``{"errors": {"0": ...}}``, or else the whole text."""
     try:
-        errors = json.loads(answer)["errors"]
-        return "; ".join(str(error) for error in errors.values())
+        errors = parse(answer)["errors"]
+        said = "; ".join(str(error) for error in errors.values())
     except (ValueError, KeyError, TypeError, AttributeError):
-        return " ".join(answer.split())[:200] or "without a reason"
+        said = answer
+    return " ".join(said.split())[:_LONGEST_REASON] or "without a reason"

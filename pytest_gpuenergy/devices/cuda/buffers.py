@@ -45,6 +45,14 @@ class CudaBuffers:
             for name, arena in self._arenas.items()
         } | self._workspaces()
 
+    def refill(self, one: BufferSet) -> None:
+        """Write the arenas' contents to a set, and poison to its workspaces."""
+        for name, arena in self._arenas.items():
+            one[name].set(np.asarray(arena.image()))
+        for space in self._kernel.workspaces:
+            payload = one[space.name][GUARD_BYTES : GUARD_BYTES + space.nbytes]
+            payload.data.memset(0xFF, payload.nbytes)  # the guard bands have their own pattern
+
     def side_by_side(self, count: int) -> list[BufferSet]:
         """Sets like that of `upload`, where the driver places them."""
         first = self.upload()

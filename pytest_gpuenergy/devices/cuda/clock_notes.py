@@ -56,7 +56,8 @@ class ClockNotes:
         self._stream = stream
         self._notes = cupy.empty(3 * MOST_NOTES, dtype=np.uint64)
         self._count = cupy.empty(1, dtype=np.uint32)
-        self._count.data.memset(0, self._count.nbytes)
+        # On this stream, because one that does not block overtakes the default stream.
+        self._count.data.memset_async(0, self._count.nbytes, stream)
         self._module = cupy.cuda.function.Module()
         self._module.load(_PTX)
         note = self._module.get_function("note")

@@ -86,7 +86,13 @@ class CudaDevice(Device):
 
     @contextmanager
     def load(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[Loaded]:
-        yield _WorkerKernel(self, job.timeout_s, job, self._compiled(job, arenas), dict(arenas))
+        kernel = _WorkerKernel(
+            self, job.timeout_s, (job, self._compiled(job, arenas), dict(arenas))
+        )
+        try:
+            yield kernel
+        finally:
+            kernel.shut()
 
     @contextmanager
     def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
@@ -176,13 +182,24 @@ class CudaDevice(Device):
 
 
 class _WorkerKernel:
-    def __init__(self, device: CudaDevice, timeout_s: float, *subject: object) -> None:
+    """A kernel that stays in the worker, on the same buffers, from its first run to `shut`."""
+
+    def __init__(self, device: CudaDevice, timeout_s: float, subject: tuple[object, ...]) -> None:
         self._device = device
         self._timeout_s = timeout_s
         self._subject = subject
+        self._opened_in: int | None = None  # process ID of the worker
 
     def run(self, order_seed: int = 0) -> None:  # noqa: ARG002 -- the hardware orders threads
-        self._device._use(self._timeout_s, "run_once", *self._subject)
+        if self._opened_in is None:
+            self._device._use(self._timeout_s, "open", *self._subject)
+            self._opened_in = self._device._worker.pid
+        self._device._use(self._timeout_s, "run")
+
+    def shut(self) -> None:
+        """Free its buffers, unless the worker has ended since."""
+        if self._opened_in is not None and self._opened_in == self._device._worker.pid:
+            self._device._call(self._timeout_s, "shut")
 
     def relaunch(self, *, once: bool) -> Iterator[int]:  # noqa: ARG002 -- see `_WorkerRepeater`
         """Yield nothing: only `repeat` launches many times in one process."""

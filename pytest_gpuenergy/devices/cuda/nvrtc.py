@@ -21,7 +21,7 @@ from typing import Any
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.support.files import keep_for_later, write_atomically
+from pytest_gpuenergy.support.files import is_file, is_there, keep_for_later, write_atomically
 from pytest_gpuenergy.support.paths import written_to_cache
 from pytest_gpuenergy.support.worker import (
     WITHOUT_GPU,
@@ -75,7 +75,7 @@ class Compiler:
 
     def _are_small(self, headers: Sequence[str]) -> bool:
         """Whether our small headers include all of these libcu++ headers."""
-        return bool(headers) and all((self._small / header).is_file() for header in headers)
+        return bool(headers) and all(is_file(self._small / header) for header in headers)
 
     def _compile(
         self, source: str, entries: Sequence[str], architecture: str, first: Sequence[str]
@@ -137,7 +137,7 @@ class CompilerPool:
         key = [_FORMAT, self._architecture, _OPTIONS, self.version, entries, kernel.source]
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
         binary, table = self._cache / f"{digest}.cubin", self._cache / f"{digest}.json"
-        if binary.exists() and (known := _read_symbols(table, entries)):
+        if is_there(binary) and (known := _read_symbols(table, entries)):
             return Binary(binary, known)
         answer: Any = self._call("compile", kernel.source, entries, self._architecture)
         code, symbols = answer

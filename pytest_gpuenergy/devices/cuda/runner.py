@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from typing import TypeVar
 
@@ -32,6 +33,15 @@ _CONSTRAINTS = (
 )
 
 
+@dataclass(frozen=True)
+class _Single:
+    """A kernel on one set of buffers."""
+
+    buffers: CudaBuffers
+    one: BufferSet
+    launch: Launcher
+
+
 class CudaRunner:
     """Runs kernels on the first GPU this process sees. Every method may raise KernelFault."""
 
@@ -43,19 +53,46 @@ class CudaRunner:
         cupy.cuda.set_allocator(None)
         self._repeater: GraphRepeater | None = None
         self._relaunch: CudaRelaunch | None = None
+        self._single: _Single | None = None
 
-    def run_once(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
-        """Run the kernel once, in place on the arenas; workspaces are checked for overruns."""
+    def open(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
+        """Make the kernel ready for `run`, on buffers that stay where they are until `shut`."""
 
-        def run() -> None:
+        def open_() -> None:
+            self.shut()
             buffers = CudaBuffers(self._cupy, job.kernel, arenas)
             one = buffers.upload()
-            self._bind(job, binary, one, arenas)()
+            self._single = _Single(buffers, one, self._bind(job, binary, one, arenas))
+
+        self._guarded(open_)
+
+    def run(self) -> None:
+        """Run it once, in place on the arenas; workspaces are checked for overruns.
+
+        What it has left in device variables by earlier runs is still there.
+        """
+
+        def run() -> None:
+            if self._single is None:
+                raise RuntimeError("no kernel is open")
+            buffers, one = self._single.buffers, self._single.one
+            buffers.refill(one)
+            self._single.launch()
             self._cupy.cuda.Device().synchronize()
             buffers.store(buffers.read(one))
             buffers.check_workspaces(one)
 
         self._guarded(run)
+
+    def shut(self) -> None:
+        """Free what `open` created."""
+        self._single = None
+
+    def run_once(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
+        """`open`, `run` and `shut`."""
+        self.open(job, binary, arenas)
+        self.run()
+        self.shut()
 
     def load(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
         """Load the kernel and its buffers, ready for `start`; free what was loaded before."""

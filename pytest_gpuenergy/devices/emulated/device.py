@@ -14,6 +14,7 @@ from pytest_gpuenergy.devices.device import Arena, Device, KernelRepeater, Loade
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler, version_of
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, Fault, parse_faults
+from pytest_gpuenergy.devices.emulated.flags import build_version
 from pytest_gpuenergy.devices.emulated.host_kernel import HostKernel, HostProgram, is_divisible
 from pytest_gpuenergy.devices.emulated.limits import check_geometry, check_memory
 from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml
@@ -23,7 +24,6 @@ from pytest_gpuenergy.devices.emulated.state import CardState
 from pytest_gpuenergy.devices.emulated.timing.model import demand_of, recorded_on
 from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic, TrafficCache
-from pytest_gpuenergy.devices.emulated.toolchain import build_version
 from pytest_gpuenergy.devices.places import placements
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel

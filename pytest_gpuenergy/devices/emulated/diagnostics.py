@@ -9,7 +9,10 @@ from pytest_gpuenergy.devices.emulated.outline import CANNOT
 
 _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$")
 _PLACE = re.compile(r"^\S*kernel\.cu:(\d+):")
-_REFUSED = re.compile(rf"(?:attribute error|'error' attribute): (.*)$|#error ({CANNOT}.*)$")
+_REQUIRED = re.compile(r"^\S*kernel\.cu:(\d+):(?:\d+:)?\s+required from")
+_REFUSED = re.compile(
+    rf"(?:attribute error|'error' attribute): (.*)$|(?:#error|assertion failed:?) \"?({CANNOT}.*)$"
+)
 # A name that only CUDA defines and the host's headers do not; in GCC's words, then in clang's.
 _CUDA_NAME = r"'(__\w+|clock(?:64)?|half2?)'"
 _UNKNOWN = re.compile(rf"{_CUDA_NAME} was not declared|undeclared identifier {_CUDA_NAME}")
@@ -20,7 +23,7 @@ def first_error(stderr: str) -> str:
     lines = stderr.splitlines()
     for number, line in enumerate(lines):
         if match := _ERROR.match(line):
-            return _located(match, lines[number + 1 :])
+            return _located(match, lines[:number], lines[number + 1 :])
     for words in (["out of memory"], ["undefined reference", "error"]):
         for line in lines:
             if any(word in line for word in words):
@@ -28,14 +31,14 @@ def first_error(stderr: str) -> str:
     return lines[-1] if lines else "the compiler died without a message"
 
 
-def _located(error: re.Match[str], following: Sequence[str]) -> str:
+def _located(error: re.Match[str], before: Sequence[str], following: Sequence[str]) -> str:
     text = _in_words(error["text"])
     if error["file"] == "launch":
         return f"the launch does not fit the text: {text}"
     if error["file"].endswith("kernel.cu"):
         return f"line {error['line']}: {text}"
     # The error is in our headers: name the first line of the kernel's text that led there.
-    places = map(_PLACE.match, following)
+    places = [*map(_REQUIRED.match, reversed(before)), *map(_PLACE.match, following)]
     place = next((found for found in places if found), None)
     return f"line {place[1]}: {text}" if place else text
 

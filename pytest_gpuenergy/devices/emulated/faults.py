@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_gpuenergy.devices.emulated.owner import Owner
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_input import shown
 
 FAULTS_VARIABLE = "GPUENERGY_EMULATED_FAULTS"
 
@@ -107,7 +108,8 @@ class Fault:
             value = {}
         if not isinstance(value, Mapping):
             raise InputError(
-                f"The fault {what!r} takes an error's name, true or an object, not {value!r}."
+                f"The fault {shown(what)} takes an error's name, true or an object, "
+                f"not {shown(value)}."
             )
         options = {str(key): entry for key, entry in value.items()}
         return cls._of_event(what, options) if what in EVENTS else cls._of_error(what, options)
@@ -116,7 +118,7 @@ class Fault:
     def _of_event(cls, what: str, options: dict[str, Any]) -> Fault:
         fault = cls(kind=what, **_checked(what, options, EVENTS[what]))
         if fault.error or fault.after_calls:
-            raise InputError(f"The fault {what!r} takes neither error nor after_calls.")
+            raise InputError(f"The fault {shown(what)} takes neither error nor after_calls.")
         return fault
 
     @classmethod
@@ -125,13 +127,14 @@ class Fault:
         if not (function.startswith("nvml") or function in (ANYTHING, LAUNCH)):
             known = ", ".join([*EVENTS, *ALIASES, ANYTHING, LAUNCH, "driver_mismatch"])
             raise InputError(
-                f"There is no fault {what!r}: choose an NVML function's name or one of {known}."
+                f"There is no fault {shown(what)}: choose an NVML function's name or one of "
+                f"{known}."
             )
         checked = _checked(what, options, ("error",))
         if checked["error"] not in ERRORS:
             raise InputError(
-                f"There is no error {checked['error']!r} for the fault {what!r}: choose one of "
-                f"{', '.join(ERRORS)}."
+                f"There is no error {shown(checked['error'])} for the fault {shown(what)}: "
+                f"choose one of {', '.join(ERRORS)}."
             )
         return cls(kind="error", function=function, **checked)
 
@@ -193,7 +196,7 @@ def _checked(what: str, options: dict[str, Any], needed: tuple[str, ...]) -> dic
     for name, value in options.items():
         if name not in known:
             raise InputError(
-                f"The fault {what!r} has no option {name!r}: "
+                f"The fault {shown(what)} has no option {shown(name)}: "
                 f"choose from {', '.join(sorted(known))}."
             )
         if name in _INTEGERS:
@@ -204,8 +207,8 @@ def _checked(what: str, options: dict[str, Any], needed: tuple[str, ...]) -> dic
             good = isinstance(value, str)
         if not good:
             kind = "a name" if name == "error" else "a number that is not negative"
-            raise InputError(f"The option {name!r} of the fault {what!r} must be {kind}.")
+            raise InputError(f"The option {shown(name)} of the fault {shown(what)} must be {kind}.")
     for name in needed:
         if name not in options:
-            raise InputError(f"The fault {what!r} needs the option {name!r}.")
+            raise InputError(f"The fault {shown(what)} needs the option {shown(name)}.")
     return options

@@ -24,9 +24,10 @@ from pytest_gpuenergy.devices.emulated.timing.plan import (
     write_plan,
 )
 from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
-from pytest_gpuenergy.devices.emulated.translate import translate
+from pytest_gpuenergy.devices.emulated.translate import KernelText
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.workloads.workload import Scalar
 
 _SAMPLING = Sampling(profiled_blocks=8, profiled_accesses=20_000_000, accesses=8_000_000)
@@ -172,21 +173,16 @@ class HostRunner:
 
     def _build(self, kernel: Kernel, variant: str) -> Path:
         entries = entries_of(kernel)
-        text = translate(kernel.source, entries)
+        text = KernelText(kernel.source, entries)
         tools = self._toolchain()
         # The check of several launches runs the blocks that it does not sample in a plain build.
         several = variant == "checked" and len(kernel.launches) > 1
         variants = [variant, "plain"] if several else [variant]
-        content = "\0".join([tools.key, *variants, text])
+        content = "\0".join([tools.key, *variants, text.marked])
         name = hashlib.sha256(content.encode()).hexdigest()
         program = self._cache / f"{name[:32]}-{variant}"
-        if not program.is_file():
-            tools.compile(
-                text,
-                variants,
-                program,
-                unmarked=lambda: translate(kernel.source, entries, marks=False),
-            )
+        if not is_file(program):
+            tools.compile(text, variants, program)
         return program
 
     @contextlib.contextmanager

@@ -31,6 +31,15 @@ _SUPPORTED_HEADER_NAMES = """
     cuda/std/cstdint cuda/std/type_traits cuda/std/limits cuda/std/cstddef cuda/std/cmath
 """
 _SUPPORTED_HEADERS = frozenset(_SUPPORTED_HEADER_NAMES.split())
+# CUDA's headers that ours stand for, in cuda/host.
+_EMULATED_HEADERS = {
+    "cuda_fp16.h": "half.h",
+    "cuda_bf16.h": "bfloat16.h",
+    "cooperative_groups.h": "groups.h",
+    "cooperative_groups/reduce.h": "groups.h",
+    "cuda_pipeline.h": "pipeline.h",
+    "cuda_pipeline_primitives.h": "pipeline.h",
+}
 # TVM leaves these behind where it lowers an asynchronous copy synchronously: nothing to wait for.
 _IGNORED_PTX = re.compile(r"cp\.async\.(commit_group|wait_all|wait_group\s+(\d+|%\d+))\s*;?\s*")
 
@@ -59,6 +68,7 @@ class Outline:
         kernels: names of the ``__global__`` functions.
         bounds: numbers of the launch bounds of each kernel that has any.
         in_macros: whether a macro may declare kernels.
+        headers: of ``cuda/host`` that the text needs besides ``kernel.h``.
     """
 
     def __init__(self, source: str) -> None:
@@ -68,6 +78,7 @@ class Outline:
         self.kernels: set[str] = set()
         self.bounds: dict[str, list[int]] = {}
         self.in_macros = False
+        self.headers: set[str] = set()
         self._depth = 0
         self._kernel = ""
         self._kernel_depth = -1
@@ -130,7 +141,7 @@ class Outline:
         if self._bound:
             number = sum(map(len, self.bounds.values()))
             self.bounds.setdefault(self._kernel, []).append(number)
-            text = f" enum {{ cuhost_bound_{number} = ::cuhost::first({self._bound}) }};"
+            text = f" enum {{ cuhost_bound_{number} = ::cuhost::cuhost_first({self._bound}) }};"
             self.edits.append((end, end, text))
         self._kernel, self._kernel_depth, self._bound = "", -1, ""
 
@@ -140,7 +151,11 @@ class Outline:
         if include is None:
             return
         header = include[1] or include[2]
-        text = "" if header in _SUPPORTED_HEADERS else f"#error {CANNOT}: #include <{header}>"
+        text = ""
+        if header in _EMULATED_HEADERS:
+            self.headers.add(_EMULATED_HEADERS[header])
+        elif header not in _SUPPORTED_HEADERS:
+            text = f"#error {CANNOT}: #include <{header}>"
         self.edits.append((match.start(), match.end(), text))
 
     def _of_template(self, start: int) -> bool:

@@ -17,6 +17,7 @@ from pytest_gpuenergy.devices.emulated.faults import ANYTHING, ActiveFault, Faul
 from pytest_gpuenergy.devices.emulated.noise import noise
 from pytest_gpuenergy.devices.emulated.owner import Owner
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
+from pytest_gpuenergy.devices.emulated.state_form import check_form
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.files import lock, open_file, unlock
 from pytest_gpuenergy.support.paths import state_dir
@@ -171,7 +172,9 @@ class CardState:
                 f"({error.strerror}): set GPUENERGY_STATE to a folder of your own."
             ) from None
         try:
-            card = Card.from_json(self.profile, self._seed, json.loads(text))
+            data = json.loads(text)
+            check_form(data)
+            card = Card.from_json(self.profile, self._seed, data)
         except (
             *(ValueError, KeyError, TypeError, AttributeError),
             *(OverflowError, RecursionError, IndexError),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -10,6 +11,28 @@ from pytest_gpuenergy.devices.emulated.kernel_text import function_of
 from pytest_gpuenergy.devices.emulated.outline import Outline
 from pytest_gpuenergy.devices.emulated.spin_loops import with_turns
 from pytest_gpuenergy.support.errors import KernelFault
+
+
+class KernelText:
+    """CUDA C++ text and its translations.
+
+    Args:
+        source: CUDA C++ text.
+        entries: as of `translate`.
+
+    Raises:
+        KernelFault: as of `translate`.
+    """
+
+    def __init__(self, source: str, entries: Sequence[str]) -> None:
+        self.source = source
+        self.marked = translate(source, entries)
+        self._entries = entries
+
+    @functools.cached_property
+    def unmarked(self) -> str:
+        """The translation without marks."""
+        return translate(self.source, self._entries, marks=False)
 
 
 def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str:
@@ -49,16 +72,18 @@ def _assemble(outline: Outline, entries: Sequence[str]) -> str:
         for k, reason in enumerate(outline.refusals)
     )
     functions = "".join(
-        f'  ::cuhost::Caller<&{entry}>::entry("{function_of(entry)}", {_bound(outline, entry)}),\n'
+        f"  ::cuhost::cuhost_caller<&{entry}>::cuhost_entry("
+        f'"{function_of(entry)}", {_bound(outline, entry)}),\n'
         for entry in entries
     )
+    included = "".join(f'#include "{header}"\n' for header in sorted(outline.headers))
     return (
-        f"{refused}"
+        f"{included}{refused}"
         # Internal linkage keeps the text's names apart from the host's libraries.
         f'namespace cuda_device {{ namespace {{\n#line 1 "kernel.cu"\n{outline.rewritten()}\n'
         f'#line 1 "launch"\n'
-        f"const ::cuhost::Entry cuhost_entries[] = {{\n{functions}}};\n"
+        f"const ::cuhost::cuhost_Entry cuhost_entries[] = {{\n{functions}}};\n"
         f"}} }}\n"
-        f'extern "C" const ::cuhost::Table CUHOST_TABLE;\n'
-        f"const ::cuhost::Table CUHOST_TABLE = {{::cuda_device::cuhost_entries}};\n"
+        f'extern "C" const ::cuhost::cuhost_Table CUHOST_TABLE;\n'
+        f"const ::cuhost::cuhost_Table CUHOST_TABLE = {{::cuda_device::cuhost_entries}};\n"
     )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuenergy.record.anchor import AnchorCheck
+from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
@@ -22,7 +23,9 @@ Values = dict[str, Any]
 
 FLAGS = {
     "not_steady": "the power changed significantly, by more than 1 % per second, during the trials",
-    "interval_wide": "the energy's interval is wider than ±1 %",
+    "clock_step": "the SM clock stepped to another level during the trials, and the power with it",
+    "interval_wide": "the energy's interval is wider than ±1 %, apart from what the heat adds",
+    "not_settled": "the card was so cold or hot that this adds ±2 % to the energy's interval",
     "host_gaps": "the GPU was idle for more than 1 % of the window",
     "sources_disagree": "counter and power samples differ by more than 2 %",
     "counter_stale": "the energy counter stood still: there are no figures",
@@ -93,6 +96,7 @@ def _row(m: Measurement, *, pareto: bool) -> Values:
         "temperature_c": _temperature_c(m),
         "sm_clock_mhz": conditions.sm_clock_mhz if conditions else None,
         "effective_sm_clock_mhz": _finite(m.effective_sm_clock_mhz),
+        "clock_states": [_state(one) for one in m.clock_states] if len(m.clock_states) > 1 else [],
         "binding": m.cap_binding,
         "pareto": pareto,
         "flags": list(m.validity),
@@ -102,6 +106,10 @@ def _row(m: Measurement, *, pareto: bool) -> Values:
         "digest": m.kernel.digest[:12],
         "item": m.node_id,
     }
+
+
+def _state(state: ClockState) -> str:
+    return f"{state.share:.0%} at {state.name}"
 
 
 def _temperature_c(m: Measurement) -> float | None:

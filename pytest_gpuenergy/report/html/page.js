@@ -264,7 +264,10 @@
       { title: "validity", key: "flag_words", wide: true, cell: flagsOf },
       { title: "outcome", key: "outcome", wide: true, cell: (row) => row.error ? `${row.outcome}: ${row.error}` : row.outcome },
       { title: "°C", key: "temperature_c", number: true, cell: (row) => digits(row.temperature_c, 3) },
-      { title: "SM MHz", key: "effective_sm_clock_mhz", number: true, cell: (row) => digits(row.effective_sm_clock_mhz, 5) },
+      { title: "SM MHz", key: "effective_sm_clock_mhz", number: true, cell: (row) => [
+        digits(row.effective_sm_clock_mhz, 5),
+        element("small", {}, row.clock_states.length === 0 ? "" : ` (${row.clock_states.join(", ")})`),
+      ] },
       { title: "SM MHz by NVML", key: "sm_clock_mhz", number: true },
       { title: "content", key: "digest" },
     ], data.rows, (row) => row.state);

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from html import escape
 from importlib import metadata, resources
 from pathlib import Path
@@ -84,7 +85,7 @@ def _vega() -> str:
     except InputError:
         return _bundled()
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        digest, _, known = path.read_bytes().decode().partition("\n")
+        digest, _, known = path.read_bytes().decode(errors="replace").partition("\n")
         if digest == _digest(known):
             return known
     bundle = _bundled()
@@ -114,9 +115,20 @@ def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
+def _without_separators(value: Any) -> Any:
+    """``value`` with U+2028 and U+2029 spelled out: Vega reads them as ends of lines in strings."""
+    if isinstance(value, str):
+        return value.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    if isinstance(value, Mapping):
+        return {_without_separators(key): _without_separators(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(_without_separators, value))
+    return value
+
+
 def _embedded(data: Values) -> str:
     """ASCII JSON in which no HTML parser can find a tag, a comment or an entity."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_without_separators(data), allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

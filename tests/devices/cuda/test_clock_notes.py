@@ -162,6 +162,17 @@ def test_the_counters_of_two_sms_are_not_compared(clock: float, sms: list[int]) 
     assert (found.end_s > found.begin_s).all()
 
 
+@given(st.lists(st.tuples(*[st.integers(0, 2**64 - 1)] * 3), max_size=12))
+def test_notes_that_a_kernel_has_overwritten_are_plausible_or_left_out(
+    notes: list[tuple[int, int, int]],
+) -> None:
+    table = np.array(notes, dtype=np.uint64).reshape(-1, 3)
+    found = clock_samples(table, np.arange(len(notes), dtype=np.float64))
+    if found is not None:
+        assert ((found.mhz > 0) & (found.mhz < 10_000)).all()
+        assert (found.end_s > found.begin_s).all()
+
+
 @pytest.mark.parametrize(
     "notes",
     [

@@ -100,7 +100,7 @@ def test_the_process_that_proved_a_kernel_right_measures_it(
     device.run_once(job_of(kernel()), {})
     number = measure(device, apart=True)
     methods = [method for worker in workers for pid, method in worker.calls if pid == number]
-    assert methods == ["run_once", "load", "start"]
+    assert methods == ["open", "run", "shut", "load", "start"]
 
 
 def test_the_next_process_begins_while_a_kernel_is_measured_and_keeps_off_the_gpu(

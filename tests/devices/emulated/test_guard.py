@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 # Builds the shared runtime as empty files; for a kernel it starts a process that does not return.
 DRIVER = """#!/bin/sh
 for output; do :; done
-case "$*" in *kernel.cpp*) ;; --version) exec echo g++ 1;; *) exec touch "$output";; esac
+case "$*" in *kernel-*.cpp*) ;; --version) exec echo g++ 1;; *) exec touch "$output";; esac
 sleep 1000 &
 echo $! > {folder}/started.draft
 mv {folder}/started.draft {folder}/started

@@ -131,12 +131,9 @@ def test_text_that_cannot_be_compiled_is_a_compile_fault(run, source, pattern):
 @pytest.mark.parametrize(
     ("statement", "name"),
     [
-        ("y[0] = __ldcs(y);", "__ldcs"),
-        ("__stcg(y, 1);", "__stcg"),
-        ("y[0] = clock64();", "clock64"),
         ("y[0] = __vadd4(1, 2);", "__vadd4"),
-        ("y[0] = __reduce_add_sync(~0u, 1);", "__reduce_add_sync"),
-        ("y[0] = __match_any_sync(~0u, 1);", "__match_any_sync"),
+        ("y[0] = __shfl(1, 2);", "__shfl"),
+        ("y[0] = __hadd2(y[0], y[1]);", "__hadd2"),
         ("__builtin_assume(y);", "__builtin_assume"),
     ],
 )
@@ -149,7 +146,7 @@ def test_functions_of_cuda_that_are_not_emulated_are_refused_by_name(run, statem
         run(f"__global__ void k(int* y) {{\n{statement} }}", outputs={"y": (1, "int32")})
 
 
-@pytest.mark.parametrize("header", ["cuda_fp16.h", "cooperative_groups.h"])
+@pytest.mark.parametrize("header", ["mma.h", "cuda_fp8.h", "cuda/pipeline"])
 def test_headers_of_cuda_that_are_not_there_are_refused_by_name(run, header):
     with pytest.raises(
         KernelFault,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from pytest_gpuenergy.devices.emulated.toolchain import build_version
+from pytest_gpuenergy.devices.emulated.flags import build_version
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.paths import cache_dir

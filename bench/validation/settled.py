@@ -1,0 +1,264 @@
+"""Are energies those of a settled card, on a card that has rested and on a warm one?
+
+    python bench/validation/settled.py --json settled.json [--seconds 60] [--rest 60]
+
+Needs TVM; takes about fifteen minutes on a real GPU. The card rests; then all kernels are measured
+in random order, as the items of a bench are; then each runs for a minute, whose last ten seconds
+are its reference; then all are measured again, in another order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import kernels
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.energy.settings import MeterSettings
+from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.engine.station import Station
+from pytest_gpuenergy.engine.verification import arenas_for
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.report.tables import markdown_table
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.workloads.workload import Workload
+
+KERNELS = (
+    "case7-slowest",
+    "case5-fastest",
+    "case7-fastest",
+    "case4-fastest",
+    "case4-slowest",
+    "case5-slowest",
+    "axpy",
+    "lcg",
+    "case1-slowest",
+    "case1-fastest",
+)
+PREHEAT_S = 30.0
+MEASURED_S = 10.0
+"""The end of each reference run that counts."""
+HEADER = ("state", "kernel", "°C", "settled °C", "raw", "energy", "interval", "time", "seconds")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A kernel on a card that has settled under it."""
+
+    energy_mj: float
+    time_ms: float
+    temperature_c: float | None
+
+
+@dataclass(frozen=True)
+class Item:
+    """One measurement, and how far it is from the reference; errors are relative.
+
+    Attributes:
+        state: ``rested`` or ``warm``.
+        held: whether the energy's interval holds the reference.
+    """
+
+    state: str
+    kernel: str
+    temperature_c: float | None
+    settled_temperature_c: float | None
+    raw_error: float
+    energy_error: float
+    half_width: float
+    held: bool
+    time_error: float
+    seconds: float
+
+
+def reference_of(device: Device, kernel: Kernel, workload: Workload, seconds: float) -> Reference:
+    """Run a kernel for ``seconds``."""
+    settings = MeterSettings(
+        warmup_s=seconds - MEASURED_S,
+        warmup_max_s=seconds - MEASURED_S,
+        trial_s=0.5,
+        min_measure_s=MEASURED_S,
+        max_measure_s=MEASURED_S,
+        relative_half_width=0.0,
+        preheat_s=0.0,
+    )
+    with (
+        arenas_for(workload, seed=0) as arenas,
+        kernels.loaded(device, kernel, workload, arenas) as repeater,
+    ):
+        reading = EnergyMeter(device, settings).measure(repeater)
+    return Reference(reading.raw_energy_mj, reading.time_ms.value, reading.temperature_c)
+
+
+def judged(state: str, name: str, m: Measurement, right: Reference, seconds: float) -> Item:
+    """Compare a measurement with its reference.
+
+    Raises:
+        InputError: it has no figures.
+    """
+    interval = m.energy_mj_ci95
+    if m.energy_mj is None or m.raw_energy_mj is None or m.time_ms is None or interval is None:
+        raise InputError(f"{name} was not measured: {m.error}")
+    return Item(
+        state,
+        name,
+        m.temperature_c,
+        m.settled_temperature_c,
+        m.raw_energy_mj / right.energy_mj - 1,
+        m.energy_mj / right.energy_mj - 1,
+        (interval.high - interval.low) / 2 / m.energy_mj,
+        interval.low <= right.energy_mj <= interval.high,
+        m.time_ms / right.time_ms - 1,
+        seconds,
+    )
+
+
+class Study:
+    """Measures the kernels on one device, in random orders that follow from a seed."""
+
+    def __init__(
+        self, station: Station, subjects: Mapping[str, tuple[Kernel, Workload]], seed: int
+    ) -> None:
+        self._station = station
+        self._subjects = subjects
+        self._random = random.Random(seed)
+
+    def sweep(self) -> dict[str, tuple[Measurement, float]]:
+        """Measure each kernel once, as a bench of its own does; with the seconds that it took."""
+        clock = self._station.gpu.clock
+        harness: Harness = self._station.harness(preheat_s=PREHEAT_S)
+        found = {}
+        for name in self._order():
+            kernel, workload = self._subjects[name]
+            began_s = clock.now_s()
+            measured = harness.measure_kernel(kernel, workload, Subject(name, name))
+            found[name] = (measured, clock.now_s() - began_s)
+        return found
+
+    def references(self, seconds: float) -> dict[str, Reference]:
+        """Run each kernel for so long."""
+        return {
+            name: reference_of(self._station.gpu, *self._subjects[name], seconds)
+            for name in self._order()
+        }
+
+    def _order(self) -> list[str]:
+        names = list(self._subjects)
+        self._random.shuffle(names)
+        return names
+
+
+def table(items: Iterable[Item]) -> str:
+    """As Markdown."""
+    return markdown_table(
+        HEADER,
+        [
+            [
+                one.state,
+                one.kernel,
+                "" if one.temperature_c is None else f"{one.temperature_c:.1f}",
+                "" if one.settled_temperature_c is None else f"{one.settled_temperature_c:.1f}",
+                f"{one.raw_error:+.2%}",
+                f"{one.energy_error:+.2%}",
+                f"±{one.half_width:.2%}{'' if one.held else ' missed'}",
+                f"{one.time_error:+.2%}",
+                f"{one.seconds:.1f}",
+            ]
+            for one in items
+        ],
+    )
+
+
+def summary(items: Sequence[Item]) -> str:
+    """How far the worst is off in each state, and how many intervals hold the reference."""
+    lines = []
+    for state in dict.fromkeys(one.state for one in items):
+        own = [one for one in items if one.state == state]
+        raw = max(abs(one.raw_error) for one in own)
+        worst = max(abs(one.energy_error) for one in own)
+        held = sum(one.held for one in own)
+        lines.append(
+            f"{state}: energy off by at most {worst:.2%} (as measured {raw:.2%}); {held} of "
+            f"{len(own)} intervals hold the reference"
+        )
+    return "\n".join(lines)
+
+
+def study(device: Device, arguments: argparse.Namespace) -> tuple[dict[str, Reference], list[Item]]:
+    """Rest, measure, run the references, and measure again."""
+    with ExitStack() as stack:
+        store = stack.enter_context(KernelStore())
+        subjects = {
+            name: kernels.named(name, kernels.RECORDS, store, emulated=device.emulated)
+            for name in arguments.kernels.split(",")
+        }
+        station = stack.enter_context(Station(device))
+        device.prepare([kernel for kernel, _ in subjects.values()])
+        for kernel, _ in subjects.values():
+            device.compile(kernel)
+        device.clock.sleep_s(arguments.rest)
+        work = Study(station, subjects, arguments.seed)
+        rested = work.sweep()
+        references = work.references(arguments.seconds)
+        warm = work.sweep()
+    items = [
+        judged(state, name, *found[name][:1], references[name], found[name][1])
+        for state, found in (("rested", rested), ("warm", warm))
+        for name in found
+    ]
+    return references, items
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; exit code 2 if something is missing or fails."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kernels", default=",".join(KERNELS), metavar="LIST", help="(all ten)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="Of a reference (default: 60)")
+    parser.add_argument("--rest", type=float, default=60.0, help="Seconds before (default: 60)")
+    parser.add_argument("--seed", type=int, default=0, help="Of the orders (default: 0)")
+    parser.add_argument("--gpu-device", default="auto", metavar="DEVICE", help="(default: auto)")
+    parser.add_argument("--json", type=Path, required=True, metavar="PATH", help="File of results")
+    arguments = parser.parse_args(argv)
+    try:
+        if arguments.seconds < 2 * MEASURED_S:
+            raise InputError(f"--seconds {arguments.seconds:g} is too short: give at least 20.")
+        with open_device(arguments.gpu_device) as device:
+            about = {
+                "gpu": device.name,
+                "uuid": device.uuid,
+                "emulated": device.emulated,
+                "seconds": arguments.seconds,
+                "rest": arguments.rest,
+                "seed": arguments.seed,
+                **device.describe(),
+            }
+            references, items = study(device, arguments)
+    except GpuEnergyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    content = {
+        "about": about,
+        "references": {name: asdict(one) for name, one in references.items()},
+        "items": [asdict(one) for one in items],
+    }
+    write_atomically(arguments.json, json.dumps(content, indent=1) + "\n")
+    print(f"{table(items)}\n\n{summary(items)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

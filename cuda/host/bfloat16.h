@@ -1,0 +1,14 @@
+// cuda_bf16.h: 7 bits of mantissa, 8 of exponent.
+#pragma once
+
+#include "small_floats.h"
+
+namespace cuda_device {
+
+using __nv_bfloat16 = cuhost::Small<7, 8>;
+using __nv_bfloat162 = cuhost::Pair<__nv_bfloat16>;
+using nv_bfloat16 = __nv_bfloat16;
+using nv_bfloat162 = __nv_bfloat162;
+CUHOST_SMALL_FLOATS(__nv_bfloat16, __nv_bfloat162, bfloat16, bfloat162)
+
+}  // namespace cuda_device

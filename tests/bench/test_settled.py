@@ -1,0 +1,37 @@
+"""``bench/validation/settled.py`` on the emulated GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import settled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", ["h100", "h200"])
+def test_items_are_those_of_a_settled_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], profile: str
+) -> None:
+    path = tmp_path / "settled.json"
+    device = ["--gpu-device", f"emulated:{profile}"]
+    assert settled.main([*device, "--kernels", "axpy,lcg", "--json", str(path)]) == 0
+    items = json.loads(path.read_text())["items"]
+    assert [(one["state"], one["held"]) for one in items] == [
+        ("rested", True),
+        ("rested", True),
+        ("warm", True),
+        ("warm", True),
+    ]
+    assert all(abs(one["energy_error"]) < 0.01 for one in items)
+    assert "2 of 2 intervals hold the reference" in capsys.readouterr().out
+
+
+def test_a_reference_that_is_too_short_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "settled.json"
+    assert settled.main(["--seconds", "5", "--json", str(path)]) == 2
+    assert "give at least 20" in capsys.readouterr().err
+    assert not path.exists()

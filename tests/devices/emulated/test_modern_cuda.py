@@ -1,0 +1,227 @@
+"""CUDA of recent years on the emulated GPU: cache hints, warp reductions, groups, async copies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_gpuenergy.support.errors import KernelFault
+
+pytestmark = pytest.mark.slow
+
+X = np.arange(64).astype(np.float32)
+
+
+@pytest.mark.parametrize("load", ["__ldg", "__ldca", "__ldcg", "__ldcs", "__ldcv", "__ldlu"])
+@pytest.mark.parametrize("store", ["__stwb", "__stcg", "__stcs", "__stwt"])
+def test_cache_hints_leave_values_as_they_are(run, load, store):
+    source = f"""__global__ void k(const float* x, float* y) {{
+      {store}((float4*)y + threadIdx.x, {load}((const float4*)x + threadIdx.x));
+      {store}(y, 3);
+    }}"""
+    y = run(source, {"x": X}, {"y": (64, "float32")}, block=16)["y"]
+    np.testing.assert_array_equal(y, np.concatenate([[3], X[1:]]))
+
+
+REDUCE = {
+    "add": (np.add.reduce, "int unsigned"),
+    "min": (np.minimum.reduce, "int unsigned"),
+    "max": (np.maximum.reduce, "int unsigned"),
+    "and": (np.bitwise_and.reduce, "unsigned"),
+    "or": (np.bitwise_or.reduce, "unsigned"),
+    "xor": (np.bitwise_xor.reduce, "unsigned"),
+}
+
+
+@pytest.mark.parametrize("name", REDUCE)
+@pytest.mark.parametrize("mask", [0xFFFFFFFF, 0x00FF00FF])
+def test_warp_reductions_combine_the_lanes_of_the_mask(run, name, mask):
+    reference, kinds = REDUCE[name]
+    lanes = [k for k in range(32) if mask >> k & 1]
+    for kind in kinds.split():
+        dtype = "int32" if kind == "int" else "uint32"
+        x = np.random.default_rng(1).integers(-(2**31), 2**31, 32).astype(dtype)
+        source = f"""__global__ void k(const {kind}* x, {kind}* y) {{
+          int t = threadIdx.x;
+          y[t] = x[t];
+          if ({mask}u >> t & 1) y[t] = __reduce_{name}_sync({mask}u, x[t]);
+        }}"""
+        y = run(source, {"x": x}, {"y": (32, dtype)}, block=32)["y"]
+        expected = x.copy()
+        expected[lanes] = reference(x[lanes], dtype=dtype)
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_lanes_find_those_with_the_same_value(run):
+    source = """__global__ void k(const float* x, unsigned* y) {
+      int t = threadIdx.x, same;
+      y[t] = __match_any_sync(~0u, x[t]);
+      y[32 + t] = __match_all_sync(~0u, t / 64, &same) + same;
+      y[64 + t] = __match_all_sync(~0u, (long long)t, &same) + same;
+    }"""
+    x = (np.arange(32) % 3).astype(np.float32)
+    y = run(source, {"x": x}, {"y": (96, "uint32")}, block=32)["y"]
+    same = [sum(1 << k for k in range(32) if k % 3 == lane % 3) for lane in range(32)]
+    assert y.tolist() == same + [0] * 32 + [0] * 32
+
+
+def test_clocks_go_on(run):
+    source = """__global__ void k(int* y) {
+      long long a = clock64(), b = clock64();
+      clock_t c = clock();
+      y[0] = b > a && c > 0;
+    }"""
+    assert run(source, outputs={"y": (1, "int32")})["y"][0] == 1
+
+
+GROUPS = """
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+namespace cg = cooperative_groups;
+__global__ void k(const float* x, float* y) {
+  cg::thread_block block = cg::this_thread_block();
+  __shared__ float s[64];
+  s[block.thread_rank()] = x[block.thread_rank()];
+  block.sync();
+  auto tile = cg::tiled_partition<SIZE>(block);
+  int t = block.thread_rank();
+  float v = s[block.size() - 1 - t];
+  y[t] = RESULT;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ("cg::reduce(tile, v, cg::plus<float>())", lambda v, n: v.reshape(-1, n).sum(1).repeat(n)),
+        ("cg::reduce(tile, v, cg::less<float>())", lambda v, n: v.reshape(-1, n).min(1).repeat(n)),
+        ("tile.shfl(v, 0)", lambda v, n: v[::n].repeat(n)),
+        ("tile.shfl_xor(v, 1)", lambda v, _: v.reshape(-1, 2)[:, ::-1].ravel()),
+        ("tile.shfl_down(v, 1) - v", lambda _, n: np.where(np.arange(64) % n == n - 1, 0, -1)),
+        ("tile.shfl_up(v, 1) - v", lambda _, n: np.where(np.arange(64) % n == 0, 0, 1)),
+        ("tile.thread_rank() + 100 * tile.meta_group_rank()",
+         lambda _, n: np.arange(64) % n + 100 * (np.arange(64) // n)),
+        ("tile.size() + tile.meta_group_size()", lambda _, n: np.full(64, n + 64 // n)),
+        ("tile.ballot(tile.thread_rank() < 2)", lambda *_: np.full(64, 3)),
+        ("tile.any(v == 5) + 2 * tile.all(v >= 0)",
+         lambda v, n: (v.reshape(-1, n) == 5).any(1).repeat(n) + 2),
+        ("cg::this_grid().size() + cg::this_grid().thread_rank()", lambda *_: 64 + np.arange(64)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [2, 8, 32])
+def test_groups_of_threads_cooperate(run, result, expected, size):
+    source = GROUPS.replace("SIZE", str(size)).replace("RESULT", result)
+    y = run(source, {"x": X}, {"y": (64, "float32")}, block=64)["y"]
+    np.testing.assert_array_equal(y, expected(X[::-1], size))
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("cg::this_grid().sync();", "barrier of the whole grid needs a cooperative launch"),
+        ("auto t = cg::tiled_partition<64>(cg::this_thread_block());", "a tile of other than 1, 2"),
+        ("auto c = cg::this_cluster();", "clusters of blocks"),
+    ],
+)
+def test_groups_beyond_the_emulated_gpu_are_refused(run, statement, reason):
+    source = f"""#include <cooperative_groups.h>
+    namespace cg = cooperative_groups;
+    __global__ void k() {{ {statement} }}"""
+    with pytest.raises(KernelFault, match=f"^line 3: cannot run on the emulated GPU: .*{reason}"):
+        run(source)
+
+
+PIPELINE = """
+#include <cuda_pipeline.h>
+__global__ void k(const float* x, float* y) {
+  __shared__ float4 s[2][16];
+  int t = threadIdx.x;
+  for (int i = 0; i < 2; ++i) {
+    __pipeline_memcpy_async(&s[i][t], (const float4*)x + 16 * i + t, 16, i ? ZEROS : 0);
+    __pipeline_commit();
+  }
+  for (int i = 0; i < 2; ++i) {
+    WAIT
+    BARRIER
+    ((float4*)y)[16 * i + t] = s[i][15 - t];
+  }
+}
+"""
+WAIT, BARRIER = "__pipeline_wait_prior(1 - i);", "__syncthreads();"
+
+
+def _pipeline(wait=WAIT, barrier=BARRIER, zeros="0"):
+    return PIPELINE.replace("WAIT", wait).replace("BARRIER", barrier).replace("ZEROS", zeros)
+
+
+X128 = np.arange(128).astype(np.float32)
+REVERSED = X128.reshape(2, 16, 4)[:, ::-1].ravel()
+
+
+@pytest.mark.parametrize("order_seed", [0, 1, 5])
+def test_async_copies_arrive_after_the_wait(run, order_seed):
+    y = run(_pipeline(), {"x": X128}, {"y": (128, "float32")}, block=16, order_seed=order_seed)["y"]
+    np.testing.assert_array_equal(y, REVERSED)
+
+
+def test_async_copies_fill_with_zeros(run):
+    y = run(_pipeline(zeros="8"), {"x": X128}, {"y": (128, "float32")}, block=16)["y"]
+    expected = REVERSED.reshape(2, 16, 4).copy()
+    expected[1, :, 2:] = 0
+    np.testing.assert_array_equal(y, expected.ravel())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"wait": ""},
+        {"wait": "__pipeline_wait_prior(2 - i);"},
+        {"wait": "__pipeline_wait_prior(1);"},
+        {"barrier": ""},
+    ],
+)
+def test_an_async_copy_that_is_not_waited_for_is_wrong(run, changed):
+    y = run(_pipeline(**changed), {"x": X128}, {"y": (128, "float32")}, block=16)["y"]
+    assert not np.array_equal(y, REVERSED)
+
+
+@pytest.mark.parametrize(
+    ("to", "count", "said"),
+    [("s + 1", 16, "misaligned"), ("s", 12, "copies 12 bytes"), ("s", 1, "copies 1 bytes")],
+)
+def test_async_copies_need_aligned_words(run, to, count, said):
+    source = f"""#include <cuda_pipeline.h>
+    __global__ void k(const float* x) {{
+      __shared__ float s[64]; __pipeline_memcpy_async({to}, x, {count});
+    }}"""
+    with pytest.raises(KernelFault, match=said):
+        run(source, {"x": X})
+
+
+TAKEN = """
+    value copy fill first entry Entry Table Guarded Storage storage number name kernel initial
+    thread block block_dim grid_dim build checked bits Small Pair Caller call convert Argument
+    aligned noinline always_inline error op mask lane other result address mark Real Number Object
+    By function left to from threads order plan launch
+"""
+
+
+def test_no_name_of_a_macro_is_taken(run):
+    source = "#include <cuda_fp16.h>\n"
+    source += "".join(f"#define {name} (-3)\n" for name in TAKEN.split())
+    source += """
+    __device__ int total = 5;
+    __constant__ int steps[2] = {1, 2};
+    __global__ void __launch_bounds__(64) k(const float* x, float* y) {
+      __shared__ __align__(16) float s[64];
+      extern __shared__ float d[];
+      int t = threadIdx.x + blockIdx.x * blockDim.x * gridDim.x;
+      s[t] = x[t];
+      memcpy(d + t, x + t, sizeof(float));
+      __syncthreads();
+      assert(t / steps[0] == t);
+      y[t] = s[63 - t] + (float)(__half)d[t] + value + (int)x[0] % steps[1] + total;
+    }"""
+    y = run(source, {"x": X}, {"y": (64, "float32")}, block=64, shared_bytes=256)["y"]
+    np.testing.assert_array_equal(y, X[::-1] + X - 3 + 5)

@@ -1,0 +1,147 @@
+"""What a card's temperature tells of the power at which it settles."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.energy.thermal import Sample, Settling, ThermalModel
+
+STEP_S = 0.1
+
+
+@dataclass
+class Card:
+    """A die on a heat sink, read in whole kelvins, whose power grows with its temperature."""
+
+    air_c: float = 35.0
+    die_k_per_w: float = 0.033
+    sink_k_per_w: float = 0.022
+    sink_s: float = 12.0
+    per_k: float = 0.0044
+    idle_w: float = 120.0
+    noise: float = 0.0004
+    time_s: float = 100.0
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(5))
+
+    def __post_init__(self) -> None:
+        self.die_w = self.sink_w = self.idle_w
+
+    def temperature_c(self, die_w: float, sink_w: float) -> float:
+        return self.air_c + self.die_k_per_w * die_w + self.sink_k_per_w * sink_w
+
+    def step(self, settled_w: float, share: float = 1.0) -> Sample:
+        """A tenth of a second; ``share`` of the power heats the die."""
+        heat_w = share * settled_w
+        away_k = self.temperature_c(self.die_w, self.sink_w) - self.temperature_c(heat_w, heat_w)
+        power_w = settled_w * (1 + self.per_k * away_k) * (1 + self.noise * self.rng.normal())
+        for name, constant_s in (("die_w", 0.3), ("sink_w", self.sink_s)):
+            before_w = getattr(self, name)
+            kept = math.exp(-STEP_S / constant_s)
+            setattr(self, name, kept * before_w + (1 - kept) * share * power_w)
+        self.time_s += STEP_S
+        return Sample(self.time_s, power_w, round(self.temperature_c(self.die_w, self.sink_w)))
+
+    def run(self, settled_w: float, seconds: float, share: float = 1.0) -> list[Sample]:
+        return [self.step(settled_w, share) for _ in range(round(seconds / STEP_S))]
+
+    def rest(self, seconds: float = 1.0) -> Sample:
+        run = self.run(self.idle_w, seconds)
+        return run[-1]._replace(power_w=float(np.mean([one.power_w for one in run])))
+
+
+def settled_power_w(run: list[Sample], settling: Settling) -> float:
+    return float(np.mean([one.power_w for one in run[-8:]])) * (1 + settling.gain)
+
+
+@pytest.mark.parametrize("sink_k_per_w", [0.002, 0.010, 0.022])
+def test_a_card_that_had_rested_is_corrected_to_what_it_settles_at(sink_k_per_w: float) -> None:
+    card = Card(sink_k_per_w=sink_k_per_w)
+    model = ThermalModel(card.rest())
+    run = card.run(540.0, 7.0)
+    settling = model.settling(run, trials=8)
+    assert settled_power_w(run, settling) == pytest.approx(540.0, rel=0.01)
+    end_c = card.temperature_c(540.0, 540.0)
+    assert settling.settled_c == pytest.approx(end_c, abs=2.5)
+
+
+@given(
+    air_c=st.floats(20, 45),
+    die_k=st.floats(15, 30),
+    sink_k=st.floats(0, 18),
+    sink_s=st.floats(6, 25),
+    per_k=st.floats(0.002, 0.006),
+    loads=st.lists(st.floats(0.3, 1.0), min_size=2, max_size=8),
+)
+def test_after_a_preheating_each_kernel_is_within_its_interval(
+    air_c: float, die_k: float, sink_k: float, sink_s: float, per_k: float, loads: list[float]
+) -> None:
+    card = Card(air_c, die_k / 700, sink_k / 700, sink_s, per_k)
+    model = ThermalModel(card.rest())
+    model.add_run(card.run(500.0, 30.0))
+    for load in loads:
+        model.add_pause(card.rest(0.3))
+        run = card.run(700 * load, 2.0)
+        settling = model.settling(run, trials=8)
+        off = settled_power_w(run, settling) / (700 * load) - 1
+        assert abs(off) < 0.006 + 3 * settling.gain_error
+        assert abs(off) < 0.02
+        model.add_run(run)
+
+
+def test_a_kernel_that_heats_mostly_the_memory_is_told_from_others() -> None:
+    card = Card()
+    model = ThermalModel(card.rest())
+    model.add_run(card.run(540.0, 30.0))
+    model.add_pause(card.rest(0.3))
+    run = card.run(500.0, 2.0, share=0.55)
+    settling = model.settling(run, trials=8)
+    end_c = card.temperature_c(0.55 * 500, 0.55 * 500)
+    assert settling.settled_c == pytest.approx(end_c, abs=3.0)
+    assert settled_power_w(run, settling) == pytest.approx(500.0, rel=0.012)
+
+
+def test_the_power_per_kelvin_is_learned_from_a_long_heat_up() -> None:
+    card = Card(per_k=0.0065)
+    model = ThermalModel(card.rest())
+    before = model.settling(card.run(200.0, 1.0), trials=8)
+    card = Card(per_k=0.0065)
+    model = ThermalModel(card.rest())
+    model.add_run(card.run(600.0, 40.0))
+    after = model.settling(card.run(600.0, 1.0), trials=8)
+    assert before.per_k == pytest.approx(0.0042)
+    assert after.per_k > 0.0052
+    assert after.per_k_error < before.per_k_error
+
+
+def test_a_step_of_the_power_is_not_taken_for_an_effect_of_the_temperature() -> None:
+    card = Card(per_k=0.0044)
+    model = ThermalModel(card.rest())
+    run = card.run(500.0, 40.0)
+    stepped = [
+        one._replace(power_w=one.power_w * (0.987 if 80 < number < 300 else 1.0))
+        for number, one in enumerate(run)
+    ]
+    model.add_run(stepped)
+    assert model.settling(card.run(500.0, 1.0), trials=8).per_k == pytest.approx(0.0044, abs=0.0012)
+
+
+def test_a_settled_card_needs_no_correction() -> None:
+    card = Card()
+    model = ThermalModel(card.rest())
+    model.add_run(card.run(450.0, 90.0))
+    settling = model.settling(card.run(450.0, 2.0), trials=8)
+    assert settling.gain == pytest.approx(0.0, abs=0.002)
+
+
+def test_a_run_of_one_sample_gives_a_settling() -> None:
+    card = Card()
+    model = ThermalModel(card.rest())
+    settling = model.settling(card.run(450.0, 0.1), trials=8)
+    assert math.isfinite(settling.gain)
+    assert math.isfinite(settling.gain_error)

@@ -1,0 +1,190 @@
+"""What reads the files that others may have written or damaged, each with good files of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.control.lease_record import Change, LeaseRecord, kept_record, leftover
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices.emulated.faults import parse_faults
+from pytest_gpuenergy.devices.emulated.state import EmulatedStateWarning
+from pytest_gpuenergy.engine.jobs import read_job, write_job
+from pytest_gpuenergy.kernels import Job, Kernel, Launch, LibraryCall, Origin, TritonKernel
+from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
+from pytest_gpuenergy.kernels.source import load_kernel
+from pytest_gpuenergy.record.anchor import AnchorCheck
+from pytest_gpuenergy.report import Report, RunFolder, load_report
+from pytest_gpuenergy.report.legacy import load_legacy
+from pytest_gpuenergy.report.markdown import markdown
+from pytest_gpuenergy.report.tidy import tidy_csv
+from pytest_gpuenergy.report.views import json_document, write_classic_csv
+from pytest_gpuenergy.support.json_input import read_unpacked
+from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.tuning.records import RecordFile, dump_records
+from pytest_gpuenergy.tuning.trial import Trial, read_trials
+from pytest_gpuenergy.tvm.database import load_database
+from pytest_gpuenergy.tvm.records import load_records
+from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
+
+RAW = Path(__file__).parents[1] / "data/case7_raw"
+SPACE = Tensor("w", (4,), "float32", "workspace")
+CUDA = Kernel(
+    "__global__ void f(float* y, int n) {}",
+    (Launch("f", (2, 1, 1), (32, 1, 1), ("y", "n"), 16),),
+    origin=Origin("search", 3, {"trials": 9}),
+    workspaces=(SPACE,),
+)
+TRITON = TritonKernel(
+    "import triton\n", "add", (4, 1, 1), ("x", "y", "n"), {"BLOCK": 64, "EVEN": True}, num_warps=8,
+    workspaces=(SPACE,),
+)  # fmt: skip
+CALL = LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"}, {"allow_tf32": True})
+JOB_WORKLOAD = Contract(
+    "scale",
+    (Tensor("x", (8,), "float32", "input"), Tensor("y", (8,), "float32", "output")),
+    lambda inputs: {"y": inputs["x"]},
+    values=(Scalar("n", "int32", 8),),
+)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What is read from a folder that ``write`` has filled with good files."""
+
+    write: Callable[[Path], None]
+    read: Callable[[Path], object]
+
+
+def seen(report: Report, folder: Path) -> None:
+    """Look at a report in all ways that need no other program."""
+    json_document(report)
+    markdown(report)
+    tidy_csv(report)
+    write_classic_csv(report, folder / "csv")
+    shutil.rmtree(folder / "csv", ignore_errors=True)
+
+
+def card(folder: Path) -> None:
+    """Use an emulated card whose state is in ``folder``, for a second."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        warnings.catch_warnings(),
+    ):
+        patch.setenv("GPUENERGY_STATE", str(folder))
+        warnings.simplefilter("ignore", EmulatedStateWarning)
+        with EmulatedDevice() as device:
+            nvml, handle = device.nvml, device.handle
+            try:
+                nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+                device.clock.sleep_s(1.0)
+                nvml.nvmlDeviceGetPowerUsage(handle)
+                nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+                limit_mw = nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
+                nvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw)
+            except nvml.NVMLError:  # what a card may say
+                pass
+
+
+def lease(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUENERGY_STATE", str(folder))
+        for record in (leftover("GPU-1"), kept_record("GPU-1")):
+            if record is not None:
+                record.power_limit_mw.ours  # noqa: B018 -- it is computed
+
+
+def write_lease(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUENERGY_STATE", str(folder))
+        LeaseRecord("GPU-1", Change(700_000, 700_000, 300_000), 2**22 + 1, 5, False).save()
+
+
+def write_job_of(kernel: Kernel) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        write_job(folder, Job.of(kernel, JOB_WORKLOAD, seed=0, timeout_s=5.0), JOB_WORKLOAD)
+
+    return write
+
+
+def job(folder: Path) -> None:
+    for path in sorted((folder / "jobs").glob("*.json")):
+        stored = read_job(folder, path.stem)
+        stored.inputs()
+        stored.reference()
+
+
+def write_database(folder: Path) -> None:
+    for name in ("database_tuning_record.json", "database_workload.json"):
+        content = read_unpacked(RAW / f"{name}.xz", "file", 1 << 30)
+        (folder / name).write_bytes(b"".join(content.splitlines(keepends=True)[:3]))
+
+
+def write_trials(folder: Path) -> None:
+    trial = Trial(outcome="timed", time_ms=0.5, index=0, digest="0" * 64, elapsed_s=1.0)
+    (folder / "trials.jsonl").write_bytes(encode(trial) + b"\n")
+
+
+def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict[str, Reader]:
+    """All of them, by name."""
+
+    def write_report(folder: Path) -> None:
+        (folder / "report.json").write_text(json_document(report))
+
+    def write_run(folder: Path) -> None:
+        run = RunFolder.create(folder, report.run)
+        for measurement in report.measurements:
+            run.append(measurement)
+        run.append_check(check)
+
+    def run(folder: Path) -> None:
+        for path in sorted((folder / ".gpuenergy/runs").glob("*")):
+            seen(load_report(path), folder)
+
+    def plan(folder: Path) -> None:
+        load_kernel(folder / "kernel.json").check_arguments({"y": 0}, {"n": 0})
+
+    def write_legacy(folder: Path) -> None:
+        outputs = folder / "case1" / "powercap3" / "output_kernel1.txt"
+        outputs.parent.mkdir(parents=True)
+        outputs.write_text(
+            "Mean time per iteration: 0.5 ms\n"
+            "GFLOP/s: 2000.250\n"
+            "Mean energy per iteration: 100.000000000 mJ (0.100000000000 J)\n"
+        )
+
+    def write_faults(folder: Path) -> None:
+        told = {"power_limit": "no_permission", "slower": [{"percent": 5, "after_s": 2}]}
+        (folder / "faults").write_text(json.dumps(told))
+
+    return {
+        "report": Reader(
+            write_report, lambda folder: seen(load_report(folder / "report.json"), folder)
+        ),
+        "run": Reader(write_run, run),
+        "records": Reader(
+            lambda folder: dump_records(record_file, folder / "records.json"),
+            lambda folder: load_records(folder / "records.json"),
+        ),
+        "database": Reader(write_database, load_database),
+        "trials": Reader(write_trials, lambda folder: read_trials(folder / "trials.jsonl")),
+        "plan": Reader(lambda folder: write_kernel(folder, CUDA), plan),
+        "triton": Reader(lambda folder: write_kernel(folder, TRITON), read_kernel),
+        "library": Reader(lambda folder: write_kernel(folder, CALL), read_kernel),
+        "job": Reader(write_job_of(CUDA), job),
+        "state": Reader(card, card),
+        "lease": Reader(write_lease, lease),
+        "faults": Reader(
+            write_faults,
+            lambda folder: [
+                parse_faults(path.read_text(errors="replace")) for path in folder.glob("faults")
+            ],
+        ),
+        "outputs": Reader(write_legacy, lambda folder: seen(load_legacy(folder), folder)),
+    }

@@ -1,0 +1,54 @@
+"""``--gpuenergy-preheat`` on the emulated GPU, whose temperature follows its power."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpuenergy.devices.select import open_device
+
+SLOW_TO_SETTLE = ("--gpu-device", "emulated:h100", "--powercap", "current")
+
+
+def now_s() -> float:
+    """On the card's own clock."""
+    with open_device("emulated:h100") as card:
+        return card.clock.now_s()
+
+
+@pytest.mark.slow
+def test_a_cold_card_is_heated_up_first(project) -> None:
+    began_s = now_s()
+    result = project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "10")
+    result.stdout.fnmatch_lines(["gpuenergy: heating up the GPU, up to 10 s"])
+    heated_s = now_s() - began_s
+    began_s = now_s()
+    project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "0")
+    assert 5 < heated_s - (now_s() - began_s) < 11
+
+
+@pytest.mark.slow
+def test_zero_seconds_of_heating_up_are_none(project) -> None:
+    result = project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "0")
+    result.stdout.no_fnmatch_line("*heating up the GPU*")
+
+
+@pytest.mark.slow
+def test_a_quiet_run_does_not_tell_of_the_heating_up(project) -> None:
+    result = project.run(*SLOW_TO_SETTLE, "-q")
+    result.stdout.no_fnmatch_line("*heating up the GPU*")
+
+
+@pytest.mark.slow
+def test_the_record_has_the_energy_as_measured_and_both_temperatures(project) -> None:
+    project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "0")
+    first = project.stored().measurements[0]
+    assert first.settled_temperature_c > first.temperature_c
+    assert first.energy_mj > first.raw_energy_mj
+    raw = sum(trial.energy_mj for trial in first.trials) / len(first.trials)
+    assert first.raw_energy_mj == pytest.approx(raw)
+
+
+def test_what_is_no_number_of_seconds_is_refused(project) -> None:
+    result = project.run("--gpuenergy-preheat", "warm")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--gpuenergy-preheat 'warm' is not a number of seconds*"])
