@@ -98,13 +98,19 @@ void fit(const Launch& launch) {
   if (entry->most_threads && threads > (unsigned)entry->most_threads)
     fault("constraints", "%s has %u threads a block; its __launch_bounds__ allow %d", entry->name,
           threads, entry->most_threads);
+  for (size_t bytes : constant_bytes) {
+    if (bytes > constant_limit)
+      fault("constraints", "%s has %zu bytes of __constant__ variables; a program may have %zu",
+            entry->name, bytes, constant_limit);
+  }
   size_t fixed = static_shared_bytes();
   if (fixed > static_shared_limit)
     fault("constraints", "%s has %zu bytes of static shared memory; a block may have %zu",
           entry->name, fixed, static_shared_limit);
-  if (fixed + launch.shared_bytes > shared_limit)
-    fault("constraints", "%s needs %zu bytes of shared memory; a block may have %zu", entry->name,
-          fixed + launch.shared_bytes, shared_limit);
+  if (fixed + launch.shared_bytes > plan.shared_limit)
+    fault("constraints",
+          "%s needs %zu bytes of shared memory, %zu static and %zu dynamic; a block may have %zu",
+          entry->name, fixed + launch.shared_bytes, fixed, launch.shared_bytes, plan.shared_limit);
 }
 
 // The first and last block, the corners of the grid, and then others drawn from the seed, each with

@@ -42,6 +42,7 @@ void read_plan() {
   plan.profiled_blocks = (uint64_t)number();
   plan.profiled_accesses = (uint64_t)number();
   plan.access_budget = (uint64_t)number();
+  plan.shared_limit = (size_t)number();
   plan.tensors.resize((size_t)number());
   for (Tensor& tensor : plan.tensors) {
     tensor.name = word();
@@ -168,6 +169,13 @@ constexpr size_t edge_bytes = 256;
 std::vector<Variable>& variables_of(Build build) {
   static std::vector<Variable> variables[builds];  // local, because they are filled before main
   return variables[build];
+}
+
+size_t constant_bytes[builds];
+
+extern "C" bool cuhost_constant(Build build, size_t bytes) {
+  constant_bytes[build] += bytes;
+  return true;
 }
 
 extern "C" void cuhost_variable(Build build, int number, const char* kernel, const char* name,

@@ -87,7 +87,7 @@ class EmulatedDevice(Device):
         self.state = self._states[index]
         self.uuid = self.state.uuid
         self.clock = VirtualClock(self.state)
-        self._runner = runner or _host_runner()
+        self._runner = runner or _host_runner(profile)
         self._traffic = TrafficCache()
         faults = parse_faults(os.environ.get(FAULTS_VARIABLE) or "{}")
         self._faults = [self.state.inject(fault) for fault in faults]
@@ -214,10 +214,12 @@ def emulated_devices(profile: GpuProfile, count: int) -> tuple[EmulatedDevice, .
     return tuple(EmulatedDevice(profile, index) for index in range(count))
 
 
-def _host_runner() -> Runner:
+def _host_runner(profile: GpuProfile) -> Runner:
     from pytest_gpuenergy.devices.emulated.host import HostRunner
 
-    runner: Runner = HostRunner(cache_dir("emulated", "host"))
+    runner: Runner = HostRunner(
+        cache_dir("emulated", "host"), shared_bytes=profile.shared_per_block
+    )
     return runner
 
 

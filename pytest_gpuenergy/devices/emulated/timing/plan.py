@@ -95,6 +95,7 @@ def write_plan(
     scalars: Mapping[str, Scalar],
     *,
     sampling: Sampling | None,
+    shared_bytes: int,
 ) -> str:
     """The plan's text.
 
@@ -103,6 +104,7 @@ def write_plan(
         arenas: of its tensors, by name.
         files: open descriptors of the arenas that the launches use, by name.
         scalars: by name.
+        shared_bytes: static and dynamic shared memory that a block may have together.
         sampling: asks for a check of a sample of the blocks.
 
     Raises:
@@ -117,7 +119,7 @@ def write_plan(
     numbers = {name: k for k, name in enumerate(files)}
     numbers |= {t.name: len(files) + k for k, t in enumerate(kernel.workspaces)}
     lines = [
-        f"{int(sampling is not None)} {sampling.words if sampling else '0 0 0'}",
+        f"{int(sampling is not None)} {sampling.words if sampling else '0 0 0'} {shared_bytes}",
         str(len(tensors)),
     ]
     for tensor, file, writable in tensors:
