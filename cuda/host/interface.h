@@ -66,6 +66,8 @@ int cuhost_lane();
 // under the same number.
 void cuhost_variable(Build build, int number, const char* kernel, const char* name, char* begin,
                      size_t bytes, size_t element_bytes, bool whole, const void* initial);
+// Called for each constant variable before main; returns true.
+bool cuhost_constant(Build build, size_t bytes);
 // Only the checked program has the next three.
 void cuhost_fence(bool device);  // or else of the block
 void cuhost_atomic(const void* address, unsigned bytes);

@@ -16,6 +16,7 @@
 #include "device_math.h"
 #include "integers.h"
 #include "interface.h"
+#include "refused.h"
 #include "rounding.h"
 #include "threads.h"
 #include "vectors.h"
@@ -160,6 +161,9 @@ inline void* cuhost_fill(void* to, int value, std::size_t bytes) {
       ::cuhost::cuhost_guarded<decltype(cuhost_value_##n), cuhost_tag_##n,            \
                         __alignof__(cuhost_value_##n)>::cuhost_storage.cuhost_value;
 #define CUHOST_SHARED(n, kernel, variable) CUHOST_VARIABLE(n, kernel, variable, nullptr)
+// The translator adds this after each constant variable.
+#define CUHOST_CONSTANT(n, variable) \
+  static const bool cuhost_constant_##n = ::cuhost::cuhost_constant(::cuhost::build, sizeof(variable));
 #define CUHOST_DEVICE(n, variable) \
   CUHOST_VARIABLE(n, nullptr, variable, (const void*)&cuhost_value_##n)
 

@@ -98,13 +98,19 @@ void fit(const Launch& launch) {
   if (entry->most_threads && threads > (unsigned)entry->most_threads)
     fault("constraints", "%s has %u threads a block; its __launch_bounds__ allow %d", entry->name,
           threads, entry->most_threads);
+  for (size_t bytes : constant_bytes) {
+    if (bytes > constant_limit)
+      fault("constraints", "%s has %zu bytes of __constant__ variables; a program may have %zu",
+            entry->name, bytes, constant_limit);
+  }
   size_t fixed = static_shared_bytes();
   if (fixed > static_shared_limit)
     fault("constraints", "%s has %zu bytes of static shared memory; a block may have %zu",
           entry->name, fixed, static_shared_limit);
-  if (fixed + launch.shared_bytes > shared_limit)
-    fault("constraints", "%s needs %zu bytes of shared memory; a block may have %zu", entry->name,
-          fixed + launch.shared_bytes, shared_limit);
+  if (fixed + launch.shared_bytes > plan.shared_limit)
+    fault("constraints",
+          "%s needs %zu bytes of shared memory, %zu static and %zu dynamic; a block may have %zu",
+          entry->name, fixed + launch.shared_bytes, fixed, launch.shared_bytes, plan.shared_limit);
 }
 
 // The first and last block, the corners of the grid, and then others drawn from the seed, each with
@@ -146,11 +152,11 @@ class Sample {
   }
 };
 
-void run_all(const Launch& launch, const Sample* except) {
+void run_all(const Launch& launch, const Sample* except, uint64_t stride) {
   Scheduler scheduler{entry, &launch, poison_shared, false};
   uint64_t count = blocks_of(launch);
   BlockOrder order(count, plan.order_seed);
-  for (uint64_t step = 0; step < count; ++step) {
+  for (uint64_t step = 0; step < count; step += stride) {
     unsigned block = order.at(step);
     if (except && except->has(block)) continue;
     run_block(scheduler, index_of(block, launch.grid), plan.order_seed);
@@ -200,7 +206,7 @@ void check(const Launch& launch, bool last) {
   if (last) return;
   // Later launches need all results of this one: run the other blocks unchecked.
   take(cuhost_table, launch);
-  run_all(launch, &sample);
+  run_all(launch, &sample, 1);
 }
 
 void begin(const Launch& launch, const Table& from) {
@@ -218,11 +224,11 @@ void check_all() {
   }
 }
 
-void run_all_launches() {
+void run_all_launches(uint64_t stride) {
   bool zeroed = &cuhost_zeroed_table && plan.order_seed & 1;
   for (const Launch& launch : plan.launches) {
     begin(launch, zeroed ? cuhost_zeroed_table : cuhost_table);
-    run_all(launch, nullptr);
+    run_all(launch, nullptr, stride);
     check_guards();
   }
 }
@@ -240,7 +246,7 @@ void run(const Runs& runs) {
   double began = cpu_seconds(), spent;
   uint64_t count = 0;
   do {
-    run_all_launches();
+    run_all_launches(runs.stride);
     ++count;
     spent = cpu_seconds() - began;
   } while (count < runs.most && spent < runs.budget_seconds);

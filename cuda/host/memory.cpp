@@ -42,6 +42,7 @@ void read_plan() {
   plan.profiled_blocks = (uint64_t)number();
   plan.profiled_accesses = (uint64_t)number();
   plan.access_budget = (uint64_t)number();
+  plan.shared_limit = (size_t)number();
   plan.tensors.resize((size_t)number());
   for (Tensor& tensor : plan.tensors) {
     tensor.name = word();
@@ -85,15 +86,17 @@ void read_plan() {
   }
 }
 
-// token seed fresh most budget
+// token seed fresh most budget stride
 bool read_runs(Runs& runs) {
-  unsigned long long seed, most;
+  unsigned long long seed, most, stride;
   int fresh;
   if (!read_token()) return false;
-  if (scanf("%llu %d %llu %lf", &seed, &fresh, &most, &runs.budget_seconds) != 4) return false;
+  if (scanf("%llu %d %llu %lf %llu", &seed, &fresh, &most, &runs.budget_seconds, &stride) != 5)
+    return false;
   runs.seed = seed;
   runs.fresh = fresh != 0;
   runs.most = most;
+  runs.stride = stride;
   return true;
 }
 
@@ -166,6 +169,13 @@ constexpr size_t edge_bytes = 256;
 std::vector<Variable>& variables_of(Build build) {
   static std::vector<Variable> variables[builds];  // local, because they are filled before main
   return variables[build];
+}
+
+size_t constant_bytes[builds];
+
+extern "C" bool cuhost_constant(Build build, size_t bytes) {
+  constant_bytes[build] += bytes;
+  return true;
 }
 
 extern "C" void cuhost_variable(Build build, int number, const char* kernel, const char* name,

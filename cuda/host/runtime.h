@@ -12,8 +12,8 @@ namespace cuhost {
 constexpr size_t guard_bytes = 65536;      // as GUARD_BYTES of devices/device.py
 constexpr size_t gap_bytes = 32ull << 20;  // unmapped on either side of a tensor and its guards
 constexpr int max_threads = 1024;
+constexpr size_t constant_limit = 65536;        // CUDA: constant memory of a program
 constexpr size_t static_shared_limit = 49152;   // CUDA: static shared memory of a block
-constexpr size_t shared_limit = 232448;         // sm_90: opt-in maximum of a block
 
 struct Tensor {
   std::string name, type;
@@ -53,6 +53,7 @@ struct Plan {
   bool check = false;
   uint64_t order_seed = 0;
   uint64_t profiled_blocks = 0, profiled_accesses = 0;  // the profile covers no more
+  size_t shared_limit = 0;       // static and dynamic shared memory of a block
   uint64_t access_budget = 0;                           // of the check
   std::vector<Tensor> tensors;
   std::vector<Launch> launches;
@@ -64,6 +65,7 @@ struct Runs {
   bool fresh = true;             // poison the workspaces first
   uint64_t most = 1;             // runs
   double budget_seconds = 0;     // CPU time after which no other run begins
+  uint64_t stride = 1;           // every how manyth block runs
 };
 
 extern Plan plan;
@@ -90,6 +92,7 @@ const char* written_in_guard(const char* begin, size_t bytes);  // the first, or
 void map_dynamic_shared(size_t bytes);
 void poison_static_shared(const std::vector<Variable>& variables);
 void check_shared(const std::vector<Variable>& variables);  // the bytes beside shared memory
+extern size_t constant_bytes[builds];
 std::vector<Variable>& variables_of(Build build);
 const Variable* beside_variable(uintptr_t at);      // that contains, or lies beside, `at`
 extern char* dynamic_shared;

@@ -15,7 +15,7 @@ from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler, version_of
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, Fault, parse_faults
 from pytest_gpuenergy.devices.emulated.flags import build_version
-from pytest_gpuenergy.devices.emulated.host_kernel import HostKernel, HostProgram
+from pytest_gpuenergy.devices.emulated.host_kernel import HostKernel, HostProgram, is_divisible
 from pytest_gpuenergy.devices.emulated.limits import check_geometry, check_memory
 from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, GpuProfile
@@ -87,7 +87,7 @@ class EmulatedDevice(Device):
         self.state = self._states[index]
         self.uuid = self.state.uuid
         self.clock = VirtualClock(self.state)
-        self._runner = runner or _host_runner()
+        self._runner = runner or _host_runner(profile)
         self._traffic = TrafficCache()
         faults = parse_faults(os.environ.get(FAULTS_VARIABLE) or "{}")
         self._faults = [self.state.inject(fault) for fault in faults]
@@ -140,7 +140,8 @@ class EmulatedDevice(Device):
             return self._runner.open(kernel, arenas, job.scalars, timeout_s=job.timeout_s)
 
         with contextlib.ExitStack() as stack:
-            yield HostKernel(before, program, stack)
+            outputs = [one for one in arenas.values() if one.tensor.role == "output"]
+            yield HostKernel(before, program, stack, outputs, divisible=is_divisible(kernel))
 
     @contextlib.contextmanager
     def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
@@ -213,10 +214,12 @@ def emulated_devices(profile: GpuProfile, count: int) -> tuple[EmulatedDevice, .
     return tuple(EmulatedDevice(profile, index) for index in range(count))
 
 
-def _host_runner() -> Runner:
+def _host_runner(profile: GpuProfile) -> Runner:
     from pytest_gpuenergy.devices.emulated.host import HostRunner
 
-    runner: Runner = HostRunner(cache_dir("emulated", "host"))
+    runner: Runner = HostRunner(
+        cache_dir("emulated", "host"), shared_bytes=profile.shared_per_block
+    )
     return runner
 
 

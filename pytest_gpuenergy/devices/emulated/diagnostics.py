@@ -46,6 +46,8 @@ def _located(error: re.Match[str], before: Sequence[str], following: Sequence[st
 def _in_words(error: str) -> str:
     refused = _REFUSED.search(error)
     text = (refused[1] or refused[2]).rstrip('"') if refused else error
+    if "cuhost_shared_in_a_macro" in text:  # see refused.h
+        return f"{CANNOT}: __shared__ in a macro; write it in the kernel"
     if "inline_ptx_cannot_run" in text:  # inline assembler from a macro, see kernel.h
         return f"{CANNOT}: inline PTX"
     if unknown := _UNKNOWN.search(text):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler
-from pytest_gpuenergy.devices.emulated.limits import check_limits
+from pytest_gpuenergy.devices.emulated.limits import MAX_SHARED_BYTES, check_limits
 from pytest_gpuenergy.devices.emulated.program import Program
 from pytest_gpuenergy.devices.emulated.timing.plan import (
     AccessProfile,
@@ -41,11 +41,18 @@ class HostRunner:
             be rebuilt.
         compiler: the compiler to use; by default that of `find_compiler`.
         jobs: number of compilers that run at the same time; by default the number of CPUs.
+        shared_bytes: shared memory that a block may have, static and dynamic together.
     """
 
     def __init__(
-        self, cache: Path, *, compiler: str | None = None, jobs: int | None = None
+        self,
+        cache: Path,
+        *,
+        compiler: str | None = None,
+        jobs: int | None = None,
+        shared_bytes: int = MAX_SHARED_BYTES,
     ) -> None:
+        self._shared_bytes = shared_bytes
         self._cache = cache
         self._compiler = compiler
         self._jobs = jobs or len(os.sched_getaffinity(0))
@@ -197,7 +204,9 @@ class HostRunner:
     ) -> Iterator[Program]:
         """The started program with its plan; it is ended on leaving."""
         with _opened(used_arenas(kernel, arenas), writing=sampling is None) as files:
-            plan = write_plan(kernel, arenas, files, scalars, sampling=sampling)
+            plan = write_plan(
+                kernel, arenas, files, scalars, sampling=sampling, shared_bytes=self._shared_bytes
+            )
             program = Program(
                 path,
                 files.values(),

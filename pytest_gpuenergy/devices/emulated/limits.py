@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
+from pytest_gpuenergy.devices.emulated.registers import registers_at_least
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import KernelFault
 
@@ -13,7 +14,10 @@ from pytest_gpuenergy.support.errors import KernelFault
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_THREADS = 1024
-_MAX_SHARED_BYTES = 232448
+_MAX_REGISTERS = 65536
+_MAX_REGISTERS_PER_THREAD = 255
+MAX_SHARED_BYTES = 232448
+"""Shared memory that a block may have on the largest GPU, of compute capability 9.0."""
 
 
 def check_limits(kernel: Kernel) -> None:
@@ -37,11 +41,20 @@ def check_limits(kernel: Kernel) -> None:
                 f"{launch.entry} has {launch.threads} threads per block; a block may have at most "
                 f"{_MAX_THREADS}.",
             )
-        if launch.shared_bytes > _MAX_SHARED_BYTES:
+        many = launch.threads > _MAX_REGISTERS // _MAX_REGISTERS_PER_THREAD
+        registers = registers_at_least(kernel.source, launch.entry) if many else 0
+        if registers * launch.threads > _MAX_REGISTERS:
+            raise KernelFault(
+                "constraints",
+                f"{launch.entry} keeps at least {registers} values in registers of each of its "
+                f"{launch.threads} threads; a block may have {_MAX_REGISTERS} registers. "
+                f"__launch_bounds__({launch.threads}) makes the compiler keep them elsewhere.",
+            )
+        if launch.shared_bytes > MAX_SHARED_BYTES:
             raise KernelFault(
                 "constraints",
                 f"{launch.entry} needs {launch.shared_bytes} bytes of shared memory; a block may "
-                f"have at most {_MAX_SHARED_BYTES}.",
+                f"have at most {MAX_SHARED_BYTES}.",
             )
 
 

@@ -49,6 +49,7 @@ _OUTLINE = re.compile(
     (?P<skipped>{SKIPPED} | {LITERAL} | (?<!\w)\d[\w.]*(?:'[\w.]+)+)
   | (?P<directive>^[ \t]*\#(?:[^\n\\/]|\\.|\\\n|/(?![/*])|/\*.*?\*/)*)
   | (?P<brace>[{{}}])
+  | (?P<launch><<<)
   | (?<!\w)(?P<word>asm|__asm__|__asm|extern|__(?:shared|device|constant|managed|global)__)(?!\w)
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
@@ -56,7 +57,13 @@ _OUTLINE = re.compile(
 _LINKAGE = re.compile(r'\s*"C(?:\+\+)?"')
 _INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")')
 _NAMESPACE = re.compile(r'(?:\bnamespace(?:\s+[\w:]+)?|\bextern\s*"C(?:\+\+)?")\s*$')
-_LEFT_ALONE = frozenset(("const", "constexpr", "extern", "typedef", "operator", "friend"))
+_NO_DEFINITION = frozenset(("extern", "typedef", "operator", "friend"))
+_LEFT_ALONE = _NO_DEFINITION | {"const", "constexpr"}
+_REFUSED_ATTRIBUTES = {
+    "__cluster_dims__": "__cluster_dims__, clusters of blocks",
+    "__block_size__": "__block_size__, clusters of blocks",
+    "__maxnreg__": "__maxnreg__, a limit of registers; __launch_bounds__ gives one",
+}
 
 
 class Outline:
@@ -68,6 +75,7 @@ class Outline:
         kernels: names of the ``__global__`` functions.
         bounds: numbers of the launch bounds of each kernel that has any.
         in_macros: whether a macro may declare kernels.
+        unsupported: why a kernel with a certain name cannot run.
         headers: of ``cuda/host`` that the text needs besides ``kernel.h``.
     """
 
@@ -79,6 +87,7 @@ class Outline:
         self.bounds: dict[str, list[int]] = {}
         self.in_macros = False
         self.headers: set[str] = set()
+        self.unsupported: dict[str, str] = {}
         self._depth = 0
         self._kernel = ""
         self._kernel_depth = -1
@@ -99,6 +108,10 @@ class Outline:
             position = match.end()
             if match["brace"]:
                 self._brace(match["brace"], match.start(), match.end())
+            elif match["launch"]:
+                raise KernelFault(
+                    "compile", f"line {self._line(match.start())}: {CANNOT}: launches by a kernel"
+                )
             elif match["directive"]:
                 self._directive(match)
             elif word := match["word"]:
@@ -158,6 +171,12 @@ class Outline:
             text = f"#error {CANNOT}: #include <{header}>"
         self.edits.append((match.start(), match.end(), text))
 
+    def _attributes(self, kernel: str, end: int) -> None:
+        """Note the attributes of a kernel because of which it cannot run."""
+        for token in declarator_at(self.source, end):
+            if reason := _REFUSED_ATTRIBUTES.get(token.text):
+                self.unsupported[kernel] = f"line {self._line(token.start)}: {CANNOT}: {reason}"
+
     def _of_template(self, start: int) -> bool:
         return self.source[:start].rstrip().endswith(">")
 
@@ -165,6 +184,7 @@ class Outline:
         """Remember the name and the launch bounds of a kernel; a definition begins a kernel."""
         header = kernel_at(self.source, end)
         if header is not None:
+            self._attributes(header.name, end)
             self.kernels.add(header.name)
             self._named = header.name if header.defined else ""
             self._bound = header.bounds if header.defined else ""
@@ -236,14 +256,21 @@ class Outline:
         if len(self._namespaces) < self._depth or self._of_template(start):
             return end
         declared = variables_at(self.source, end)
-        if declared is None or declared.words & (_LEFT_ALONE | self._elsewhere):
+        if declared is None:
             return end
-        return self._register(declared, "CUHOST_DEVICE({}, {})")
+        constant = "__constant__" in {*declared.words, self.source[start:end]}
+        counted = " CUHOST_CONSTANT({0}, {1})" if constant else ""
+        if not declared.words & (_LEFT_ALONE | self._elsewhere):
+            return self._register(declared, f"CUHOST_DEVICE({{0}}, {{1}}){counted}")
+        if constant and not declared.words & _NO_DEFINITION | self._elsewhere & declared.words:
+            return self._register(declared, counted, rename=False)
+        return end
 
-    def _register(self, declared: Variables, registration: str) -> int:
+    def _register(self, declared: Variables, registration: str, *, rename: bool = True) -> int:
         text = ""
         for token in declared.names:
-            self.edits.append((token.start, token.end, f"cuhost_value_{self._variables}"))
+            if rename:
+                self.edits.append((token.start, token.end, f"cuhost_value_{self._variables}"))
             text += " " + registration.format(self._variables, token.text)
             self._variables += 1
         self.edits.append((declared.end, declared.end, text))

@@ -20,7 +20,10 @@ LITERAL = r"""
 """Pattern (verbose) of ordinary strings and characters."""
 
 ATTRIBUTES = frozenset(
-    ("__launch_bounds__", "__attribute__", "alignas", "__align__", "__declspec", "decltype", "")
+    (
+        *("__launch_bounds__", "__cluster_dims__", "__block_size__", "__maxnreg__"),
+        *("__attribute__", "alignas", "__align__", "__declspec", "decltype", ""),
+    )
 )
 """Names whose parentheses hold no parameters of the function being declared."""
 

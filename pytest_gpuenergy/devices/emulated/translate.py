@@ -51,6 +51,8 @@ def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str
     outline.walk()
     for entry in entries:
         name = function_of(entry)
+        if name in outline.unsupported:
+            raise KernelFault("compile", outline.unsupported[name])
         declared = name in outline.kernels or outline.in_macros
         if not declared and re.search(rf"\b{name}\s*\(", source):
             raise KernelFault(

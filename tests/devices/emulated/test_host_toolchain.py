@@ -134,7 +134,6 @@ def test_text_that_cannot_be_compiled_is_a_compile_fault(run, source, pattern):
         ("y[0] = __vadd4(1, 2);", "__vadd4"),
         ("y[0] = __shfl(1, 2);", "__shfl"),
         ("y[0] = __hadd2(y[0], y[1]);", "__hadd2"),
-        ("__builtin_assume(y);", "__builtin_assume"),
     ],
 )
 def test_functions_of_cuda_that_are_not_emulated_are_refused_by_name(run, statement, name):

@@ -95,6 +95,7 @@ def write_plan(
     scalars: Mapping[str, Scalar],
     *,
     sampling: Sampling | None,
+    shared_bytes: int,
 ) -> str:
     """The plan's text.
 
@@ -103,6 +104,7 @@ def write_plan(
         arenas: of its tensors, by name.
         files: open descriptors of the arenas that the launches use, by name.
         scalars: by name.
+        shared_bytes: static and dynamic shared memory that a block may have together.
         sampling: asks for a check of a sample of the blocks.
 
     Raises:
@@ -117,7 +119,7 @@ def write_plan(
     numbers = {name: k for k, name in enumerate(files)}
     numbers |= {t.name: len(files) + k for k, t in enumerate(kernel.workspaces)}
     lines = [
-        f"{int(sampling is not None)} {sampling.words if sampling else '0 0 0'}",
+        f"{int(sampling is not None)} {sampling.words if sampling else '0 0 0'} {shared_bytes}",
         str(len(tensors)),
     ]
     for tensor, file, writable in tensors:
@@ -141,7 +143,12 @@ def _launch_lines(
 
 
 def write_runs(
-    *, order_seed: int = 0, fresh: bool = True, most: int = 1, budget_s: float = 0.0
+    *,
+    order_seed: int = 0,
+    fresh: bool = True,
+    most: int = 1,
+    budget_s: float = 0.0,
+    stride: int = 1,
 ) -> str:
     """The line that asks a program with a plan to run it.
 
@@ -150,8 +157,9 @@ def write_runs(
         fresh: whether workspaces are poisoned again, rather than left as they are.
         most: the greatest number of runs.
         budget_s: processor time after which no further run begins.
+        stride: every how manyth block is run.
     """
-    return f"{order_seed % 2**64} {int(fresh)} {most} {budget_s!r}\n"
+    return f"{order_seed % 2**64} {int(fresh)} {most} {budget_s!r} {stride}\n"
 
 
 def _word(name: str) -> str:
