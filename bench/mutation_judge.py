@@ -12,6 +12,7 @@ from mutation_operators import Mutant
 from mutation_subjects import Subject
 
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.engine.references import Drawing, case_of
 from pytest_gpuenergy.engine.verification import arenas_for, verify
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -20,8 +21,10 @@ from pytest_gpuenergy.workloads.workload import Array
 
 Ending = Literal["found", "survived", "rounding", "equivalent", "invalid"]
 ENDINGS: tuple[Ending, ...] = ("found", "survived", "rounding", "equivalent", "invalid")
-TURNS = ((101, 0), (102, 1), (103, 2), (104, 5))
-"""Seeds of the inputs with which outputs are compared, and the order of threads and blocks."""
+TURNS = ((Drawing(101), 0), (Drawing(102, -1), 1), (Drawing(103, 1), 2), (Drawing(104), 5))
+"""The inputs with which outputs are compared, and the order of threads and blocks."""
+DRAWN = 105
+"""In place of the seed that verification draws: a mutant ends the same way each time."""
 ROUNDING = 2.0**-21
 """The largest difference, relative to the largest output, that counts as rounding: four units in
 the last place of float32."""
@@ -74,7 +77,7 @@ class Judge:
 
     def _ending(self, subject: Subject, kernel: Kernel) -> tuple[Ending, str]:
         try:
-            verify(self._device, kernel, subject.workload, timeout_s=self._timeout_s)
+            verify(self._device, kernel, subject.workload, drawn=DRAWN, timeout_s=self._timeout_s)
         except KernelFault as fault:
             return "invalid" if fault.outcome == "compile" else "found", f"{fault.outcome}: {fault}"
         if self._right[0] != subject.name:
@@ -95,16 +98,17 @@ class Judge:
     def _outputs(self, subject: Subject, kernel: Kernel) -> Outputs:
         """The outputs of each of `TURNS`, all in one process."""
         workload, outputs = subject.workload, []
-        job = Job.of(kernel, workload, seed=TURNS[0][0], timeout_s=self._timeout_s)
+        job = Job.of(kernel, workload, seed=TURNS[0][0].seed, timeout_s=self._timeout_s)
         with (
             arenas_for(workload, job.seed) as arenas,
             self._device.load(job, arenas) as loaded,
         ):
-            for seed, turn in TURNS:
-                with arenas_for(workload, seed, turn) as fresh:
+            for drawing, order in TURNS:
+                inputs = case_of(workload, drawing).inputs
+                with arenas_for(workload, drawing.seed, order) as poisoned:
                     for name, arena in arenas.items():
-                        arena.fill(fresh[name].value())
-                loaded.run(order_seed=turn)
+                        arena.fill(inputs.get(name, poisoned[name].value()))
+                loaded.run(order_seed=order)
                 outputs.append({t.name: arenas[t.name].value() for t in workload.outputs})
         return outputs
 

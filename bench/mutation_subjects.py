@@ -138,7 +138,7 @@ _SHAPES = {
         (_in("x", 3000, dtype="int32"), _out("counts", 64, dtype="int32")), _histogram,
         (("clear", (1, 1, 1), (64, 1, 1), "counts"),
          ("histogram", (6, 1, 1), (96, 1, 1), "x counts n")),
-        _whole(n=3000),
+        _whole(n=3000), init=(("x", (0, 128)),),
     ),
     "scan": _Shape(
         (_in("x", 1280), _out("y", 1280)), _scan,

@@ -21,6 +21,7 @@ gives the same mutants. Exit code 1 if the rate is below ``--at-least``.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import tempfile
@@ -41,6 +42,7 @@ from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
 from pytest_gpuenergy.support.errors import GpuEnergyError
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support.signals import termination_as_interrupt
 from pytest_gpuenergy.workloads import CASES
 
 
@@ -152,8 +154,12 @@ def main() -> int:
     except GpuEnergyError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    verdicts = []
-    with tempfile.TemporaryDirectory(prefix="mutations-") as name:
+    verdicts: list[Verdict] = []
+    with (
+        contextlib.suppress(KeyboardInterrupt),  # what has been judged is reported
+        termination_as_interrupt(),
+        tempfile.TemporaryDirectory(prefix="mutations-") as name,
+    ):
         # What earlier versions of verification have passed must not count.
         os.environ["GPUENERGY_CACHE"] = os.environ["GPUENERGY_STATE"] = name
         for verdict in judged(
@@ -162,7 +168,10 @@ def main() -> int:
             verdicts.append(verdict)
             if sys.stderr.isatty():
                 print(f"\r{len(verdicts)} of {len(drawn)}", end="", file=sys.stderr, flush=True)
-    print(f"\n{report(verdicts)}")
+    if not verdicts:
+        print("error: no mutant was judged", file=sys.stderr)
+        return 2
+    print(f"\n{len(verdicts)} of {len(drawn)} mutants:\n{report(verdicts)}")
     if arguments.json is not None:
         told = {
             "seed": arguments.seed,

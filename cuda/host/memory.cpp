@@ -86,15 +86,17 @@ void read_plan() {
   }
 }
 
-// token seed fresh most budget
+// token seed fresh most budget stride
 bool read_runs(Runs& runs) {
-  unsigned long long seed, most;
+  unsigned long long seed, most, stride;
   int fresh;
   if (!read_token()) return false;
-  if (scanf("%llu %d %llu %lf", &seed, &fresh, &most, &runs.budget_seconds) != 4) return false;
+  if (scanf("%llu %d %llu %lf %llu", &seed, &fresh, &most, &runs.budget_seconds, &stride) != 5)
+    return false;
   runs.seed = seed;
   runs.fresh = fresh != 0;
   runs.most = most;
+  runs.stride = stride;
   return true;
 }
 

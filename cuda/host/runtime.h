@@ -65,6 +65,7 @@ struct Runs {
   bool fresh = true;             // poison the workspaces first
   uint64_t most = 1;             // runs
   double budget_seconds = 0;     // CPU time after which no other run begins
+  uint64_t stride = 1;           // every how manyth block runs
 };
 
 extern Plan plan;

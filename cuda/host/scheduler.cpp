@@ -372,6 +372,7 @@ unsigned cuhost_active_lanes(int line) {
 }
 
 void cuhost_yield() {
+  if (current < 0) return;  // the text runs before its kernel
   state[current] = turned;
   block_here();
 }

@@ -22,7 +22,7 @@ from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
-SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf)
+SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf, corrected=False)
 """Settings of one turn: few trials suffice, because the precision is taken from the rounds."""
 
 

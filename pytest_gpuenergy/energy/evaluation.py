@@ -179,14 +179,14 @@ def _figures(
     # The trials' scatter shows the errors at the window's ends only in part, so they are added in
     # full. What is left of the former power counts as two standard deviations.
     left = unsettled(seen.before_w, window.power_w, middle_s - seen.start_s)
-    shared = (window.error_s / window.length_s) ** 2 + (left / 2) ** 2 + gain.error**2
+    shared = (window.error_s / window.length_s) ** 2 + (left / 2) ** 2
     placed = placement_variance(seen.timeline, window.begin_s, window.end_s)
     unseen = {Metric.TIME: placed, Metric.ENERGY: shared, Metric.EDP: shared + placed}
     return {
         metric: _figure(
             window,
             metric,
-            1.0 if metric is Metric.TIME else gain.factor,
+            _Gain(1.0, 0.0) if metric is Metric.TIME else gain,
             unseen[metric],
             settings.wander[metric],
         )
@@ -194,25 +194,25 @@ def _figures(
     }
 
 
-def _figure(window: _Window, metric: Metric, gain: float, unseen: float, wander: float) -> Estimate:
+def _figure(window: _Window, metric: Metric, gain: _Gain, unseen: float, wander: float) -> Estimate:
     """The mean over the trials, whose interval also counts what they do not show.
 
     Args:
         window: with the trials.
         metric: which figure.
-        gain: factor from the trials' figures to that of the settled card.
+        gain: from the trials' figures to those of the settled card.
         unseen: relative variance from errors that the trials share.
         wander: relative standard deviation of the item about the kernel's mean.
     """
     before, own = (
-        [gain * getattr(trial, metric.field) for trial in trials]
+        [gain.factor * getattr(trial, metric.field) for trial in trials]
         for trials in (window.warm_trials, window.trials)
     )
     mean = sum(own) / len(own)
     return estimate(
         own,
         extra_variance=unseen * mean * mean,
-        known_variance=(wander * mean) ** 2,
+        known_variance=(wander**2 + gain.error**2) * mean * mean,
         successive=True,
         before=before,
     )

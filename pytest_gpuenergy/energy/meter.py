@@ -97,7 +97,9 @@ class EnergyMeter:
             if not stopped:
                 repeater.stop()
         times_s, _ = source.times_s([*warm[:-1], *edges], len(warm) - 1)
-        settling = self._warmth.settling(len(edges) - 1, times_s)
+        settling = None
+        if self._settings.corrected:
+            settling = self._warmth.settling(len(edges) - 1, times_s)
         self._warmth.finish(times_s)
         return Observation(
             start_s=start_s,

@@ -33,6 +33,8 @@ class MeterSettings:
         wander: by metric, the relative standard deviation of an item's figure about the kernel's
             mean over many items, which the trials of one item cannot show.
         sources_tolerance: relative difference allowed between counter and power samples.
+        corrected: whether figures are those of a settled card. Where two kernels are measured
+            alternately, their temperatures are alike, and the correction would only add noise.
         settled_half_width: a relative half width of this from the temperature alone raises a flag.
         preheat_s: for so long in all, the heat-ups of a meter may go on until the temperature has
             settled.
@@ -50,6 +52,7 @@ class MeterSettings:
     relative_half_width: float = 0.005
     wander: Mapping[Metric, float] = field(default_factory=lambda: dict(WANDER))
     sources_tolerance: float = 0.02
+    corrected: bool = True
     settled_half_width: float = 0.02
     preheat_s: float = PREHEAT_S
     least_busy: float = 0.99

@@ -80,7 +80,9 @@ class RunPlugin:
         config.pluginmanager.register(setpoints, "gpuenergy-setpoints")
         if options.export_folder is not None:
             config.pluginmanager.register(ExportPlugin(options.export_folder), EXPORT)
-        if not is_worker:
+        if is_worker:
+            session.expect_termination()
+        else:
             _workers(config).before_start = session.expect_termination
             _register_listeners(config)
         return cls(config, session, gate, setpoints)
@@ -163,6 +165,11 @@ class RunPlugin:
             "!" if flagged else "?" if unsure else ".",
             f"{'FLAGGED' if flagged else 'PASSED'} {words[-1]}{' AMBIGUOUS' if unsure else ''}",
         )
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Pass an interrupt on to the workers, which a signal to this process alone spares."""
+        if not hasattr(self._config, "workerinput"):
+            _workers(self._config).interrupt()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-benchmark writes
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:

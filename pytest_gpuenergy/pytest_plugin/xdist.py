@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -57,6 +58,17 @@ class WorkerPlugin:
         free = set(range(len(self._taken) + 1)) - set(self._taken.values())
         self._taken[node] = min(free)
         node.workerinput |= {RUN_ID: self.run_id, GPU: self._taken[node]}
+
+    def interrupt(self) -> None:
+        """Interrupt the workers on this machine, which otherwise finish their items first.
+
+        pytest-xdist waits 10 s for them and then kills them, before they have restored anything.
+        """
+        for node in self._taken:
+            # execnet offers no other way to the process of a worker; others than its own have none.
+            process = getattr(getattr(node.gateway, "_io", None), "popen", None)
+            if isinstance(process, subprocess.Popen):
+                process.terminate()  # SIGINT is ignored in what a script starts with &
 
     @pytest.hookimpl(tryfirst=True)  # before the terminal asks for an item's status
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

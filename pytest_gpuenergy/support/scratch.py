@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from pytest_gpuenergy.support.worktrees import forget_removed_worktrees, reposit
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- memory rather than disk, if it exists
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = re.compile(r"(gpuenergy|\.build)-(?P<pid>[0-9]{1,9})-\w+")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOCKING_S = 60.0
 """A process locks a folder that it has created well within this time."""
 
@@ -72,6 +74,10 @@ def _locked_folder(place: Path | None, *, prefix: str = "gpuenergy-") -> Iterato
     try:
         lock(descriptor)
         yield folder
+    except OSError as error:
+        if error.filename is None and error.errno in _NO_ROOM:  # as of a write, which names nothing
+            error.filename = str(folder)
+        raise
     finally:
         try:
             with uninterrupted():

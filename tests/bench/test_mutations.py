@@ -77,6 +77,15 @@ def test_all_mutants_are_drawn_where_no_number_is_given() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", OWN)
+def test_our_kernels_are_right_on_all_inputs(host_cache: Path, name: str) -> None:
+    subject = own_subject(name)
+    same = Mutant("no fault", 1, "", "", subject.kernel.source + "\n")
+    with EmulatedDevice(runner=HostRunner(host_cache, jobs=1)) as device:
+        assert Judge(device, 20.0).verdict(subject, same).ending == "equivalent"
+
+
+@pytest.mark.slow
 def test_a_sample_of_faults_is_found(host_cache: Path) -> None:
     subjects = [own_subject(name) for name in ("axpy", "row_sums", "transpose", "histogram")]
     drawn = mutations.sample(subjects, 12, 1)

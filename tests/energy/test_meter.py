@@ -273,7 +273,7 @@ def test_trials_last_as_long_as_asked_for(device: EmulatedDevice, repeat: Repeat
 def test_measuring_ends_when_the_interval_is_narrow(device: EmulatedDevice, repeat: Repeat) -> None:
     settings = MeterSettings()
     reading, _ = measure(device, repeat(), settings)
-    assert reading.energy_mj.relative_half_width <= 2 * settings.relative_half_width
+    assert reading.flags == ()
     assert sum(trial.seconds for trial in reading.trials) < settings.max_measure_s / 2
 
 

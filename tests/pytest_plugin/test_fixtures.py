@@ -27,7 +27,7 @@ def test_a_right_kernel_is_measured_and_recorded(project: Project) -> None:
             assert m.kernel.digest == kernel.digest
             assert abs(m.energy_mj - m.power_w * m.time_ms) < 0.02 * m.energy_mj
             assert abs(m.edp_mj_ms - m.energy_mj * m.time_ms) < 0.02 * m.edp_mj_ms
-            assert m.correctness.seeds == (0, 1)
+            assert m.correctness.seeds[:2] == (0, 1)
         """
     )
     project.run(*ONE).assert_outcomes(passed=1)

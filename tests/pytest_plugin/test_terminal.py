@@ -73,7 +73,8 @@ def test_a_measurement_that_is_not_clean_is_flagged(project: Project) -> None:
 
 @pytest.mark.usefixtures("flagged")
 def test_a_flagged_item_shows_as_an_exclamation_mark(project: Project) -> None:
-    project.run(*ONE).stdout.re_match_lines([r"test_scale\.py ! +\[100%\]"])
+    result = project.run(*ONE, "--gpuenergy-preheat", "0")
+    result.stdout.re_match_lines([r"test_scale\.py ! +\[100%\]"])
 
 
 @pytest.mark.slow
@@ -169,7 +170,8 @@ def test_a_long_run_tells_how_long_it_will_take(
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.progress.INTERVAL_S", 0.0)
-    project.run("--powercap", "1,2,3").stdout.fnmatch_lines(
+    result = project.run("--powercap", "1,2,3", "--gpuenergy-preheat", "0")
+    result.stdout.fnmatch_lines(
         ["gpuenergy: 1 of 3 items, about * s left", "gpuenergy: 2 of 3 items, about * s left"]
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +114,14 @@ def test_the_build_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None
         process.kill()
     sweep(tmp_path)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_named(place: Path, number: int) -> None:
+    def fill() -> None:
+        with scratch_folder(10):
+            raise OSError(number, "it is full")
+
+    with pytest.raises(OSError, match="it is full") as raised:
+        fill()
+    assert Path(raised.value.filename).parent == place

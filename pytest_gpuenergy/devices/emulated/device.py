@@ -15,7 +15,7 @@ from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler, version_of
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, Fault, parse_faults
 from pytest_gpuenergy.devices.emulated.flags import build_version
-from pytest_gpuenergy.devices.emulated.host_kernel import HostKernel, HostProgram
+from pytest_gpuenergy.devices.emulated.host_kernel import HostKernel, HostProgram, is_divisible
 from pytest_gpuenergy.devices.emulated.limits import check_geometry, check_memory
 from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, GpuProfile
@@ -140,7 +140,8 @@ class EmulatedDevice(Device):
             return self._runner.open(kernel, arenas, job.scalars, timeout_s=job.timeout_s)
 
         with contextlib.ExitStack() as stack:
-            yield HostKernel(before, program, stack)
+            outputs = [one for one in arenas.values() if one.tensor.role == "output"]
+            yield HostKernel(before, program, stack, outputs, divisible=is_divisible(kernel))
 
     @contextlib.contextmanager
     def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:

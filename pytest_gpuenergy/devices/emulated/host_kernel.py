@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Protocol
+
+import numpy as np
+
+from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.emulated.spin_loops import is_volatile, occurs
+from pytest_gpuenergy.devices.guards import Bytes
+from pytest_gpuenergy.kernels.kernel import Kernel
 
 MOST = 10_000
 BUDGET_S = 0.05
 AFFORDABLE_S = BUDGET_S / 2
+WHOLE_S = 1.0
+
+_TOGETHER = r"\batomic\w*\s*\(|\b__threadfence|\bcooperative_groups\b"
+
+
+def is_divisible(kernel: Kernel) -> bool:
+    """Whether some blocks may run without the others, as far as the text shows."""
+    text = kernel.source
+    return len(kernel.launches) == 1 and not (occurs(text, _TOGETHER) or is_volatile(text))
 
 
 class HostProgram(Protocol):
     """A kernel's process, such as a `Program`."""
 
     def run(
-        self, *, order_seed: int = 0, fresh: bool = True, most: int = 1, budget_s: float = 0.0
+        self,
+        *,
+        order_seed: int = 0,
+        fresh: bool = True,
+        most: int = 1,
+        budget_s: float = 0.0,
+        stride: int = 1,
     ) -> tuple[int, float]: ...
 
 
@@ -23,13 +46,18 @@ class HostKernel:
     """A `Loaded` kernel on the host.
 
     A measurement on an emulated GPU launches nothing, so launches on the host stand in for its own:
-    `MOST` of them, or as many as take `BUDGET_S` of processor time, and none if one takes more than
-    `AFFORDABLE_S`.
+    `MOST` of them, or as many as take `BUDGET_S` of processor time. If one takes more than
+    `AFFORDABLE_S`, a part of its blocks is launched that takes that; what the others would have
+    written is what they wrote before. What the part writes is found between two runs. If blocks
+    depend on one another, the kernel is launched once, on results that are wrong in places, where
+    that takes at most `WHOLE_S`, and not at all otherwise.
 
     Args:
         before: called before each run.
         program: starts the process; entered at the first run.
         stack: on which it is entered.
+        outputs: the arenas that the kernel writes.
+        divisible: see `is_divisible`.
     """
 
     def __init__(
@@ -37,28 +65,76 @@ class HostKernel:
         before: Callable[[], object],
         program: Callable[[], AbstractContextManager[HostProgram]],
         stack: ExitStack,
+        outputs: Sequence[Arena] = (),
+        *,
+        divisible: bool = False,
     ) -> None:
         self._before = before
         self._start = program
         self._stack = stack
+        self._outputs = outputs
+        self._divisible = divisible
         self._program: HostProgram | None = None
         self._launches = 0
         self._launch_s = 0.0
+        self._stride = 0
+        self._results: list[Bytes] = []
+        self._written: list[Bytes] = []
 
     def run(self, order_seed: int = 0) -> None:
         """Run once."""
         self._before()
         if self._program is None:
             self._program = self._stack.enter_context(self._start())
+        elif self._stride:
+            self._find_part(self._program)
         count, self._launch_s = self._program.run(order_seed=order_seed)
         self._launches += count
+        if self._divisible and self._launch_s > AFFORDABLE_S and not self._stride:
+            # A power of two, so that it hardly depends on how fast the host is.
+            self._stride = 2 ** math.ceil(math.log2(self._launch_s / AFFORDABLE_S))
+        if self._launch_s > AFFORDABLE_S:
+            self._results = self._payloads()
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
-        """Launch again, unless that takes too long; yields the number of launches so far."""
-        if self._program is None or self._launch_s > AFFORDABLE_S:
+        """Launch again, or a part; yields the number of launches so far."""
+        if self._program is None:
             return
-        self._before()
-        most, budget_s = (1, 0.0) if once else (MOST, BUDGET_S)
-        count, _ = self._program.run(fresh=False, most=most, budget_s=budget_s)
-        self._launches += count
+        if self._stride:
+            if not self._written:
+                return
+            self._before()
+            self._launch_part(self._program)
+        elif self._launch_s > WHOLE_S:
+            return
+        elif self._launch_s > AFFORDABLE_S and not once:
+            self._restore(self._results)  # for the single launch that follows
+        else:
+            self._before()
+            most, budget_s = (1, 0.0) if once else (MOST, BUDGET_S)
+            count, _ = self._program.run(fresh=False, most=most, budget_s=budget_s)
+            self._launches += count
         yield self._launches
+
+    def _find_part(self, program: HostProgram) -> None:
+        """Find what the part writes, by a launch; the outputs are restored."""
+        before = self._payloads()
+        count, _ = program.run(fresh=False, stride=self._stride)
+        self._launches += count
+        pairs = zip(before, self._payloads(), strict=True)
+        self._written = [old != new for old, new in pairs]
+        self._restore(before)
+
+    def _launch_part(self, program: HostProgram) -> None:
+        """Launch the part; where it does not write, outputs are those of the latest run."""
+        count, _ = program.run(fresh=False, stride=self._stride)
+        self._launches += count
+        parts = zip(self._written, self._payloads(), self._results, strict=True)
+        self._restore([np.where(written, new, old) for written, new, old in parts])
+
+    def _restore(self, payloads: Sequence[Bytes]) -> None:
+        for arena, payload in zip(self._outputs, payloads, strict=True):
+            arena.payload(arena.image("r+"))[:] = payload
+
+    def _payloads(self) -> list[Bytes]:
+        return [np.array(arena.payload(arena.image())) for arena in self._outputs]

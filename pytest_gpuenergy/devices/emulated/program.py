@@ -69,7 +69,13 @@ class Program:
         self._unsent += f"{self._answers.ask()} {text}".encode()
 
     def run(
-        self, *, order_seed: int = 0, fresh: bool = True, most: int = 1, budget_s: float = 0.0
+        self,
+        *,
+        order_seed: int = 0,
+        fresh: bool = True,
+        most: int = 1,
+        budget_s: float = 0.0,
+        stride: int = 1,
     ) -> tuple[int, float]:
         """Run the plan, see `write_runs`.
 
@@ -80,7 +86,11 @@ class Program:
             KernelFault: it failed, and the program has ended.
         """
         began_s = time.monotonic()
-        self.tell(write_runs(order_seed=order_seed, fresh=fresh, most=most, budget_s=budget_s))
+        self.tell(
+            write_runs(
+                order_seed=order_seed, fresh=fresh, most=most, budget_s=budget_s, stride=stride
+            )
+        )
         self._exchange(lambda: self._answers.begun)
         if not self._answers.begun:
             raise self._death()

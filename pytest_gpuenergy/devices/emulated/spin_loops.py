@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from pytest_gpuenergy.devices.emulated.tokens import Token, nested
 
 _TURN = "::cuhost::cuhost_turn(), "
-_ASSEMBLERS = frozenset(("asm", "__asm", "__asm__"))
+# Not of assembler, nor in TVM's prelude, which defines __volatile__.
+_NO_VARIABLE = re.compile(r"//|\basm\s*$|\b__asm(?:__)?\s*$|#\s*define\s+__volatile__")
+
+
+def occurs(source: str, pattern: str, besides: re.Pattern[str] = re.compile("//")) -> bool:
+    """Whether ``pattern`` occurs in a line of which ``besides`` matches nothing before it."""
+    for match in re.finditer(pattern, source):
+        line = source.rfind("\n", 0, match.start()) + 1
+        if not besides.search(source, line, match.start()):
+            return True
+    return False
+
+
+def is_volatile(source: str) -> bool:
+    """Whether anything in a text is volatile, apart from assembler."""
+    return occurs(source, r"\bvolatile\b", _NO_VARIABLE)
 
 
 def with_turns(source: str) -> str:
@@ -16,13 +32,10 @@ def with_turns(source: str) -> str:
     Threads take turns on the host, so that one which waits without such a call would wait forever.
     Atomics contain one; only a volatile variable can be waited for without them.
     """
-    if "volatile" not in source:
+    if not is_volatile(source):
         return source
     tokens = list(nested(source, 0))
     texts = [token.text for token, _ in tokens]
-    pairs = zip(["", *texts], texts, strict=False)
-    if not any(text == "volatile" and before not in _ASSEMBLERS for before, text in pairs):
-        return source
     parts, last = [], 0
     for k, text in enumerate(texts[:-1]):
         if text not in ("while", "for") or texts[k + 1] != "(":

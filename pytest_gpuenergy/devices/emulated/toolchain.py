@@ -34,6 +34,7 @@ from pytest_gpuenergy.support.files import is_folder, is_there, lock
 from pytest_gpuenergy.support.paths import written_to_cache
 from pytest_gpuenergy.support.scratch import build_folder, sweep
 
+_NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 _LAYOUT = "6"  # version of the layout of the prepared folder
 _RUNTIME = ("guards", "heap", "main", "memory", "pipeline", "report", "scheduler", "undefined")
 _CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
@@ -163,6 +164,11 @@ class Toolchain:
     def _run(self, scratch: Path, *arguments: str) -> str:
         done = run_compiler(self.compiler, *arguments, scratch=scratch)
         if done.returncode:
+            if full := next((words for words in _NO_ROOM if words in done.stderr), None):
+                raise DeviceError(
+                    f"{scratch.parent} cannot be written ({full}): free some space, or set "
+                    "GPUENERGY_CACHE to another folder."
+                )
             raise KernelFault("compile", first_error(done.stderr))
         return done.stderr
 

@@ -15,7 +15,7 @@ from jobs import job_of
 
 from pytest_gpuenergy.devices.device import Arena, Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, emulated_devices
-from pytest_gpuenergy.devices.emulated.host_kernel import AFFORDABLE_S, MOST
+from pytest_gpuenergy.devices.emulated.host_kernel import AFFORDABLE_S, MOST, WHOLE_S
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, find_profile
 from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile, LaunchProfile
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
@@ -81,9 +81,16 @@ class FakeProgram:
     timeout_s: float
 
     def run(
-        self, *, order_seed: int = 0, fresh: bool = True, most: int = 1, budget_s: float = 0.0
+        self,
+        *,
+        order_seed: int = 0,
+        fresh: bool = True,
+        most: int = 1,
+        budget_s: float = 0.0,
+        stride: int = 1,
     ) -> tuple[int, float]:
         more = "" if fresh else f" again {most} {budget_s:g}"
+        more += f" every {stride}" if stride > 1 else ""
         self.runner.calls.append(f"run {order_seed} {self.timeout_s:g}{more}")
         return most, self.runner.launch_s
 
@@ -252,14 +259,31 @@ def test_a_kernel_that_was_run_is_launched_again_and_again_in_its_process(
     assert runner.calls == ["check 3", "run 1 3", f"run 0 3 again {MOST} 0.05", "run 0 3 again 1 0"]
 
 
-def test_a_kernel_that_takes_long_on_the_host_is_not_launched_again(
+@pytest.mark.parametrize(("times", "stride"), [(1.01, 2), (3, 4), (30, 32)])
+def test_of_a_kernel_that_takes_long_on_the_host_a_part_is_launched_again(
+    gpu: EmulatedDevice, runner: FakeRunner, tmp_path: Path, times: float, stride: int
+) -> None:
+    runner.launch_s = times * AFFORDABLE_S
+    arenas = {"x": Arena.create(tmp_path / "x", Tensor("x", (4,), "float32", "output"))}
+    with gpu.load(job_of(BARE, timeout_s=3), arenas) as loaded:
+        loaded.run()
+        loaded.run(1)
+        launches = [list(loaded.relaunch(once=once)) for once in (False, True)]
+    part = f"run 0 3 again 1 0 every {stride}"
+    assert launches == [[4], [5]]
+    assert runner.calls == ["check 3", "run 0 3", part, "run 1 3", part, part]
+
+
+def test_blocks_that_may_depend_on_one_another_are_launched_together(
     gpu: EmulatedDevice, runner: FakeRunner
 ) -> None:
-    runner.launch_s = 1.01 * AFFORDABLE_S
-    with gpu.load(job_of(BARE, timeout_s=3), {}) as loaded:
-        loaded.run()
-        assert not list(loaded.relaunch(once=False))
-    assert runner.calls == ["check 3", "run 0 3"]
+    kernel = replace(BARE, source=f"{BARE.source}\nint f(int* n) {{ return atomicAdd(n, 1); }}")
+    for runner.launch_s, launches in ((0.99 * WHOLE_S, [1, 2]), (1.01 * WHOLE_S, [])):
+        with gpu.load(job_of(kernel, timeout_s=3), {}) as loaded:
+            loaded.run()
+            again = [count for once in (False, True) for count in loaded.relaunch(once=once)]
+        assert again == launches
+    assert [call for call in runner.calls if "again" in call] == ["run 0 3 again 1 0"]
 
 
 def test_what_was_counted_is_remembered_by_the_next_device(

@@ -138,6 +138,7 @@ def test_waiting_for_what_never_comes_is_a_timeout(runner, small_kernel):
     [
         ("int k; while (k) {}", 0),
         ('asm volatile("x;"); while (k) {}', 0),
+        ("#define __volatile__ volatile\n// asm/volatile\nint k; while (k) {}", 0),
         ("volatile int k; while (k) {}", 1),
         ("volatile int k; do {} while (k);", 1),
         ("volatile int k; for (;;) {}", 1),

@@ -143,7 +143,12 @@ def _launch_lines(
 
 
 def write_runs(
-    *, order_seed: int = 0, fresh: bool = True, most: int = 1, budget_s: float = 0.0
+    *,
+    order_seed: int = 0,
+    fresh: bool = True,
+    most: int = 1,
+    budget_s: float = 0.0,
+    stride: int = 1,
 ) -> str:
     """The line that asks a program with a plan to run it.
 
@@ -152,8 +157,9 @@ def write_runs(
         fresh: whether workspaces are poisoned again, rather than left as they are.
         most: the greatest number of runs.
         budget_s: processor time after which no further run begins.
+        stride: every how manyth block is run.
     """
-    return f"{order_seed % 2**64} {int(fresh)} {most} {budget_s!r}\n"
+    return f"{order_seed % 2**64} {int(fresh)} {most} {budget_s!r} {stride}\n"
 
 
 def _word(name: str) -> str:
