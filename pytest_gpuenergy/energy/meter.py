@@ -25,6 +25,9 @@ from pytest_gpuenergy.energy.statistics import estimate
 from pytest_gpuenergy.energy.steadiness import Steadiness
 from pytest_gpuenergy.energy.warmth import WarmthWatch
 
+_PRESENT_S = 0.3
+"""In a heat-up, the time over which the present temperature is taken."""
+
 
 class EnergyMeter:
     """Measures what a `Repeater` runs, on one device.
@@ -135,7 +138,7 @@ class EnergyMeter:
                 long_enough and steadiness.settled(edges, before_w)
             )
             if steady and not preheated:
-                recent = max(1, round(1 / source.period_s / stride))
+                recent = max(1, round(_PRESENT_S / source.period_s / stride))
                 preheated = not self._preheat.goes_on(now_s, self._warmth.settling(recent))
         return edges
 

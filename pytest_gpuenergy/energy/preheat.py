@@ -8,7 +8,7 @@ from pytest_gpuenergy.energy.thermal import Settling
 
 LEAST_PAUSE_S = 5.0
 """After a shorter pause a card is still warm."""
-SETTLED = 0.002
+SETTLED = 0.003
 """The preheating ends when the power will change by no more than this fraction."""
 _NEWS_S = 5.0
 

@@ -58,9 +58,11 @@ _STEP = 0.003
 """A larger relative change of power between two windows is not the temperature's doing."""
 _LEAST_WINDOWS = 7
 
-_SETTLED_ERROR_K, _SETTLED_ERROR = 0.8, 0.2
-"""Standard error of the way that the temperature has still to go: a constant, which is what twelve
-items on an H100 were off by (docs/notes/temperature.md), and a fraction of the way, a guess."""
+_SETTLED_ERROR_K, _SINK_ERROR, _TO_GO_ERROR = 0.3, 0.065, 0.2
+"""Standard error of the way that the temperature has still to go: half a reading's step, a fraction
+of the rise through the heat sink, and a fraction of the way. On an H100, whose heat sink rises by
+12 K under 500 W, twelve items were off by 0.77 K (docs/notes/temperature.md); the last is a guess.
+"""
 
 
 class Sample(NamedTuple):
@@ -145,7 +147,11 @@ class ThermalModel:
         return Settling(
             temperature_c,
             temperature_c + to_go_k,
-            math.hypot(_SETTLED_ERROR_K, _SETTLED_ERROR * to_go_k),
+            math.hypot(
+                _SETTLED_ERROR_K,
+                _SINK_ERROR * study.sink_k_per_w * power_w,
+                _TO_GO_ERROR * to_go_k,
+            ),
             self._slope.per_k,
             self._slope.error,
         )
@@ -206,6 +212,7 @@ class ThermalModel:
         return _Study(
             first_c + float(found[0]),
             share * float(found[1] + found[2]),
+            share * float(found[2]),
             share,
             first_c + modelled + off_k,
         )
@@ -218,12 +225,14 @@ class _Study:
     Attributes:
         air_c: the temperature without any power.
         rise_k_per_w: in the end, under this kernel.
+        sink_k_per_w: the heat sink's part of it.
         share: the part of the power that heats the die.
         modelled_c: at each sample, without the readings' rounding.
     """
 
     air_c: float
     rise_k_per_w: float
+    sink_k_per_w: float
     share: float
     modelled_c: _Floats
 
