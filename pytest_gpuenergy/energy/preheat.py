@@ -10,7 +10,8 @@ LEAST_PAUSE_S = 5.0
 """After a shorter pause a card is still warm."""
 SETTLED = 0.003
 """The preheating ends when the power will change by no more than this fraction."""
-_NEWS_S = 5.0
+_FIRST_NEWS_S, _NEWS_S = 1.0, 5.0
+"""When the time left is announced: at first, and how often from then on."""
 
 Announce = Callable[[float], object]
 """Is told from time to time for how many seconds the preheating may go on."""
@@ -39,8 +40,8 @@ class Preheat:
     def goes_on(self, now_s: float, settling: Settling | None) -> bool:
         """Whether to heat the card further at ``now_s``; when not, `end` was called."""
         if self._since_s is None:
-            self._since_s = self._told_s = now_s
-            self._told_s -= _NEWS_S
+            self._since_s = now_s
+            self._told_s = now_s + _FIRST_NEWS_S - _NEWS_S
         left_s = self._left_s - (now_s - self._since_s)
         if settling is None or abs(settling.gain) <= SETTLED or left_s <= 0:
             self.end(now_s)

@@ -103,9 +103,12 @@ def records(report: Report) -> Iterator[Record]:
 
 
 def _values(m: Measurement, metric: Metric) -> list[float]:
-    """The metric of each trial, or the figure itself without trials."""
+    """The metric of each trial on a settled card, or the figure itself without trials."""
     if m.trials:
-        return [getattr(trial, metric.field) for trial in m.trials]
+        settled = 1.0
+        if metric is not Metric.TIME and m.energy_mj is not None and m.raw_energy_mj:
+            settled = m.energy_mj / m.raw_energy_mj
+        return [settled * getattr(trial, metric.field) for trial in m.trials]
     figure = m.figure(metric)
     assert figure is not None
     return [figure]

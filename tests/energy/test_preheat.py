@@ -61,4 +61,13 @@ def test_a_long_pause_gives_no_more_than_all() -> None:
 def test_the_time_left_is_announced_every_five_seconds() -> None:
     told: list[float] = []
     seconds(Preheat(12.0, told.append))
-    assert told == [12.0, 7.0, 2.0]
+    assert told == [11.0, 6.0, 1.0]
+
+
+def test_a_heating_up_of_less_than_a_second_is_not_announced() -> None:
+    told: list[float] = []
+    preheat = Preheat(12.0, told.append)
+    preheat.goes_on(0.0, COLD)
+    preheat.goes_on(0.9, COLD)
+    preheat.goes_on(1.0, SETTLED)
+    assert told == []

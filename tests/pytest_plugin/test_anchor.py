@@ -145,7 +145,8 @@ def test_a_gate_in_the_same_run_is_ambiguous_about_what_is_measured_while_it_dri
     project: Project,
 ) -> None:
     run_with(project, "--gpuenergy-json", "base.json").assert_outcomes(passed=12)
-    result = run_with(project, *GATED, *ALWAYS, faults={3: {"slower": SLOWER}})
+    nearly = {"percent": 15}
+    result = run_with(project, *GATED, *ALWAYS, faults={3: {"slower": nearly}})
     result.assert_outcomes(passed=12)
     result.stdout.fnmatch_lines(
         ["*[[]12-700W]: time +* limit 20 %: AMBIGUOUS (flagged now: drift)"]
