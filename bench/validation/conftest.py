@@ -22,20 +22,6 @@ from pytest_gpuenergy.support.errors import GpuEnergyError
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads.workload import Workload
 
-SUBJECTS = (
-    "case7-slowest",
-    "case5-fastest",
-    "case7-fastest",
-    "case4-fastest",
-    "case4-slowest",
-    "case5-slowest",
-    "axpy",
-    "lcg",
-    "case1-slowest",
-    "case1-fastest",
-)
-"""Kernels of low power follow others of low power, except one: case4-slowest."""
-
 REPEATED = frozenset({"case4-slowest", "case5-fastest", "axpy", "case1-slowest"})
 """Their intervals are tested: the slowest, a fast one, the shortest, one whose power varies."""
 
@@ -78,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "subject" in metafunc.fixturenames:
-        metafunc.parametrize("subject", SUBJECTS, indirect=True)
+        metafunc.parametrize("subject", kernels.NAMES, indirect=True)
 
 
 @pytest.fixture(scope="session")

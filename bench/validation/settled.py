@@ -35,18 +35,6 @@ from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads.workload import Workload
 
-KERNELS = (
-    "case7-slowest",
-    "case5-fastest",
-    "case7-fastest",
-    "case4-fastest",
-    "case4-slowest",
-    "case5-slowest",
-    "axpy",
-    "lcg",
-    "case1-slowest",
-    "case1-fastest",
-)
 PREHEAT_S = 30.0
 MEASURED_S = 10.0
 """The end of each reference run that counts."""
@@ -226,7 +214,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kernels", default=",".join(KERNELS), metavar="LIST", help="(all ten)")
+    parser.add_argument(
+        "--kernels", default=",".join(kernels.NAMES), metavar="LIST", help="(all ten)"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="Of a reference (default: 60)")
     parser.add_argument("--rest", type=float, default=60.0, help="Seconds before (default: 60)")
     parser.add_argument("--seed", type=int, default=0, help="Of the orders (default: 0)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,34 @@ def run(runner: HostRunner, tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 def _dims(size: int | tuple[int, int, int]) -> tuple[int, int, int]:
     return size if isinstance(size, tuple) else (size, 1, 1)
+
+
+@pytest.fixture(scope="module", params=["g++", "clang++"])
+def each_compiler(request: pytest.FixtureRequest, host_cache: Path) -> Iterator[HostRunner]:
+    """A runner with each compiler that is installed."""
+    compiler = shutil.which(request.param)
+    if compiler is None:
+        pytest.skip(f"{request.param} is not installed")
+    host = HostRunner(host_cache, compiler=compiler, jobs=2)
+    yield host
+    host.close()
+
+
+@pytest.fixture(scope="module")
+def run_by_each_compiler(
+    each_compiler: HostRunner, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., np.ndarray]:
+    """run(source, *inputs, size=..., dtype=...) -> y, from one thread of k(inputs..., y)."""
+
+    def go(source: str, *inputs: np.ndarray, size: int, dtype: str) -> np.ndarray:
+        folder = tmp_path_factory.mktemp("arenas")
+        arenas = {}
+        for k, value in enumerate(inputs):
+            tensor = Tensor(f"x{k}", value.shape, str(value.dtype), "input")
+            arenas[tensor.name] = Arena.create(folder / tensor.name, tensor, value)
+        arenas["y"] = Arena.create(folder / "y", Tensor("y", (size,), dtype, "output"))
+        launch = Launch("k", (1, 1, 1), (1, 1, 1), tuple(arenas))
+        each_compiler.run(Kernel(source, (launch,)), arenas, {}, timeout_s=20.0)
+        return arenas["y"].value()
+
+    return go

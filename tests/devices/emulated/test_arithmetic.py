@@ -7,21 +7,16 @@ The models are what an H200 gives (nvcc of CUDA 13, 2026-11-23), and PTX ISA 8.5
 from __future__ import annotations
 
 import math
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads import Tensor
 
 pytestmark = pytest.mark.slow
 
@@ -38,32 +33,14 @@ INTEGERS = {
 Run = Callable[..., np.ndarray]
 
 
-@pytest.fixture(scope="module", params=["g++", "clang++"])
-def runner(request: pytest.FixtureRequest, host_cache: Path) -> Iterator[HostRunner]:
-    compiler = shutil.which(request.param)
-    if compiler is None:
-        pytest.skip(f"{request.param} is not installed")
-    host = HostRunner(host_cache, compiler=compiler, jobs=2)
-    yield host
-    host.close()
+@pytest.fixture(scope="module")
+def runner(each_compiler: HostRunner) -> HostRunner:
+    return each_compiler
 
 
 @pytest.fixture(scope="module")
-def run(runner: HostRunner, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """run(source, *inputs, size=..., dtype=...) -> y, from one thread of k(inputs..., y)."""
-
-    def go(source: str, *inputs: np.ndarray, size: int, dtype: str) -> np.ndarray:
-        folder = tmp_path_factory.mktemp("arenas")
-        arenas = {}
-        for k, value in enumerate(inputs):
-            tensor = Tensor(f"x{k}", value.shape, str(value.dtype), "input")
-            arenas[tensor.name] = Arena.create(folder / tensor.name, tensor, value)
-        arenas["y"] = Arena.create(folder / "y", Tensor("y", (size,), dtype, "output"))
-        launch = Launch("k", (1, 1, 1), (1, 1, 1), tuple(arenas))
-        runner.run(Kernel(source, (launch,)), arenas, {}, timeout_s=20.0)
-        return arenas["y"].value()
-
-    return go
+def run(run_by_each_compiler: Run) -> Run:
+    return run_by_each_compiler
 
 
 def bits_of(dtype: str) -> int:

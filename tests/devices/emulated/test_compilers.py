@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,14 +28,9 @@ __global__ void k(const float* x, float* y) {
 """
 
 
-@pytest.fixture(scope="module", params=["g++", "clang++"])
-def runner(request: pytest.FixtureRequest, host_cache: Path) -> Iterator[HostRunner]:
-    compiler = shutil.which(request.param)
-    if compiler is None:
-        pytest.skip(f"{request.param} is not installed")
-    host = HostRunner(host_cache, compiler=compiler, jobs=2)
-    yield host
-    host.close()
+@pytest.fixture(scope="module")
+def runner(each_compiler: HostRunner) -> HostRunner:
+    return each_compiler
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +17,9 @@ pytestmark = pytest.mark.slow
 X = np.linspace(-8, -1, 32).astype(np.float32)
 
 
-@pytest.fixture(scope="module", params=["g++", "clang++"])
-def runner(request: pytest.FixtureRequest, host_cache: Path) -> Iterator[HostRunner]:
-    compiler = shutil.which(request.param)
-    if compiler is None:
-        pytest.skip(f"{request.param} is not installed")
-    host = HostRunner(host_cache, compiler=compiler, jobs=2)
-    yield host
-    host.close()
+@pytest.fixture(scope="module")
+def runner(each_compiler: HostRunner) -> HostRunner:
+    return each_compiler
 
 
 def both_runs(
