@@ -23,7 +23,7 @@ from pytest_gpuenergy.support.folders import keeps_entries
 from pytest_gpuenergy.support.paths import state_dir
 
 # The same for all users, whatever their TMPDIR. On some systems only root can write in /run/lock.
-MACHINE_FOLDER = Path("/tmp")  # noqa: S108
+MACHINE_FOLDER = Path("/tmp")  # noqa: S108 -- see above
 _SHARED = "pytest-gpuenergy-locks"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOR_EVERYBODY = 0o1777

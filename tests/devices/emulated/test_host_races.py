@@ -35,8 +35,8 @@ def check(runner, tmp_path):
     return go
 
 
-def _wrong(pattern):
-    return pytest.raises(KernelFault, match=pattern, check=lambda e: e.outcome == "correctness")
+def is_wrong(fault):
+    return fault.outcome == "correctness"
 
 
 REVERSE = "__shared__ float tile[64]; tile[t] = x[t]; __syncthreads(); y[t] = tile[63 - t];"
@@ -57,12 +57,16 @@ def test_a_dropped_barrier_is_a_race_with_both_threads_and_the_element(check):
         r"access tile\[\d+\], the first (reads and the second writes|writes and the second reads), "
         "without a barrier between"
     )
-    with _wrong(pattern):
+    with pytest.raises(KernelFault, match=pattern, check=is_wrong):
         check(REVERSE.replace("__syncthreads();", ""))
 
 
 def test_two_values_written_to_one_place_race(check):
-    with _wrong(r"access cell\[0\], the first writes and the second writes another value"):
+    with pytest.raises(
+        KernelFault,
+        match=r"access cell\[0\], the first writes and the second writes another value",
+        check=is_wrong,
+    ):
         check("__shared__ int cell[2]; cell[t / 64] = t; __syncthreads(); y[t] = cell[0];")
 
 
@@ -84,12 +88,14 @@ def test_ordered_and_harmless_accesses_are_no_race(check, body):
 
 
 def test_synchronizing_the_warp_does_not_order_other_warps(check):
-    with _wrong(r"race on shared memory: threads"):
+    with pytest.raises(KernelFault, match=r"race on shared memory: threads", check=is_wrong):
         check("__shared__ float s[64]; s[t] = x[t]; __syncwarp(); y[t] = s[t ^ 32];")
 
 
 def test_the_second_barrier_of_a_loop_is_missed(check):
-    with _wrong(r"race on shared memory: threads .* access s\["):
+    with pytest.raises(
+        KernelFault, match=r"race on shared memory: threads .* access s\[", check=is_wrong
+    ):
         check(
             "__shared__ float s[64]; for (int i = 0; i < 3; ++i) { s[t] = i; __syncthreads();"
             " y[t] = s[63 - t]; }"
@@ -97,15 +103,21 @@ def test_the_second_barrier_of_a_loop_is_missed(check):
 
 
 def test_bytes_race_by_the_byte(check):
-    with _wrong(r"access b\[\d+\]"):
+    with pytest.raises(KernelFault, match=r"access b\[\d+\]", check=is_wrong):
         check("__shared__ unsigned char b[65]; b[t] = t; y[t] = b[t + 1 & 63];")
 
 
 def test_dynamic_shared_memory_is_checked(check):
     before = "extern __shared__ float s[];"
-    with _wrong(r"access byte \d+ of the dynamic shared memory"):
+    with pytest.raises(
+        KernelFault, match=r"access byte \d+ of the dynamic shared memory", check=is_wrong
+    ):
         check("s[t] = x[t]; y[t] = s[63 - t];", shared_bytes=256, before=before)
-    with _wrong(r"the dynamic shared memory\[256\], past its end of 256 bytes"):
+    with pytest.raises(
+        KernelFault,
+        match=r"the dynamic shared memory\[256\], past its end of 256 bytes",
+        check=is_wrong,
+    ):
         check("s[t + 1] = x[t];", shared_bytes=256, before=before)
 
 
@@ -121,7 +133,7 @@ def test_dynamic_shared_memory_is_checked(check):
     ],
 )  # fmt: skip
 def test_an_access_outside_the_elements_is_told_with_its_place(check, body, pattern):
-    with _wrong(pattern):
+    with pytest.raises(KernelFault, match=pattern, check=is_wrong):
         check(body)
 
 
@@ -132,7 +144,7 @@ def test_an_access_outside_the_elements_is_told_with_its_place(check, body, patt
 )  # fmt: skip
 def test_a_write_past_a_variable_is_told_with_its_place(check, before, variable, offset):
     pattern = r"thread \(\d+,0,0\) .* of k writes s\[\d+\], past its end of 64 elements"
-    with _wrong(pattern):
+    with pytest.raises(KernelFault, match=pattern, check=is_wrong):
         check(f"{variable} s[t + {offset}] = x[t];", before=before)
 
 
@@ -153,7 +165,7 @@ def test_a_write_past_a_variable_is_told_with_its_place(check, before, variable,
     ],
 )  # fmt: skip
 def test_an_access_beside_a_variable_is_told(check, before, body, pattern):
-    with _wrong(pattern):
+    with pytest.raises(KernelFault, match=pattern, check=is_wrong):
         check(body, before=before)
 
 
@@ -179,7 +191,7 @@ def test_variables_may_be_declared_in_many_ways(check, before, body):
 
 def test_shared_variables_of_a_template_race_too(check):
     before = "template <int N> __device__ float at(int t) { __shared__ float s[N]; s[t] = t;"
-    with _wrong(r"race on shared memory: .* access s\["):
+    with pytest.raises(KernelFault, match=r"race on shared memory: .* access s\[", check=is_wrong):
         check("y[t] = at<64>(t);", before=before + " return s[N - 1 - t]; }")
 
 
@@ -190,21 +202,28 @@ def test_instances_of_a_template_have_shared_variables_of_their_own(check):
 
 
 def test_blocks_that_write_one_place_race(check):
-    with _wrong(
-        r"race on global memory: thread \(\d+,0,0\) of block \(\d,0,0\) writes and .*y\[0\]"
-    ):
+    pattern = r"race on global memory: thread \(\d+,0,0\) of block \(\d,0,0\) writes and .*y\[0\]"
+    with pytest.raises(KernelFault, match=pattern, check=is_wrong):
         check("y[0] = blockIdx.x;", grid=4, block=1)
 
 
 def test_a_fence_alone_orders_no_blocks(check):
     body = "y[blockIdx.x] = 1; __threadfence(); if (blockIdx.x == 3) y[4] = y[0] + y[1];"
-    with _wrong(r"race on global memory: .* y\[\d\], and nothing orders blocks"):
+    with pytest.raises(
+        KernelFault,
+        match=r"race on global memory: .* y\[\d\], and nothing orders blocks",
+        check=is_wrong,
+    ):
         check(body, grid=4, block=1)
 
 
 def test_a_fence_of_the_block_does_not_order_blocks(check):
     body = "y[blockIdx.x] = 1; __threadfence_block(); if (blockIdx.x == 3) y[4] = y[0] + y[1];"
-    with _wrong(r"race on global memory: .* y\[\d\], and nothing orders blocks"):
+    with pytest.raises(
+        KernelFault,
+        match=r"race on global memory: .* y\[\d\], and nothing orders blocks",
+        check=is_wrong,
+    ):
         check(body, grid=4, block=1)
 
 
