@@ -13,6 +13,10 @@ namespace {
 
 Traffic traffic;
 uint32_t last_load;  // barrier interval
+constexpr int most_interruptions = 60;  // of a launch
+constexpr uint64_t longest_interruption = 64;  // blocks
+int interruptions;
+bool interrupting;
 
 [[noreturn]] void outside(uintptr_t at, bool write) {
   std::string what = describe_address((const void*)at, write ? "writes" : "reads");
@@ -100,28 +104,38 @@ inline void access(const void* address, unsigned bytes, const void* site) {
   touch<write>(*shadow, at, bytes);
 }
 
+// Now and then other threads run between a thread's read and its write as volatile: what they store
+// in between is lost. One thread at a time, so that the others see one another's results.
 void strong_access(const void* address, unsigned bytes, bool writes, const void* site) {
   uintptr_t at = (uintptr_t)address;
-  if (Shadow* shadow = touched(at, bytes, writes, site))
-    touch_strong(*shadow, at, bytes, writes, false);
+  Shadow* shadow = touched(at, bytes, writes, site);
+  if (!shadow) return;
+  if (writes && !interrupting && interruptions && may_lose_update(*shadow, at)) {
+    interrupting = true;
+    --interruptions;
+    give_way(longest_interruption >> (most_interruptions - 1 - interruptions) % 6);
+    interrupting = false;
+    if (overwriting) settle_overwrite();
+  }
+  touch_strong(*shadow, at, bytes, writes, false);
 }
 
 void launch_begins(const Launch& launch) {
   int threads = (int)(launch.block.x * launch.block.y * launch.block.z);
   traffic = {};
+  interruptions = most_interruptions;
   order_launch_begins(threads);
   warps_launch_begins((threads + 31) / 32);
   cover_memory();
 }
 
 void block_begins() {
-  order_block_begins();
+  order_block_begins(running_slot());
   warps_block_begins();
 }
 
 void block_ends() {
   if (overwriting) settle_overwrite();
-  check_shared({});  // accesses beside static variables have been caught already
 }
 
 Traffic traffic_now() { return traffic; }
@@ -133,7 +147,7 @@ extern "C" {
 extern const Hooks cuhost_hooks;
 const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    traffic_now,
                             warps_tally,   warps_profiled,   order_lanes_meet,
-                            order_barrier};
+                            order_barrier, order_block_resumes};
 
 void cuhost_fence(bool device) { order_fence(device); }
 
@@ -141,6 +155,14 @@ void cuhost_atomic(const void* address, unsigned bytes) {
   uintptr_t at = (uintptr_t)address;
   Shadow* shadow = touched(at, bytes, true, __builtin_return_address(0));
   if (shadow) touch_strong(*shadow, at, bytes, true, true);
+}
+
+void cuhost_atomic_change(const void* address) {
+  uintptr_t at = (uintptr_t)address;
+  Shadow* shadow = variable_shadow(at);
+  for (Shadow& tensor : tensor_shadows)
+    if (tensor.contains(at)) shadow = &tensor;
+  if (shadow) change_atomically(*shadow, at);
 }
 
 void cuhost_range(const void* address, size_t bytes, bool write) {

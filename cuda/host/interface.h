@@ -60,6 +60,8 @@ unsigned cuhost_active_lanes(int line);
 // Called in each turn of a loop that may wait for another thread: lets others run now and then.
 void cuhost_turn();
 void cuhost_yield();  // lets others run
+// Turns of the running block since it, or something that others may wait for, has changed.
+extern uint64_t cuhost_turns;
 int cuhost_lane();
 // Called for each variable before main. `kernel` is null unless the variable is __shared__, and ""
 // if any kernel in the source may use it. Each instance of a template registers its own variable,
@@ -68,9 +70,10 @@ void cuhost_variable(Build build, int number, const char* kernel, const char* na
                      size_t bytes, size_t element_bytes, bool whole, const void* initial);
 // Called for each constant variable before main; returns true.
 bool cuhost_constant(Build build, size_t bytes);
-// Only the checked program has the next three.
+// Only the checked program has the next four.
 void cuhost_fence(bool device);  // or else of the block
 void cuhost_atomic(const void* address, unsigned bytes);
+void cuhost_atomic_change(const void* address);  // the atomic has stored another value
 void cuhost_range(const void* address, size_t bytes, bool write);
 // Copies of the running thread from global to shared memory, which is poisoned in between.
 void cuhost_copy_later(void* to, const void* from, size_t bytes, size_t zeros, bool checked);

@@ -1,15 +1,10 @@
 // Runs the launches of a plan on request, or checks a sample of their blocks once.
-#include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
-#include <map>
-#include <numeric>
-#include <unordered_set>
 #include <vector>
 #include <unistd.h>
 
-#include "runtime.h"
+#include "resident.h"
 
 namespace cuhost {
 namespace {
@@ -17,63 +12,18 @@ namespace {
 const Table* table;
 const Entry* entry;
 
-std::vector<Variable> shared;  // those that the entry may use
-
-// Only one instance of a kernel template runs, so the largest declaration of a variable counts.
-size_t static_shared_bytes() {
-  std::map<int, size_t> declared;
-  for (const Variable& variable : shared) {
-    size_t& bytes = declared[variable.number];
-    bytes = variable.kernel[0] ? std::max(bytes, variable.bytes) : bytes + variable.bytes;
-  }
-  size_t sum = 0;
-  for (const auto& [number, bytes] : declared) sum += bytes;
-  return sum;
-}
-
 void take(const Table& from, const Launch& launch) {
   table = &from;
   entry = &table->entries[launch.entry];
-  shared.clear();
   Build build = table == &cuhost_checked_table  ? checked_build
                 : table == &cuhost_zeroed_table ? zeroed_build
                                                 : plain_build;
-  for (const Variable& variable : variables_of(build)) {
-    if (variable.kernel && (!variable.kernel[0] || !strcmp(variable.kernel, entry->name)))
-      shared.push_back(variable);
-  }
-}
-
-void poison_shared() {
-  poison_static_shared(shared);
-  poison(dynamic_shared, dynamic_shared_bytes);
-  fill_guard(dynamic_shared + dynamic_shared_bytes, 127 & -dynamic_shared_bytes);
+  use_shared(entry, build);
 }
 
 void poison_and_report() {
   poison_shared();
   cuhost_hooks.block_begins();
-}
-
-// Order of the grid's blocks: ascending, descending, or with a stride that is coprime to their
-// number and so visits each once.
-struct BlockOrder {
-  uint64_t count, seed, stride = 1, offset = 0;
-  BlockOrder(uint64_t count, uint64_t seed) : count(count), seed(seed) {
-    if (seed < 2) return;
-    uint64_t mixed = seed * 0x9e3779b97f4a7c15ull;
-    stride = mixed % count + 1;
-    while (std::gcd(stride, count) != 1) ++stride;
-    offset = (mixed >> 32) % count;
-  }
-  unsigned at(uint64_t step) const {
-    if (seed == 1) return (unsigned)(count - 1 - step);
-    return (unsigned)((step * stride + offset) % count);
-  }
-};
-
-uint64_t blocks_of(const Launch& launch) {
-  return (uint64_t)launch.grid.x * launch.grid.y * launch.grid.z;
 }
 
 void fit(const Launch& launch) {
@@ -113,55 +63,11 @@ void fit(const Launch& launch) {
           entry->name, fixed + launch.shared_bytes, fixed, launch.shared_bytes, plan.shared_limit);
 }
 
-// The first and last block, the corners of the grid, and then others drawn from the seed, each with
-// its neighbours: neighbouring blocks are the likeliest to access the same places.
-class Sample {
- public:
-  explicit Sample(const Launch& launch)
-      : grid(launch.grid), order(blocks_of(launch), plan.order_seed + 2) {}
-  // The next block; false if there is none left.
-  bool next(unsigned& block) {
-    while (at < 8 || step < order.count) {
-      block = at < 8 ? corner(corners[at]) : neighbour(order.at(step), at - 8);
-      if (at < 8) ++at;
-      else if (++at == 8 + 4) at = 8, ++step;
-      if (drawn.insert(block).second) return true;
-    }
-    return false;
-  }
-  bool has(unsigned block) const { return drawn.count(block) != 0; }
-
- private:
-  static constexpr unsigned corners[] = {0, 7, 1, 6, 2, 5, 3, 4};
-  Index grid;
-  BlockOrder order;
-  std::unordered_set<unsigned> drawn;
-  unsigned at = 0;
-  uint64_t step = 0;
-
-  unsigned corner(unsigned k) const {
-    unsigned x = k & 1 ? grid.x - 1 : 0, y = k & 2 ? grid.y - 1 : 0, z = k & 4 ? grid.z - 1 : 0;
-    return x + grid.x * (y + grid.y * z);
-  }
-  unsigned neighbour(unsigned block, unsigned k) const {
-    Index index = index_of(block, grid);
-    if (k == 1 && index.x + 1 < grid.x) return block + 1;
-    if (k == 2 && index.y + 1 < grid.y) return block + grid.x;
-    if (k == 3 && index.z + 1 < grid.z) return block + grid.x * grid.y;
-    return block;
-  }
-};
-
 void run_all(const Launch& launch, const Sample* except, uint64_t stride) {
   Scheduler scheduler{entry, &launch, poison_shared, false};
-  uint64_t count = blocks_of(launch);
-  BlockOrder order(count, plan.order_seed);
-  for (uint64_t step = 0; step < count; step += stride) {
-    unsigned block = order.at(step);
-    if (except && except->has(block)) continue;
-    run_block(scheduler, index_of(block, launch.grid), plan.order_seed);
-    check_shared(shared);
-  }
+  Sequence blocks(launch, stride, except);
+  Resident resident(scheduler);
+  while (resident.run_one(blocks, plan.order_seed)) {}
 }
 
 // A block costs about as much as this many accesses, apart from its own.
@@ -187,19 +93,21 @@ void check(const Launch& launch, bool last) {
   Scheduler scheduler{entry, &launch, poison_and_report, true};
   cuhost_hooks.launch_begins(launch);
   Sample sample(launch);
-  uint64_t barriers = barriers_passed, blocks = 0, accesses = 0;
+  Resident resident(scheduler);
+  uint64_t barriers = barriers_passed, blocks = 0;
   bool profiled = false;
-  for (unsigned block; sample.next(block); ) {
-    run_block(scheduler, index_of(block, launch.grid), plan.order_seed ^ (blocks & 1));
+  while (Resident::Step step = resident.run_one(sample, plan.order_seed ^ (sample.size() & 1))) {
+    if (!last && resident.any_gave_way()) sample.take_all();
+    if (step != Resident::ended) continue;
     cuhost_hooks.block_ends();
     ++blocks;
-    accesses = cuhost_hooks.traffic().accesses;
+    uint64_t accesses = cuhost_hooks.traffic().accesses;
     if (!profiled && (blocks == plan.profiled_blocks || accesses > plan.profiled_accesses)) {
       print_profile(blocks, barriers_passed - barriers);
       cuhost_hooks.profiled();
       profiled = true;
     }
-    if (profiled && accesses + blocks * block_accesses > plan.access_budget) break;
+    if (profiled && accesses + blocks * block_accesses > plan.access_budget) sample.end();
   }
   if (!profiled) print_profile(blocks, barriers_passed - barriers);
   printf(" %llu\n", (unsigned long long)blocks);

@@ -12,11 +12,6 @@
 namespace cuhost {
 
 Plan plan;
-char* dynamic_shared = nullptr;
-size_t dynamic_shared_bytes = 0;
-extern "C" {
-void* cuhost_dynamic_shared = nullptr;
-}
 
 static std::string word() {
   static char text[512];
@@ -35,7 +30,7 @@ static Index dimensions() {
 
 static bool read_token() { return scanf("%31s", plan.token) == 1; }
 
-// token; check blocks accesses budget; tensors; launches: see plan.py, which writes it.
+// token; check, sampling and limits; tensors; launches: see plan.py, which writes it.
 void read_plan() {
   if (!read_token()) fault("runtime", "there is no plan");
   plan.check = number() != 0;
@@ -43,6 +38,8 @@ void read_plan() {
   plan.profiled_accesses = (uint64_t)number();
   plan.access_budget = (uint64_t)number();
   plan.shared_limit = (size_t)number();
+  plan.shared_of_card = (size_t)number();
+  plan.fibers = (size_t)number();
   plan.tensors.resize((size_t)number());
   for (Tensor& tensor : plan.tensors) {
     tensor.name = word();
@@ -59,6 +56,7 @@ void read_plan() {
     launch.grid = dimensions();
     launch.block = dimensions();
     launch.shared_bytes = (size_t)number();
+    launch.resident = (unsigned)number();
     launch.arguments.resize((size_t)number());
     launch.scalars.resize(launch.arguments.size());
     for (size_t k = 0; k < launch.arguments.size(); ++k) {
@@ -119,7 +117,7 @@ void poison(void* memory, size_t bytes) {
   }
 }
 
-static void* must_map(void* at, size_t bytes, int protection, int flags, int file) {
+void* must_map(void* at, size_t bytes, int protection, int flags, int file) {
   void* result = mmap(at, bytes, protection, flags, file, 0);
   if (result == MAP_FAILED)
     fault("runtime", "%zu bytes cannot be mapped: %s", bytes, strerror(errno));
@@ -197,17 +195,6 @@ const Variable* beside_variable(uintptr_t at) {
   return nullptr;
 }
 
-// Integers are large (or, in every other block, negative) for the first seed, and 0 for the second: a
-// flag that is never set is then not always true, and a maximum or minimum is seen as well as a sum.
-void poison_static_shared(const std::vector<Variable>& variables) {
-  bool odd_block = (cuhost_where.block.x + cuhost_where.block.y + cuhost_where.block.z) & 1;
-  int whole = plan.order_seed & 1 ? 0 : odd_block ? 0x80 : 0x7f;
-  for (const Variable& variable : variables) {
-    if (variable.whole) memset(variable.begin, whole, variable.bytes);
-    else poison(variable.begin, variable.bytes);
-  }
-}
-
 const char* touched_edge(const std::vector<Variable>& variables) {
   for (const Variable& variable : variables) {
     for (const char* edge : {variable.begin - edge_bytes, variable.begin + variable.bytes}) {
@@ -231,32 +218,6 @@ void check_guards() {
     if (const char* edge = touched_edge(variables_of(build)))
       fault("correctness", "%s %s", running_kernel, describe_address(edge, "wrote").c_str());
   }
-}
-
-// The memory ends at the end of a page, so that an overrun faults; alignment leaves up to 127 bytes
-// in between, which are checked after each block.
-void map_dynamic_shared(size_t bytes) {
-  static char* region = nullptr;
-  static size_t pages = 0;
-  if (region) munmap(region, pages + 2 * gap_bytes);
-  pages = (bytes + 65535 + 1) & ~(size_t)65535;
-  region = (char*)must_map(nullptr, pages + 2 * gap_bytes, PROT_NONE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-  must_map(region + gap_bytes, pages, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
-  dynamic_shared_bytes = bytes;
-  dynamic_shared = region + gap_bytes + pages - (bytes + 127) / 128 * 128;
-  cuhost_dynamic_shared = dynamic_shared;
-}
-
-void check_shared(const std::vector<Variable>& variables) {
-  const char* touched = touched_edge(variables);
-  if (!touched)
-    touched = written_in_guard(dynamic_shared + dynamic_shared_bytes, 127 & -dynamic_shared_bytes);
-  if (touched)
-    fault("runtime", "illegal address: block (%u,%u,%u) of %s %s", cuhost_where.block.x,
-          cuhost_where.block.y, cuhost_where.block.z, running_kernel,
-          describe_address(touched, "wrote").c_str());
 }
 
 static std::string beside(const char* verb, const std::string& name, long long offset, size_t bytes,

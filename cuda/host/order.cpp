@@ -8,13 +8,14 @@
 #include "order.h"
 
 #include <algorithm>
+#include <deque>
 #include <unordered_map>
 
 #include "views.h"
 
 namespace cuhost {
 
-uint32_t launch_first, block_first;
+uint32_t launch_first, block_first, own_first;
 
 namespace {
 
@@ -30,42 +31,51 @@ struct Clock {
 // What one place passes on.
 struct Place {
   View device;
-  uint32_t block = 0;            // first interval of the block whose threads know the rest
-  Epochs in_block;
+  Epochs in_block;               // to threads of the block that it belongs to
 };
 
-struct Begin {
-  uint32_t interval;
-  Index block;
+// What the threads of one block know.
+struct Knowledge {
+  uint32_t number = 0;           // of the block, in the order in which they began
+  uint32_t first = 0;            // interval
+  std::vector<Clock> clocks;
+  std::vector<Clock*> listed;
+  View outer;
+  Epochs fenced;
+  std::unordered_map<uintptr_t, Place> places;
+};
+
+// From which interval on intervals are those of one block.
+struct Segment {
+  uint32_t interval, number;
 };
 
 int thread_count;
 bool fences;                     // whether there have been any in this launch
-Clock clocks[max_threads];
-std::vector<Clock*> listed;
-View block_outer;
-Epochs block_fenced;
-std::unordered_map<uintptr_t, Place> places;
-std::vector<Begin> begins;
+std::deque<Knowledge> known;     // by the slots of blocks
+Knowledge* mine;
+std::unordered_map<uintptr_t, View> on_device;  // what places in global memory pass on
+std::vector<Segment> segments;
+std::vector<Index> begun;        // blocks
 
 unsigned running() { return thread_stamp & 1023; }
 
 Clock& clock_of(unsigned thread) {
-  Clock& clock = clocks[thread];
+  Clock& clock = mine->clocks[thread];
   if (clock.interval != barrier_interval) {
     clock.interval = barrier_interval;
     clock.listed = false;
     std::fill_n(clock.lanes, 32, 0u);
     clock.acquired.interval = 0;
     clock.acquired.of.clear();
-    clock.outer = block_outer;
+    clock.outer = mine->outer;
     for (Epochs& epochs : clock.fenced_for) epochs.interval = 0;
   }
   return clock;
 }
 
 void list(Clock& clock) {
-  if (!clock.listed) listed.push_back(&clock);
+  if (!clock.listed) mine->listed.push_back(&clock);
   clock.listed = true;
 }
 
@@ -80,57 +90,75 @@ void set_known(Epochs& known, const Clock& clock, unsigned thread) {
 }
 
 const Epochs& fenced_for_device(const Clock& clock) {
-  return clock.fenced_for[1].interval ? clock.fenced_for[1] : block_fenced;
+  return clock.fenced_for[1].interval ? clock.fenced_for[1] : mine->fenced;
 }
 
-void acquire(Clock& clock, const Place& place) {
-  clock.outer = clock.outer.joined(place.device);
-  if (place.block == block_first && place.in_block.interval == barrier_interval)
-    clock.acquired.add(place.in_block);
+void acquire(Clock& clock, const View& device, const Epochs& in_block) {
+  clock.outer = clock.outer.joined(device);
+  if (in_block.interval == barrier_interval) clock.acquired.add(in_block);
   list(clock);
 }
 
-void release(Clock& clock, Place& place) {
-  place.device = place.device.joined(clock.outer);
+void release(Clock& clock, View& device, Epochs& in_block) {
+  device = device.joined(clock.outer);
   const Epochs& fenced = fenced_for_device(clock);
-  if (fenced.interval) place.device = place.device.with((unsigned)begins.size() - 1, fenced);
-  if (place.block != block_first) {
-    place.block = block_first;
-    place.in_block.interval = 0;
-    place.in_block.of.clear();
-  }
+  if (fenced.interval) device = device.with(mine->number, fenced);
   // Added to its own, for other lanes, to which it may tell the result of the atomic.
   if (clock.fenced_for[0].interval) clock.acquired.add(clock.fenced_for[0]);
-  if (clock.acquired.interval) place.in_block.add(clock.acquired);
+  if (clock.acquired.interval) in_block.add(clock.acquired);
+}
+
+uint32_t number_of(uint64_t stamp) {
+  auto later = std::upper_bound(
+      segments.begin(), segments.end(), (uint32_t)(stamp >> 32),
+      [](uint32_t at, const Segment& segment) { return at < segment.interval; });
+  return later == segments.begin() ? mine->number : (later - 1)->number;
 }
 
 }  // namespace
 
 void order_launch_begins(int threads) {
   thread_count = threads;
-  launch_first = barrier_interval + 1;
+  launch_first = ~0u;
   fences = false;
-  begins.clear();
-  places.clear();
+  segments.clear();
+  begun.clear();
+  on_device.clear();
   View::forget_all();
 }
 
-void order_block_begins() {
-  block_first = barrier_interval;
-  begins.push_back({barrier_interval, cuhost_where.block});
-  listed.clear();
-  block_outer = {};
-  block_fenced.interval = 0;
-  block_fenced.of.clear();
+void order_block_begins(unsigned slot) {
+  if (begun.empty()) launch_first = barrier_interval;
+  if (known.size() <= slot) known.resize(slot + 1);
+  mine = &known[slot];
+  mine->number = (uint32_t)begun.size();
+  mine->first = block_first = own_first = barrier_interval;
+  mine->clocks.resize((size_t)thread_count);
+  mine->listed.clear();
+  mine->outer = {};
+  mine->fenced.interval = 0;
+  mine->fenced.of.clear();
+  mine->places.clear();
+  segments.push_back({barrier_interval, mine->number});
+  begun.push_back(cuhost_where.block);
 }
 
-// Called before the interval ends. What any thread knows, or has fenced, all know from then on.
-void order_barrier() {
-  for (const Clock* clock : listed) {
-    block_outer = block_outer.joined(clock->outer);
-    if (clock->fenced_for[1].interval) block_fenced.add(clock->fenced_for[1]);
+void order_block_resumes(unsigned slot) {
+  mine = &known[slot];
+  block_first = mine->first;
+  own_first = segments.back().number == mine->number ? segments.back().interval : ~0u;
+}
+
+// What any thread knows, or has fenced, all know in the next interval.
+void order_barrier(uint32_t next) {
+  for (const Clock* clock : mine->listed) {
+    mine->outer = mine->outer.joined(clock->outer);
+    if (clock->fenced_for[1].interval) mine->fenced.add(clock->fenced_for[1]);
   }
-  listed.clear();
+  mine->listed.clear();
+  if (segments.back().number == mine->number) return;
+  segments.push_back({next, mine->number});
+  own_first = next;
 }
 
 // Shuffles and votes order no memory, but pass on what a lane has learnt from an atomic: their
@@ -150,7 +178,7 @@ void order_lanes_meet(int first, unsigned members, bool all_memory) {
   }
   for (int lane = 0; lane < 32; ++lane) {
     if (!(members >> lane & 1)) continue;
-    Clock& clock = clocks[first + lane];
+    Clock& clock = mine->clocks[(size_t)(first + lane)];
     if (all_memory) {
       std::copy_n(joint, 32, clock.lanes);
       ++epoch_of[first + lane];
@@ -173,16 +201,19 @@ void order_fence(bool device) {
   update_stamp();
 }
 
-void order_strong(uintptr_t at, bool writes) {
+// Places in shared memory are the block's own; what others in global memory pass on to its own threads
+// is too.
+void order_strong(uintptr_t at, bool global, bool writes) {
   if (!fences) return;
   Clock& clock = clock_of(running());
-  Place& place = places[at];
-  acquire(clock, place);
-  if (writes) release(clock, place);
+  Place& place = mine->places[at];
+  View& device = global ? on_device[at] : place.device;
+  acquire(clock, device, place.in_block);
+  if (writes) release(clock, device, place.in_block);
 }
 
 bool known_in_block(uint64_t earlier, unsigned thread) {
-  const Clock& clock = clocks[thread];
+  const Clock& clock = mine->clocks[thread];
   if (clock.interval != barrier_interval) return false;
   unsigned other = earlier & 1023;
   uint32_t epoch = earlier >> 10 & 0x3fffff;
@@ -190,18 +221,16 @@ bool known_in_block(uint64_t earlier, unsigned thread) {
   return clock.acquired.contain(earlier);
 }
 
-bool known_of_other_block(uint64_t earlier, unsigned thread) {
+bool known_from_elsewhere(uint64_t earlier, unsigned thread) {
+  uint32_t number = number_of(earlier);
+  if (number == mine->number) return true;
   if (!fences) return false;
-  auto later = std::upper_bound(begins.begin(), begins.end(), (uint32_t)(earlier >> 32),
-                                [](uint32_t at, const Begin& begin) { return at < begin.interval; });
-  const Epochs* epochs = clock_of(thread).outer.of((unsigned)(later - begins.begin()) - 1);
+  const Epochs* epochs = clock_of(thread).outer.of(number);
   return epochs && epochs->contain(earlier);
 }
 
-Index block_at(uint32_t interval) {
-  auto later = std::upper_bound(begins.begin(), begins.end(), interval,
-                                [](uint32_t at, const Begin& begin) { return at < begin.interval; });
-  return later == begins.begin() ? Index{} : (later - 1)->block;
-}
+bool of_other_block(uint64_t stamp) { return number_of(stamp) != mine->number; }
+
+Index block_of(uint64_t stamp) { return begun.at(number_of(stamp)); }
 
 }  // namespace cuhost

@@ -7,19 +7,22 @@
 namespace cuhost {
 
 extern uint32_t launch_first, block_first;  // barrier intervals
+extern uint32_t own_first;                  // from here on, all intervals are the running block's
 
 void order_launch_begins(int threads);
-void order_block_begins();
+void order_block_begins(unsigned slot);
+void order_block_resumes(unsigned slot);
 void order_lanes_meet(int first, unsigned members, bool all_memory);
-void order_barrier();
+void order_barrier(uint32_t next);
 void order_fence(bool device);
 // An atomic, or an access as volatile: what the thread has fenced becomes known to all that read or
 // update the place later.
-void order_strong(uintptr_t at, bool writes);
+void order_strong(uintptr_t at, bool global, bool writes);
 
 bool known_in_block(uint64_t earlier, unsigned thread);
-bool known_of_other_block(uint64_t earlier, unsigned thread);
-Index block_at(uint32_t interval);
+bool known_from_elsewhere(uint64_t earlier, unsigned thread);  // before an interval of the block
+bool of_other_block(uint64_t stamp);
+Index block_of(uint64_t stamp);
 
 // Whether an earlier access, given by its stamp, may still be in progress for the running thread,
 // whose stamp is `now`.
@@ -28,8 +31,8 @@ inline bool unordered(uint64_t earlier, uint64_t now, bool global) {
   if (!(difference >> 32))
     return difference & 1023 && !known_in_block(earlier, now & 1023);
   uint32_t interval = (uint32_t)(earlier >> 32);
-  if (!global || interval < launch_first || interval >= block_first) return false;
-  return !known_of_other_block(earlier, now & 1023);
+  if (!global || interval < launch_first || interval >= own_first) return false;
+  return !known_from_elsewhere(earlier, now & 1023);
 }
 
 }  // namespace cuhost

@@ -1,5 +1,6 @@
 // Asynchronous copies, by the CUDA C++ Programming Guide's "Pipeline Primitives Interface".
 #include <cstring>
+#include <deque>
 #include <vector>
 
 #include "runtime.h"
@@ -17,16 +18,19 @@ struct Copy {
 };
 
 struct Copies {
-  uint64_t block = 0;               // the barrier interval in which their block began
+  uint64_t block = 0;               // number of their block, from 1
   std::vector<std::vector<Copy>> batches;
   std::vector<Copy> open;           // not committed yet
 };
 
-Copies copies[max_threads];
+std::deque<std::vector<Copies>> copies;  // of each thread of the blocks that have not ended
 
 Copies& own() {
   Index thread = cuhost_where.thread, extent = cuhost_where.block_dim, block = cuhost_where.block;
-  Copies& mine = copies[thread.x + extent.x * (thread.y + extent.y * thread.z)];
+  if (copies.size() <= running_slot()) copies.resize(running_slot() + 1);
+  std::vector<Copies>& all = copies[running_slot()];
+  if (all.empty()) all.resize(max_threads);
+  Copies& mine = all[thread.x + extent.x * (thread.y + extent.y * thread.z)];
   uint64_t number = 1 + block.x + (uint64_t)cuhost_where.grid_dim.x *
                                       (block.y + (uint64_t)cuhost_where.grid_dim.y * block.z);
   if (mine.block != number) mine = Copies{number, {}, {}};

@@ -2,6 +2,7 @@
 // order.h) or both are strong: atomics, or as volatile.
 #include "races.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -14,7 +15,8 @@ namespace {
 struct {
   uintptr_t at;
   unsigned bytes;
-  uint64_t earlier;
+  uint64_t earlier, now;
+  const char *earlier_verb, *verb;
   const Shadow* shadow;
   unsigned char before[16];
 } overwrite;
@@ -26,8 +28,8 @@ std::string thread_of(uint64_t stamp) {
   return text;
 }
 
-std::string block_of(uint64_t stamp) {
-  Index block = block_at((uint32_t)(stamp >> 32));
+std::string name_of_block(uint64_t stamp) {
+  Index block = block_of(stamp);
   char text[64];
   snprintf(text, sizeof text, "(%u,%u,%u)", block.x, block.y, block.z);
   return text;
@@ -41,16 +43,17 @@ const char* verb_of(const StrongCell& cell) {
                           uint64_t second, const char* second_verb) {
   std::string element = element_of(shadow, at), one = thread_of(first), two = thread_of(second);
   const char* memory = shadow.global ? "global" : "shared";
-  if ((uint32_t)(first >> 32) < block_first)
+  if (of_other_block(first))
     fault("correctness",
           "race on global memory: thread %s of block %s %s and thread %s of block %s of %s %s %s, "
           "and nothing orders blocks",
-          one.c_str(), block_of(first).c_str(), first_verb, two.c_str(), block_of(second).c_str(),
+          one.c_str(), name_of_block(first).c_str(), first_verb, two.c_str(),
+          name_of_block(second).c_str(),
           running_kernel, second_verb, element.c_str());
   fault("correctness",
         "race on %s memory: threads %s and %s of block %s of %s access %s, the first %s and the "
         "second %s, without a barrier between",
-        memory, one.c_str(), two.c_str(), block_of(second).c_str(), running_kernel,
+        memory, one.c_str(), two.c_str(), name_of_block(second).c_str(), running_kernel,
         element.c_str(), first_verb, second_verb);
 }
 
@@ -61,21 +64,18 @@ void race(const Shadow& shadow, uintptr_t at, uint64_t first, const char* first_
   race_of(shadow, at, first, first_verb, thread_stamp, second_verb);
 }
 
-void overwrite_begins(const Shadow& shadow, uintptr_t at, unsigned bytes, uint64_t earlier) {
+void overwrite_begins(const Shadow& shadow, uintptr_t at, unsigned bytes, uint64_t earlier,
+                      const char* earlier_verb, const char* verb) {
   overwriting = true;
-  overwrite.at = at;
-  overwrite.bytes = bytes > 16 ? 16 : bytes;
-  overwrite.earlier = earlier;
-  overwrite.shadow = &shadow;
+  overwrite = {at, std::min(bytes, 16u), earlier, thread_stamp, earlier_verb, verb, &shadow, {}};
   memcpy(overwrite.before, (const void*)at, overwrite.bytes);
 }
 
 void settle_overwrite() {
   overwriting = false;
   if (!memcmp((const void*)overwrite.at, overwrite.before, overwrite.bytes)) return;
-  race_of(*overwrite.shadow, overwrite.at, overwrite.earlier, "writes",
-          overwrite.shadow->cells[overwrite.shadow->index(overwrite.at)].write,
-          "writes another value");
+  race_of(*overwrite.shadow, overwrite.at, overwrite.earlier, overwrite.earlier_verb, overwrite.now,
+          overwrite.verb);
 }
 
 // Before a plain write only the last strong one must be ordered: it has seen the others' results, as
@@ -94,6 +94,25 @@ void plain_beside_strong(const Shadow& shadow, size_t cell, bool writes) {
   }
 }
 
+static void see(StrongCell& strong) {
+  if (!strong.seen) strong.seen = thread_stamp;
+  else if (strong.seen != thread_stamp) strong.seen_by_others = true;
+}
+
+// Neither a read nor a write as volatile orders anything. But who has seen the last change, or comes
+// after one who has, can only overwrite that.
+static void overwrite_as_volatile(const Shadow& shadow, uintptr_t at, unsigned bytes,
+                                  StrongCell& strong) {
+  const uint64_t now = thread_stamp;
+  bool seen = strong.seen_by_others || (strong.seen && !unordered(strong.seen, now, shadow.global));
+  if (!seen && !overwriting && unordered(strong.change, now, shadow.global))
+    overwrite_begins(shadow, at, bytes, strong.change, verb_of(strong),
+                     "writes another value (volatile)");
+  strong.change = now;
+  strong.seen = 0;
+  strong.seen_by_others = false;
+}
+
 void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, bool atomic) {
   if ((at | bytes) & 3) shadow.refine();
   shadow.make_strong();
@@ -110,14 +129,30 @@ void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, boo
         race(shadow, shadow.address(k), read, "reads", verb);
     }
     StrongCell& strong = shadow.strong[k];
+    if (writes && !atomic) overwrite_as_volatile(shadow, at, bytes, strong);
     if (writes) {
       remember(strong.write, strong.other_write, now);
       strong.atomic = atomic;
     } else {
       remember(strong.read, strong.other_read, now);
     }
+    if (!writes || atomic) see(strong);
   }
-  order_strong(at, writes);
+  order_strong(at, shadow.global, writes);
+}
+
+void change_atomically(Shadow& shadow, uintptr_t at) {
+  if (!shadow.strong) return;
+  StrongCell& strong = shadow.strong[shadow.index(at)];
+  strong.change = thread_stamp;
+  strong.seen = 0;
+  strong.seen_by_others = false;
+}
+
+bool may_lose_update(const Shadow& shadow, uintptr_t at) {
+  if (!shadow.strong) return false;
+  const StrongCell& strong = shadow.strong[shadow.index(at)];
+  return strong.read == thread_stamp || strong.write == thread_stamp;
 }
 
 }  // namespace cuhost

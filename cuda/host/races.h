@@ -10,13 +10,17 @@ namespace cuhost {
 // already there is not a hazard.
 extern bool overwriting;
 void settle_overwrite();
-void overwrite_begins(const Shadow& shadow, uintptr_t at, unsigned bytes, uint64_t earlier);
+void overwrite_begins(const Shadow& shadow, uintptr_t at, unsigned bytes, uint64_t earlier,
+                      const char* earlier_verb, const char* verb);
 
 [[noreturn]] void race(const Shadow& shadow, uintptr_t at, uint64_t first, const char* first_verb,
                        const char* second_verb);
 void plain_beside_strong(const Shadow& shadow, size_t cell, bool writes);
 // An atomic, or an access as volatile. An atomic counts as a write.
 void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, bool atomic);
+void change_atomically(Shadow& shadow, uintptr_t at);  // after an atomic that stored another value
+// Whether the running thread may write as volatile what depends on its own read.
+bool may_lose_update(const Shadow& shadow, uintptr_t at);
 
 // Of each kind of access the last two are kept. The second is one by another warp if there is any:
 // then whoever comes later in the interval finds one from outside its own warp.
@@ -39,7 +43,7 @@ inline void touch(const Shadow& shadow, uintptr_t at, unsigned bytes) {
       if (unordered(cell.other_read, now, global))
         race(shadow, shadow.address(k), cell.other_read, "reads", "writes");
       if (cell.write != now && !overwriting && unordered(cell.write, now, global))
-        overwrite_begins(shadow, at, bytes, cell.write);
+        overwrite_begins(shadow, at, bytes, cell.write, "writes", "writes another value");
       cell.write = now;
     } else {
       if (cell.write != now && unordered(cell.write, now, global))

@@ -34,6 +34,7 @@ struct Launch {
   int entry;
   Index grid, block;
   size_t shared_bytes;
+  unsigned resident;                   // blocks that a GPU holds at once, as far as threads go
   std::vector<Argument> arguments;
   std::vector<Scalar> scalars;         // one per argument, empty for tensors
 };
@@ -54,6 +55,8 @@ struct Plan {
   uint64_t order_seed = 0;
   uint64_t profiled_blocks = 0, profiled_accesses = 0;  // the profile covers no more
   size_t shared_limit = 0;       // static and dynamic shared memory of a block
+  size_t shared_of_card = 0;     // of all blocks that a GPU holds at once
+  size_t fibers = 0;             // threads of blocks that have begun and not ended
   uint64_t access_budget = 0;                           // of the check
   std::vector<Tensor> tensors;
   std::vector<Launch> launches;
@@ -89,15 +92,23 @@ void check_guards();
 // guards.cpp: bytes that differ from poison and from address to address.
 void fill_guard(char* begin, size_t bytes);
 const char* written_in_guard(const char* begin, size_t bytes);  // the first, or null
-void map_dynamic_shared(size_t bytes);
-void poison_static_shared(const std::vector<Variable>& variables);
-void check_shared(const std::vector<Variable>& variables);  // the bytes beside shared memory
+void* must_map(void* at, size_t bytes, int protection, int flags, int file);
+const char* touched_edge(const std::vector<Variable>& variables);
 extern size_t constant_bytes[builds];
 std::vector<Variable>& variables_of(Build build);
 const Variable* beside_variable(uintptr_t at);      // that contains, or lies beside, `at`
+std::string describe_address(const void* address, const char* verb);  // "" if nothing is near
+
+// shared.cpp
+void use_shared(const Entry* entry, Build build);  // the variables that an entry may use
+size_t static_shared_bytes();
+void map_dynamic_shared(size_t bytes);
+void poison_shared();
+void check_shared(bool dynamic_only);              // the bytes beside it
+void keep_shared(std::vector<char>& contents);
+void restore_shared(const std::vector<char>& contents);
 extern char* dynamic_shared;
 extern size_t dynamic_shared_bytes;
-std::string describe_address(const void* address, const char* verb);  // "" if nothing is near
 
 // heap.cpp
 bool in_heap(uintptr_t at);                     // of a checked launch
@@ -111,14 +122,15 @@ struct Scheduler {
   void (*block_begins)();
   bool checked;              // report to the hooks
 };
-void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed);
+void give_way(uint64_t blocks);         // lets other threads run, and so many other blocks
+unsigned running_slot();                // of the running block, see block.h
 bool on_fiber_stack(const void* address);
 bool beyond_fiber_stack(const void* address);
 Index index_of(unsigned flat, Index extent);
 extern uintptr_t fiber_low, fiber_bytes;
 // Bits 63..32: barrier interval, unique in the process; 31..10: the thread's epoch; 9..0: thread.
 extern uint64_t thread_stamp;
-extern uint32_t epoch_of[max_threads];  // see order.cpp
+extern uint32_t* epoch_of;              // of each thread, see order.cpp
 void update_stamp();                    // after a new epoch of the running thread
 extern uint32_t barrier_interval;
 extern uint64_t barriers_passed;
@@ -146,7 +158,8 @@ struct Hooks {
   const WarpTally* (*warps)();  // one tally for each kind of access
   void (*profiled)();           // no tally is needed any more
   void (*lanes_meet)(int first, unsigned members, bool all_memory);  // in a warp function
-  void (*barrier)();            // before its interval ends
+  void (*barrier)(uint32_t next);  // before its interval ends, and the next one begins
+  void (*block_resumes)(unsigned slot);
 };
 
 extern "C" {

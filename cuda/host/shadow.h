@@ -15,10 +15,14 @@ struct Cell {
   uint64_t write, read, other_read;
 };
 
-// Atomics and accesses as volatile, which do not race with one another.
+// Atomics and accesses as volatile. They do not race with one another, unless one as volatile
+// overwrites what its thread cannot have seen.
 struct StrongCell {
   uint64_t write, other_write, read, other_read;
-  bool atomic;  // the last write
+  uint64_t change;     // the last write as volatile, or atomic that stored another value
+  uint64_t seen;       // the first strong read after it
+  bool seen_by_others;  // whether another thread has read it, too
+  bool atomic;         // the last write
 };
 
 // Cells cover four bytes each until a narrower access occurs, and one byte from then on.

@@ -41,6 +41,12 @@ inline T shuffle(unsigned mask, T value, int source) {
 #define CUHOST_UNCHECKED inline
 #endif
 
+template <class T>
+inline bool cuhost_differ(const T& one, const T& other) {
+  if constexpr (std::is_arithmetic_v<T>) return one != other;
+  else return __builtin_memcmp(&one, &other, sizeof(T)) != 0;
+}
+
 // Threads run one at a time, so a plain read followed by a write is atomic.
 template <class T, class F>
 CUHOST_UNCHECKED T atomic(T* address, F&& change) {
@@ -48,8 +54,14 @@ CUHOST_UNCHECKED T atomic(T* address, F&& change) {
 #if defined(CUHOST_CHECKED)
   cuhost_atomic(address, sizeof(T));
 #endif
-  T old = *address;
-  *address = change(old);
+  T old = *address, value = change(old);
+  *address = value;
+  if (cuhost_differ(old, value)) {
+    cuhost_turns = 0;
+#if defined(CUHOST_CHECKED)
+    cuhost_atomic_change(address);
+#endif
+  }
   return old;
 }
 

@@ -24,6 +24,8 @@ const void* joined_at(const void* one, const void* other, int level) {
   if (!one || one == other) return other;
   if (!other) return one;
   if (level < 0) {
+    if (((const Epochs*)one)->covers(*(const Epochs*)other)) return one;
+    if (((const Epochs*)other)->covers(*(const Epochs*)one)) return other;
     Epochs sum = *(const Epochs*)one;
     sum.add(*(const Epochs*)other);
     leaves.push_back(std::move(sum));
@@ -45,6 +47,13 @@ const void* joined_at(const void* one, const void* other, int level) {
 
 }  // namespace
 
+bool Epochs::covers(const Epochs& other) const {
+  if (interval != other.interval) return interval > other.interval;
+  for (std::size_t k = 0; k < other.of.size(); ++k)
+    if (other.of[k] > (k < of.size() ? of[k] : 0)) return false;
+  return true;
+}
+
 void Epochs::add(const Epochs& other) {
   if (other.interval < interval) return;
   if (other.interval > interval) {
@@ -64,6 +73,8 @@ const Epochs* View::of(unsigned block) const {
 }
 
 View View::with(unsigned block, const Epochs& epochs) const {
+  const Epochs* known = of(block);
+  if (known && known->covers(epochs)) return *this;
   View result;
   const void** place = &result.root;
   *place = root;

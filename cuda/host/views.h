@@ -16,6 +16,7 @@ struct Epochs {
     if (at != interval) return at < interval;
     return thread < of.size() && of[thread] > (stamp >> 10 & 0x3fffff);
   }
+  bool covers(const Epochs& other) const;
   void add(const Epochs& other);
 };
 

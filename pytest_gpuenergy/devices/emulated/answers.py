@@ -15,6 +15,7 @@ _OUTCOMES: dict[str, Outcome] = {
     "constraints": "constraints",
 }
 _RAN = re.compile(r"ran (\d{1,18}) (\d{1,9}\.\d{6})")
+_WAITING = re.compile(r"waiting (\d{1,18}) (\d{1,18})")
 _FAULT = re.compile(r"fault (\S+) (.+)", re.DOTALL)
 _MOST_BYTES = 1 << 20
 _SHOWN = 1000
@@ -39,6 +40,7 @@ class Answers:
         self._rest = b""
         self._read_bytes = 0
         self._lines: list[str] = []
+        self._waiting: tuple[str, ...] = ()
 
     def ask(self) -> str:
         """The token of a question; it is that of the question before, if that has no answer."""
@@ -46,6 +48,7 @@ class Answers:
             self._token = secrets.token_hex(8).encode()
             self._answered = False
             self._lines.clear()
+            self._waiting = ()
             self._read_bytes = len(self._rest)
         return self._token.decode()
 
@@ -66,7 +69,20 @@ class Answers:
             or self._read_bytes > _MOST_BYTES
         ):
             raise forged(self._entry)
-        self._lines += [line[len(start) :].decode(errors="replace") for line in lines]
+        for line in lines:
+            text = line[len(start) :].decode(errors="replace")
+            if waiting := _WAITING.fullmatch(text):
+                self._waiting = waiting.groups()
+            else:
+                self._lines.append(text)
+
+    def late(self, timeout_s: float) -> KernelFault:
+        """The fault of a kernel that takes longer than it may."""
+        text = f"{self._entry} did not finish within {timeout_s:g} s"
+        if self._waiting:
+            count, most = self._waiting
+            text += f": {count} blocks wait for one another, and the GPU holds {most} at once"
+        return KernelFault("timeout", f"{text}.")
 
     @property
     def begun(self) -> bool:

@@ -217,9 +217,7 @@ def emulated_devices(profile: GpuProfile, count: int) -> tuple[EmulatedDevice, .
 def _host_runner(profile: GpuProfile) -> Runner:
     from pytest_gpuenergy.devices.emulated.host import HostRunner
 
-    runner: Runner = HostRunner(
-        cache_dir("emulated", "host"), shared_bytes=profile.shared_per_block
-    )
+    runner: Runner = HostRunner(cache_dir("emulated", "host"), profile=profile)
     return runner
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler
-from pytest_gpuenergy.devices.emulated.limits import MAX_SHARED_BYTES, check_limits
+from pytest_gpuenergy.devices.emulated.limits import check_limits
+from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, GpuProfile
 from pytest_gpuenergy.devices.emulated.program import Program
 from pytest_gpuenergy.devices.emulated.timing.plan import (
     AccessProfile,
@@ -41,7 +42,7 @@ class HostRunner:
             be rebuilt.
         compiler: the compiler to use; by default that of `find_compiler`.
         jobs: number of compilers that run at the same time; by default the number of CPUs.
-        shared_bytes: shared memory that a block may have, static and dynamic together.
+        profile: the GPU that they run on.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class HostRunner:
         *,
         compiler: str | None = None,
         jobs: int | None = None,
-        shared_bytes: int = MAX_SHARED_BYTES,
+        profile: GpuProfile = DEFAULT_PROFILE,
     ) -> None:
-        self._shared_bytes = shared_bytes
+        self._profile = profile
         self._cache = cache
         self._compiler = compiler
         self._jobs = jobs or len(os.sched_getaffinity(0))
@@ -205,14 +206,14 @@ class HostRunner:
         """The started program with its plan; it is ended on leaving."""
         with _opened(used_arenas(kernel, arenas), writing=sampling is None) as files:
             plan = write_plan(
-                kernel, arenas, files, scalars, sampling=sampling, shared_bytes=self._shared_bytes
+                kernel, arenas, files, scalars, sampling=sampling, profile=self._profile
             )
             program = Program(
                 path,
                 files.values(),
                 readable=self._toolchain().libraries,
                 entry=kernel.launches[0].entry,
-                address_bytes=address_bytes(kernel, arenas),
+                address_bytes=address_bytes(kernel, arenas, self._profile),
                 timeout_s=timeout_s,
             )
         self._running.add(program)

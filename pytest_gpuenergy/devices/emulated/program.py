@@ -46,7 +46,6 @@ class Program:
         address_bytes: int,
         timeout_s: float,
     ) -> None:
-        self._entry = entry
         self._timeout_s = timeout_s
         limits = [str(_ASKED * (math.ceil(timeout_s) + 1)), str(address_bytes)]
         self._process = subprocess.Popen(
@@ -157,9 +156,7 @@ class Program:
             in_time = self._process.returncode is not None
         if not in_time:
             self.kill()
-            raise KernelFault(
-                "timeout", f"{self._entry} did not finish within {self._timeout_s:g} s."
-            )
+            raise self._answers.late(self._timeout_s)
 
     def _send(self) -> bool:
         """Send a piece of what is unsent; whether anything is left."""

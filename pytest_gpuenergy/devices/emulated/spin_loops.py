@@ -26,6 +26,11 @@ def is_volatile(source: str) -> bool:
     return occurs(source, r"\bvolatile\b", _NO_VARIABLE)
 
 
+def may_wait(source: str) -> bool:
+    """Whether a thread may wait for one of another block: by an atomic or a volatile variable."""
+    return occurs(source, r"\batomic\w*\s*\(") or is_volatile(source)
+
+
 def with_turns(source: str) -> str:
     """``source`` with a call in the condition of each loop, if anything in it is volatile.
 

@@ -41,7 +41,6 @@ RIGHT = [
     "if (atomicAdd(c, 1) == 63) c[0] = 0;",
     "atomicMax(c, t); atomicAdd(c + 1, 1);",
     "if (t < 32) atomicAdd(c, t); __syncwarp(); if (t == 0) y[0] = c[0];",
-    "volatile int* v = c; v[0] = t; y[t] = v[0];",
     "volatile int* v = c; atomicAdd(c, 1); y[t] = v[0];",
     "if (t == 0) { c[1] = 9; __threadfence_block(); atomicExch(c, 1); }"
     " else if (atomicAdd(c, 0)) y[t] = c[1];",

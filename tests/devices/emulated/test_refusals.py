@@ -86,7 +86,7 @@ __global__ void k() {
 @pytest.mark.parametrize(("name", "fits_kib"), [("h200", 227), ("rtx4090", 99), ("p100", 48)])
 def test_static_and_dynamic_shared_memory_count_together(host_cache, name, fits_kib):
     profile = PROFILES[name]
-    runner = HostRunner(host_cache, jobs=2, shared_bytes=profile.shared_per_block)
+    runner = HostRunner(host_cache, jobs=2, profile=profile)
     most = (fits_kib - 32) * 1024
     for dynamic in (most, most + 4):
         launch = Launch("k", (1, 1, 1), (32, 1, 1), (), dynamic)

@@ -11,6 +11,12 @@ import numpy as np
 
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.emulated.answers import forged
+from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
+from pytest_gpuenergy.devices.emulated.residency import (
+    STACK_BYTES,
+    resident_blocks,
+    resident_threads,
+)
 from pytest_gpuenergy.devices.emulated.timing.branched_loads import branched_share
 from pytest_gpuenergy.devices.emulated.timing.private_arrays import private_words
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
@@ -81,11 +87,12 @@ def used_arenas(kernel: Kernel, arenas: Mapping[str, Arena]) -> dict[str, Arena]
     return {name: arenas[name] for name in named if name in arenas}
 
 
-def address_bytes(kernel: Kernel, arenas: Mapping[str, Arena]) -> int:
+def address_bytes(kernel: Kernel, arenas: Mapping[str, Arena], profile: GpuProfile) -> int:
     """Address space that the program may need, including 24 bytes per cell of the race detector."""
+    stacks = STACK_BYTES * resident_threads(kernel, profile)
     tensors = [arena.tensor for arena in used_arenas(kernel, arenas).values()]
     tensors += kernel.workspaces
-    return (3 << 30) + sum(32 * tensor.nbytes + (1 << 27) for tensor in tensors)
+    return (2 << 30) + stacks + sum(32 * tensor.nbytes + (1 << 27) for tensor in tensors)
 
 
 def write_plan(
@@ -95,7 +102,7 @@ def write_plan(
     scalars: Mapping[str, Scalar],
     *,
     sampling: Sampling | None,
-    shared_bytes: int,
+    profile: GpuProfile,
 ) -> str:
     """The plan's text.
 
@@ -104,8 +111,8 @@ def write_plan(
         arenas: of its tensors, by name.
         files: open descriptors of the arenas that the launches use, by name.
         scalars: by name.
-        shared_bytes: static and dynamic shared memory that a block may have together.
         sampling: asks for a check of a sample of the blocks.
+        profile: the GPU, for its shared memory and the blocks that it holds at once.
 
     Raises:
         KernelFault: ``constraints`` when an argument is neither a tensor, a workspace nor a scalar.
@@ -119,7 +126,9 @@ def write_plan(
     numbers = {name: k for k, name in enumerate(files)}
     numbers |= {t.name: len(files) + k for k, t in enumerate(kernel.workspaces)}
     lines = [
-        f"{int(sampling is not None)} {sampling.words if sampling else '0 0 0'} {shared_bytes}",
+        f"{int(sampling is not None)} {sampling.words if sampling else '0 0 0'}",
+        f"{profile.shared_per_block} {profile.shared_per_sm * profile.sm_count} "
+        f"{resident_threads(kernel, profile)}",
         str(len(tensors)),
     ]
     for tensor, file, writable in tensors:
@@ -128,17 +137,21 @@ def write_plan(
             f"{_word(tensor.name)} {tensor.dtype} {file} {int(writable)} {tensor.nbytes} {item}"
         )
     lines.append(str(len(kernel.launches)))
-    return "\n".join([*lines, *_launch_lines(kernel, numbers, scalars)]) + "\n"
+    return "\n".join([*lines, *_launch_lines(kernel, numbers, scalars, profile)]) + "\n"
 
 
 def _launch_lines(
-    kernel: Kernel, numbers: Mapping[str, int], scalars: Mapping[str, Scalar]
+    kernel: Kernel,
+    numbers: Mapping[str, int],
+    scalars: Mapping[str, Scalar],
+    profile: GpuProfile,
 ) -> Iterator[str]:
     entries = entries_of(kernel)
     for launch in kernel.launches:
         arguments = [_argument(name, numbers, scalars) for name in launch.arguments]
         sizes = " ".join(map(str, (*launch.grid, *launch.block, launch.shared_bytes)))
-        yield f"{entries.index(launch.entry)} {sizes} {len(arguments)}"
+        resident = resident_blocks(kernel, launch, profile)
+        yield f"{entries.index(launch.entry)} {sizes} {resident} {len(arguments)}"
         yield from arguments
 
 

@@ -1,0 +1,71 @@
+// A block on the emulated GPU, and what the parts of the scheduler share.
+#pragma once
+
+#include <vector>
+
+#include "runtime.h"
+
+namespace cuhost {
+
+// A thread that has let others run may be waiting for them: `turned`.
+enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, done };
+
+struct Thread {
+  Index index;
+  unsigned mask;           // of the warp function it waits in
+  WarpOperation operation;
+  int source;
+  uint64_t value;          // given, then received
+};
+
+struct Votes {
+  int count = 0, all = 1, any = 0;
+};
+
+struct Block {
+  unsigned slot;           // unique among the blocks that have begun and not ended
+  Index index;
+  Thread threads[max_threads];
+  State state[max_threads];           // separate, because every barrier scans them
+  uint32_t epoch_of[max_threads];
+  int fiber_of[max_threads], order[max_threads];
+  int thread_count, cursor, step, live, waiting, warp_waiters, mask_waiters;
+  int barrier_line, first_at_barrier;  // of those waiting
+  Votes votes, verdict;
+  uint32_t interval;       // the barrier interval it is in
+  uint64_t random_state;
+  bool shuffled;
+  uint64_t slice;          // turns it may take before other blocks run
+  uint64_t pause, due;     // blocks that end before it runs again, and how many will have by then
+  std::vector<char> shared;  // the contents of its shared memory while another block runs
+};
+
+extern Block* now;         // the running block
+extern int current;        // the running thread
+extern const Scheduler* running;
+
+inline bool can_run(int thread) {
+  return now->state[thread] == ready || now->state[thread] == turned;
+}
+
+// scheduler.cpp
+void enter(int thread);    // goes on as this thread
+void block_here();         // lets others run until this thread can
+void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed);
+// Goes on with a block; whether it has ended. If not, it may be waiting for other blocks.
+bool proceed(Block& block);
+
+// lanes.cpp
+void release_warp(int warp);  // lanes whose mask is complete
+bool release_masks();         // lanes that asked which are active; whether there were any
+
+// stacks.cpp
+int take_fiber();
+void give_fiber(int fiber);  // its thread has ended
+void resume(int fiber);      // from the scheduler
+void leave_for(int fiber);   // from the running fiber
+void leave_for_scheduler();
+extern int current_fiber;
+void fiber_body();           // scheduler.cpp
+
+}  // namespace cuhost

@@ -1,0 +1,137 @@
+// What the lanes of a warp do together: they wait for one another, exchange values and vote.
+#include "block.h"
+
+namespace cuhost {
+namespace {
+
+int warp_end(int first) { return first + 32 < now->thread_count ? first + 32 : now->thread_count; }
+
+const char* name_of(WarpOperation operation) {
+  return operation == warp_sync ? "__syncwarp" : operation == warp_ballot ? "a vote" : "a shuffle";
+}
+
+// Lanes that meet must have called the same function.
+void check_meeting(int lane, int other) {
+  const Thread *one = &now->threads[lane], *two = &now->threads[other];
+  if (one->operation == two->operation) return;
+  fault("runtime", "divergence: %s calls %s and %s calls %s with the same mask 0x%08x",
+        place_of(one->index, cuhost_where.block).c_str(), name_of(one->operation),
+        place_of(two->index, cuhost_where.block).c_str(), name_of(two->operation), one->mask);
+}
+
+// Lanes that asked at the same line for those that are active go on together, once all others of
+// their warp wait elsewhere or have finished.
+bool release_mask(int first) {
+  int last = warp_end(first);
+  State* state = now->state;
+  for (int k = first; k < last; ++k)
+    if (state[k] == fresh || state[k] == ready) return false;
+  bool any = false;
+  for (int lane = first; lane < last; ++lane) {
+    if (state[lane] != at_mask) continue;
+    int line = now->threads[lane].source;
+    unsigned together = 0;
+    for (int k = lane; k < last; ++k)
+      if (state[k] == at_mask && now->threads[k].source == line) together |= 1u << (k - first);
+    for (int k = lane; k < last; ++k) {
+      if (!(together >> (k - first) & 1)) continue;
+      now->threads[k].value = together;
+      state[k] = ready;
+      --now->mask_waiters;
+    }
+    any = true;
+  }
+  return any;
+}
+
+// Gives each of the lanes that have met its result.
+void exchange(int first, unsigned members) {
+  uint64_t given[32];
+  unsigned ballot = 0;
+  int last = warp_end(first);
+  for (int k = first; k < last; ++k) {
+    given[k - first] = now->threads[k].value;
+    if (members >> (k - first) & 1) ballot |= (given[k - first] ? 1u : 0u) << (k - first);
+  }
+  for (int k = first; k < last; ++k) {
+    if (!(members >> (k - first) & 1)) continue;
+    Thread& thread = now->threads[k];
+    if (thread.operation == warp_ballot) thread.value = ballot;
+    if (thread.operation == warp_exchange) {
+      // The value of a lane that does not take part is undefined: poison.
+      bool there = thread.source >= 0 && thread.source < 32 && members >> thread.source & 1;
+      if (there) thread.value = given[thread.source];
+      else poison(&thread.value, sizeof thread.value);
+    }
+    now->state[k] = ready;
+    --now->warp_waiters;
+  }
+}
+
+}  // namespace
+
+bool release_masks() {
+  bool any = false;
+  for (int first = 0; first < now->thread_count && now->mask_waiters; first += 32)
+    any |= release_mask(first);
+  return any;
+}
+
+// Releases lanes that wait with the same mask once all live lanes in that mask have arrived.
+void release_warp(int warp) {
+  int first = warp * 32, last = warp_end(first);
+  const State* state = now->state;
+  for (int lane = first; lane < last; ++lane) {
+    if (state[lane] != at_warp) continue;
+    unsigned mask = now->threads[lane].mask, members = 0;
+    bool complete = true;
+    for (int other = first; other < last && complete; ++other) {
+      if (!(mask >> (other - first) & 1) || state[other] == done) continue;
+      complete = state[other] == at_warp && now->threads[other].mask == mask;
+      members |= 1u << (other - first);
+    }
+    if (!complete) continue;
+    for (int other = lane; other < last; ++other)
+      if (members >> (other - first) & 1) check_meeting(lane, other);
+    if (running->checked)
+      cuhost_hooks.lanes_meet(first, members, now->threads[lane].operation == warp_sync);
+    exchange(first, members);
+  }
+}
+
+extern "C" {
+
+uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation) {
+  int mine = current;
+  Thread& thread = now->threads[mine];
+  if (!(mask >> (mine % 32) & 1))
+    fault("runtime", "%s calls a warp function whose mask 0x%08x does not name it",
+          here().c_str(), mask);
+  thread.mask = mask;
+  thread.value = value;
+  thread.source = source;
+  thread.operation = operation;
+  now->state[mine] = at_warp;
+  ++now->warp_waiters;
+  release_warp(mine / 32);
+  if (now->state[mine] == at_warp)
+    block_here();
+  else
+    enter(mine);
+  return thread.value;
+}
+
+unsigned cuhost_active_lanes(int line) {
+  int mine = current;
+  Thread& thread = now->threads[mine];
+  thread.source = line;
+  now->state[mine] = at_mask;
+  ++now->mask_waiters;
+  if (!release_mask(mine / 32 * 32)) block_here();
+  return (unsigned)thread.value;
+}
+
+int cuhost_lane() { return current % 32; }
+}
+
+}  // namespace cuhost

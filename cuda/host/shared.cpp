@@ -1,0 +1,106 @@
+// Shared memory: the variables of a text and the dynamic part, of which there is one copy. It holds the
+// contents of the block that runs; those of blocks that wait are kept aside.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <sys/mman.h>
+
+#include "runtime.h"
+
+namespace cuhost {
+
+char* dynamic_shared = nullptr;
+size_t dynamic_shared_bytes = 0;
+extern "C" {
+void* cuhost_dynamic_shared = nullptr;
+}
+
+namespace {
+
+std::vector<Variable> shared;  // those that the entry may use
+
+// Integers are large (or, in every other block, negative) for the first seed, and 0 for the second: a
+// flag that is never set is then not always true, and a maximum or minimum is seen as well as a sum.
+void poison_static() {
+  bool odd_block = (cuhost_where.block.x + cuhost_where.block.y + cuhost_where.block.z) & 1;
+  int whole = plan.order_seed & 1 ? 0 : odd_block ? 0x80 : 0x7f;
+  for (const Variable& variable : shared) {
+    if (variable.whole) memset(variable.begin, whole, variable.bytes);
+    else poison(variable.begin, variable.bytes);
+  }
+}
+
+template <class F>
+void each_part(F&& part) {
+  for (const Variable& variable : shared) part(variable.begin, variable.bytes);
+  part(dynamic_shared, dynamic_shared_bytes);
+}
+
+}  // namespace
+
+void use_shared(const Entry* entry, Build build) {
+  shared.clear();
+  for (const Variable& variable : variables_of(build)) {
+    if (variable.kernel && (!variable.kernel[0] || !strcmp(variable.kernel, entry->name)))
+      shared.push_back(variable);
+  }
+}
+
+// Only one instance of a kernel template runs, so the largest declaration of a variable counts.
+size_t static_shared_bytes() {
+  std::map<int, size_t> declared;
+  for (const Variable& variable : shared) {
+    size_t& bytes = declared[variable.number];
+    bytes = variable.kernel[0] ? std::max(bytes, variable.bytes) : bytes + variable.bytes;
+  }
+  size_t sum = 0;
+  for (const auto& [number, bytes] : declared) sum += bytes;
+  return sum;
+}
+
+void poison_shared() {
+  poison_static();
+  poison(dynamic_shared, dynamic_shared_bytes);
+  fill_guard(dynamic_shared + dynamic_shared_bytes, 127 & -dynamic_shared_bytes);
+}
+
+void keep_shared(std::vector<char>& contents) {
+  contents.clear();
+  each_part([&](char* begin, size_t bytes) { contents.insert(contents.end(), begin, begin + bytes); });
+}
+
+void restore_shared(const std::vector<char>& contents) {
+  const char* from = contents.data();
+  each_part([&](char* begin, size_t bytes) {
+    if (bytes) memcpy(begin, from, bytes);
+    from += bytes;
+  });
+}
+
+// The memory ends at the end of a page, so that an overrun faults; alignment leaves up to 127 bytes
+// in between, which are checked after each block.
+void map_dynamic_shared(size_t bytes) {
+  static char* region = nullptr;
+  static size_t pages = 0;
+  if (region) munmap(region, pages + 2 * gap_bytes);
+  pages = (bytes + 65535 + 1) & ~(size_t)65535;
+  region = (char*)must_map(nullptr, pages + 2 * gap_bytes, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+  must_map(region + gap_bytes, pages, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+  dynamic_shared_bytes = bytes;
+  dynamic_shared = region + gap_bytes + pages - (bytes + 127) / 128 * 128;
+  cuhost_dynamic_shared = dynamic_shared;
+}
+
+void check_shared(bool dynamic_only) {
+  const char* touched = dynamic_only ? nullptr : touched_edge(shared);
+  if (!touched)
+    touched = written_in_guard(dynamic_shared + dynamic_shared_bytes, 127 & -dynamic_shared_bytes);
+  if (touched)
+    fault("runtime", "illegal address: block (%u,%u,%u) of %s %s", cuhost_where.block.x,
+          cuhost_where.block.y, cuhost_where.block.z, running_kernel,
+          describe_address(touched, "wrote").c_str());
+}
+
+}  // namespace cuhost
