@@ -25,6 +25,9 @@ from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 TICK_NS = 20_000_000
 """Power is sampled every 20 ms, as in the ring buffer of `nvmlDeviceGetSamples`."""
 
+MOST_RUN_S = 1e6
+"""The longest that one run of a kernel takes, however little power there is for it."""
+
 _BLOCK_TICKS = 20  # the slow part of the noise changes every 0.4 s
 _START_NS = 1_000_000_000_000
 
@@ -101,14 +104,15 @@ class Card:
         now_ns = self.now_ns
         tick = now_ns // TICK_NS
         self.point = self._operating_point()
-        power_w = self.point.power_w + self._foreign_w()
+        most_w = self._most_w()
+        power_w = min(self.point.power_w + self._foreign_w(), most_w)
         power_w *= self._leakage(power_w)
         power_w *= (
             1
             + _POWER_NOISE * noise(self.seed, SLOW_POWER, tick // _BLOCK_TICKS)
             + _POWER_JITTER * noise(self.seed, FAST_POWER, tick)
         )
-        self.energy.power_mw = min(round(power_w * 1000), max(self.enforced_mw, self._idle_mw))
+        self.energy.power_mw = round(min(power_w, most_w) * 1000)
         if self.load is not None:
             self._pace(self.load, tick // _BLOCK_TICKS)
         self.edge_ns = (tick + 1) * TICK_NS
@@ -121,7 +125,8 @@ class Card:
         slow = 1 + _TIME_NOISE * noise(self.seed, TIME, block)
         for fault in self.active_faults("slower"):
             slow *= 1 + (fault.percent or 0.0) / 100
-        load.pace(self.now_ns, self.point.time_s * slow, self.point.effective_clock_mhz)
+        run_s = min(self.point.time_s * slow, MOST_RUN_S)
+        load.pace(self.now_ns, run_s, self.point.effective_clock_mhz)
 
     def _warm(self) -> None:
         energy_pj = self.energy_pj(self.now_ns)
@@ -158,9 +163,9 @@ class Card:
         limits = [f.power_w for f in self.active_faults("enforced_limit")]
         return min([self.limit_mw, *(round(w * 1000) for w in limits if w is not None)])
 
-    @property
-    def _idle_mw(self) -> int:
-        return round(self.profile.idle_w * 1000)
+    def _most_w(self) -> float:
+        """The most that it draws, whatever runs: it cannot be cooled at more than its top limit."""
+        return max(min(self.enforced_mw / 1000, self.profile.max_limit_w), self.profile.idle_w)
 
     def active_faults(self, kind: str) -> Iterator[Fault]:
         """The faults of this kind that are in force."""
@@ -188,7 +193,8 @@ class Card:
         demand = self.load.demand
         point = governor.operating_point(demand, profile, room_w, clock_mhz)
         point = replace(point, event_reasons=point.event_reasons | reasons)
-        return in_state(point, demand, self.hidden_state, self.seed)
+        point = in_state(point, demand, self.hidden_state, self.seed)
+        return replace(point, time_s=min(point.time_s, MOST_RUN_S))
 
     # -- changes ---------------------------------------------------------------------------
 

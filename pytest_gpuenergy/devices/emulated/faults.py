@@ -187,8 +187,22 @@ class ActiveFault:
         return cls(**{**data, "owner": owner, "fault": fault})
 
 
-_NUMBERS = ("after_s", "lasts_s", "power_w", "percent")
+RANGES: dict[str, tuple[float, float]] = {
+    "after_s": (0, 1e9),
+    "lasts_s": (0, 1e9),
+    "power_w": (0, 5e4),
+    "percent": (0, 1e5),
+    "after_calls": (0, 2**31 - 1),
+    "pid": (0, 2**31 - 1),
+    "field": (0, 2**31 - 1),
+}
+"""The least and the greatest value of each option that is a number."""
+
+LEAST_LIMIT_W = 1.0
+"""The least power limit that a fault sets."""
+
 _INTEGERS = ("after_calls", "pid", "field")
+_LIMITS = ("limit_changed", "enforced_limit")
 
 
 def _checked(what: str, options: dict[str, Any], needed: tuple[str, ...]) -> dict[str, Any]:
@@ -199,16 +213,25 @@ def _checked(what: str, options: dict[str, Any], needed: tuple[str, ...]) -> dic
                 f"The fault {shown(what)} has no option {shown(name)}: "
                 f"choose from {', '.join(sorted(known))}."
             )
-        if name in _INTEGERS:
-            good = type(value) is int and value >= 0
-        elif name in _NUMBERS:
-            good = type(value) in (int, float) and 0 <= value < 1e9
+        if name == "error":
+            good, kind = isinstance(value, str), "a name"
         else:
-            good = isinstance(value, str)
+            good, kind = _in_range(what, name, value)
         if not good:
-            kind = "a name" if name == "error" else "a number that is not negative"
             raise InputError(f"The option {shown(name)} of the fault {shown(what)} must be {kind}.")
     for name in needed:
         if name not in options:
             raise InputError(f"The fault {shown(what)} needs the option {shown(name)}.")
     return options
+
+
+def _in_range(what: str, name: str, value: Any) -> tuple[bool, str]:
+    """Whether a number is one that a fault takes, and which are."""
+    least, most = RANGES[name]
+    if name == "power_w" and what in _LIMITS:
+        least = LEAST_LIMIT_W
+    types = (int,) if name in _INTEGERS else (int, float)
+    number = "a whole number" if name in _INTEGERS else "a number"
+    return type(
+        value
+    ) in types and least <= value <= most, f"{number} from {least:g} to {most:.10g}"

@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from pytest_gpuenergy.devices.emulated.card import TICK_NS
-from pytest_gpuenergy.devices.emulated.faults import ERRORS, EVENTS
+from pytest_gpuenergy.devices.emulated.card import MOST_RUN_S, TICK_NS
+from pytest_gpuenergy.devices.emulated.faults import ERRORS, EVENTS, LEAST_LIMIT_W, RANGES
 
 _MOST_NS = 1 << 62  # eight bytes hold the clock
-_LEAST_MW = 1000
+_LEAST_MW = round(LEAST_LIMIT_W * 1e3)
 _MOST_W = 5e4  # the warmth has a limit near it
 _MOST_MW = round(_MOST_W * 1e3)
-_MOST_FAULT_W = 1e9
 _MOST_PJ = _MOST_MW * _MOST_NS
-_MOST_S = 1e6
+_MOST_S = MOST_RUN_S
 _MOST_MHZ = 1e5
 _MOST_INTEGER = 1 << 62
 _LONGEST_NAME = 200
@@ -33,7 +32,7 @@ def check_form(data: Mapping[str, Any]) -> None:
         ValueError, KeyError, TypeError, AttributeError: one is missing or out of range.
     """
     now_ns = _whole(data["now_ns"], _MOST_NS)
-    if _whole(data["limit_mw"], round(_MOST_FAULT_W * 1e3)) < _LEAST_MW:
+    if _whole(data["limit_mw"], _MOST_MW) < _LEAST_MW:
         raise ValueError("limit_mw")
     _whole(data["edge_ns"], _MOST_NS)
     drawn_pj = _check_trace(_list(data["times_ns"]), _list(data["energies_pj"]))
@@ -101,12 +100,9 @@ def _check_fault(active: Mapping[str, Any]) -> None:
             raise ValueError("error")
     elif fault["kind"] not in EVENTS:
         raise ValueError("kind")
-    for name in ("after_s", "lasts_s", "power_w", "percent"):
+    for name, (_, most) in RANGES.items():
         if fault.get(name) is not None:
-            _number(fault[name], _MOST_FAULT_W)
-    for name in ("after_calls", "pid", "field"):
-        if fault.get(name) is not None:
-            _whole(fault[name], _MOST_INTEGER)
+            _number(fault[name], most)
     for name in EVENTS.get(fault["kind"], ()):
         if fault[name] is None:
             raise ValueError(name)
