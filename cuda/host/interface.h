@@ -46,6 +46,9 @@ constexpr std::size_t zone_bytes = 256 << 10;
 // uninitialized local variables might be read, with zeros instead of a pattern in them.
 enum Build { plain_build, checked_build, zeroed_build, builds };
 
+// What the elements of a variable are: numbers of a kind, or of a type that may hold several.
+enum Content { floating, integral, mixed };
+
 enum WarpOperation { warp_sync, warp_exchange, warp_ballot };
 
 extern "C" {
@@ -67,7 +70,7 @@ int cuhost_lane();
 // if any kernel in the source may use it. Each instance of a template registers its own variable,
 // under the same number.
 void cuhost_variable(Build build, int number, const char* kernel, const char* name, char* begin,
-                     size_t bytes, size_t element_bytes, bool whole, const void* initial);
+                     size_t bytes, size_t element_bytes, Content content, const void* initial);
 // Called for each constant variable before main; returns true.
 bool cuhost_constant(Build build, size_t bytes);
 // Only the checked program has the next four.

@@ -77,6 +77,14 @@ constexpr Build cuhost_build = zeroed_build;
 constexpr Build cuhost_build = plain_build;
 #endif
 
+template <class T>
+constexpr Content cuhost_content() {
+  return std::is_floating_point_v<T> ? floating : std::is_integral_v<T> ? integral : mixed;
+}
+
+// The value of a local flag that was declared without one, see unset_flags.py.
+constexpr bool cuhost_unset = cuhost_build != zeroed_build;
+
 // A __shared__ or device variable. `Tag` has internal linkage and is distinct in each instance of a
 // template, and so is the variable. The constructor passes its address to the runtime, which also
 // keeps the optimizer from assuming that a barrier does not change the variable.
@@ -92,7 +100,7 @@ struct cuhost_guarded {
       using Element = std::remove_all_extents_t<T>;
       cuhost_variable(cuhost_build, Tag::cuhost_number, Tag::cuhost_kernel(), Tag::cuhost_name(),
                       (char*)&cuhost_value, sizeof(T),
-                      sizeof(Element), std::is_integral_v<Element>, Tag::cuhost_initial());
+                      sizeof(Element), cuhost_content<Element>(), Tag::cuhost_initial());
     }
   };
   static cuhost_Storage cuhost_storage;

@@ -99,18 +99,19 @@ bool read_runs(Runs& runs) {
 }
 
 // Fills unwritten memory: with NaN for the first seed. A maximum ignores NaN, so for the second
-// seed words alternate between +inf and -inf, which are very large and very small as integers. The
-// order is reversed from one block to the next.
+// seed words alternate between +inf and -inf, which are very large and very small as integers, and
+// for the third one between -inf and +inf. The order is reversed from one block to the next.
 void poison(void* memory, size_t bytes) {
   char* at = (char*)memory;
-  if (plan.order_seed % 2 == 0) {
+  unsigned kind = plan.order_seed % poisons;
+  if (!kind) {
     memset(at, 0xff, bytes);
     return;
   }
   static const uint32_t infinities[] = {0x7f800000, 0xff800000, 0x7f800000};
   Index block = cuhost_where.block;
   size_t done = bytes < 8 ? bytes : 8;
-  memcpy(at, infinities + (block.x + block.y + block.z) % 2, done);
+  memcpy(at, infinities + (block.x + block.y + block.z + kind + 1) % 2, done);
   for (size_t more; done < bytes; done += more) {
     more = done < bytes - done ? done : bytes - done;
     memcpy(at + done, at, more);
@@ -177,9 +178,9 @@ extern "C" bool cuhost_constant(Build build, size_t bytes) {
 }
 
 extern "C" void cuhost_variable(Build build, int number, const char* kernel, const char* name,
-                                char* begin, size_t bytes, size_t element_bytes, bool whole,
+                                char* begin, size_t bytes, size_t element_bytes, Content content,
                                 const void* initial) {
-  variables_of(build).push_back({number, kernel, name, begin, bytes, element_bytes, whole});
+  variables_of(build).push_back({number, kernel, name, begin, bytes, element_bytes, content});
   fill_guard(begin - edge_bytes, edge_bytes);
   fill_guard(begin + bytes, edge_bytes);
   if (initial) memcpy(begin, initial, bytes);

@@ -12,6 +12,7 @@ namespace cuhost {
 constexpr size_t guard_bytes = 65536;      // as GUARD_BYTES of devices/device.py
 constexpr size_t gap_bytes = 32ull << 20;  // unmapped on either side of a tensor and its guards
 constexpr int max_threads = 1024;
+constexpr unsigned poisons = 3;            // kinds, which follow one another from seed to seed
 constexpr size_t constant_limit = 65536;        // CUDA: constant memory of a program
 constexpr size_t static_shared_limit = 49152;   // CUDA: static shared memory of a block
 
@@ -45,7 +46,7 @@ struct Variable {
   const char *kernel, *name;           // as for cuhost_variable
   char* begin;
   size_t bytes, element_bytes;
-  bool whole;                          // whether its elements are integers
+  Content content;
   bool contains(uintptr_t at) const { return at - (uintptr_t)begin < bytes; }
 };
 

@@ -19,13 +19,17 @@ namespace {
 
 std::vector<Variable> shared;  // those that the entry may use
 
-// Integers are large (or, in every other block, negative) for the first seed, and 0 for the second: a
-// flag that is never set is then not always true, and a maximum or minimum is seen as well as a sum.
+// Integers are large (or, in every other block, negative) for the first seed, 0 for the second, and the
+// other way round for the third: a flag that is never set is then not always true, and a maximum or
+// minimum is seen as well as a sum. Types of several members, of which some may be flags, are 0 for the
+// third seed.
 void poison_static() {
   bool odd_block = (cuhost_where.block.x + cuhost_where.block.y + cuhost_where.block.z) & 1;
-  int whole = plan.order_seed & 1 ? 0 : odd_block ? 0x80 : 0x7f;
+  unsigned kind = plan.order_seed % poisons;
+  int whole = kind == 1 ? 0 : odd_block == (kind == 0) ? 0x80 : 0x7f;
   for (const Variable& variable : shared) {
-    if (variable.whole) memset(variable.begin, whole, variable.bytes);
+    if (variable.content == integral) memset(variable.begin, whole, variable.bytes);
+    else if (variable.content == mixed && kind == 2) memset(variable.begin, 0, variable.bytes);
     else poison(variable.begin, variable.bytes);
   }
 }

@@ -17,6 +17,13 @@ from pytest_gpuenergy.workloads.workload import Tensor
 BufferSet = Mapping[str, Any]
 """The images of all tensors and workspaces by name, as CuPy arrays of bytes."""
 
+_INFINITY = 0x7F800000
+_POISONS: tuple[tuple[int, ...], ...] = (
+    (),
+    (_INFINITY, _INFINITY | 1 << 31),
+    (_INFINITY | 1 << 31, _INFINITY),
+)
+
 
 class CudaBuffers:
     """Makes sets of buffers, and copies contents between them and the arenas.
@@ -31,6 +38,7 @@ class CudaBuffers:
         self._cupy = cupy
         self._kernel = kernel
         self._arenas = arenas
+        self._refills = 0
 
     @property
     def set_bytes(self) -> int:
@@ -46,12 +54,22 @@ class CudaBuffers:
         } | self._workspaces()
 
     def refill(self, one: BufferSet) -> None:
-        """Write the arenas' contents to a set, and poison to its workspaces."""
+        """Write the arenas' contents to a set, and the next kind of poison to its workspaces.
+
+        As on the emulated GPU: NaN at first, then words of +inf and -inf in turn, then of -inf and
+        +inf. A maximum or minimum ignores NaN, and one of the infinities.
+        """
+        kind = self._refills % len(_POISONS)
+        self._refills += 1
         for name, arena in self._arenas.items():
             one[name].set(np.asarray(arena.image()))
         for space in self._kernel.workspaces:
+            # The guard bands have their own pattern.
             payload = one[space.name][GUARD_BYTES : GUARD_BYTES + space.nbytes]
-            payload.data.memset(0xFF, payload.nbytes)  # the guard bands have their own pattern
+            payload.data.memset(0xFF, payload.nbytes)
+            words = payload[: space.nbytes // 4 * 4].view(np.uint32)
+            for first, word in enumerate(_POISONS[kind]):
+                words[first::2] = word
 
     def side_by_side(self, count: int) -> list[BufferSet]:
         """Sets like that of `upload`, where the driver places them."""

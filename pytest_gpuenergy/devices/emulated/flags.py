@@ -42,6 +42,8 @@ _GCC_UNROLL = (
     "--param=max-completely-peel-times=32",
     "--param=max-completely-peeled-insns=400",
 )
+# Of an array or structure that it takes apart, GCC does not fill the parts.
+_GCC_WHOLE = ("-fno-tree-sra",)
 _CLANG = uninitialized.CLANG_WARNINGS
 # Accesses as volatile are reported apart: they do not race with one another.
 _GCC_VOLATILE = ("--param=tsan-distinguish-volatile=1",)
@@ -61,7 +63,7 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
 }
 _TRANSLATOR = """
     arithmetic conversions declarations expressions kernel_text outline ptx spin_loops tokens
-    toolchain translate uninitialized
+    toolchain translate uninitialized unset_flags
 """
 
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fno-pie", "-w")
@@ -92,6 +94,8 @@ def kernel_flags(variant: str, version: str) -> list[str]:
     else:
         # The checked build runs only a sample: unrolling would cost more than it saves.
         flags += _GCC + (_GCC_VOLATILE if variant == "checked" else _GCC_UNROLL)
+        if variant == "zeroed":
+            flags += _GCC_WHOLE
     if variant != "zeroed" and fills_locals(version):
         flags += _PATTERN
     return flags

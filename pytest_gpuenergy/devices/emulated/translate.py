@@ -10,6 +10,7 @@ from pytest_gpuenergy.devices.emulated.arithmetic import marked
 from pytest_gpuenergy.devices.emulated.kernel_text import function_of
 from pytest_gpuenergy.devices.emulated.outline import Outline
 from pytest_gpuenergy.devices.emulated.spin_loops import with_turns
+from pytest_gpuenergy.devices.emulated.unset_flags import with_values
 from pytest_gpuenergy.support.errors import KernelFault
 
 
@@ -47,7 +48,7 @@ def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str
         KernelFault: ``compile`` when the text is malformed.
     """
     text = with_turns(source)
-    outline = Outline(marked(text) if marks else text)
+    outline = Outline(marked(with_values(text)) if marks else text)
     outline.walk()
     for entry in entries:
         name = function_of(entry)

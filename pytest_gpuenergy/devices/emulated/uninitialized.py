@@ -1,8 +1,8 @@
 """Which texts need a second build, with zeros in their uninitialized local variables.
 
-Each build fills such variables with the compiler's pattern: GCC's is -1.7e38 as a float and true as
-a flag, clang's is NaN, which a maximum ignores. A maximum that starts at -1.7e38, or a flag that is
-taken for true, can look right. Zeros then do not.
+Each build fills such variables with the compiler's pattern: GCC's is -1.7e38 as a float, clang's is
+NaN, which a maximum ignores, and flags are true (see `unset_flags`). A maximum that starts at
+-1.7e38, or a flag that is taken for true, can look right. Zeros then do not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _ARRAY = re.compile(
     r"(?P<name>\w+)\s*(?:\[[^\];{}]*\]\s*)+;",
     re.MULTILINE,
 )
-_FLAG = re.compile(r"[;{]\s*bool\s+\w+\s*(?:,\s*\w+\s*)*;")
+# A flag, also among others with a value, in an array or in a type.
+_FLAG = re.compile(r"\bbool\s+(?:[^;(){}]*,\s*)?\w+\s*(?:\[[^\];{}]*\]\s*)*[,;]")
 _NO_TYPE = frozenset(("return", "extern", "delete", "else", "goto", "typedef"))
 
 
