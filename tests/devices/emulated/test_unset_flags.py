@@ -42,7 +42,8 @@ FLAGS = {
     "beside one with a value": "bool g = false, f; if (x[0] > 0) f = g; y[0] = f ? 1 : 2;",
     "volatile": "volatile bool f; if (x[0] > 0) f = true; y[0] = f ? 1 : 2;",
     "by its address": "bool f; bool* p = &f; if (x[0] > 0) *p = true; y[0] = *p ? 1 : 2;",
-    "in a lambda": "auto g = [&] { bool f; if (x[0] > 0) f = true; return f; }; y[0] = g() ? 1 : 2;",
+    "in a lambda": "auto g = [&] { bool f; if (x[0] > 0) f = true; return f; };"
+    " y[0] = g() ? 1 : 2;",
     "all of": "bool all; for (int i = 0; i < 32; ++i) all &= x[i] < 0; y[0] = all ? 1 : 2;",
     "any of": "bool any; for (int i = 0; i < 32; ++i) any |= x[i] > 0; y[0] = any ? 1 : 2;",
     "shared": "__shared__ bool f; if (x[0] > 0) f = true; y[0] = f ? 1 : 2;",
