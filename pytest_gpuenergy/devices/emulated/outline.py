@@ -39,6 +39,9 @@ _EMULATED_HEADERS = {
     "cuda_pipeline_primitives.h": "pipeline.h",
 }
 
+# What CUDA declares without a header; ours costs compile time, so only texts that need it have it.
+_SIMD = re.compile(r"\b__v(?:[a-z]+[24]|i[a-z]+\d?_[su]\w+)\b")
+
 # What may need an edit; all other text is skipped. A digit separator is not a quote.
 _OUTLINE = re.compile(
     rf"""
@@ -82,7 +85,7 @@ class Outline:
         self.kernels: set[str] = set()
         self.bounds: dict[str, list[int]] = {}
         self.in_macros = False
-        self.headers: set[str] = set()
+        self.headers = {"simd.h"} if _SIMD.search(source) else set[str]()
         self.unsupported: dict[str, str] = {}
         self._depth = 0
         self._kernel = ""

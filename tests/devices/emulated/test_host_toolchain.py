@@ -131,7 +131,7 @@ def test_text_that_cannot_be_compiled_is_a_compile_fault(run, source, pattern):
 @pytest.mark.parametrize(
     ("statement", "name"),
     [
-        ("y[0] = __vadd4(1, 2);", "__vadd4"),
+        ("__nv_bswap(1);", "__nv_bswap"),
         ("y[0] = __shfl(1, 2);", "__shfl"),
         ("y[0] = __hadd2(y[0], y[1]);", "__hadd2"),
     ],
