@@ -102,8 +102,19 @@ inline void access(const void* address, unsigned bytes, const void* site) {
 
 void strong_access(const void* address, unsigned bytes, bool writes, const void* site) {
   uintptr_t at = (uintptr_t)address;
-  if (Shadow* shadow = touched(at, bytes, writes, site))
-    touch_strong(*shadow, at, bytes, writes, false);
+  Shadow* shadow = touched(at, bytes, writes, site);
+  if (!shadow) return;
+  touch_strong(*shadow, at, bytes, writes, false);
+  order_strong(at, writes);
+}
+
+// Two phases of a barrier that follow one another pass on nothing to each other's waiters.
+void phase_event(const void* word, unsigned phase, PhaseEvent event) {
+  uintptr_t at = (uintptr_t)word;
+  if (Shadow* shadow = touched(at, 8, event == phase_arrival, word))
+    touch_strong(*shadow, at, 8, event == phase_arrival, true);
+  if (event == phase_arrival) order_passes_on(at + 1 + (phase & 1));
+  if (event == phase_wait) order_learns(at + 1 + (phase & 1));
 }
 
 void launch_begins(const Launch& launch) {
@@ -133,14 +144,16 @@ extern "C" {
 extern const Hooks cuhost_hooks;
 const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    traffic_now,
                             warps_tally,   warps_profiled,   order_lanes_meet,
-                            order_barrier};
+                            order_barrier, phase_event};
 
 void cuhost_fence(bool device) { order_fence(device); }
 
 void cuhost_atomic(const void* address, unsigned bytes) {
   uintptr_t at = (uintptr_t)address;
   Shadow* shadow = touched(at, bytes, true, __builtin_return_address(0));
-  if (shadow) touch_strong(*shadow, at, bytes, true, true);
+  if (!shadow) return;
+  touch_strong(*shadow, at, bytes, true, true);
+  order_strong(at, true);
 }
 
 void cuhost_range(const void* address, size_t bytes, bool write) {

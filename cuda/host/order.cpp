@@ -85,20 +85,26 @@ const Epochs& fenced_for_device(const Clock& clock) {
 
 void acquire(Clock& clock, const Place& place) {
   clock.outer = clock.outer.joined(place.device);
-  if (place.block == block_first && place.in_block.interval == barrier_interval)
+  if (place.in_block.interval == barrier_interval)
     clock.acquired.add(place.in_block);
   list(clock);
+}
+
+// What was passed on within another block is of no use in this one.
+Place& place_of_block(uintptr_t at) {
+  Place& place = places[at];
+  if (place.block != block_first) {
+    place.block = block_first;
+    place.in_block.interval = 0;
+    place.in_block.of.clear();
+  }
+  return place;
 }
 
 void release(Clock& clock, Place& place) {
   place.device = place.device.joined(clock.outer);
   const Epochs& fenced = fenced_for_device(clock);
   if (fenced.interval) place.device = place.device.with((unsigned)begins.size() - 1, fenced);
-  if (place.block != block_first) {
-    place.block = block_first;
-    place.in_block.interval = 0;
-    place.in_block.of.clear();
-  }
   // Added to its own, for other lanes, to which it may tell the result of the atomic.
   if (clock.fenced_for[0].interval) clock.acquired.add(clock.fenced_for[0]);
   if (clock.acquired.interval) place.in_block.add(clock.acquired);
@@ -176,10 +182,25 @@ void order_fence(bool device) {
 void order_strong(uintptr_t at, bool writes) {
   if (!fences) return;
   Clock& clock = clock_of(running());
-  Place& place = places[at];
+  Place& place = place_of_block(at);
   acquire(clock, place);
   if (writes) release(clock, place);
 }
+
+void order_passes_on(uintptr_t at) {
+  fences = true;
+  unsigned thread = running();
+  Clock& clock = clock_of(thread);
+  Place& place = place_of_block(at);
+  place.device = place.device.joined(clock.outer);
+  static Epochs known;
+  set_known(known, clock, thread);
+  place.in_block.add(known);
+  ++epoch_of[thread];
+  update_stamp();
+}
+
+void order_learns(uintptr_t at) { acquire(clock_of(running()), place_of_block(at)); }
 
 bool known_in_block(uint64_t earlier, unsigned thread) {
   const Clock& clock = clocks[thread];

@@ -17,6 +17,10 @@ void order_fence(bool device);
 // update the place later.
 void order_strong(uintptr_t at, bool writes);
 
+// What the thread did so far becomes known to all that later learn from the place.
+void order_passes_on(uintptr_t at);
+void order_learns(uintptr_t at);
+
 bool known_in_block(uint64_t earlier, unsigned thread);
 bool known_of_other_block(uint64_t earlier, unsigned thread);
 Index block_at(uint32_t interval);

@@ -117,7 +117,6 @@ void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, boo
       remember(strong.read, strong.other_read, now);
     }
   }
-  order_strong(at, writes);
 }
 
 }  // namespace cuhost

@@ -122,6 +122,11 @@ extern uint32_t epoch_of[max_threads];  // see order.cpp
 void update_stamp();                    // after a new epoch of the running thread
 extern uint32_t barrier_interval;
 extern uint64_t barriers_passed;
+extern uint64_t blocks_begun;           // in this process
+// The running thread waits at a barrier's word until another one wakes those that do.
+void sleep_at(const uint64_t* word);
+void wake(const uint64_t* word);
+unsigned missing_arrivals(const uint64_t* word);  // phases.cpp
 
 // accesses.cpp, linked only into the checked program
 struct Traffic {
@@ -138,6 +143,9 @@ enum Access { global_load, global_store, shared_load, shared_store, access_kinds
 struct WarpTally {
   uint64_t bytes, requests, parts;
 };
+// At the place of a barrier: an arrival passes on what its thread did, a wait learns it.
+enum PhaseEvent { phase_arrival, phase_wait, phase_look };
+
 struct Hooks {
   void (*launch_begins)(const Launch&);
   void (*block_begins)();
@@ -147,6 +155,7 @@ struct Hooks {
   void (*profiled)();           // no tally is needed any more
   void (*lanes_meet)(int first, unsigned members, bool all_memory);  // in a warp function
   void (*barrier)();            // before its interval ends
+  void (*phase)(const void* word, unsigned phase, PhaseEvent event);
 };
 
 extern "C" {

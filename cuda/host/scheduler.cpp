@@ -18,6 +18,7 @@ uint64_t thread_stamp = 0;
 uint32_t epoch_of[max_threads];
 uint32_t barrier_interval = 0;
 uint64_t barriers_passed = 0;
+uint64_t blocks_begun = 0;
 uintptr_t fiber_low = 0, fiber_bytes = 0;
 
 namespace {
@@ -28,7 +29,7 @@ constexpr size_t stack_bytes = 8 * page;  // as much as the local memory of a CU
 constexpr size_t stride = page + stack_bytes + page;
 
 // A thread that has let others run may be waiting for them: `turned`.
-enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, done };
+enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, asleep, done };
 constexpr int patience = 200;  // turns before others run
 
 struct Thread {
@@ -37,6 +38,7 @@ struct Thread {
   WarpOperation operation;
   int source;
   uint64_t value;          // given, then received
+  const uint64_t* word;    // of the barrier at which it sleeps
 };
 
 Thread threads[max_threads];
@@ -45,7 +47,7 @@ int fiber_of[max_threads];
 Context fibers[max_threads];
 int idle[max_threads], idle_count, fiber_count;
 int order[max_threads];
-int thread_count, cursor, step, live, waiting, warp_waiters, mask_waiters;
+int thread_count, cursor, step, live, waiting, warp_waiters, mask_waiters, sleepers;
 int current = -1, current_fiber, turns_left;
 int barrier_line, first_at_barrier;  // of those waiting
 Context scheduler_context;
@@ -244,7 +246,13 @@ void release_barrier() {
 // All threads wait, but not all of them at the barrier.
 [[noreturn]] void diverged() {
   int k = 0;
-  while (state[k] != at_warp) ++k;
+  while (state[k] != at_warp && state[k] != asleep) ++k;
+  if (state[k] == asleep)
+    fault("runtime",
+          "deadlock: %s waits at a cuda::barrier for %u more arrivals, and every other thread of "
+          "the block waits too or has finished; blocks run one after another on the emulated GPU",
+          place_of(threads[k].index, cuhost_where.block).c_str(),
+          missing_arrivals(threads[k].word));
   std::string waits = place_of(threads[k].index, cuhost_where.block);
   fault("runtime",
         "divergence: %s waits in a warp function whose mask 0x%08x names lanes that never call it",
@@ -274,6 +282,7 @@ bool beyond_fiber_stack(const void* address) {
 
 void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
   running = &scheduler;
+  ++blocks_begun;
   Index extent = scheduler.launch->block;
   thread_count = (int)(extent.x * extent.y * extent.z);
   cuhost_where = {{0, 0, 0}, block, extent, scheduler.launch->grid};
@@ -294,7 +303,7 @@ void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
   if (shuffled) shuffle();
   votes = {0, 1, 0};
   live = thread_count;
-  waiting = warp_waiters = mask_waiters = cursor = 0;
+  waiting = warp_waiters = mask_waiters = sleepers = cursor = 0;
   step = thread_count;  // no pass is in progress while threads are started
   scheduler.block_begins();
   while (cursor < thread_count) resume(take_fiber());
@@ -313,6 +322,21 @@ void run_block(const Scheduler& scheduler, Index block, uint64_t order_seed) {
     }
     if (mask_waiters && release_masks()) moved = true;
     if (!moved && waiting != live) diverged();
+  }
+}
+
+void sleep_at(const uint64_t* word) {
+  threads[current].word = word;
+  state[current] = asleep;
+  ++sleepers;
+  block_here();
+}
+
+void wake(const uint64_t* word) {
+  for (int k = 0; k < thread_count && sleepers; ++k) {
+    if (state[k] != asleep || threads[k].word != word) continue;
+    state[k] = ready;
+    --sleepers;
   }
 }
 

@@ -27,6 +27,7 @@ _SUPPORTED_HEADER_NAMES = """
     cassert cfloat climits cmath cstddef cstdint cstdio cstdlib cstring limits type_traits utility
     assert.h float.h limits.h math.h stddef.h stdint.h stdio.h stdlib.h string.h
     cuda/std/cstdint cuda/std/type_traits cuda/std/limits cuda/std/cstddef cuda/std/cmath
+    cuda/std/utility cuda/std/chrono
 """
 _SUPPORTED_HEADERS = frozenset(_SUPPORTED_HEADER_NAMES.split())
 # CUDA's headers that ours stand for, in cuda/host.
@@ -35,12 +36,18 @@ _EMULATED_HEADERS = {
     "cuda_bf16.h": "bfloat16.h",
     "cooperative_groups.h": "groups.h",
     "cooperative_groups/reduce.h": "groups.h",
+    "cuda/barrier": "barrier.h",
+    "cuda/pipeline": "pipelines.h",
     "cuda_pipeline.h": "pipeline.h",
     "cuda_pipeline_primitives.h": "pipeline.h",
 }
 
-# What CUDA declares without a header; ours costs compile time, so only texts that need it have it.
-_SIMD = re.compile(r"\b__v(?:[a-z]+[24]|i[a-z]+\d?_[su]\w+)\b")
+# Headers of cuda/host for what a text may name without a header of CUDA's own. They cost compile
+# time, so only texts that need them have them.
+_NAMED = {
+    "simd.h": re.compile(r"\b__v(?:[a-z]+[24]|i[a-z]+\d?_[su]\w+)\b"),
+    "times.h": re.compile(r"\bchrono::"),
+}
 
 # What may need an edit; all other text is skipped. A digit separator is not a quote.
 _OUTLINE = re.compile(
@@ -85,7 +92,7 @@ class Outline:
         self.kernels: set[str] = set()
         self.bounds: dict[str, list[int]] = {}
         self.in_macros = False
-        self.headers = {"simd.h"} if _SIMD.search(source) else set[str]()
+        self.headers = {name for name, named in _NAMED.items() if named.search(source)}
         self.unsupported: dict[str, str] = {}
         self._depth = 0
         self._kernel = ""

@@ -36,7 +36,17 @@ from pytest_gpuenergy.support.scratch import build_folder, sweep
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 _LAYOUT = "6"  # version of the layout of the prepared folder
-_RUNTIME = ("guards", "heap", "main", "memory", "pipeline", "report", "scheduler", "undefined")
+_RUNTIME = (
+    "copies",
+    "guards",
+    "heap",
+    "main",
+    "memory",
+    "phases",
+    "report",
+    "scheduler",
+    "undefined",
+)
 _CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
 # Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,

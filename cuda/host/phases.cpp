@@ -1,0 +1,108 @@
+// Phases of barriers, by the libcu++ documentation of cuda::barrier and PTX ISA, "mbarrier".
+#include "phases.h"
+
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "copies.h"
+#include "runtime.h"
+
+namespace cuhost {
+namespace {
+
+constexpr uint64_t mark = 0x5ba, limit = (1 << 20) - 1;
+constexpr unsigned phase_mask = 0xfff;
+
+struct Word {
+  uint64_t expected : 20, pending : 20, phase : 12, valid : 12;
+};
+static_assert(sizeof(Word) == sizeof(uint64_t), "as much as on a card");
+
+Word& word_at(const uint64_t* at) {
+  Word& word = *(Word*)at;
+  if ((uintptr_t)at % sizeof *at)
+    fault("runtime", "misaligned address: %s uses a cuda::barrier that is not aligned to 8 bytes",
+          here().c_str());
+  if (word.valid != mark)
+    fault("runtime", "%s uses a cuda::barrier that nothing has initialized, or that was overwritten",
+          here().c_str());
+  return word;
+}
+
+// Copies that a phase waits for, by the word; of the running block.
+std::unordered_map<const void*, std::vector<Copy>> expected_copies;
+uint64_t their_block;
+
+std::vector<Copy>& copies_of(const void* word) {
+  if (their_block != blocks_begun) expected_copies.clear();
+  their_block = blocks_begun;
+  return expected_copies[word];
+}
+
+void note(const uint64_t* at, unsigned phase, PhaseEvent event) {
+  if (runs_checked()) cuhost_hooks.phase(at, phase, event);
+}
+
+}  // namespace
+
+unsigned missing_arrivals(const uint64_t* at) { return (unsigned)word_at(at).pending; }
+
+extern "C" {
+
+void cuhost_phase_begin(uint64_t* at, long long expected) {
+  if (expected < 0 || (uint64_t)expected > limit)
+    fault("runtime", "%s initializes a cuda::barrier for %lld arrivals: 0 to %llu are possible",
+          here().c_str(), expected, (unsigned long long)limit);
+  report_access(at, sizeof *at, true);
+  copies_of(at).clear();
+  Word word{(uint64_t)expected, (uint64_t)expected, 0, mark};
+  *(Word*)at = word;
+}
+
+cuhost_Arrival cuhost_phase_arrive(uint64_t* at, long long count, bool drop) {
+  Word& word = word_at(at);
+  unsigned phase = word.phase;
+  note(at, phase, phase_arrival);
+  if (count < 0 || (uint64_t)count > word.pending || (drop && !word.expected))
+    fault("runtime", "%s arrives %lld times at a cuda::barrier that expects %llu more arrivals",
+          here().c_str(), count, (unsigned long long)word.pending);
+  word.pending -= (uint64_t)count;
+  if (drop) word.expected -= 1;
+  bool last = !word.pending;
+  if (last) note(at, phase, phase_wait);  // for what it calls before the phase ends
+  return {phase, last};
+}
+
+void cuhost_phase_end(uint64_t* at) {
+  Word& word = word_at(at);
+  note(at, word.phase, phase_arrival);
+  for (const Copy& copy : std::exchange(copies_of(at), {})) make_copy(copy);
+  word.pending = word.expected;
+  word.phase = (word.phase + 1) & phase_mask;
+  wake(at);
+}
+
+bool cuhost_phase_over(const uint64_t* at, unsigned phase) {
+  bool over = word_at(at).phase != phase;
+  note(at, phase, over ? phase_wait : phase_look);
+  return over;
+}
+
+void cuhost_phase_wait(const uint64_t* at, unsigned phase) {
+  while (word_at(at).phase == phase) sleep_at(at);
+  note(at, phase, phase_wait);
+}
+
+unsigned cuhost_phase_of_parity(const uint64_t* at, bool parity) {
+  unsigned phase = word_at(at).phase;
+  return (phase & 1) == (unsigned)parity ? phase : (phase - 1) & phase_mask;
+}
+
+void cuhost_phase_copy(uint64_t* at, void* to, const void* from, size_t bytes, size_t alignment) {
+  word_at(at);
+  copies_of(at).push_back(begin_copy({to, from, bytes, 0}, alignment));
+}
+}
+
+}  // namespace cuhost
