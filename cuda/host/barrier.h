@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "phases.h"
+#include "pieces.h"
 
 namespace cuhost {
 
@@ -15,31 +16,16 @@ struct NoCompletion {};
 template <class F>
 struct Completion {
   F function;
-  void complete() { function(); }
+  void complete(const uint64_t* word) {
+    cuhost_completion_begins(word);
+    function();
+    cuhost_completion_ends(word);
+  }
 };
 template <>
 struct Completion<NoCompletion> {
-  void complete() {}
+  void complete(const uint64_t*) {}
 };
-
-// The threads of a group share a copy; without a group the thread makes all of it.
-struct OneThread {
-  static constexpr size_t size() { return 1; }
-  static constexpr size_t thread_rank() { return 0; }
-};
-
-template <class Size, class = void>
-constexpr size_t alignment_of_size = 1;
-template <class Size>
-constexpr size_t alignment_of_size<Size, std::void_t<decltype(Size::align)>> = Size::align;
-
-// Calls f(offset, bytes) for each piece of this thread's share.
-template <class Group, class F>
-inline void each_piece(const Group& group, size_t bytes, size_t alignment, F&& f) {
-  size_t piece = alignment < 16 ? 16 : alignment, step = piece * (size_t)group.size();
-  for (size_t at = piece * (size_t)group.thread_rank(); at < bytes; at += step)
-    f(at, bytes - at < piece ? bytes - at : piece);
-}
 
 }  // namespace cuhost
 
@@ -111,7 +97,7 @@ class barrier : ::cuhost::Completion<F> {
   arrival_token arrived(ptrdiff_t count, bool drop) {
     ::cuhost::cuhost_Arrival arrival = ::cuhost::cuhost_phase_arrive(&word, count, drop);
     if (arrival.last) {
-      this->complete();
+      this->complete(&word);
       ::cuhost::cuhost_phase_end(&word);
     }
     arrival_token token;
@@ -129,14 +115,8 @@ class barrier : ::cuhost::Completion<F> {
 template <class Group, class T, class Size, class Sync>
 inline auto memcpy_async(const Group& group, T* to, const T* from, Size size, Sync& sync)
     -> decltype(sync.cuhost_copy(nullptr, nullptr, 0, 0), async_contract_fulfillment()) {
-  constexpr size_t of_size = ::cuhost::alignment_of_size<Size>;
-  size_t alignment = of_size;
-  if constexpr (!std::is_void_v<T>) {
-    static_assert(std::is_trivially_copyable_v<T>, "memcpy_async copies trivially copyable types");
-    alignment = of_size < alignof(T) ? alignof(T) : of_size;
-  }
-  ::cuhost::each_piece(group, size, of_size, [&](size_t at, size_t bytes) {
-    sync.cuhost_copy((char*)to + at, (const char*)from + at, bytes, alignment);
+  ::cuhost::share_copy(group, to, from, size, [&](void* to, const void* from, size_t bytes, size_t alignment) {
+    sync.cuhost_copy(to, from, bytes, alignment);
   });
   return async_contract_fulfillment::async;
 }

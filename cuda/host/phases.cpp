@@ -69,14 +69,14 @@ cuhost_Arrival cuhost_phase_arrive(uint64_t* at, long long count, bool drop) {
           here().c_str(), count, (unsigned long long)word.pending);
   word.pending -= (uint64_t)count;
   if (drop) word.expected -= 1;
-  bool last = !word.pending;
-  if (last) note(at, phase, phase_wait);  // for what it calls before the phase ends
-  return {phase, last};
+  return {phase, !word.pending};
 }
+
+void cuhost_completion_begins(const uint64_t* at) { note(at, word_at(at).phase, phase_wait); }
+void cuhost_completion_ends(const uint64_t* at) { note(at, word_at(at).phase, phase_arrival); }
 
 void cuhost_phase_end(uint64_t* at) {
   Word& word = word_at(at);
-  note(at, word.phase, phase_arrival);
   for (const Copy& copy : std::exchange(copies_of(at), {})) make_copy(copy);
   word.pending = word.expected;
   word.phase = (word.phase + 1) & phase_mask;
