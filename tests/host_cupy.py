@@ -16,6 +16,17 @@ L2_BYTES = 4 << 20
 LAUNCH_S = 1e-3
 
 
+def nvml_of_one_card(**more: Any) -> Any:
+    """As much of NVML as a device asks when it is opened, and more."""
+    return SimpleNamespace(
+        nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
+        nvmlDeviceGetComputeMode=lambda _: 0,
+        NVML_COMPUTEMODE_DEFAULT=0,
+        NVMLError=OSError,
+        **more,
+    )
+
+
 class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
     """An array of the GPU's, as far as the worker uses one."""
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
@@ -284,6 +285,11 @@ class Device(ABC):
             KernelFault: the kernel did not compile or could not be launched, or its buffers are
                 too small to be kept out of the L2 cache.
         """
+
+    @property
+    def arrays(self) -> DeviceArrays | None:
+        """For large references; None where this process cannot or should not compute there."""
+        return None
 
     @property
     def processes(self) -> frozenset[int]:

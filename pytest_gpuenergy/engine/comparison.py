@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import Array
 from pytest_gpuenergy.workloads.sensitivity import Condition, Values
 
 _PIECE = 8192  # elements
+_DEVICE_PIECE = 1 << 24
 
 
 class Reference(Mapping[str, Values]):
@@ -24,13 +26,18 @@ class Reference(Mapping[str, Values]):
     Args:
         values: the outputs.
         conditions: of those that have one, see `Condition`.
+        arrays: the device whose arrays both are; None if they are the host's.
     """
 
     def __init__(
-        self, values: Mapping[str, Values], conditions: Mapping[str, Condition] | None = None
+        self,
+        values: Mapping[str, Values],
+        conditions: Mapping[str, Condition] | None = None,
+        arrays: DeviceArrays | None = None,
     ) -> None:
         self._values = dict(values)
         self.conditions = dict(conditions or {})
+        self.arrays = arrays
 
     def __getitem__(self, name: str) -> Values:
         return self._values[name]
@@ -56,6 +63,21 @@ def compare(
             the norm of all errors exceeds its bound. The message gives the number of wrong elements
             and the position and error of the worst.
     """
+    arrays = reference.arrays if isinstance(reference, Reference) else None
+    if arrays is None:
+        return _compared(outputs, reference, bounds, seed)
+    with arrays.used():
+        there = {name: arrays.put(outputs[name]) for name in reference}
+        return _compared(there, reference, bounds, seed)
+
+
+def _compared(
+    outputs: Mapping[str, Array],
+    reference: Mapping[str, Values],
+    bounds: Mapping[str, ErrorBound],
+    seed: int,
+) -> ErrorBound:
+    """As `compare`, with all arrays in one place."""
     conditions = reference.conditions if isinstance(reference, Reference) else {}
     worst = ErrorBound(0.0, 0.0)
     for name, expected in reference.items():
@@ -124,8 +146,7 @@ class _Judge:
         values, references = output.reshape(-1), expected.reshape(-1)
         owns = None if own is None else own.reshape(-1)
         right = 0
-        for start in range(0, values.size, _PIECE):
-            piece = slice(start, start + _PIECE)
+        for piece in _pieces(values):
             error = np.abs(values[piece].astype(np.float64) - references[piece])
             allowed = self.allowed(references[piece], None if owns is None else owns[piece])
             right += int((error <= allowed).sum())
@@ -155,23 +176,31 @@ def _smallest(dtype: np.dtype[Any]) -> float:
 def _distance(output: Array, expected: Values) -> tuple[float, float, float, float]:
     """The largest absolute value and the norm of the error, then those of ``expected``.
 
-    Those of the error are NaN if any element is; those of ``expected`` are 1 instead of 0. These
-    are the largest arrays of all and are processed piece by piece: a piece fits into the CPU's
-    cache and is too short for BLAS to start threads.
+    Those of the error are NaN if any element is; those of ``expected`` are 1 instead of 0.
     """
     values, references = output.reshape(-1), expected.reshape(-1)
-    starts = range(0, values.size, _PIECE)
-    extremes, squares = np.zeros((len(starts), 4)), np.zeros((len(starts), 2))
+    pieces = _pieces(values)
+    extremes, squares = np.zeros((len(pieces), 4)), np.zeros((len(pieces), 2))
     with np.errstate(invalid="ignore", over="ignore"):
-        for row, start in enumerate(starts):
-            error = values[start : start + _PIECE].astype(np.float64)
-            right = references[start : start + _PIECE]
+        for row, piece in enumerate(pieces):
+            error = values[piece].astype(np.float64)
+            right = references[piece]
             error -= right
-            extremes[row] = error.max(), -error.min(), right.max(), -right.min()
-            squares[row] = error @ error, right @ right
+            peaks = error.max(), -error.min(), right.max(), -right.min()
+            extremes[row] = [float(peak) for peak in peaks]
+            squares[row] = float(error @ error), float(right @ right)
         peaks = extremes.max(axis=0, initial=0.0).reshape(2, 2).max(axis=1)
         norms = np.sqrt(squares.sum(axis=0))
     return float(peaks[0]), float(norms[0]), float(peaks[1]) or 1.0, float(norms[1]) or 1.0
+
+
+def _pieces(values: Array) -> list[slice]:
+    """Of the largest arrays of all: on the host a piece fits into the CPU's cache.
+
+    It is then also too short for BLAS to start threads.
+    """
+    length = _PIECE if isinstance(values, np.ndarray) else _DEVICE_PIECE
+    return [slice(start, start + length) for start in range(0, values.size, length)]
 
 
 def _describe(name: str, output: Array, expected: Values, judge: _Judge, seed: int) -> str:

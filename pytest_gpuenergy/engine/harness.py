@@ -120,7 +120,7 @@ class Harness:
         job = Job.of(kernel, workload, cache=self._cache, timeout_s=self._timeout_s, apart=True)
         try:
             with arenas_for(workload, job.seed) as arenas:
-                check = check_of(workload, arenas, job.seed)
+                check = check_of(self._device, workload, arenas, job.seed)
                 repeat = self._device.repeat(job, arenas)
                 return self._measured(
                     draft, repeat, phases, lambda repeater: check_again(repeater, check)

@@ -58,7 +58,7 @@ def verify_timed(device: Device, kernel: AnyKernel, workload: Workload) -> None:
     """
     verify(device, kernel, workload)
     with arenas_for(workload, seed=0) as arenas:
-        check = check_of(workload, arenas, seed=0)
+        check = check_of(device, workload, arenas, seed=0)
         with device.repeat(quick_job(kernel, workload), arenas) as repeater:
             repeater.start()
             device.clock.sleep_s(DURATION_S)

@@ -1,4 +1,7 @@
-"""Inputs and references of workloads, made once for all kernels of a case."""
+"""Inputs and references of workloads, made once for all kernels of a case.
+
+Large ones are computed in the memory of the device, where it has arrays; see `is_large`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.paths import cache_dir
@@ -21,11 +25,14 @@ from pytest_gpuenergy.workloads.number_types import Array, is_floating, largest,
 from pytest_gpuenergy.workloads.sensitivity import Condition, Values, conditions_of, scales_of
 from pytest_gpuenergy.workloads.workload import Workload
 
-FORMAT = 5
+FORMAT = 6
 _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"
 _ORDINARY = len(REACHES)
 _REMEMBERED = 3
 """Drawings of a case, which all of its kernels run on."""
+_LARGE_ELEMENTS = 1 << 22
+_LARGE_FLOPS = 10_000_000_000
+"""A second of a few cores in double precision."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +56,30 @@ class Case:
     reference: Reference
 
 
-def case_of(workload: Workload, drawing: Drawing) -> Case:
+def is_large(workload: Workload) -> bool:
+    """Whether it takes the host longer to compute the reference than a GPU to start."""
+    elements = sum(tensor.size for tensor in workload.tensors)
+    return elements >= _LARGE_ELEMENTS or workload.flops >= _LARGE_FLOPS
+
+
+def case_of(workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = None) -> Case:
     """The inputs of a drawing and their reference, which is cached by the workload's content.
 
     If the reference is not finite for inputs with edges, or no numbers of the outputs' types, they
     go less far; in the end they are ordinary.
+
+    Args:
+        workload: what is computed.
+        drawing: of the inputs.
+        arrays: where the reference of a large workload is computed if it can be, and then kept; it
+            is not cached.
     """
+    if arrays is not None and is_large(workload):
+        # The function may be somebody's who has never thought of a GPU, or memory may be short.
+        with contextlib.suppress(Exception), arrays.used():
+            case, _ = _made(workload, drawing, arrays)
+            if not any(isinstance(value, np.ndarray) for value in case.reference.values()):
+                return case
     if workload.digest is None:
         return _made(workload, drawing)[0]
     path = _path(workload, drawing)
@@ -67,9 +92,11 @@ def case_of(workload: Workload, drawing: Drawing) -> Case:
     return case
 
 
-def cached_reference(workload: Workload, seed: int) -> Reference:
+def cached_reference(
+    workload: Workload, seed: int, arrays: DeviceArrays | None = None
+) -> Reference:
     """The reference for the ordinary inputs of ``seed``, see `case_of`."""
-    return case_of(workload, Drawing(seed)).reference
+    return case_of(workload, Drawing(seed), arrays).reference
 
 
 def ordinary_inputs(workload: Workload, seed: int) -> Mapping[str, Array]:
@@ -88,23 +115,29 @@ def make_reference(workload: Workload, seed: int) -> Reference:
     return _made(workload, Drawing(seed))[0].reference
 
 
-def _made(workload: Workload, drawing: Drawing) -> tuple[Case, int]:
+def _made(
+    workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = None
+) -> tuple[Case, int]:
     """The case, and the number of its `REACHES`."""
     for reach in _reaches(workload) if drawing.sign else ():
         inputs = _inputs(workload, drawing, reach)
         with _refusing():
-            wide = workload.widened(inputs)
-            values = workload.reference(workload.widened(inputs))
+            wide = workload.widened(_placed(inputs, arrays))
+            values = workload.reference(workload.widened(wide))
             if fits(values, _limits(workload)):
                 scales = scales_of(workload.reference, wide, values)
-                return Case(inputs, Reference(values, scales)), reach
+                return Case(inputs, Reference(values, scales, arrays)), reach
     inputs = _inputs(workload, drawing, _ORDINARY)
-    values = workload.reference(workload.widened(inputs))
+    wide = workload.widened(_placed(inputs, arrays))
+    values = workload.reference(workload.widened(wide))
     conditions = {}
     if workload.judged_by_element:
-        wide, bounds = workload.widened(inputs), workload.io.bounds
-        conditions = conditions_of(workload.reference, wide, values, bounds)
-    return Case(inputs, Reference(values, conditions)), _ORDINARY
+        conditions = conditions_of(workload.reference, wide, values, workload.io.bounds)
+    return Case(inputs, Reference(values, conditions, arrays)), _ORDINARY
+
+
+def _placed(inputs: Mapping[str, Array], arrays: DeviceArrays | None) -> Mapping[str, Array]:
+    return inputs if arrays is None else {name: arrays.put(one) for name, one in inputs.items()}
 
 
 def _reaches(workload: Workload) -> range:

@@ -91,7 +91,7 @@ def _errors(
     job = Job.of(kernel, workload, seed=seeds[0], timeout_s=timeout_s)
     errors = []
     with (
-        _cases(workload, seeds) as cases,
+        _cases(device, workload, seeds) as cases,
         arenas_for(workload, job.seed) as arenas,
         device.load(job, arenas) as loaded,
     ):
@@ -119,18 +119,23 @@ def _reference_of(case: Future[Case]) -> Callable[[], Reference]:
 
 
 @contextlib.contextmanager
-def _cases(workload: Workload, seeds: Sequence[int]) -> Iterator[list[Future[Case]]]:
+def _cases(
+    device: Device, workload: Workload, seeds: Sequence[int]
+) -> Iterator[list[Future[Case]]]:
     """The case of each seed, made one after another while kernels run."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
     try:
-        yield [pool.submit(case_of, workload, drawing) for drawing in drawings_of(seeds)]
+        drawings = drawings_of(seeds)
+        yield [pool.submit(case_of, workload, drawing, device.arrays) for drawing in drawings]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def check_of(workload: Workload, arenas: Mapping[str, Arena], seed: int) -> ArenaCheck:
-    """The check of ``arenas`` that hold the inputs of ``seed``, to make after a run."""
-    reference = functools.partial(cached_reference, workload, seed)
+def check_of(
+    device: Device, workload: Workload, arenas: Mapping[str, Arena], seed: int
+) -> ArenaCheck:
+    """The check of ``arenas`` that hold the inputs of ``seed``, to make after a run on a device."""
+    reference = functools.partial(cached_reference, workload, seed, device.arrays)
     return ArenaCheck(arenas, reference, workload.io.bounds, seed)
 
 

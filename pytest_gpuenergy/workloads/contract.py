@@ -145,7 +145,7 @@ class Contract(Workload):
                 raise InputError(
                     f"The reference of workload {self.name!r} does not return {tensor.name!r}."
                 )
-            value = np.asarray(results[tensor.name], dtype=np.float64)
+            value = _doubles(results[tensor.name])
             if value.shape != tensor.shape:
                 raise InputError(
                     f"The reference of workload {self.name!r} returns {tensor.name!r} with shape "
@@ -153,6 +153,13 @@ class Contract(Workload):
                 )
             outputs[tensor.name] = value
         return outputs
+
+
+def _doubles(result: object) -> npt.NDArray[np.float64]:
+    """A result in double precision, where it is: not every library's arrays convert to NumPy's."""
+    if hasattr(result, "__array_function__"):
+        return np.asarray(result, dtype=np.float64, like=result)
+    return np.asarray(result, dtype=np.float64)
 
 
 def _check_range(

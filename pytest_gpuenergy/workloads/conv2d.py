@@ -183,7 +183,7 @@ class Conv2d(Workload):
         # Every tap of every output, (N, CI, OH, OW, KH, KW), as a view.
         taps = np.lib.stride_tricks.sliding_window_view(data, s.window, axis=(2, 3))
         taps = taps[:, :, :: s.strides, :: s.strides, :: s.dilation, :: s.dilation]
-        output = np.empty(s.output)
+        output = np.empty_like(data, shape=s.output)
         rows = max(1, _SCRATCH_BYTES // (8 * s.CI * s.KH * s.KW * s.OW))
         for n in range(s.N):
             for top in range(0, s.OH, rows):

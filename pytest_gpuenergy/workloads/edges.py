@@ -46,19 +46,19 @@ less, because its reference must be a finite number of the output's type.
 
 def draw_edges(
     generator: np.random.Generator,
-    shape: tuple[int, ...],
     dtype: str,
     own: tuple[float, float] | None,
     edges: Edges,
+    shape: tuple[int, ...],
 ) -> Array:
     """Values of which a part are ordinary, and the others are not.
 
     Args:
         generator: draws them.
-        shape: of the tensor.
-        dtype: of its elements.
-        own: the range that its workload gives it, which is then kept.
+        dtype: of the elements.
+        own: the range that the workload gives the tensor, which is then kept.
         edges: how far they go; a ``sign`` of 0 stands for both.
+        shape: of the result.
     """
     if is_floating(dtype):
         if own is not None:

@@ -133,7 +133,7 @@ def _is_wide(right: Values, bound: ErrorBound) -> bool:
 
 
 def _largest_finite(values: Values) -> float:
-    return float(values.max(initial=0.0, where=np.isfinite(values)))
+    return float(np.where(np.isfinite(values), values, 0.0).max())
 
 
 def _reactions(
@@ -172,7 +172,11 @@ def _changes(values: Mapping[str, Array], *, of_norm: bool) -> Iterator[dict[str
     }
     draw = np.random.default_rng(0)
     while True:
-        yield {
-            name: value + steps[name] * (draw.integers(0, 2, value.shape) * 2 - 1)
-            for name, value in wide.items()
-        }
+        yield {name: value + steps[name] * _signs(draw, value) for name, value in wide.items()}
+
+
+def _signs(draw: np.random.Generator, value: Values) -> Values:
+    """-1 or 1 for each element, where ``value`` is; drawn as bits, of which there are many."""
+    drawn = np.frombuffer(draw.bytes(-(-value.size // 8)), np.uint8)
+    bits = np.unpackbits(np.asarray(drawn, like=value))[: value.size]
+    return bits.reshape(value.shape).astype(np.float64) * 2 - 1

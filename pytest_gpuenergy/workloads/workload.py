@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -30,6 +31,7 @@ from pytest_gpuenergy.workloads.number_types import (
 from pytest_gpuenergy.workloads.number_types import (
     Array as Array,
 )
+from pytest_gpuenergy.workloads.repetition import repeated
 
 _MOST_FLOPS = 1 << 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -231,10 +233,14 @@ class Workload(ABC):
         """Inputs drawn from ``seed``, by tensor name; the same on every machine.
 
         Floating-point tensors are standard normal, integers uniform over their whole type, and
-        booleans equally likely true or false, except for tensors in `ranges`.
+        booleans equally likely true or false, except for tensors in `ranges`. Large ones repeat
+        their beginning, see `repeated`.
         """
         return {
-            tensor.name: _draw(generator, tensor, self.ranges.get(tensor.name))
+            tensor.name: repeated(
+                tensor.shape,
+                functools.partial(_draw, generator, tensor.dtype, self.ranges.get(tensor.name)),
+            )
             for tensor, generator in zip(self.inputs, self._generators(seed), strict=True)
         }
 
@@ -248,12 +254,15 @@ class Workload(ABC):
         free = [tensor.name for tensor in self.inputs if tensor.name not in self.ranges][:1]
         both = replace(edges, sign=0)
         return {
-            one.name: draw_edges(
-                generator,
+            one.name: repeated(
                 one.shape,
-                one.dtype,
-                self.ranges.get(one.name),
-                edges if one.name in free else both,
+                functools.partial(
+                    draw_edges,
+                    generator,
+                    one.dtype,
+                    self.ranges.get(one.name),
+                    edges if one.name in free else both,
+                ),
             )
             for one, generator in zip(self.inputs, self._generators(seed), strict=True)
         }
@@ -276,18 +285,23 @@ class Workload(ABC):
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _draw(generator: np.random.Generator, tensor: Tensor, own: tuple[float, float] | None) -> Array:
-    if not is_floating(tensor.dtype):
-        dtype = np.dtype(tensor.dtype)
-        if own is None and dtype.kind != "b":
-            limits = np.iinfo(dtype)
-            whole = (limits.min, limits.max, tensor.shape, dtype.type)
-            return generator.integers(*whole, endpoint=True).astype(dtype)
+def _draw(
+    generator: np.random.Generator,
+    dtype: str,
+    own: tuple[float, float] | None,
+    shape: tuple[int, ...],
+) -> Array:
+    if not is_floating(dtype):
+        kind = np.dtype(dtype)
+        if own is None and kind.kind != "b":
+            limits = np.iinfo(kind)
+            whole = (limits.min, limits.max, shape, kind.type)
+            return generator.integers(*whole, endpoint=True).astype(kind)
         low, high = own or (0, 2)
-        return generator.integers(int(low), int(high), tensor.shape).astype(dtype)
+        return generator.integers(int(low), int(high), shape).astype(kind)
     if own is None:
-        return rounded_to(generator.standard_normal(tensor.shape), tensor.dtype)
-    return rounded_to(generator.uniform(*own, tensor.shape), tensor.dtype)
+        return rounded_to(generator.standard_normal(shape), dtype)
+    return rounded_to(generator.uniform(*own, shape), dtype)
 
 
 def whole_flops(flops: object, whose: str) -> int:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from pytest_gpuenergy.devices.arrays import DeviceArrays
+from pytest_gpuenergy.devices.cuda.arrays import CupyArrays
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool
 from pytest_gpuenergy.devices.device import (
     Arena,
@@ -110,6 +112,15 @@ class CudaDevice(Device):
                 self._renew_worker()
             elif self._worker.pid is not None:
                 self._call(job.timeout_s, "unload")
+
+    @property
+    def arrays(self) -> DeviceArrays | None:
+        """None in an exclusive mode, where the worker's context must be the only one."""
+        try:
+            mode = self.nvml.nvmlDeviceGetComputeMode(self.handle)
+        except self.nvml.NVMLError:
+            return None
+        return CupyArrays(self.ordinal) if mode == self.nvml.NVML_COMPUTEMODE_DEFAULT else None
 
     @property
     def processes(self) -> frozenset[int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_cupy import HostGpu, host_gpu
+from host_cupy import HostGpu, host_gpu, nvml_of_one_card
 from test_relaunch import Worker
 
 from pytest_gpuenergy.devices.cuda import binders
@@ -100,9 +100,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch, matmul: Any = np.matmul) -> Iterator[
 def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     monkeypatch.setattr(cuda, "Worker", Worker)
     monkeypatch.setattr(cuda, "find_spec", lambda _: object())
-    nvml: Any = SimpleNamespace(nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0))
     gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
-    return CudaDevice(nvml, gpu)
+    return CudaDevice(nvml_of_one_card(), gpu)
 
 
 def test_each_library_entry_has_what_calls_it() -> None:
@@ -120,7 +119,7 @@ def test_a_kernel_is_verified_repeated_and_verified_again(
 ) -> None:
     with fakes(monkeypatch), arenas_for(workload, seed=0) as arenas:
         verify(device, kernel, workload)
-        check = check_of(workload, arenas, seed=0)
+        check = check_of(device, workload, arenas, seed=0)
         with device.repeat(Job.of(kernel, workload, apart=apart), arenas) as repeater:
             repeater.start()
             assert repeater.stop().launches[-1] > 0
@@ -163,7 +162,7 @@ def test_a_library_call_that_stops_working_is_found(
 
     with fakes(monkeypatch, matmul), arenas_for(MATMUL, seed=0) as arenas:
         verify(device, CALL, MATMUL)
-        check = check_of(MATMUL, arenas, seed=0)
+        check = check_of(device, MATMUL, arenas, seed=0)
         with device.repeat(Job.of(CALL, MATMUL), arenas) as repeater:
             repeater.start()
             repeater.stop()

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from host_cupy import nvml_of_one_card
 from jobs import job_of
 
 from pytest_gpuenergy.devices.cuda import device as cuda
@@ -60,13 +61,26 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
 
 @pytest.fixture
 def device(workers: list[FakeWorker]) -> CudaDevice:  # noqa: ARG001 -- it makes them
-    nvml: Any = SimpleNamespace(
-        nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
-        NVMLError=OSError,
-    )
     gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
     found: FoundGpu = gpu
-    return CudaDevice(nvml, found)
+    return CudaDevice(nvml_of_one_card(), found)
+
+
+def test_references_are_computed_on_the_gpu(device: CudaDevice) -> None:
+    assert device.arrays is not None
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "unknown"])
+def test_no_second_process_needs_a_context_where_there_may_be_one_only(
+    device: CudaDevice, mode: str
+) -> None:
+    def asked(_: object) -> int:
+        if mode == "unknown":
+            raise device.nvml.NVMLError("Not Supported")
+        return 3
+
+    device.nvml.nvmlDeviceGetComputeMode = asked
+    assert device.arrays is None
 
 
 def kernel() -> Kernel:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_cupy import host_gpu
+from host_cupy import host_gpu, nvml_of_one_card
 
 from pytest_gpuenergy.devices.cuda import device as cuda
 from pytest_gpuenergy.devices.cuda.device import CudaDevice
@@ -90,9 +90,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     monkeypatch.setattr(cuda, "find_spec", lambda _: object())
     binary = Binary(Path("f.cubin"), {"f": "f"})
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
-    nvml: Any = SimpleNamespace(nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0))
     gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
-    return CudaDevice(nvml, gpu)
+    return CudaDevice(nvml_of_one_card(), gpu)
 
 
 def measured(device: CudaDevice, change: Change, cache: Any = "hot") -> int:
@@ -102,7 +101,7 @@ def measured(device: CudaDevice, change: Change, cache: Any = "hot") -> int:
     with host_gpu(double), arenas_for(WORKLOAD, seed=0) as arenas:
         verify(device, KERNEL, WORKLOAD)
         double.late = True
-        check = check_of(WORKLOAD, arenas, seed=0)
+        check = check_of(device, WORKLOAD, arenas, seed=0)
         job = Job.of(KERNEL, WORKLOAD, cache=cache, apart=True)
         with device.repeat(job, arenas) as repeater:
             repeater.start()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_cupy import host_gpu
+from host_cupy import host_gpu, nvml_of_one_card
 
 from pytest_gpuenergy.devices.cuda import device as cuda
 from pytest_gpuenergy.devices.cuda.device import CudaDevice
@@ -80,13 +80,10 @@ def verified(body: Body) -> tuple[int, ...]:
         x, y, space = (np.asarray(one).view(np.float32) for one in arguments)
         body(x, y, space)
 
-    nvml: Any = SimpleNamespace(
-        nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0), NVMLError=OSError
-    )
     found: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
     gpu: FoundGpu = found
     with host_gpu(launch):
-        return verify(CudaDevice(nvml, gpu), KERNEL, DOUBLE).seeds
+        return verify(CudaDevice(nvml_of_one_card(), gpu), KERNEL, DOUBLE).seeds
 
 
 def right(x: Any, y: Any, _: Any) -> None:

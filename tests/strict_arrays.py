@@ -1,0 +1,109 @@
+"""Arrays that behave as CuPy's do towards NumPy: its functions take them, but no mixture."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+
+class StrictArray(np.lib.mixins.NDArrayOperatorsMixin):
+    """As much of an array's interface as NumPy and CuPy share."""
+
+    def __init__(self, values: Any, arrays: StrictArrays) -> None:
+        self.values, self.arrays = np.asarray(values), arrays
+
+    def __array__(self, *_: object, **__: object) -> Any:
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
+        return self._applied(getattr(ufunc, method), inputs, named)
+
+    def __array_function__(self, function: Any, types: Any, given: Any, named: Any) -> Any:
+        if any(issubclass(one, np.ndarray) for one in types):
+            return NotImplemented
+        return self._applied(function, given, named)
+
+    def _applied(self, function: Any, given: Any, named: Any) -> Any:
+        self.arrays.check()
+        if function is np.asarray:  # takes the host's too
+            (value,) = given
+            return self._wrapped(function(getattr(value, "values", value), **named))
+        return self._wrapped(
+            function(*map(_plain, given), **{name: _plain(one) for name, one in named.items()})
+        )
+
+    def _wrapped(self, result: Any) -> Any:
+        if isinstance(result, tuple):
+            return tuple(map(self._wrapped, result))
+        return (
+            StrictArray(result, self.arrays)
+            if isinstance(result, np.ndarray | np.generic)
+            else result
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = getattr(self.values, name)
+        if not callable(value):
+            return self._wrapped(value) if isinstance(value, np.ndarray) else value
+
+        def method(*given: Any, **named: Any) -> Any:
+            assert not {"initial", "where"} & set(named), f"CuPy's {name} has no such argument"
+            return value(*given) if name == "tolist" else self._applied(value, given, named)
+
+        return method
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._applied(self.values.__getitem__, (key,), {})
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._applied(self.values.__setitem__, (key, value), {})
+
+    def __float__(self) -> float:
+        return float(self.values)
+
+    def __int__(self) -> int:
+        return int(self.values)
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, StrictArray):
+        return value.values
+    if isinstance(value, np.ndarray) and value.ndim:
+        raise TypeError(f"Unsupported type {type(value)}")
+    if isinstance(value, tuple | list):
+        return type(value)(map(_plain, value))
+    return value
+
+
+class StrictArrays:
+    """A device's arrays, which may only be used where they are said to be."""
+
+    def __init__(self) -> None:
+        self.puts = 0
+        self._users: set[int] = set()
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        self._users.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._users.discard(threading.get_ident())
+
+    def put(self, array: Any) -> Any:
+        self.check()
+        assert isinstance(array, np.ndarray)
+        self.puts += 1
+        return StrictArray(array.copy(), self)
+
+    def check(self) -> None:
+        assert threading.get_ident() in self._users, "Another device may be the current one."

@@ -1,0 +1,74 @@
+"""Large tensors repeat their beginning."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.workloads import repetition
+from pytest_gpuenergy.workloads.contract import Contract
+from pytest_gpuenergy.workloads.edges import Edges
+from pytest_gpuenergy.workloads.repetition import repeated
+from pytest_gpuenergy.workloads.workload import Tensor, Workload
+
+LIMIT = 1000
+SHAPES = (
+    st.lists(st.integers(1, 40), min_size=1, max_size=4)
+    .map(tuple)
+    .filter(lambda shape: math.prod(shape) > LIMIT)
+)
+
+
+@pytest.fixture(autouse=True)
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repetition, "DRAWN_ELEMENTS", LIMIT)
+
+
+def numbered(shape: tuple[int, ...]) -> np.ndarray:
+    return np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
+
+
+def period_of(shape: tuple[int, ...]) -> int:
+    return int(repeated(shape, numbered).max()) + 1
+
+
+@given(SHAPES)
+def test_they_have_the_shape_asked_for(shape: tuple[int, ...]) -> None:
+    assert repeated(shape, numbered).shape == shape
+
+
+@given(SHAPES)
+def test_what_is_drawn_comes_again_and_again(shape: tuple[int, ...]) -> None:
+    values = repeated(shape, numbered).reshape(-1)
+    np.testing.assert_array_equal(values, np.arange(values.size) % period_of(shape))
+
+
+@given(SHAPES)
+def test_almost_as_much_is_drawn_as_may_be(shape: tuple[int, ...]) -> None:
+    assert 0.8 * LIMIT < period_of(shape) <= LIMIT
+
+
+@given(SHAPES, st.integers(1, 12))
+def test_no_tile_or_power_of_two_is_a_period(shape: tuple[int, ...], exponent: int) -> None:
+    values = repeated(shape, numbered).reshape(-1)
+    assert (np.roll(values, 2**exponent % values.size or 1) != values).any()
+    assert 2**exponent % period_of(shape)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple))
+def test_small_ones_are_drawn_as_a_whole(shape: tuple[int, ...]) -> None:
+    np.testing.assert_array_equal(repeated(shape, numbered), numbered(shape))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool"])
+@pytest.mark.parametrize("edges", [None, Edges(1, 8.0, zeros=True)])
+def test_a_workload_draws_large_inputs_quickly(dtype: str, edges: Edges | None) -> None:
+    tensors = (Tensor("x", (600, 5), dtype, "input"), Tensor("y", (1,), dtype, "output"))
+    workload: Workload = Contract("large", tensors, dict)
+    drawn = workload.make_inputs(0) if edges is None else workload.make_edge_inputs(0, edges)
+    rows = 199  # the largest prime number of rows of 5 that make up no more than 1000
+    np.testing.assert_array_equal(drawn["x"], np.resize(drawn["x"][:rows], (600, 5)))
