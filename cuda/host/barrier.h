@@ -16,7 +16,7 @@ struct NoCompletion {};
 template <class F>
 struct Completion {
   F function;
-  void complete(const uint64_t* word) {
+  void complete(uint64_t* word) {
     cuhost_completion_begins(word);
     function();
     cuhost_completion_ends(word);

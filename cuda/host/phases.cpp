@@ -30,18 +30,38 @@ Word& word_at(const uint64_t* at) {
   return word;
 }
 
-// Copies that a phase waits for, by the word; of the running block.
-std::unordered_map<const void*, std::vector<Copy>> expected_copies;
-uint64_t their_block;
-
-std::vector<Copy>& copies_of(const void* word) {
-  if (their_block != blocks_begun) expected_copies.clear();
-  their_block = blocks_begun;
-  return expected_copies[word];
-}
-
 void note(const uint64_t* at, unsigned phase, PhaseEvent event) {
   if (runs_checked()) cuhost_hooks.phase(at, phase, event);
+}
+
+struct Expected {
+  std::vector<Copy> in_phase;  // the current one
+  std::vector<Copy> complete;  // but nobody has waited for them
+};
+
+// By the word; of the running block.
+std::unordered_map<const void*, Expected> expected;
+uint64_t their_block;
+
+Expected& expected_at(const void* word) {
+  if (their_block != blocks_begun) expected.clear();
+  their_block = blocks_begun;
+  return expected[word];
+}
+
+void completes(const uint64_t* at) {
+  if (expected.empty()) return;
+  auto& [in_phase, complete] = expected_at(at);
+  complete.insert(complete.end(), in_phase.begin(), in_phase.end());
+  in_phase.clear();
+}
+
+// The end of a phase shows nothing to those that do not wait for it.
+void waited(const uint64_t* at, unsigned phase) {
+  if (!expected.empty()) {
+    for (const Copy& copy : std::exchange(expected_at(at).complete, {})) make_copy(copy);
+  }
+  note(at, phase, phase_wait);
 }
 
 }  // namespace
@@ -55,7 +75,7 @@ void cuhost_phase_begin(uint64_t* at, long long expected) {
     fault("runtime", "%s initializes a cuda::barrier for %lld arrivals: 0 to %llu are possible",
           here().c_str(), expected, (unsigned long long)limit);
   report_access(at, sizeof *at, true);
-  copies_of(at).clear();
+  expected_at(at) = {};
   Word word{(uint64_t)expected, (uint64_t)expected, 0, mark};
   *(Word*)at = word;
 }
@@ -72,12 +92,15 @@ cuhost_Arrival cuhost_phase_arrive(uint64_t* at, long long count, bool drop) {
   return {phase, !word.pending};
 }
 
-void cuhost_completion_begins(const uint64_t* at) { note(at, word_at(at).phase, phase_wait); }
+void cuhost_completion_begins(uint64_t* at) {
+  completes(at);
+  waited(at, word_at(at).phase);
+}
 void cuhost_completion_ends(const uint64_t* at) { note(at, word_at(at).phase, phase_arrival); }
 
 void cuhost_phase_end(uint64_t* at) {
   Word& word = word_at(at);
-  for (const Copy& copy : std::exchange(copies_of(at), {})) make_copy(copy);
+  completes(at);
   word.pending = word.expected;
   word.phase = (word.phase + 1) & phase_mask;
   wake(at);
@@ -85,13 +108,14 @@ void cuhost_phase_end(uint64_t* at) {
 
 bool cuhost_phase_over(const uint64_t* at, unsigned phase) {
   bool over = word_at(at).phase != phase;
-  note(at, phase, over ? phase_wait : phase_look);
+  if (over) waited(at, phase);
+  else note(at, phase, phase_look);
   return over;
 }
 
 void cuhost_phase_wait(const uint64_t* at, unsigned phase) {
   while (word_at(at).phase == phase) sleep_at(at);
-  note(at, phase, phase_wait);
+  waited(at, phase);
 }
 
 unsigned cuhost_phase_of_parity(const uint64_t* at, bool parity) {
@@ -101,7 +125,7 @@ unsigned cuhost_phase_of_parity(const uint64_t* at, bool parity) {
 
 void cuhost_phase_copy(uint64_t* at, void* to, const void* from, size_t bytes, size_t alignment) {
   word_at(at);
-  copies_of(at).push_back(begin_copy({to, from, bytes, 0}, alignment));
+  expected_at(at).in_phase.push_back(begin_copy({to, from, bytes, 0}, alignment));
 }
 }
 

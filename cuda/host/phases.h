@@ -14,7 +14,7 @@ struct cuhost_Arrival {
 };
 cuhost_Arrival cuhost_phase_arrive(uint64_t* word, long long count, bool drop);
 // Around what is called when all have arrived: it sees what they did, and those that wait see it.
-void cuhost_completion_begins(const uint64_t* word);
+void cuhost_completion_begins(uint64_t* word);
 void cuhost_completion_ends(const uint64_t* word);
 void cuhost_phase_end(uint64_t* word);
 bool cuhost_phase_over(const uint64_t* word, unsigned phase);
