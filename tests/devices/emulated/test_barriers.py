@@ -50,6 +50,11 @@ RIGHT = {
     " (void)full.arrive(); } }"
     " else { (void)empty.arrive(); for (int k = 0; k < 3; ++k) { full.arrive_and_wait();"
     " if (k < 2) y[t - 32 + 32 * k] = s[t - 32]; if (k < 2) (void)empty.arrive(); } }",
+    "of one thread": "cuda::barrier<cuda::thread_scope_thread> own; init(&own, 1);"
+    " own.arrive_and_wait(); y[t] = 64 - t;",
+    "of the system": "__shared__ cuda::barrier<cuda::thread_scope_system> all[2];"
+    " if (t < 2) init(all + t, 64); __syncthreads(); s[t] = t + 1;"
+    " all[1].arrive_and_wait(); y[t] = s[63 - t];",
     "completion": "struct Sum { float* s; __device__ void operator()() { s[0] += s[1]; } };"
     " __shared__ cuda::barrier<cuda::thread_scope_block, Sum> sum;"
     " if (t == 0) init(&sum, 64, Sum{s}); __syncthreads();"
