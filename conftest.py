@@ -59,7 +59,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--network",
         metavar="LIST",
-        help="Workloads: cases, resnet, yolo, project (default: cases, and those that -k names)",
+        help="Workloads: cases, resnet, yolo, gemm, project (default: cases, and those that -k "
+        "names)",
     )
     group.addoption(
         "--kernels",

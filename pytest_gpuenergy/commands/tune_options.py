@@ -38,7 +38,7 @@ def add_workload_options(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME[,NAME...]",
-        help="cases, resnet, yolo, or project for your own; may be repeated",
+        help="cases, resnet, yolo, gemm, or project for your own; may be repeated",
     )
     group.add_argument(
         "--shape",

@@ -50,7 +50,8 @@ def verify(
     seed, and have edges for the others, see `drawings_of`. Outputs are poisoned before the first
     run, see `arenas_for`, but not before the second one: they still hold the results of other
     inputs, so that a kernel which skips work where they look right is wrong. The inputs, and the
-    guard bands around every buffer, must be unchanged afterwards. An emulated device is
+    guard bands around every buffer, must be unchanged afterwards. The workload's twins are
+    verified on the ordinary inputs of the first seed. An emulated device is
     deterministic, so a success there is cached by content.
 
     Args:
@@ -72,6 +73,8 @@ def verify(
         return known
     used = stated if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
     errors = _errors(device, kernel, workload, used, timeout_s)
+    for twin in workload.twins:
+        _errors(device, kernel, twin, used[:1], timeout_s)
     bound = workload.error_bound
     result = Correctness(
         max(error.max_relative for error in errors),

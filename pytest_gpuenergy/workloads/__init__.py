@@ -3,6 +3,7 @@
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.contract import Contract
 from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.workloads.gemm import Gemm
 from pytest_gpuenergy.workloads.table import (
     CASES,
     NETWORKS,
@@ -23,6 +24,7 @@ __all__ = [
     "Contract",
     "Conv2d",
     "ErrorBound",
+    "Gemm",
     "Scalar",
     "Tensor",
     "Workload",

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.conv2d_kind import Conv2dKind
+from pytest_gpuenergy.workloads.gemm_kind import GemmKind
 from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
 
 
@@ -58,7 +59,7 @@ class WorkloadKind(Protocol):
 CONV2D: WorkloadKind = Conv2dKind()
 """The default kind, also of files written before there were others."""
 
-KINDS: Mapping[str, WorkloadKind] = {kind.name: kind for kind in (CONV2D,)}
+KINDS: Mapping[str, WorkloadKind] = {kind.name: kind for kind in (CONV2D, GemmKind())}
 """All kinds by name."""
 
 

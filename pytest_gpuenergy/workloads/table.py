@@ -23,6 +23,7 @@ PROJECT = "project"
 """The network of a project's own workloads."""
 
 _SHAPE = re.compile(r"(?:([^=:]*)=)?(?:([a-z0-9_]+):)?(.*)", re.ASCII | re.DOTALL)
+_MOST_NAMES = 7
 _TAKEN = frozenset({"all", "and", "or", "not"})
 """Keywords of ``--case`` and pytest's ``-k``, which could not select a workload."""
 _WRITTEN = frozenset({"performance", "tuning.csv"})
@@ -39,7 +40,7 @@ def find_workload(name: str, root: Path | None = None) -> Workload:
     Raises:
         InputError: there is no such workload, or the project's own are malformed.
     """
-    return _named(name, _by_name(all_networks(root)))
+    return _named(name, all_networks(root))
 
 
 def all_networks(root: Path | None = None) -> dict[str, tuple[Workload, ...]]:
@@ -52,7 +53,7 @@ def all_networks(root: Path | None = None) -> dict[str, tuple[Workload, ...]]:
 
 
 def network(name: str, root: Path | None = None) -> tuple[Workload, ...]:
-    """The workloads of ``cases``, ``resnet``, ``yolo``, or ``project`` (the project's own).
+    """The workloads of ``cases``, ``resnet``, ``yolo``, ``gemm``, or ``project`` (its own).
 
     Raises:
         InputError: there is no such network, or the project's own workloads are malformed.
@@ -99,7 +100,7 @@ def choose_workloads(
     by_name = _by_name(known)
     chosen: dict[str, Workload] = {}
     for word in _words(cases):
-        found = tuple(CASES.values()) if word == "all" else (_named(word, by_name),)
+        found = tuple(CASES.values()) if word == "all" else (_named(word, known),)
         chosen.update((workload.name, workload) for workload in found)
     for word in _words(networks):
         chosen.update((workload.name, workload) for workload in _network(word, known))
@@ -209,10 +210,20 @@ def _by_name(known: dict[str, tuple[Workload, ...]]) -> dict[str, Workload]:
     return {workload.name: workload for group in known.values() for workload in group}
 
 
-def _named(name: str, known: dict[str, Workload]) -> Workload:
-    if name not in known:
-        raise InputError(f"There is no workload {name!r}: choose one of {', '.join(known)}.")
-    return known[name]
+def _named(name: str, known: dict[str, tuple[Workload, ...]]) -> Workload:
+    by_name = _by_name(known)
+    if name not in by_name:
+        raise InputError(
+            f"There is no workload {name!r}: choose one of "
+            f"{', '.join(map(_names_of, filter(None, known.values())))}."
+        )
+    return by_name[name]
+
+
+def _names_of(group: tuple[Workload, ...]) -> str:
+    """The names of a network, without those in the middle if there are many."""
+    names = [workload.name for workload in group]
+    return f"{names[0]} ... {names[-1]}" if len(names) > _MOST_NAMES else ", ".join(names)
 
 
 def _network(name: str, known: dict[str, tuple[Workload, ...]]) -> tuple[Workload, ...]:

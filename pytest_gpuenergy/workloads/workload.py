@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.distributions import NORMAL, draw_from
 from pytest_gpuenergy.workloads.edges import Edges, draw_edges
 from pytest_gpuenergy.workloads.number_types import (
     BFLOAT16,
@@ -188,6 +189,16 @@ class Workload(ABC):
         """Ranges, by name, of inputs that are drawn uniformly instead of as usual."""
         return {}
 
+    @property
+    def distribution(self) -> str:
+        """How floating-point inputs without a range are drawn; see `distributions.draw_from`."""
+        return NORMAL
+
+    @property
+    def twins(self) -> tuple[Workload, ...]:
+        """Others that the same kernel computes, and is verified on too; none by default."""
+        return ()
+
     @abstractmethod
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
         """The outputs computed in float64 from ``inputs``, by tensor name.
@@ -232,14 +243,19 @@ class Workload(ABC):
     def make_inputs(self, seed: int) -> dict[str, Array]:
         """Inputs drawn from ``seed``, by tensor name; the same on every machine.
 
-        Floating-point tensors are standard normal, integers uniform over their whole type, and
-        booleans equally likely true or false, except for tensors in `ranges`. Large ones repeat
+        Floating-point tensors have the `distribution`, integers are uniform over their whole type,
+        and booleans equally likely true or false, except for tensors in `ranges`. Large ones repeat
         their beginning, see `repeated`.
         """
         return {
             tensor.name: repeated(
                 tensor.shape,
-                functools.partial(_draw, generator, tensor.dtype, self.ranges.get(tensor.name)),
+                functools.partial(
+                    _draw,
+                    generator,
+                    tensor.dtype,
+                    self.ranges.get(tensor.name, self.distribution),
+                ),
             )
             for tensor, generator in zip(self.inputs, self._generators(seed), strict=True)
         }
@@ -288,19 +304,20 @@ class Workload(ABC):
 def _draw(
     generator: np.random.Generator,
     dtype: str,
-    own: tuple[float, float] | None,
+    own: tuple[float, float] | str,
     shape: tuple[int, ...],
 ) -> Array:
+    """Values of a range or, without one, of a distribution."""
     if not is_floating(dtype):
         kind = np.dtype(dtype)
-        if own is None and kind.kind != "b":
+        if isinstance(own, str) and kind.kind != "b":
             limits = np.iinfo(kind)
             whole = (limits.min, limits.max, shape, kind.type)
             return generator.integers(*whole, endpoint=True).astype(kind)
-        low, high = own or (0, 2)
+        low, high = (0, 2) if isinstance(own, str) else own
         return generator.integers(int(low), int(high), shape).astype(kind)
-    if own is None:
-        return rounded_to(generator.standard_normal(shape), dtype)
+    if isinstance(own, str):
+        return draw_from(own, generator, dtype, shape)
     return rounded_to(generator.uniform(*own, shape), dtype)
 
 

@@ -123,7 +123,7 @@ def test_a_network_without_any_records_is_refused(bench: Bench) -> None:
 
 def test_an_unknown_network_is_refused(bench: Bench) -> None:
     bench.give_records(1)
-    sentence = "There is no network 'vgg': choose one of cases, resnet, yolo, project."
+    sentence = "There is no network 'vgg': choose one of cases, resnet, yolo, gemm, project."
     _assert_refused(bench, bench.run("--network", "cases,vgg"), sentence)
 
 

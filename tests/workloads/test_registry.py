@@ -87,7 +87,7 @@ def test_a_shape_of_an_unknown_kind_is_told() -> None:
     with pytest.raises(InputError) as error:
         parse_shape("fft:1024")
     assert str(error.value) == (
-        "--shape 'fft:1024': There is no kind of workload 'fft': choose one of conv2d."
+        "--shape 'fft:1024': There is no kind of workload 'fft': choose one of conv2d, gemm."
     )
 
 

@@ -55,9 +55,9 @@ def test_names_of_a_network_select_no_neighbour(name: str) -> None:
 
 
 def test_an_unknown_network_lists_the_choices(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no network 'vgg': choose one of cases, resnet, yolo\.$"):
+    with pytest.raises(InputError, match=r"'vgg': choose one of cases, resnet, yolo, gemm\.$"):
         network("vgg")
-    with pytest.raises(InputError, match="choose one of cases, resnet, yolo, project"):
+    with pytest.raises(InputError, match="resnet, yolo, gemm, project"):
         network("vgg", project(tmp_path))
 
 
@@ -67,9 +67,9 @@ def test_a_bundled_workload_is_found_by_name() -> None:
 
 
 def test_an_unknown_workload_lists_the_choices(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no workload 'case8': choose one of case1, .* yolo19\.$"):
+    with pytest.raises(InputError, match=r"one of case1, .* resnet01 \.\.\. resnet13, .*_nt\.$"):
         find_workload("case8")
-    with pytest.raises(InputError, match=r"yolo19, stem, atrous, depthwise\.$"):
+    with pytest.raises(InputError, match=r"8192_nt, stem, atrous, depthwise\.$"):
         find_workload("case8", project(tmp_path))
 
 

@@ -1,0 +1,59 @@
+"""How matrix products are written: on the command line, in pyproject.toml and in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.workloads.gemm import LAYOUTS, Gemm
+from pytest_gpuenergy.workloads.gemm_sizes import GRAMMAR, name_of, parse_gemm
+
+_SIZES = (
+    (512, 256, 640),
+    (512, 384, 256),
+    (512, 512, 512),
+    (512, 768, 3072),
+    (512, 3072, 768),
+    *((size, size, size) for size in (896, 1024, 1152, 1536, 2048, 3072, 4096, 8192)),
+)
+
+
+class GemmKind:
+    """The kind ``gemm``; see `registry.WorkloadKind`."""
+
+    name = Gemm.kind
+    grammar = f"{GRAMMAR} [layout=nt] [mode=tf32]"
+    example = "M=512 N=256 K=640 layout=nt"
+    networks: Mapping[str, tuple[Gemm, ...]] = {
+        "gemm": tuple(
+            bare.called(name_of(bare))
+            for sizes in _SIZES
+            for layout in LAYOUTS
+            for bare in [Gemm("", *sizes, layout)]
+        )
+    }
+
+    def parse(self, text: str) -> Gemm | None:
+        """The matrix product that ``text`` describes; None if it has another form."""
+        return parse_gemm(text)
+
+    def from_sizes(self, name: str, sizes: Sequence[int]) -> Gemm:
+        """From M, N and K, in layout nn and float32."""
+        if len(sizes) != 3:
+            raise InputError(f"gemm takes the three numbers M,N,K, not {len(sizes)} numbers.")
+        m, n, k = sizes
+        workload = Gemm(name, m, n, k)
+        return workload if name else workload.called(name_of(workload))
+
+    def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Gemm:
+        """From `Gemm.parameters`; all but the sizes may be missing."""
+        known = {field.name: field for field in fields(Gemm) if field.name != "name"}
+        missing = [n for n, f in known.items() if f.default is MISSING and n not in parameters]
+        unknown = [n for n in parameters if n not in known]
+        if missing or unknown:
+            wrong = (
+                f"{missing[0]} is missing" if missing else f"it does not take {unknown[0]!r:.40}"
+            )
+            raise InputError(f"gemm takes {', '.join(known)}; {wrong}.")
+        return Gemm(name, **parameters)  # type: ignore[arg-type]  # it checks them all

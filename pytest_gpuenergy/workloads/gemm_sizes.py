@@ -1,0 +1,135 @@
+"""The grammar of matrix products: ``M=1024 N=2048 K=3072``, ``MN=1024 K=2048``, ``MNK=4096``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_input import shown
+from pytest_gpuenergy.workloads.gemm import Gemm
+
+GRAMMAR = "M=1024 N=2048 K=3072"
+_WORD = re.compile(r"([A-Za-z]+)=(\S+)", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_SIZES, _OPTIONS = "MNK", ("t", "O")
+_LEADING = ("lda", "ldb")
+_NAMED = ("layout", "mode", "distribution")
+_IN_BACKGROUND = 1 << 16
+_TUNERS = {0: "template", 1: "tvm"}
+
+
+@dataclass(frozen=True)
+class GemmRequest:
+    """One matrix product of a text.
+
+    Attributes:
+        workload: named after its sizes.
+        trials: ``t``; None if it is not given.
+        tuner: ``template`` or ``tvm``, the low bit of ``O``; None if it is not given.
+        in_background: whether ``O`` asks for that, with 65536.
+    """
+
+    workload: Gemm
+    trials: int | None = None
+    tuner: str | None = None
+    in_background: bool = False
+
+
+def parse_requests(text: str) -> list[GemmRequest]:
+    """The matrix products that a text describes, separated by ``;``.
+
+    Raises:
+        InputError: the text is not understood, or a size is missing, given twice or out of range.
+    """
+    parts = [part for part in (part.strip() for part in text.split(";")) if part]
+    if not parts:
+        raise InputError(f"No matrix product is named: give its sizes, such as {GRAMMAR!r}.")
+    return [_request(part) for part in parts]
+
+
+def parse_gemm(text: str) -> Gemm | None:
+    """The one matrix product that a text describes; None if it has another form.
+
+    Raises:
+        InputError: a size is missing, given twice or out of range.
+    """
+    if ";" in text or not text.split() or not all(map(_WORD.fullmatch, text.split())):
+        return None
+    request = _request(text)
+    if request != GemmRequest(request.workload):
+        raise InputError(f"{text!r}: t and O are no part of a workload, leave them out.")
+    return request.workload
+
+
+def name_of(gemm: Gemm) -> str:
+    """``gemm_512x256x640_nn``, with whatever else is not as usual."""
+    parts = ["gemm", f"{gemm.M}x{gemm.N}x{gemm.K}", gemm.layout]
+    if gemm.mode != "float32":
+        parts.append(gemm.mode)
+    for name in (*_LEADING, "distribution"):
+        if name in gemm.parameters:
+            value = str(gemm.parameters[name]).replace(":", "")
+            parts.append(value if name == "distribution" else f"{name}{value}")
+    return "_".join(parts)
+
+
+def _request(text: str) -> GemmRequest:
+    given = _words(text)
+    options = {name: _whole(name, given.pop(name)) for name in _OPTIONS if name in given}
+    sizes: dict[str, int] = {}
+    for names in [name for name in given if set(name) <= set(_SIZES)]:
+        size = _whole(names, given.pop(names))
+        for name in names:
+            if name in sizes:
+                raise InputError(f"{text!r} gives {name} twice: leave one out.")
+            sizes[name] = size
+    if missing := [name for name in _SIZES if name not in sizes]:
+        raise InputError(
+            f"{text!r} does not say what {' and '.join(missing)} is: give {GRAMMAR!r} or "
+            "'MNK=4096'."
+        )
+    leading = {name: _whole(name, given.pop(name)) for name in _LEADING if name in given}
+    if unknown := [name for name in given if name not in _NAMED]:
+        raise InputError(
+            f"{text!r} has {unknown[0]}, which is not understood: give sizes such as {GRAMMAR!r}, "
+            f"and if need be {', '.join((*_LEADING, *_NAMED, *_OPTIONS))}."
+        )
+    if options.get("t") == 0:
+        raise InputError(f"{text!r} asks for no trials: give t a number of at least 1.")
+    workload = Gemm("", **sizes, **leading, **given)  # type: ignore[arg-type]  # it checks them
+    option = options.get("O")
+    if option is not None and option & ~_IN_BACKGROUND not in _TUNERS:
+        raise InputError(
+            f"{text!r} has O={option}: give O=0 for the template or O=1 for TVM's tuner."
+        )
+    return GemmRequest(
+        workload.called(name_of(workload)),
+        options.get("t"),
+        None if option is None else _TUNERS[option & 1],
+        bool(option and option & _IN_BACKGROUND),
+    )
+
+
+def _words(text: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for word in text.split():
+        match = _WORD.fullmatch(word)
+        if match is None:
+            raise InputError(
+                f"{text!r} has {shown(word)}, which is not understood: give sizes such as "
+                f"{GRAMMAR!r}, separated by spaces."
+            )
+        name, value = match.groups()
+        if name in given:
+            raise InputError(f"{text!r} gives {name} twice: leave one out.")
+        given[name] = value
+    return given
+
+
+def _whole(name: str, text: str) -> int:
+    if _NUMBER.fullmatch(text) is None:
+        raise InputError(
+            f"{name}={text:.40} is no size: give a whole number of at most nine digits."
+        )
+    return int(text)

@@ -1,0 +1,215 @@
+"""Matrix products: sizes, reference, bounds, inputs, and what they say of themselves."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.engine.comparison import compare
+from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.workloads import Gemm, network, parse_shape
+from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES
+from pytest_gpuenergy.workloads.gemm_sizes import name_of
+from pytest_gpuenergy.workloads.number_types import numbers, rounded_to
+from pytest_gpuenergy.workloads.registry import from_parameters, to_parameters
+from pytest_gpuenergy.workloads.table import choose_workloads
+
+SMALL = st.integers(1, 9)
+
+
+@st.composite
+def products(draw: st.DrawFn) -> Gemm:
+    m, n, k = draw(SMALL), draw(SMALL), draw(SMALL)
+    layout, mode = draw(st.sampled_from(LAYOUTS)), draw(st.sampled_from(MODES))
+    bare = Gemm("any", m, n, k, layout, mode)
+    lda, ldb = bare.row_of_a + draw(st.integers(0, 3)), n + draw(st.integers(0, 3))
+    kinds = ["normal", "uniform", "integers", "ones", "zeros", "sorted", "sparse:0.5"]
+    return Gemm("any", m, n, k, layout, mode, lda, ldb, draw(st.sampled_from(kinds)))
+
+
+def direct(gemm: Gemm, inputs: dict[str, Any]) -> Any:
+    """The definition, product by product, on what is stored."""
+    a, b = (numbers(inputs[name], gemm.dtype).astype(np.float64) for name in "AB")
+    out = np.zeros((gemm.M, gemm.N))
+    for i, j, k in itertools.product(range(gemm.M), range(gemm.N), range(gemm.K)):
+        out[i, j] += (a[i, k] if gemm.layout == "nn" else a[k, i]) * b[k, j]
+    return out
+
+
+@settings(max_examples=60)
+@given(products(), st.integers(0, 2**32))
+def test_reference_is_the_definition(gemm: Gemm, seed: int) -> None:
+    inputs = gemm.make_inputs(seed)
+    found = gemm.reference(gemm.widened(inputs))["C"]
+    np.testing.assert_allclose(found, direct(gemm, inputs), rtol=1e-12, atol=1e-12)
+
+
+@given(products())
+def test_it_is_made_again_from_its_parameters(gemm: Gemm) -> None:
+    assert from_parameters(json.loads(json.dumps(to_parameters(gemm)))) == gemm
+
+
+@given(products(), products())
+def test_names_differ_where_the_products_do(one: Gemm, other: Gemm) -> None:
+    assert (name_of(one) == name_of(other)) == (one == other)
+
+
+@given(products())
+def test_a_name_can_be_part_of_an_items_id(gemm: Gemm) -> None:
+    assert gemm.called(name_of(gemm)).io.name == name_of(gemm)
+
+
+@given(products())
+def test_how_inputs_are_drawn_is_no_part_of_the_signature(gemm: Gemm) -> None:
+    usual = Gemm("other", gemm.M, gemm.N, gemm.K, gemm.layout, gemm.mode, gemm.lda, gemm.ldb)
+    assert gemm.signature == usual.signature
+
+
+@given(products())
+def test_flops_count_products_and_additions(gemm: Gemm) -> None:
+    assert gemm.flops == 2 * gemm.M * gemm.N * gemm.K
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_leading_dimension_may_be_longer_than_a_row(layout: Any) -> None:
+    row = 5 if layout == "nn" else 3
+    shapes = {one.name: one.shape for one in Gemm("g", 3, 4, 5, layout, lda=9, ldb=7).tensors}
+    assert shapes == {"A": (3 if layout == "nn" else 5, 9), "B": (5, 7), "C": (3, 4)}
+    assert Gemm("g", 3, 4, 5, layout).lda == row
+
+
+@pytest.mark.parametrize("size", ["M", "N", "K"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "8", None])
+def test_a_size_that_is_none_is_refused(size: str, value: Any) -> None:
+    sizes: dict[str, Any] = {"M": 8, "N": 8, "K": 8, size: value}
+    with pytest.raises(InputError, match=f"gemm needs {size} to be an integer of at least 1, not"):
+        Gemm("g", **sizes)
+
+
+@pytest.mark.parametrize("given", [{"lda": 4}, {"ldb": 7}, {"lda": -8}, {"ldb": 8.5}])
+def test_a_leading_dimension_below_a_row_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"gemm needs ld[ab] to be at least [58], the length"):
+        Gemm("g", 6, 8, 5, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"layout": "tt"}, "no layout 'tt': choose one of nn, nt"),
+        ({"mode": "int8"}, "no mode 'int8': choose one of float32, tf32, float16, bfloat16"),
+        ({"distribution": "even"}, "cannot be drawn as 'even': choose one of normal, uniform"),
+        ({"distribution": "sparse:2"}, "a share of zeros such as sparse:0.5"),
+        ({"distribution": "sparse:nan"}, "a share of zeros such as sparse:0.5"),
+        ({"M": 1 << 17, "N": 1 << 17}, "more elements than 32-bit indices can address"),
+    ],
+)
+def test_what_there_is_not_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        Gemm("g", **{"M": 8, "N": 8, "K": 8, **given})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_mode_has_its_type(mode: Any) -> None:
+    dtype = "float32" if mode == "tf32" else mode
+    assert {one.dtype for one in Gemm("g", 8, 8, 8, mode=mode).tensors} == {dtype}
+
+
+def sums(gemm: Gemm, a: Any, b: Any) -> dict[str, Any]:
+    """C as float32 accumulators give it, rounded once."""
+    wide = (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float64)
+    return {"C": numbers(rounded_to(wide, gemm.dtype), gemm.dtype)}
+
+
+def matrices(gemm: Gemm, seed: int = 0) -> tuple[Any, Any, dict[str, Any]]:
+    inputs = gemm.make_inputs(seed)
+    a, b = (numbers(inputs[name], gemm.dtype).astype(np.float64) for name in "AB")
+    return a, b, gemm.reference(gemm.widened(inputs))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_right_product_is_within_its_bound(mode: Any) -> None:
+    gemm = Gemm("g", 64, 48, 700, mode=mode)
+    a, b, right = matrices(gemm)
+    assert compare(sums(gemm, a, b), right, gemm.io.bounds, 0).max_relative < 0.01
+
+
+def cut(values: Any) -> Any:
+    """What a tensor core sees of float32 numbers in TF32."""
+    bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
+    return bits.view(np.float32).astype(np.float64)
+
+
+def test_operands_cut_to_tf32_are_right_in_that_mode_only() -> None:
+    for mode in ("tf32", "float32"):
+        gemm = Gemm("g", 64, 48, 700, mode=mode)
+        a, b, right = matrices(gemm)
+        outputs = sums(gemm, cut(a), cut(b))
+        if mode == "tf32":
+            assert compare(outputs, right, gemm.io.bounds, 0).max_relative > 1e-5
+        else:
+            with pytest.raises(KernelFault, match="wrong"):
+                compare(outputs, right, gemm.io.bounds, 0)
+
+
+@pytest.mark.parametrize("mode", ["tf32", "float32", "bfloat16"])
+def test_a_term_that_is_left_out_is_wrong(mode: Any) -> None:
+    gemm = Gemm("g", 64, 48, 700, mode=mode)
+    a, b, right = matrices(gemm)
+    with pytest.raises(KernelFault, match="wrong"):
+        compare(sums(gemm, a[:, 1:], b[1:]), right, gemm.io.bounds, 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_its_twin_is_exact(mode: Any) -> None:
+    (twin,) = Gemm("g", 64, 48, 700, mode=mode).twins
+    assert isinstance(twin, Gemm)
+    a, b, right = matrices(twin)
+    outputs = sums(twin, a, b)
+    compare(outputs, right, twin.io.bounds, 0)
+    largest = np.unravel_index(np.abs(right["C"]).argmax(), right["C"].shape)
+    outputs["C"][largest] *= 1.01
+    with pytest.raises(KernelFault, match="wrong"):
+        compare(outputs, right, twin.io.bounds, 0)
+
+
+@given(products())
+def test_no_twin_is_cached_as_its_original(gemm: Gemm) -> None:
+    assert all(twin.digest != gemm.digest for twin in gemm.twins)
+
+
+EXPECTED = {
+    "normal": lambda x: x.min() < -3.5 and abs(x.std() - 1) < 0.05,
+    "uniform": lambda x: -1 <= x.min() < -0.99 < 0.99 < x.max() <= 1,
+    "integers": lambda x: sorted(set(x.tolist())) == list(range(-4, 5)),
+    "ones": lambda x: set(x.tolist()) == {1.0},
+    "zeros": lambda x: set(x.tolist()) == {0.0},
+    "sorted": lambda x: (np.diff(x) >= 0).all() and x[0] < -2 < 2 < x[-1],
+    "sparse:0.75": lambda x: abs((x == 0).mean() - 0.75) < 0.05 and abs(x).max() > 2,
+    "sparse:0": lambda x: (x != 0).all(),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("distribution", EXPECTED)
+def test_inputs_have_the_distribution_asked_for(distribution: str, mode: Any) -> None:
+    gemm = Gemm("g", 64, 64, 64, mode=mode, distribution=distribution)
+    drawn = numbers(gemm.make_inputs(0)["A"], gemm.dtype).astype(np.float64).reshape(-1)
+    assert EXPECTED[distribution](drawn)
+
+
+def test_the_default_set_has_each_size_in_both_layouts() -> None:
+    names = [gemm.name for gemm in network("gemm")]
+    assert names[:3] == ["gemm_512x256x640_nn", "gemm_512x256x640_nt", "gemm_512x384x256_nn"]
+    assert len(names) == len(set(names)) == 26
+    assert choose_workloads(["gemm_8192x8192x8192_nt"])[0] in network("gemm")
+
+
+def test_a_shape_may_be_a_matrix_product() -> None:
+    found = parse_shape("mine = gemm: M=3 N=4 K=5 layout=nt mode=tf32 lda=8 distribution=zeros")
+    assert found == Gemm("mine", 3, 4, 5, "nt", "tf32", 8, 4, "zeros")

@@ -1,0 +1,112 @@
+"""The grammar in which the sizes of matrix products are given."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.workloads.gemm_sizes import GemmRequest, name_of, parse_requests
+from pytest_gpuenergy.workloads.registry import kind_named
+
+SIZE = st.integers(1, 9999)
+
+
+def sizes_of(text: str) -> list[tuple[int, int, int]]:
+    return [(one.workload.M, one.workload.N, one.workload.K) for one in parse_requests(text)]
+
+
+@given(SIZE, SIZE, SIZE, st.permutations("MNK"))
+def test_sizes_come_in_any_order(m: int, n: int, k: int, order: list[str]) -> None:
+    values = {"M": m, "N": n, "K": k}
+    assert sizes_of(" ".join(f"{name}={values[name]}" for name in order)) == [(m, n, k)]
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("MNK=4096", [(4096, 4096, 4096)]),
+        ("MN=1024 K=2048", [(1024, 1024, 2048)]),
+        ("NK=7 M=3", [(3, 7, 7)]),
+        ("M=1 N=2 K=3; MNK=5 ;", [(1, 2, 3), (5, 5, 5)]),
+        ("  MNK=8  ", [(8, 8, 8)]),
+    ],
+)
+def test_equal_sizes_may_share_a_number(text: str, sizes: list[tuple[int, int, int]]) -> None:
+    assert sizes_of(text) == sizes
+
+
+def test_trials_and_tuner_are_told_apart_from_sizes() -> None:
+    bare, full = parse_requests("MNK=7384; MNK=7384 t=2398 O=65537")
+    assert bare == GemmRequest(full.workload)
+    assert (full.trials, full.tuner, full.in_background) == (2398, "tvm", True)
+
+
+@pytest.mark.parametrize(
+    ("option", "tuner", "in_background"),
+    [(0, "template", False), (1, "tvm", False), (65536, "template", True), (65537, "tvm", True)],
+)
+def test_the_old_options_choose_the_tuner(option: int, tuner: str, in_background: bool) -> None:
+    (request,) = parse_requests(f"MNK=64 O={option}")
+    assert (request.tuner, request.in_background) == (tuner, in_background)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "No matrix product is named"),
+        (" ; ", "No matrix product is named"),
+        ("MNK", "'MNK', which is not understood: give sizes such as 'M=1024 N=2048 K=3072'"),
+        ("M=0 N=1 K=1", "gemm needs M to be an integer of at least 1, not 0"),
+        ("MNK=1e9", "MNK=1e9 is no size: give a whole number of at most nine digits"),
+        ("MNK=1000000000", "is no size"),
+        ("MNK=-4", "is no size"),
+        ("MNK=999999999", "more elements than 32-bit indices"),
+        ("M=4 K=4", "does not say what N is"),
+        ("t=5", "does not say what M and N and K is"),
+        ("MNK=4 M=5", "gives M twice"),
+        ("MNK=4 MNK=5", "gives MNK twice"),
+        ("MNK=4 MM=4", "gives M twice"),
+        ("MNK=4 x=5", "has x, which is not understood"),
+        ("MNK=4 O=2", "has O=2: give O=0 for the template or O=1 for TVM's tuner"),
+        ("MNK=4 t=0", "asks for no trials"),
+        ("MNK=4 layout=xx", "no layout 'xx': choose one of nn, nt"),
+        ("MNK=4, t=5", "MNK=4, is no size"),
+    ],
+)
+def test_what_is_not_understood_is_told_in_one_sentence(text: str, told: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_requests(text)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@given(st.text(st.sampled_from("MNKtO=; 0123456789eld"), max_size=30))
+def test_any_text_is_understood_or_refused(text: str) -> None:
+    requests = []
+    with contextlib.suppress(InputError):
+        requests = parse_requests(text)
+    assert all(one.workload.name == name_of(one.workload) for one in requests)
+
+
+def test_a_workload_has_neither_trials_nor_tuner() -> None:
+    with pytest.raises(InputError, match="t and O are no part of a workload"):
+        kind_named("gemm").parse("MNK=64 t=5")
+
+
+@pytest.mark.parametrize("sizes", [[], [1, 2], [1, 2, 3, 4]])
+def test_a_list_of_sizes_has_three(sizes: list[int]) -> None:
+    with pytest.raises(InputError, match="gemm takes the three numbers M,N,K"):
+        kind_named("gemm").from_sizes("mine", sizes)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [({"M": 1, "N": 2}, "K is missing"), ({"M": 1, "N": 2, "K": 3, "ldc": 4}, "take 'ldc'")],
+)
+def test_parameters_must_be_known(parameters: dict[str, object], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        kind_named("gemm").from_parameters("mine", parameters)
