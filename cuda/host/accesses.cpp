@@ -118,6 +118,19 @@ void strong_access(const void* address, unsigned bytes, bool writes, const void*
     if (overwriting) settle_overwrite();
   }
   touch_strong(*shadow, at, bytes, writes, false);
+  order_strong(at, shadow->global, writes);
+}
+
+// Two phases of a barrier that follow one another pass on nothing to each other's waiters. One in
+// global memory may be that of several blocks.
+void phase_event(const void* word, unsigned phase, PhaseEvent event) {
+  uintptr_t at = (uintptr_t)word, place = at + 1 + (phase & 1);
+  Shadow* shadow = touched(at, 8, event == phase_arrival, word);
+  if (shadow) touch_strong(*shadow, at, 8, event == phase_arrival, true);
+  if (shadow && event == phase_arrival) change_atomically(*shadow, at);
+  bool global = shadow && shadow->global;
+  if (event == phase_arrival) order_passes_on(place, global);
+  if (event == phase_wait) order_learns(place, global);
 }
 
 void launch_begins(const Launch& launch) {
@@ -147,14 +160,16 @@ extern "C" {
 extern const Hooks cuhost_hooks;
 const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    traffic_now,
                             warps_tally,   warps_profiled,   order_lanes_meet,
-                            order_barrier, order_block_resumes};
+                            order_barrier, order_block_resumes, phase_event};
 
 void cuhost_fence(bool device) { order_fence(device); }
 
 void cuhost_atomic(const void* address, unsigned bytes) {
   uintptr_t at = (uintptr_t)address;
   Shadow* shadow = touched(at, bytes, true, __builtin_return_address(0));
-  if (shadow) touch_strong(*shadow, at, bytes, true, true);
+  if (!shadow) return;
+  touch_strong(*shadow, at, bytes, true, true);
+  order_strong(at, shadow->global, true);
 }
 
 void cuhost_atomic_change(const void* address) {

@@ -8,7 +8,7 @@
 namespace cuhost {
 
 // A thread that has let others run may be waiting for them: `turned`.
-enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, done };
+enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, asleep, done };
 
 struct Thread {
   Index index;
@@ -16,6 +16,8 @@ struct Thread {
   WarpOperation operation;
   int source;
   uint64_t value;          // given, then received
+  const uint64_t* word;    // of the cuda::barrier at which it sleeps
+  unsigned phase;          // whose end it waits for
 };
 
 struct Votes {
@@ -24,17 +26,19 @@ struct Votes {
 
 struct Block {
   unsigned slot;           // unique among the blocks that have begun and not ended
+  uint64_t number;         // unique in the process
   Index index;
   Thread threads[max_threads];
   State state[max_threads];           // separate, because every barrier scans them
   uint32_t epoch_of[max_threads];
   int fiber_of[max_threads], order[max_threads];
-  int thread_count, cursor, step, live, waiting, warp_waiters, mask_waiters;
+  int thread_count, cursor, step, live, waiting, warp_waiters, mask_waiters, sleepers;
   int barrier_line, first_at_barrier;  // of those waiting
   Votes votes, verdict;
   uint32_t interval;       // the barrier interval it is in
   uint64_t random_state;
   bool shuffled;
+  bool stuck;              // no thread could run when it was last its turn: only others can end its wait
   uint64_t slice;          // turns it may take before other blocks run
   uint64_t pause, due;     // blocks that end before it runs again, and how many will have by then
   std::vector<char> shared;  // the contents of its shared memory while another block runs
@@ -54,6 +58,8 @@ void block_here();         // lets others run until this thread can
 void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed);
 // Goes on with a block; whether it has ended. If not, it may be waiting for other blocks.
 bool proceed(Block& block);
+// Of the running block, while it is stuck, and so are all of the `blocks` that have not ended.
+[[noreturn]] void deadlocked(size_t blocks);
 
 // lanes.cpp
 void release_warp(int warp);  // lanes whose mask is complete

@@ -117,10 +117,27 @@ inline grid_group this_grid() { return {}; }
 int this_cluster() __attribute__((error("cannot run on the emulated GPU: clusters of blocks")));
 
 struct coalesced_group : cuhost::Lanes {
-  static constexpr unsigned meta_group_rank() { return 0; }
-  static constexpr unsigned meta_group_size() { return 1; }
+  unsigned cuhost_rank = 0, cuhost_groups = 1;
+  unsigned meta_group_rank() const { return cuhost_rank; }
+  unsigned meta_group_size() const { return cuhost_groups; }
 };
-inline coalesced_group coalesced_threads() { return {{__activemask()}}; }
+inline coalesced_group coalesced_threads(int line = __builtin_LINE()) {
+  return {{__activemask(line)}};
+}
+// The lanes of a tile or of a coalesced group that have the same label.
+template <class Label>
+inline coalesced_group labeled_partition(const cuhost::Lanes& group, Label label) {
+  static_assert(std::is_integral_v<Label> || std::is_pointer_v<Label>,
+                "the label of labeled_partition must be an integer or a pointer");
+  unsigned same = __match_any_sync(group.mask, label), first = same & -same;
+  unsigned leaders = __ballot_sync(group.mask, first == 1u << cuhost::cuhost_lane());
+  unsigned rank = (unsigned)__builtin_popcount(leaders & (first - 1));
+  if (std::is_same_v<Label, bool> && same != group.mask) rank = (unsigned)(bool)label;
+  return {{same}, rank, (unsigned)__builtin_popcount(leaders)};
+}
+inline coalesced_group binary_partition(const cuhost::Lanes& group, bool label) {
+  return labeled_partition(group, label);
+}
 
 template <unsigned N, class Parent = void>
 struct thread_block_tile : cuhost::Lanes {
@@ -157,6 +174,17 @@ struct thread_group : cuhost::Lanes {
 template <class Parent>
 inline thread_group tiled_partition(const Parent&, unsigned size) {
   return {{cuhost::tile_mask(size)}};
+}
+
+template <class G, class F, class... Arguments>
+inline void invoke_one(const G& group, F&& function, Arguments&&... arguments) {
+  if (!group.thread_rank()) function(static_cast<Arguments&&>(arguments)...);
+}
+template <class G, class F, class... Arguments>
+inline auto invoke_one_broadcast(const G& group, F&& function, Arguments&&... arguments) {
+  decltype(function(static_cast<Arguments&&>(arguments)...)) result{};
+  if (!group.thread_rank()) result = function(static_cast<Arguments&&>(arguments)...);
+  return group.shfl(result, 0);
 }
 
 template <class G>

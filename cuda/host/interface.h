@@ -79,9 +79,9 @@ void cuhost_atomic(const void* address, unsigned bytes);
 void cuhost_atomic_change(const void* address);  // the atomic has stored another value
 void cuhost_range(const void* address, size_t bytes, bool write);
 // Copies of the running thread from global to shared memory, which is poisoned in between.
-void cuhost_copy_later(void* to, const void* from, size_t bytes, size_t zeros, bool checked);
+void cuhost_copy_later(void* to, const void* from, size_t bytes, size_t zeros);
 void cuhost_commit_copies();
-void cuhost_finish_copies(size_t but_latest, bool checked);
+void cuhost_finish_copies(size_t but_latest);
 void* cuhost_malloc(std::size_t bytes);
 void cuhost_free(void* memory);
 int cuhost_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));

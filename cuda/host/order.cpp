@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <unordered_map>
 
 #include "views.h"
@@ -23,7 +24,8 @@ struct Clock {
   uint32_t interval = 0;         // for which the following is valid
   bool listed;                   // among those that know more than at the last barrier
   uint32_t lanes[32];            // epochs known of the warp, from __syncwarp
-  Epochs acquired;               // of the block in this interval, from atomics
+  std::shared_ptr<const Epochs> acquired;  // of the block in this interval, from atomics and waits
+  uint64_t included = 0;         // the version of a place's epochs that include these
   View outer;                    // of other blocks
   Epochs fenced_for[2];          // what a fence has made visible: in the block, on the device
 };
@@ -31,7 +33,9 @@ struct Clock {
 // What one place passes on.
 struct Place {
   View device;
-  Epochs in_block;               // to threads of the block that it belongs to
+  std::shared_ptr<Epochs> in_block;     // shared with threads of its block that have learnt it
+  uint64_t version = 0;                 // of in_block, unique
+  std::shared_ptr<const Epochs> added;  // last
 };
 
 // What the threads of one block know.
@@ -66,8 +70,8 @@ Clock& clock_of(unsigned thread) {
     clock.interval = barrier_interval;
     clock.listed = false;
     std::fill_n(clock.lanes, 32, 0u);
-    clock.acquired.interval = 0;
-    clock.acquired.of.clear();
+    clock.acquired = nullptr;
+    clock.included = 0;
     clock.outer = mine->outer;
     for (Epochs& epochs : clock.fenced_for) epochs.interval = 0;
   }
@@ -79,33 +83,65 @@ void list(Clock& clock) {
   clock.listed = true;
 }
 
-void set_known(Epochs& known, const Clock& clock, unsigned thread) {
-  known.interval = barrier_interval;
-  known.of.assign((size_t)thread_count, 0);
-  if (clock.acquired.interval) known.add(clock.acquired);
+// What the thread knows of its warp and of itself.
+void add_own(Epochs& known, const Clock& clock, unsigned thread) {
   unsigned first = thread & ~31u;
   for (unsigned k = first; k < first + 32 && k < (unsigned)thread_count; ++k)
     known.of[k] = std::max(known.of[k], clock.lanes[k - first]);
   known.of[thread] = epoch_of[thread] + 1;
 }
 
+void set_known(Epochs& known, const Clock& clock, unsigned thread) {
+  known.interval = barrier_interval;
+  known.of.assign((size_t)thread_count, 0);
+  if (clock.acquired) known.add(*clock.acquired);
+  add_own(known, clock, thread);
+}
+
 const Epochs& fenced_for_device(const Clock& clock) {
   return clock.fenced_for[1].interval ? clock.fenced_for[1] : mine->fenced;
 }
 
-void acquire(Clock& clock, const View& device, const Epochs& in_block) {
+void add_to_acquired(Clock& clock, const Epochs& epochs) {
+  auto both = clock.acquired ? std::make_shared<Epochs>(*clock.acquired) : std::make_shared<Epochs>();
+  both->add(epochs);
+  clock.acquired = std::move(both);
+  clock.included = 0;
+}
+
+// What a place passes on to other blocks. Places in shared memory are the block's own.
+View& device_view(uintptr_t at, Place& place, bool global) {
+  return global ? on_device[at] : place.device;
+}
+
+// A thread that has arrived at a barrier knows nothing that the others there will not know, so that
+// they can share what they learn.
+void acquire(Clock& clock, const View& device, const Place& place) {
   clock.outer = clock.outer.joined(device);
-  if (in_block.interval == barrier_interval) clock.acquired.add(in_block);
+  if (place.in_block && place.in_block->interval == barrier_interval) {
+    if (!clock.acquired || clock.included == place.version) clock.acquired = place.in_block;
+    else add_to_acquired(clock, *place.in_block);
+  }
   list(clock);
 }
 
-void release(Clock& clock, View& device, Epochs& in_block) {
+Epochs& changeable(Place& place) {
+  static uint64_t versions;
+  if (place.in_block.use_count() != 1) {
+    place.in_block = place.in_block ? std::make_shared<Epochs>(*place.in_block) : std::make_shared<Epochs>();
+    place.version = ++versions;
+    place.added = nullptr;
+  }
+  return *place.in_block;
+}
+
+void release(Clock& clock, View& device, Place& place) {
   device = device.joined(clock.outer);
   const Epochs& fenced = fenced_for_device(clock);
   if (fenced.interval) device = device.with(mine->number, fenced);
   // Added to its own, for other lanes, to which it may tell the result of the atomic.
-  if (clock.fenced_for[0].interval) clock.acquired.add(clock.fenced_for[0]);
-  if (clock.acquired.interval) in_block.add(clock.acquired);
+  if (clock.fenced_for[0].interval) add_to_acquired(clock, clock.fenced_for[0]);
+  if (clock.acquired) changeable(place).add(*clock.acquired);
 }
 
 uint32_t number_of(uint64_t stamp) {
@@ -165,7 +201,7 @@ void order_barrier(uint32_t next) {
 // result depends on it.
 void order_lanes_meet(int first, unsigned members, bool all_memory) {
   uint32_t joint[32] = {};
-  Epochs acquired;
+  Clock all;
   View outer;
   for (int lane = 0; lane < 32; ++lane) {
     if (!(members >> lane & 1)) continue;
@@ -173,7 +209,8 @@ void order_lanes_meet(int first, unsigned members, bool all_memory) {
     for (int k = 0; k < 32 && all_memory; ++k) joint[k] = std::max(joint[k], clock.lanes[k]);
     joint[lane] = epoch_of[first + lane] + 1;
     if (!fences) continue;
-    acquired.add(clock.acquired);
+    if (clock.acquired && !all.acquired) all.acquired = clock.acquired;
+    else if (clock.acquired && clock.acquired != all.acquired) add_to_acquired(all, *clock.acquired);
     outer = outer.joined(clock.outer);
   }
   for (int lane = 0; lane < 32; ++lane) {
@@ -184,7 +221,8 @@ void order_lanes_meet(int first, unsigned members, bool all_memory) {
       ++epoch_of[first + lane];
     }
     if (!fences) continue;
-    if (acquired.interval) clock.acquired = acquired;
+    if (clock.acquired != all.acquired) clock.included = 0;
+    clock.acquired = all.acquired;
     clock.outer = outer;
     list(clock);
   }
@@ -207,9 +245,37 @@ void order_strong(uintptr_t at, bool global, bool writes) {
   if (!fences) return;
   Clock& clock = clock_of(running());
   Place& place = mine->places[at];
-  View& device = global ? on_device[at] : place.device;
-  acquire(clock, device, place.in_block);
-  if (writes) release(clock, device, place.in_block);
+  View& device = device_view(at, place, global);
+  acquire(clock, device, place);
+  if (writes) release(clock, device, place);
+}
+
+void order_passes_on(uintptr_t at, bool global) {
+  fences = true;
+  unsigned thread = running();
+  Clock& clock = clock_of(thread);
+  Place& place = mine->places[at];
+  View& device = device_view(at, place, global);
+  device = device.joined(clock.outer);
+  if (global) {
+    Epochs known;
+    set_known(known, clock, thread);
+    device = device.with(mine->number, known);
+  }
+  Epochs& epochs = changeable(place);
+  if (epochs.interval != barrier_interval) epochs = {barrier_interval, {}}, place.added = nullptr;
+  epochs.of.resize((size_t)thread_count);
+  if (clock.acquired && clock.acquired != place.added) epochs.add(*clock.acquired);
+  if (clock.acquired) place.added = clock.acquired;
+  add_own(epochs, clock, thread);
+  clock.included = place.version;
+  ++epoch_of[thread];
+  update_stamp();
+}
+
+void order_learns(uintptr_t at, bool global) {
+  Place& place = mine->places[at];
+  acquire(clock_of(running()), device_view(at, place, global), place);
 }
 
 bool known_in_block(uint64_t earlier, unsigned thread) {
@@ -218,7 +284,7 @@ bool known_in_block(uint64_t earlier, unsigned thread) {
   unsigned other = earlier & 1023;
   uint32_t epoch = earlier >> 10 & 0x3fffff;
   if ((other ^ thread) < 32 && clock.lanes[other & 31] > epoch) return true;
-  return clock.acquired.contain(earlier);
+  return clock.acquired && clock.acquired->contain(earlier);
 }
 
 bool known_from_elsewhere(uint64_t earlier, unsigned thread) {

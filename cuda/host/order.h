@@ -19,6 +19,11 @@ void order_fence(bool device);
 // update the place later.
 void order_strong(uintptr_t at, bool global, bool writes);
 
+// What the thread did so far becomes known to all that later learn from the place; to those of other
+// blocks if it is in global memory.
+void order_passes_on(uintptr_t at, bool global);
+void order_learns(uintptr_t at, bool global);
+
 bool known_in_block(uint64_t earlier, unsigned thread);
 bool known_from_elsewhere(uint64_t earlier, unsigned thread);  // before an interval of the block
 bool of_other_block(uint64_t stamp);

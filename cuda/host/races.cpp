@@ -138,7 +138,6 @@ void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, boo
     }
     if (!writes || atomic) see(strong);
   }
-  order_strong(at, shadow.global, writes);
 }
 
 void change_atomically(Shadow& shadow, uintptr_t at) {

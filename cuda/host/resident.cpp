@@ -42,13 +42,15 @@ Resident::Step Resident::run_one(Blocks& blocks, uint64_t order_seed) {
   check_shared(scheduler.checked);  // the check catches accesses beside static variables itself
   if (has_ended) {
     ++ended_blocks;
-    in_vain = 0;
+    in_vain = stuck = 0;
     holder = nullptr;
     unused.push_back(block);
     return ended;
   }
   given_way = true;
   ++in_vain;
+  stuck = block->stuck ? stuck + 1 : 0;
+  if (stuck > waiting.size()) deadlocked(waiting.size() + 1);
   block->due = ended_blocks + block->pause;
   block->pause = std::min<uint64_t>(2 * block->pause, longest_pause);
   waiting.push_back(block);
@@ -74,7 +76,7 @@ Block* Resident::begun(Blocks& blocks, uint64_t order_seed) {
   block->index = index_of(number, scheduler.launch->grid);
   begin_block(*block, scheduler, order_seed);
   scheduler.block_begins();
-  in_vain = 0;
+  in_vain = stuck = 0;
   return block;
 }
 

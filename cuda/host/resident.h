@@ -23,6 +23,7 @@ class Resident {
   const Scheduler& scheduler;
   size_t most;
   uint64_t ended_blocks = 0, in_vain = 0;  // slices since a block has begun or ended
+  uint64_t stuck = 0;                      // slices since any thread has run
   bool given_way = false, told = false;
   std::deque<Block*> waiting;              // the longest first
   Block* holder = nullptr;                 // whose contents shared memory holds

@@ -104,6 +104,7 @@ std::string describe_address(const void* address, const char* verb);  // "" if n
 void use_shared(const Entry* entry, Build build);  // the variables that an entry may use
 size_t static_shared_bytes();
 void map_dynamic_shared(size_t bytes);
+bool in_shared(uintptr_t at);
 void poison_shared();
 void check_shared(bool dynamic_only);              // the bytes beside it
 void keep_shared(std::vector<char>& contents);
@@ -125,6 +126,7 @@ struct Scheduler {
 };
 void give_way(uint64_t blocks);         // lets other threads run, and so many other blocks
 unsigned running_slot();                // of the running block, see block.h
+uint64_t running_block();               // its number, likewise
 bool on_fiber_stack(const void* address);
 bool beyond_fiber_stack(const void* address);
 Index index_of(unsigned flat, Index extent);
@@ -135,6 +137,13 @@ extern uint32_t* epoch_of;              // of each thread, see order.cpp
 void update_stamp();                    // after a new epoch of the running thread
 extern uint32_t barrier_interval;
 extern uint64_t barriers_passed;
+// The running thread waits at a barrier's word until another one wakes those that do, or, if other
+// blocks can reach it, until the phase has ended.
+void sleep_at(const uint64_t* word, unsigned phase);
+void wake(const uint64_t* word);
+// phases.cpp
+unsigned missing_arrivals(const uint64_t* word);
+bool phase_has_ended(const uint64_t* word, unsigned phase);
 
 // accesses.cpp, linked only into the checked program
 struct Traffic {
@@ -151,6 +160,9 @@ enum Access { global_load, global_store, shared_load, shared_store, access_kinds
 struct WarpTally {
   uint64_t bytes, requests, parts;
 };
+// At the place of a barrier: an arrival passes on what its thread did, a wait learns it.
+enum PhaseEvent { phase_arrival, phase_wait, phase_look };
+
 struct Hooks {
   void (*launch_begins)(const Launch&);
   void (*block_begins)();
@@ -161,6 +173,7 @@ struct Hooks {
   void (*lanes_meet)(int first, unsigned members, bool all_memory);  // in a warp function
   void (*barrier)(uint32_t next);  // before its interval ends, and the next one begins
   void (*block_resumes)(unsigned slot);
+  void (*phase)(const void* word, unsigned phase, PhaseEvent event);
 };
 
 extern "C" {

@@ -3,6 +3,7 @@
 // A fiber runs one thread after another as long as none blocks: a kernel without barriers runs as
 // plain calls on one stack. A thread that blocks keeps its fiber until it has finished.
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "block.h"
@@ -27,6 +28,7 @@ constexpr int patience = 200;  // turns before others run
 constexpr uint64_t slice_per_thread = 128, shortest_slice = 4096, longest_slices = 8;
 
 int turns_left = patience;
+uint64_t blocks_begun;         // in this process
 bool giving_way;               // a thread lets other blocks run
 uint32_t latest_interval;      // of all blocks
 
@@ -71,8 +73,41 @@ void release_barrier() {
   }
 }
 
+bool other_blocks_reach(const uint64_t* word) {
+  return !in_shared((uintptr_t)word) && !on_fiber_stack(word);
+}
+
+bool sleeps_for_others(int thread) {
+  return now->state[thread] == asleep && other_blocks_reach(now->threads[thread].word);
+}
+
+// What other blocks may have ended in the meantime.
+void wake_from_outside() {
+  for (int k = 0; k < now->thread_count && now->sleepers; ++k) {
+    if (!sleeps_for_others(k)) continue;
+    if (phase_has_ended(now->threads[k].word, now->threads[k].phase)) wake(now->threads[k].word);
+  }
+}
+
+bool any_sleeps_for_others() {
+  for (int k = 0; k < now->thread_count && now->sleepers; ++k)
+    if (sleeps_for_others(k)) return true;
+  return false;
+}
+
+[[noreturn]] void asleep_forever(const char* of_which) {
+  int k = 0;
+  while (now->state[k] != asleep) ++k;
+  const Thread& thread = now->threads[k];
+  fault("runtime",
+        "deadlock: %s waits at a cuda::barrier for %u more arrivals, and every other thread of %s "
+        "waits too or has finished",
+        place_of(thread.index, cuhost_where.block).c_str(), missing_arrivals(thread.word), of_which);
+}
+
 // All threads wait, but not all of them at the barrier.
 [[noreturn]] void diverged() {
+  if (now->sleepers) asleep_forever("the block");
   int k = 0;
   while (now->state[k] != at_warp) ++k;
   std::string waits = place_of(now->threads[k].index, cuhost_where.block);
@@ -128,6 +163,8 @@ bool runs_checked() { return running && running->checked; }
 
 unsigned running_slot() { return now->slot; }
 
+uint64_t running_block() { return now->number; }
+
 void update_stamp() {
   thread_stamp = (uint64_t)barrier_interval << 32 |
                  (uint64_t)(epoch_of[current] & 0x3fffff) << 10 | (unsigned)current;
@@ -141,6 +178,7 @@ void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) 
   running = &scheduler;
   Index extent = scheduler.launch->block, index{0, 0, 0};
   block.interval = ++latest_interval;
+  block.number = ++blocks_begun;
   go_on_with(block);
   block.thread_count = block.live = (int)(extent.x * extent.y * extent.z);
   for (int k = 0; k < block.thread_count; ++k) {
@@ -157,7 +195,7 @@ void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) 
   block.random_state = order_seed * 0x9e3779b97f4a7c15ull + barrier_interval + 1;
   if (block.shuffled) shuffle();
   block.votes = {};
-  block.waiting = block.warp_waiters = block.mask_waiters = block.cursor = 0;
+  block.waiting = block.warp_waiters = block.mask_waiters = block.sleepers = block.cursor = 0;
   block.step = block.thread_count;  // no pass is in progress while threads are started
   block.slice = std::max(shortest_slice, slice_per_thread * (uint64_t)block.thread_count);
   block.pause = 1;
@@ -168,6 +206,8 @@ bool proceed(Block& block) {
   giving_way = false;
   cuhost_turns = 0;
   uint64_t slice = block.slice;
+  block.stuck = block.cursor == block.thread_count;
+  if (block.sleepers) wake_from_outside();
   while (block.cursor < block.thread_count) resume(take_fiber());
   while (block.live) {
     if (block.waiting == block.live) {  // since sm_70 a barrier does not wait for exited threads
@@ -188,9 +228,20 @@ bool proceed(Block& block) {
       resume(block.fiber_of[next]);  // returns when the pass is over
     }
     if (block.mask_waiters && release_masks()) moved = true;
-    if (!moved && block.waiting != block.live) diverged();
+    if (moved) {
+      block.stuck = false;
+    } else if (block.waiting != block.live) {
+      if (any_sleeps_for_others()) return false;
+      diverged();
+    }
   }
   return true;
+}
+
+void deadlocked(size_t blocks) {
+  char text[80];
+  snprintf(text, sizeof text, "the %zu blocks that have begun and not ended", blocks);
+  asleep_forever(blocks == 1 ? "the block" : text);
 }
 
 void give_way(uint64_t blocks) {
@@ -198,6 +249,23 @@ void give_way(uint64_t blocks) {
   giving_way = true;
   now->pause = blocks;
   cuhost_yield();
+}
+
+void sleep_at(const uint64_t* word, unsigned phase) {
+  now->threads[current].word = word;
+  now->threads[current].phase = phase;
+  now->state[current] = asleep;
+  ++now->sleepers;
+  block_here();
+}
+
+void wake(const uint64_t* word) {
+  cuhost_turns = 0;
+  for (int k = 0; k < now->thread_count && now->sleepers; ++k) {
+    if (now->state[k] != asleep || now->threads[k].word != word) continue;
+    now->state[k] = ready;
+    --now->sleepers;
+  }
 }
 
 extern "C" {

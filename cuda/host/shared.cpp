@@ -62,6 +62,12 @@ size_t static_shared_bytes() {
   return sum;
 }
 
+bool in_shared(uintptr_t at) {
+  auto contains = [&](const Variable& variable) { return variable.contains(at); };
+  return at - (uintptr_t)dynamic_shared < dynamic_shared_bytes ||
+         std::any_of(shared.begin(), shared.end(), contains);
+}
+
 void poison_shared() {
   poison_static();
   poison(dynamic_shared, dynamic_shared_bytes);

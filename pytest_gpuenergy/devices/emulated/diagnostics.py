@@ -16,6 +16,13 @@ _REFUSED = re.compile(
 # A name that only CUDA defines and the host's headers do not; in GCC's words, then in clang's.
 _CUDA_NAME = r"'(__\w+|clock(?:64)?|half2?)'"
 _UNKNOWN = re.compile(rf"{_CUDA_NAME} was not declared|undeclared identifier {_CUDA_NAME}")
+# In CUDA's own namespaces.
+_NAMESPACE = r"'(?:cuda_device::)?(?:\{anonymous\}::)?(cuda|cooperative_groups|cg)'"
+_NO_MEMBER = re.compile(
+    rf"'(\w+)' is not a member of {_NAMESPACE}"
+    rf"|no (?:\w+ named|template named) '(\w+)' in namespace {_NAMESPACE}"
+    r"|'(cuda::\w+)' has not been declared"
+)
 
 
 def first_error(stderr: str) -> str:
@@ -52,4 +59,7 @@ def _in_words(error: str) -> str:
         return f"{CANNOT}: inline PTX"
     if unknown := _UNKNOWN.search(text):
         return f"{CANNOT}: {unknown[1] or unknown[2]}"
+    if missing := _NO_MEMBER.search(text):
+        name = f"{missing[2] or missing[4]}::{missing[1] or missing[3]}"
+        return f"{CANNOT}: {missing[5] or name}"
     return text

@@ -17,27 +17,10 @@ from pytest_gpuenergy.devices.emulated.declarations import (
     shared_array,
     variables_at,
 )
+from pytest_gpuenergy.devices.emulated.headers import EMULATED, SUPPORTED, headers_named_in
 from pytest_gpuenergy.devices.emulated.ptx import CANNOT, refusal_of, replacement_of
 from pytest_gpuenergy.devices.emulated.tokens import LITERAL, SKIPPED, Token
 from pytest_gpuenergy.support.errors import KernelFault
-
-_SUPPORTED_HEADER_NAMES = """
-    cuda.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h vector_types.h
-    vector_functions.h math_constants.h device_functions.h
-    cassert cfloat climits cmath cstddef cstdint cstdio cstdlib cstring limits type_traits utility
-    assert.h float.h limits.h math.h stddef.h stdint.h stdio.h stdlib.h string.h
-    cuda/std/cstdint cuda/std/type_traits cuda/std/limits cuda/std/cstddef cuda/std/cmath
-"""
-_SUPPORTED_HEADERS = frozenset(_SUPPORTED_HEADER_NAMES.split())
-# CUDA's headers that ours stand for, in cuda/host.
-_EMULATED_HEADERS = {
-    "cuda_fp16.h": "half.h",
-    "cuda_bf16.h": "bfloat16.h",
-    "cooperative_groups.h": "groups.h",
-    "cooperative_groups/reduce.h": "groups.h",
-    "cuda_pipeline.h": "pipeline.h",
-    "cuda_pipeline_primitives.h": "pipeline.h",
-}
 
 # What may need an edit; all other text is skipped. A digit separator is not a quote.
 _OUTLINE = re.compile(
@@ -82,7 +65,7 @@ class Outline:
         self.kernels: set[str] = set()
         self.bounds: dict[str, list[int]] = {}
         self.in_macros = False
-        self.headers: set[str] = set()
+        self.headers = headers_named_in(source)
         self.unsupported: dict[str, str] = {}
         self._depth = 0
         self._kernel = ""
@@ -161,9 +144,9 @@ class Outline:
             return
         header = include[1] or include[2]
         text = ""
-        if header in _EMULATED_HEADERS:
-            self.headers.add(_EMULATED_HEADERS[header])
-        elif header not in _SUPPORTED_HEADERS:
+        if header in EMULATED:
+            self.headers.add(EMULATED[header])
+        elif header not in SUPPORTED:
             text = f"#error {CANNOT}: #include <{header}>"
         self.edits.append((match.start(), match.end(), text))
 

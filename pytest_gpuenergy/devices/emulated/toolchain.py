@@ -35,10 +35,10 @@ from pytest_gpuenergy.support.paths import written_to_cache
 from pytest_gpuenergy.support.scratch import build_folder, sweep
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-_LAYOUT = "7"  # version of the layout of the prepared folder
+_LAYOUT = "8"  # version of the layout of the prepared folder
 _RUNTIME = (
-    *("grid", "guards", "heap", "lanes", "main", "memory", "pipeline", "report", "resident"),
-    *("scheduler", "shared", "stacks", "undefined"),
+    *("copies", "grid", "guards", "heap", "lanes", "main", "memory", "phases", "report"),
+    *("resident", "scheduler", "shared", "stacks", "undefined"),
 )
 _CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")

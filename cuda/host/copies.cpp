@@ -1,0 +1,86 @@
+// Asynchronous copies, by the CUDA C++ Programming Guide's "Pipeline Primitives Interface".
+#include "copies.h"
+
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "phases.h"
+
+namespace cuhost {
+
+extern "C" decltype(cuhost_range) cuhost_range __attribute__((weak));
+
+namespace {
+
+struct Copies {
+  uint64_t block = 0;               // see running_block
+  std::vector<std::vector<Copy>> batches;
+  std::vector<Copy> open;           // not committed yet
+};
+
+std::deque<std::vector<Copies>> copies;  // of each thread of the blocks that have not ended
+
+Copies& own() {
+  if (copies.size() <= running_slot()) copies.resize(running_slot() + 1);
+  std::vector<Copies>& all = copies[running_slot()];
+  if (all.empty()) all.resize(max_threads);
+  Copies& mine = all[thread_stamp & 1023];
+  if (mine.block != running_block()) mine = Copies{running_block(), {}, {}};
+  return mine;
+}
+
+}  // namespace
+
+void report_access(const void* address, size_t bytes, bool write) {
+  if (bytes && runs_checked()) cuhost_range(address, bytes, write);
+}
+
+Copy begin_copy(const Copy& copy, size_t alignment) {
+  if (((uintptr_t)copy.to | (uintptr_t)copy.from) % alignment)
+    fault("runtime", "misaligned address: %s copies to or from one that is not a multiple of %zu bytes",
+          here().c_str(), alignment);
+  report_access(copy.from, copy.bytes - copy.zeros, false);
+  report_access(copy.to, copy.bytes, true);
+  poison(copy.to, copy.bytes);
+  return copy;
+}
+
+void make_copy(const Copy& copy) {
+  memcpy(copy.to, copy.from, copy.bytes - copy.zeros);
+  memset((char*)copy.to + copy.bytes - copy.zeros, 0, copy.zeros);
+}
+
+extern "C" {
+
+void cuhost_copy_later(void* to, const void* from, size_t bytes, size_t zeros) {
+  if ((bytes != 4 && bytes != 8 && bytes != 16) || zeros > bytes)
+    fault("runtime", "%s copies %zu bytes asynchronously: only 4, 8 and 16 can be", here().c_str(),
+          bytes);
+  own().open.push_back(begin_copy({to, from, bytes, zeros}, bytes));
+}
+
+void cuhost_copy_any(void* to, const void* from, size_t bytes, size_t alignment) {
+  own().open.push_back(begin_copy({to, from, bytes, 0}, alignment));
+}
+
+void cuhost_commit_copies() {
+  Copies& mine = own();
+  mine.batches.push_back(std::move(mine.open));
+  mine.open.clear();
+}
+
+void cuhost_finish_copies(size_t but_latest) {
+  std::vector<std::vector<Copy>>& batches = own().batches;
+  size_t done = batches.size() > but_latest ? batches.size() - but_latest : 0;
+  for (size_t k = 0; k < done; ++k) {
+    for (const Copy& copy : batches[k]) {
+      report_access(copy.to, copy.bytes, true);
+      make_copy(copy);
+    }
+  }
+  batches.erase(batches.begin(), batches.begin() + (long)done);
+}
+}
+
+}  // namespace cuhost

@@ -1,0 +1,140 @@
+// Phases of barriers, by the libcu++ documentation of cuda::barrier and PTX ISA, "mbarrier".
+#include "phases.h"
+
+#include <algorithm>
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+#include "copies.h"
+#include "runtime.h"
+
+namespace cuhost {
+namespace {
+
+constexpr uint64_t mark = 0x5ba, limit = (1 << 20) - 1;
+constexpr unsigned phase_mask = 0xfff;
+
+struct Word {
+  uint64_t expected : 20, pending : 20, phase : 12, valid : 12;
+};
+static_assert(sizeof(Word) == sizeof(uint64_t), "as much as on a card");
+
+Word& word_at(const uint64_t* at) {
+  Word& word = *(Word*)at;
+  if ((uintptr_t)at % sizeof *at)
+    fault("runtime", "misaligned address: %s uses a cuda::barrier that is not aligned to 8 bytes",
+          here().c_str());
+  if (word.valid != mark)
+    fault("runtime", "%s uses a cuda::barrier that nothing has initialized, or that was overwritten",
+          here().c_str());
+  return word;
+}
+
+void note(const uint64_t* at, unsigned phase, PhaseEvent event) {
+  if (runs_checked()) cuhost_hooks.phase(at, phase, event);
+}
+
+// A copy that takes effect when a thread of its block waits for the phase, or for a later one.
+struct Pending {
+  Copy copy;
+  unsigned phase;
+};
+
+struct Expected {
+  uint64_t block = 0;  // see running_block
+  std::unordered_map<const void*, std::vector<Pending>> by_word;
+};
+
+std::deque<Expected> expected;  // by the slots of blocks
+
+auto& own_copies() {
+  if (expected.size() <= running_slot()) expected.resize(running_slot() + 1);
+  Expected& mine = expected[running_slot()];
+  if (mine.block != running_block()) mine = {running_block(), {}};
+  return mine.by_word;
+}
+
+// The end of a phase shows nothing to those that do not wait for it.
+void waited(const uint64_t* at, unsigned phase, bool all_arrived) {
+  auto& copies = own_copies();
+  auto found = copies.find(at);
+  if (found != copies.end()) {
+    auto& [word, pending] = *found;
+    unsigned current = word_at(at).phase;
+    auto due = std::stable_partition(pending.begin(), pending.end(), [&](const Pending& each) {
+      return each.phase == current && !all_arrived;
+    });
+    for (auto each = due; each != pending.end(); ++each) make_copy(each->copy);
+    pending.erase(due, pending.end());
+  }
+  note(at, phase, phase_wait);
+}
+
+}  // namespace
+
+unsigned missing_arrivals(const uint64_t* at) { return (unsigned)word_at(at).pending; }
+
+bool phase_has_ended(const uint64_t* at, unsigned phase) { return word_at(at).phase != phase; }
+
+extern "C" {
+
+void cuhost_phase_begin(uint64_t* at, long long expected) {
+  if (expected < 0 || (uint64_t)expected > limit)
+    fault("runtime", "%s initializes a cuda::barrier for %lld arrivals: 0 to %llu are possible",
+          here().c_str(), expected, (unsigned long long)limit);
+  report_access(at, sizeof *at, true);
+  own_copies().erase(at);
+  Word word{(uint64_t)expected, (uint64_t)expected, 0, mark};
+  *(Word*)at = word;
+}
+
+cuhost_Arrival cuhost_phase_arrive(uint64_t* at, long long count, bool drop) {
+  Word& word = word_at(at);
+  unsigned phase = word.phase;
+  note(at, phase, phase_arrival);
+  if (count < 0 || (uint64_t)count > word.pending || (drop && !word.expected))
+    fault("runtime", "%s arrives %lld times at a cuda::barrier that expects %llu more arrivals",
+          here().c_str(), count, (unsigned long long)word.pending);
+  word.pending -= (uint64_t)count;
+  cuhost_turns = 0;
+  if (drop) word.expected -= 1;
+  return {phase, !word.pending};
+}
+
+void cuhost_completion_begins(uint64_t* at) {
+  waited(at, word_at(at).phase, true);
+}
+void cuhost_completion_ends(const uint64_t* at) { note(at, word_at(at).phase, phase_arrival); }
+
+void cuhost_phase_end(uint64_t* at) {
+  Word& word = word_at(at);
+  word.pending = word.expected;
+  word.phase = (word.phase + 1) & phase_mask;
+  wake(at);
+}
+
+bool cuhost_phase_over(const uint64_t* at, unsigned phase) {
+  bool over = phase_has_ended(at, phase);
+  if (over) waited(at, phase, false);
+  else note(at, phase, phase_look);
+  return over;
+}
+
+void cuhost_phase_wait(const uint64_t* at, unsigned phase) {
+  while (!phase_has_ended(at, phase)) sleep_at(at, phase);
+  waited(at, phase, false);
+}
+
+unsigned cuhost_phase_of_parity(const uint64_t* at, bool parity) {
+  unsigned phase = word_at(at).phase;
+  return (phase & 1) == (unsigned)parity ? phase : (phase - 1) & phase_mask;
+}
+
+void cuhost_phase_copy(uint64_t* at, void* to, const void* from, size_t bytes, size_t alignment) {
+  unsigned phase = word_at(at).phase;
+  own_copies()[at].push_back({begin_copy({to, from, bytes, 0}, alignment), phase});
+}
+}
+
+}  // namespace cuhost

@@ -1,0 +1,29 @@
+// What barriers of cuda/barrier and copies are made of.
+#pragma once
+
+#include "interface.h"
+
+namespace cuhost {
+
+// A barrier is a word, of which only these functions know the form.
+extern "C" {
+void cuhost_phase_begin(uint64_t* word, long long expected);
+struct cuhost_Arrival {
+  unsigned phase;
+  bool last;  // cuhost_phase_end must be called
+};
+cuhost_Arrival cuhost_phase_arrive(uint64_t* word, long long count, bool drop);
+// Around what is called when all have arrived: it sees what they did, and those that wait see it.
+void cuhost_completion_begins(uint64_t* word);
+void cuhost_completion_ends(const uint64_t* word);
+void cuhost_phase_end(uint64_t* word);
+bool cuhost_phase_over(const uint64_t* word, unsigned phase);
+void cuhost_phase_wait(const uint64_t* word, unsigned phase);
+// The phase of that parity which is current or the last one.
+unsigned cuhost_phase_of_parity(const uint64_t* word, bool parity);
+// Copies of any size, which arrive at the end of the phase, or like cuhost_copy_later's.
+void cuhost_phase_copy(uint64_t* word, void* to, const void* from, size_t bytes, size_t alignment);
+void cuhost_copy_any(void* to, const void* from, size_t bytes, size_t alignment);
+}
+
+}  // namespace cuhost

@@ -1,0 +1,4 @@
+// Durations, with which texts wait; the translator includes it for those that name them.
+#pragma once
+
+#include <chrono>

@@ -1,0 +1,41 @@
+"""The headers that CUDA text may include on the emulated GPU."""
+
+from __future__ import annotations
+
+import re
+
+_SUPPORTED_NAMES = """
+    cuda.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h vector_types.h
+    vector_functions.h math_constants.h device_functions.h
+    cassert cfloat climits cmath cstddef cstdint cstdio cstdlib cstring limits type_traits utility
+    assert.h float.h limits.h math.h stddef.h stdint.h stdio.h stdlib.h string.h
+    cuda/std/cstdint cuda/std/type_traits cuda/std/limits cuda/std/cstddef cuda/std/cmath
+    cuda/std/utility cuda/std/chrono
+"""
+SUPPORTED = frozenset(_SUPPORTED_NAMES.split())
+"""Those of which the host's own, or `kernel.h`, provide what there is."""
+EMULATED = {
+    "cuda_fp16.h": "half.h",
+    "cuda_bf16.h": "bfloat16.h",
+    "cooperative_groups.h": "groups.h",
+    "cooperative_groups/memcpy_async.h": "group_copies.h",
+    "cooperative_groups/reduce.h": "groups.h",
+    "cooperative_groups/scan.h": "group_scans.h",
+    "cuda/barrier": "barrier.h",
+    "cuda/pipeline": "pipelines.h",
+    "cuda_pipeline.h": "pipeline.h",
+    "cuda_pipeline_primitives.h": "pipeline.h",
+}
+"""CUDA's headers, and those of ``cuda/host`` that stand for them."""
+
+# Headers of cuda/host for what a text may name without a header of CUDA's own. They cost compile
+# time, so only texts that need them have them.
+_NAMED = {
+    "simd.h": re.compile(r"\b__v(?:[a-z]+[24]|i[a-z]+\d?_[su]\w+)\b"),
+    "times.h": re.compile(r"\bchrono::"),
+}
+
+
+def headers_named_in(source: str) -> set[str]:
+    """Headers of ``cuda/host`` that a text needs although it includes none of CUDA's for it."""
+    return {header for header, named in _NAMED.items() if named.search(source)}
