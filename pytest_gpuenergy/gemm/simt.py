@@ -158,11 +158,12 @@ def simt_kernel(gemm: Gemm, parameters: SimtParameters) -> Kernel:
         workspaces.append(Tensor("parts", (size,), "float32", "workspace"))
         grid = (parameters.tiles(gemm), 1, 1)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
+    details = {name: int(value) for name, value in asdict(parameters).items()}
     return Kernel(
         "\n".join([*lines, "", _text()]),
         tuple(launches),
         workspaces=tuple(workspaces),
-        origin=Origin("template", None, {"template": NAME, **asdict(parameters)}),
+        origin=Origin("template", None, {"template": NAME, **details}),
     )
 
 
