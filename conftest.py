@@ -18,12 +18,22 @@ from pytest_gpuenergy.tuning.record_folders import choose_ranks, find_records
 from pytest_gpuenergy.tuning.records import RecordFile
 from pytest_gpuenergy.tvm.records import records_of
 from pytest_gpuenergy.tvm.store import KernelStore
-from pytest_gpuenergy.workloads import CASES, Workload, find_workload, network, networks_named
+from pytest_gpuenergy.workloads import (
+    CASES,
+    Gemm,
+    Workload,
+    find_workload,
+    network,
+    networks_named,
+)
+from pytest_gpuenergy.workloads.gemm_sizes import parse_requests
 
 BENCH = Path(__file__).parent / "bench"
 RECORDS = BENCH / "records"
+CONV2D, PRODUCTS = BENCH / "test_conv2d.py", BENCH / "test_gemm.py"
 WHEN_NAMED = (BENCH / "validation", BENCH / "peers")
 QUICK_KERNELS = 2
+GEMM = "gemm"
 T = TypeVar("T")
 SAID = pytest.StashKey[list[str]]()
 
@@ -63,6 +73,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "names)",
     )
     group.addoption(
+        "--gemm",
+        metavar="SIZES",
+        help="Matrix products of bench/test_gemm.py, such as 'MNK=4096; M=512 N=256 K=640'; in "
+        "both layouts unless layout= chooses one (default: the network gemm)",
+    )
+    group.addoption(
         "--kernels",
         metavar="LIST",
         help="Kernels of each workload: all, top1, ..., or ranks such as 1,5,25 (default: all)",
@@ -87,8 +103,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Benches that take minutes run only if their path is named."""
-    if collection_path not in WHEN_NAMED:
+    """Benches that take minutes run only if their path, or a network of theirs, is named."""
+    left_out = {
+        CONV2D: _networks(config) == [GEMM],
+        PRODUCTS: GEMM not in _networks(config) and config.getoption("--gemm") is None,
+    }
+    if not left_out.get(collection_path, collection_path in WHEN_NAMED):
         return None
     named = [config.invocation_params.dir / arg.partition("::")[0] for arg in config.args]
     return None if any(path.is_relative_to(collection_path) for path in named) else True
@@ -103,6 +123,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             workloads = list(dict.fromkeys(workload for group in groups for workload in group))
             names = [workload.name for workload in workloads]
             metafunc.parametrize("bench_workload", workloads, ids=names)
+        if "gemm_workload" in metafunc.fixturenames:
+            products = _products(config)
+            metafunc.parametrize("gemm_workload", products, ids=[one.name for one in products])
         if "bundled_kernel" in metafunc.fixturenames:
             candidates = _candidates(config, **(marker.kwargs if marker else {}))
             labels = [candidate.label for candidate in candidates]
@@ -165,19 +188,45 @@ def _candidates(
     return [Candidate(file, rank) for file in files for rank in choose_ranks(words, file.ranks)]
 
 
+def _networks(config: pytest.Config) -> list[str]:
+    """The words of ``--network``."""
+    given: str = config.getoption("--network") or ""
+    return [word.strip() for word in given.split(",")]
+
+
+def _products(config: pytest.Config) -> list[Gemm]:
+    """The matrix products of ``--gemm``, or all that are bundled."""
+    if (text := config.getoption("--gemm")) is None:
+        bundled = [one for one in network(GEMM) if isinstance(one, Gemm)]
+        return _ends([bundled])[0] if config.getoption("--quick") else bundled
+    found: dict[str, Gemm] = {}
+    for request in parse_requests(text):
+        if request.trials is not None or request.tuner is not None:
+            raise InputError(
+                "--gemm of a bench tunes nothing: leave out t and O, which gpuenergy tune takes."
+            )
+        for product in request.layouts:
+            found[product.name] = product
+    return list(found.values())
+
+
 def _ends(groups: Sequence[Sequence[T]]) -> list[list[T]]:
     """The first and the last of each group."""
     return [[*group[:1], *group[1:][-1:]] for group in groups]
 
 
 def _groups(config: pytest.Config) -> list[Sequence[Workload]]:
-    """The networks of ``--network``, or ``cases`` and those that ``-k`` or an item's id names."""
-    if given := config.getoption("--network"):
-        names = [word.strip() for word in given.split(",")]
+    """The networks of ``--network``, or ``cases`` and those that ``-k`` or an item's id names.
+
+    Matrix products have a bench of their own.
+    """
+    if config.getoption("--network"):
+        names = [word for word in _networks(config) if word != GEMM]
     else:
         ids = [arg.partition("[")[2] for arg in config.args]
         text = " ".join([config.getoption("keyword"), *ids])
-        names = ["cases", *networks_named(text, config.rootpath)]
+        found = networks_named(text, config.rootpath)
+        names = ["cases", *(name for name in found if name != GEMM)]
     return [network(name, config.rootpath) for name in dict.fromkeys(names)]
 
 

@@ -24,7 +24,7 @@ FLOORS = (
     {"gate"},
     {"engine"},
     {"tuning"},
-    {"ab", "tvm"},
+    {"ab", "gemm", "tvm"},
     {"commands", "pytest_plugin"},
     {"cli", "plugin"},
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import shown
-from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.workloads.gemm import LAYOUTS, Gemm
 
 GRAMMAR = "M=1024 N=2048 K=3072"
 _WORD = re.compile(r"([A-Za-z]+)=(\S+)", re.ASCII)
@@ -28,12 +28,14 @@ class GemmRequest:
         trials: ``t``; None if it is not given.
         tuner: ``template`` or ``tvm``, the low bit of ``O``; None if it is not given.
         in_background: whether ``O`` asks for that, with 65536.
+        layouts: the workload in the layout that is given or, without one, in each.
     """
 
     workload: Gemm
     trials: int | None = None
     tuner: str | None = None
     in_background: bool = False
+    layouts: tuple[Gemm, ...] = ()
 
 
 def parse_requests(text: str) -> list[GemmRequest]:
@@ -57,7 +59,7 @@ def parse_gemm(text: str) -> Gemm | None:
     if ";" in text or not text.split() or not all(map(_WORD.fullmatch, text.split())):
         return None
     request = _request(text)
-    if request != GemmRequest(request.workload):
+    if (request.trials, request.tuner) != (None, None):
         raise InputError(f"{text!r}: t and O are no part of a workload, leave them out.")
     return request.workload
 
@@ -97,17 +99,23 @@ def _request(text: str) -> GemmRequest:
         )
     if options.get("t") == 0:
         raise InputError(f"{text!r} asks for no trials: give t a number of at least 1.")
-    workload = Gemm("", **sizes, **leading, **given)  # type: ignore[arg-type]  # it checks them
+    layouts = [given["layout"]] if "layout" in given else LAYOUTS
+    bare = [
+        Gemm("", **sizes, **leading, **{**given, "layout": layout})  # type: ignore[arg-type]
+        for layout in layouts  # it checks them all
+    ]
+    named = tuple(workload.called(name_of(workload)) for workload in bare)
     option = options.get("O")
     if option is not None and option & ~_IN_BACKGROUND not in _TUNERS:
         raise InputError(
             f"{text!r} has O={option}: give O=0 for the template or O=1 for TVM's tuner."
         )
     return GemmRequest(
-        workload.called(name_of(workload)),
+        named[0],
         options.get("t"),
         None if option is None else _TUNERS[option & 1],
         bool(option and option & _IN_BACKGROUND),
+        named,
     )
 
 

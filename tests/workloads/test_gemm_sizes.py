@@ -41,8 +41,18 @@ def test_equal_sizes_may_share_a_number(text: str, sizes: list[tuple[int, int, i
 
 def test_trials_and_tuner_are_told_apart_from_sizes() -> None:
     bare, full = parse_requests("MNK=7384; MNK=7384 t=2398 O=65537")
-    assert bare == GemmRequest(full.workload)
+    assert bare == GemmRequest(full.workload, layouts=full.layouts)
     assert (full.trials, full.tuner, full.in_background) == (2398, "tvm", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "layouts"),
+    [("MNK=8", ["nn", "nt"]), ("MNK=8 layout=nn", ["nn"]), ("MNK=8 layout=nt", ["nt"])],
+)
+def test_without_a_layout_both_are_meant(text: str, layouts: list[str]) -> None:
+    (request,) = parse_requests(text)
+    assert [one.layout for one in request.layouts] == layouts
+    assert request.workload == request.layouts[0]
 
 
 @pytest.mark.parametrize(

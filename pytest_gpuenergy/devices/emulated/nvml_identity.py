@@ -52,6 +52,11 @@ class IdentityFunctions(NvmlBase):
         return state.profile.compute_capability
 
     @reads()
+    def nvmlDeviceGetNumGpuCores(self, state: CardState, _card: Card) -> int:
+        """Of all multiprocessors."""
+        return state.profile.sm_count * state.profile.cores_per_sm
+
+    @reads()
     def nvmlDeviceGetMemoryInfo(
         self, state: CardState, card: Card, version: int | None = None
     ) -> Any:

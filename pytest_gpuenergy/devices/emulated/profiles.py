@@ -78,6 +78,11 @@ class GpuProfile:
         digits = self.architecture.removeprefix("sm_")
         return int(digits[:-1]), int(digits[-1])
 
+    @property
+    def cores_per_sm(self) -> int:
+        """For float32: 64 up to Turing and in GA100, otherwise 128."""
+        return 64 if self.architecture in ("sm_60", "sm_70", "sm_75", "sm_80") else 128
+
     def uuid(self, index: int) -> str:
         """The NVML UUID of the emulated card with this index."""
         return f"GPU-{uuid.uuid5(_NAMESPACE, f'{self.key}:{index}')}"

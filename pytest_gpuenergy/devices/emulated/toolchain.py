@@ -35,7 +35,7 @@ from pytest_gpuenergy.support.paths import written_to_cache
 from pytest_gpuenergy.support.scratch import build_folder, sweep
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-_LAYOUT = "8"  # version of the layout of the prepared folder
+_LAYOUT = "9"  # version of the layout of the prepared folder
 _RUNTIME = (
     *("copies", "grid", "guards", "heap", "lanes", "main", "memory", "phases", "report"),
     *("resident", "scheduler", "shared", "stacks", "undefined"),
@@ -47,8 +47,13 @@ _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
 _WRAPPED = tuple(
     f"-Wl,--wrap=_Z{name}" for name in ("nwm", "nam", "dlPv", "daPv", "dlPvm", "daPvm")
 )
+# To link parts of the C++ library takes a third of the time of looking through all of it.
+_STATIC = ("-static-libstdc++", "-static-libgcc")
+# Of the runtime, so that it loads what kernels may need: it tells which files they may read.
+_WITH_MATH = ("-Wl,--no-as-needed", "-lm")
 _LOADER_CACHE = "/etc/ld.so.cache"
 _LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+_OPTIONS = "link-options"  # a file of the prepared folder
 _LOADED = re.compile(r"(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
@@ -104,7 +109,7 @@ class Toolchain:
             if _TAKES_MEMORY.search(text.source):
                 objects = [self._with_heap(folder, one) for one in objects]
             linked = folder / "program"
-            self._run(folder, "-no-pie", *objects, *runtime, "-o", str(linked))
+            self._run(folder, "-no-pie", *self._link_options, *objects, *runtime, "-o", str(linked))
             linked.replace(program)
 
     def _objects(self, folder: Path, variants: Sequence[str], text: str, source: str) -> list[str]:
@@ -122,6 +127,10 @@ class Toolchain:
             if runs and needs_zeros(source, said):
                 objects.append(self._compiled(folder, "zeroed", text)[0])
         return objects
+
+    @functools.cached_property
+    def _link_options(self) -> list[str]:
+        return (self.folder / _OPTIONS).read_text().split()
 
     @functools.cached_property
     def libraries(self) -> tuple[str, ...]:
@@ -199,13 +208,21 @@ class Toolchain:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
                 commands.append([*RUNTIME_FLAGS, "-c", source, "-o", f"{folder / unit}.o"])
             self._run_all(scratch, commands, jobs)
-            objects = [f"{folder / unit}.o" for unit in _RUNTIME]
-            self._run_all(scratch, [["-no-pie", *objects, "-o", f"{folder}/runtime"]], 1)
+            self._link_runtime(scratch, folder)
             try:
                 folder.rename(self.folder)
             except OSError:
                 if not is_folder(self.folder):  # another process was faster
                     raise
+
+    def _link_runtime(self, scratch: Path, folder: Path) -> None:
+        """Link the runtime alone, with the static libraries if the compiler has them."""
+        objects = [f"{folder / unit}.o" for unit in _RUNTIME]
+        command = ["-no-pie", *objects, *_WITH_MATH, "-o", f"{folder}/runtime"]
+        tried = run_compiler(self.compiler, *_STATIC, *command, scratch=scratch)
+        if tried.returncode:
+            self._run_all(scratch, [command], 1)
+        (folder / _OPTIONS).write_text("" if tried.returncode else " ".join(_STATIC))
 
     def _precompile_headers(self, cache: Path) -> None:
         """In place, because clang's hold the path of the header that they were built from."""

@@ -1,0 +1,1 @@
+"""Our templates for matrix products, and the search over their parameters."""

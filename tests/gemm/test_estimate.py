@@ -1,0 +1,79 @@
+"""The estimate offers parameters that fit the card, and knows what cannot be fast."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices.emulated.profiles import PROFILES
+from pytest_gpuenergy.gemm.card import Card, card_of
+from pytest_gpuenergy.gemm.estimate import cycles, ranked
+from pytest_gpuenergy.gemm.simt import SimtParameters
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.workloads import Gemm
+
+H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
+V100 = Card(70, 80, 64, 2048, 96 << 10, 96 << 10)
+LARGE = Gemm("g", 4096, 4096, 4096)
+
+
+@settings(max_examples=20)
+@given(st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from([H200, V100]))
+def test_all_offered_parameters_fit(sizes: tuple[int, int, int], card: Card) -> None:
+    gemm = Gemm("g", *sizes)
+    for chosen in ranked(gemm, card)[:50]:
+        assert chosen.shared_bytes(gemm) <= card.shared_bytes_of_block
+        assert chosen.threads <= 1024
+        assert chosen.registers * chosen.threads <= 1 << 16
+        assert chosen.asynchronous is (card.capability >= 80)
+
+
+def test_the_most_promising_come_first() -> None:
+    offered = [cycles(LARGE, one, H200) for one in ranked(LARGE, H200)]
+    assert offered == sorted(offered)
+    assert len(offered) > 1000
+
+
+def test_no_estimate_is_below_the_peak() -> None:
+    least = LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
+    assert all(cycles(LARGE, one, H200) >= least for one in ranked(LARGE, H200))
+
+
+def test_small_products_share_tiles_among_blocks() -> None:
+    small = Gemm("g", 512, 256, 640)
+    assert ranked(small, H200)[0].shares_tiles(small)
+
+
+def test_a_wave_of_one_block_more_takes_another_turn() -> None:
+    chosen = SimtParameters(128, 128, 8, 8, 8, 3)
+    full, more = (Gemm("g", 128 * tiles, 128, 4096) for tiles in (132 * 8, 132 * 8 + 1))
+    assert cycles(more, chosen, H200) > 1.05 * cycles(full, chosen, H200)
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_the_resources_of_emulated_cards_are_known(profile: Any) -> None:
+    with EmulatedDevice(profile) as device:
+        if profile.architecture == "sm_60":
+            with pytest.raises(InputError, match="do not know the resources of"):
+                card_of(device)
+            return
+        card = card_of(device)
+        assert card.multiprocessors == profile.sm_count
+        assert card.shared_bytes_of_block == profile.shared_per_block
+
+
+def test_a_card_that_is_too_small_is_told() -> None:
+    with pytest.raises(InputError, match="No parameters of the template fit g on this GPU"):
+        ranked(LARGE, replace(H200, shared_bytes_of_block=100))
+
+
+def test_an_unknown_architecture_is_told() -> None:
+    device: Any = SimpleNamespace(name="NVIDIA X", architecture="sm_999")
+    with pytest.raises(InputError, match=r"of NVIDIA X \(sm_999\): choose a GPU of sm_70"):
+        card_of(device)

@@ -1,0 +1,131 @@
+"""The template for CUDA cores is right for any sizes, layouts and parameters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.gemm.simt import SimtParameters, simt_kernel
+from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.workloads import Gemm
+
+TINY = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4, stages=2)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as device:
+        yield device
+
+
+@st.composite
+def products(draw: st.DrawFn) -> Gemm:
+    size = st.integers(1, 70)
+    m, n, k = draw(size), draw(size), draw(size)
+    bare = Gemm("g", m, n, k, draw(st.sampled_from(["nn", "nt"])))
+    more = st.integers(0, 5)
+    return Gemm("g", m, n, k, bare.layout, "float32", bare.row_of_a + draw(more), n + draw(more))
+
+
+@st.composite
+def parameters(draw: st.DrawFn) -> SimtParameters:
+    thread_m, thread_n = draw(st.sampled_from([4, 8])), draw(st.sampled_from([4, 8]))
+    return SimtParameters(
+        tile_m=4 * thread_m * draw(st.sampled_from([1, 2])),
+        tile_n=8 * thread_n * draw(st.sampled_from([1, 2])),
+        tile_k=draw(st.sampled_from([1, 4, 8])),
+        thread_m=thread_m,
+        thread_n=thread_n,
+        stages=draw(st.integers(2, 4)),
+        blocks=draw(st.sampled_from([0, 1, 3, 7, 16])),
+        group=draw(st.sampled_from([1, 2, 8])),
+        asynchronous=draw(st.booleans()),
+    )
+
+
+@pytest.mark.slow
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(products(), parameters())
+def test_it_is_right_for_any_sizes_and_parameters(
+    device: EmulatedDevice, gemm: Gemm, chosen: SimtParameters
+) -> None:
+    assert verify(device, simt_kernel(gemm, chosen), gemm).max_relative_error < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("blocks", [0, 5, 40])
+def test_tiles_may_be_shared_by_blocks(device: EmulatedDevice, layout: Any, blocks: int) -> None:
+    gemm = Gemm("g", 33, 65, 40, layout)
+    chosen = SimtParameters(**{**vars(TINY), "blocks": blocks})
+    kernel = simt_kernel(gemm, chosen)
+    assert verify(device, kernel, gemm).max_relative_error < 1e-5
+    assert bool(kernel.workspaces) is bool(blocks)
+
+
+@pytest.mark.slow
+def test_a_part_that_is_not_added_is_found(device: EmulatedDevice) -> None:
+    gemm = Gemm("g", 32, 32, 40)
+    kernel = simt_kernel(gemm, SimtParameters(**{**vars(TINY), "blocks": 7}))
+    text = kernel.source.replace("block <= last", "block < last")
+    wrong = type(kernel)(text, kernel.launches, workspaces=kernel.workspaces)
+    with pytest.raises(KernelFault, match="wrong"):
+        verify(device, wrong, gemm)
+
+
+@pytest.mark.slow
+def test_a_stage_that_is_overwritten_too_early_is_found(device: EmulatedDevice) -> None:
+    gemm = Gemm("g", 32, 32, 40)
+    kernel = simt_kernel(gemm, TINY)
+    text = kernel.source.replace("wait<STAGES - 2>();", "wait<STAGES - 1>();")
+    wrong = type(kernel)(text, kernel.launches)
+    with pytest.raises(KernelFault):
+        verify(device, wrong, gemm)
+
+
+@given(products(), parameters())
+def test_every_step_of_every_tile_has_one_block(gemm: Gemm, chosen: SimtParameters) -> None:
+    blocks, every = chosen.blocks_of(gemm), chosen.tiles(gemm) * chosen.steps(gemm)
+    first = [every * block // blocks for block in range(blocks + 1)]
+    assert first[0] == 0
+    assert first[-1] == every
+    assert all(one < other for one, other in itertools.pairwise(first))
+    owners = [((step + 1) * blocks - 1) // every for step in range(every)]
+    assert all(first[owner] <= step < first[owner + 1] for step, owner in enumerate(owners))
+
+
+@pytest.mark.parametrize("mode", ["tf32", "float16", "bfloat16"])
+def test_other_modes_are_refused(mode: Any) -> None:
+    with pytest.raises(InputError, match=f"float32 on CUDA cores, not in mode {mode}"):
+        simt_kernel(Gemm("g", 8, 8, 8, mode=mode), TINY)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"tile_m": 24}, {"tile_n": 48}, {"thread_m": 6}, {"thread_n": 0}, {"tile_m": 0}],
+)
+def test_a_tile_that_warps_do_not_fill_is_refused(change: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="cannot be divided among warps"):
+        SimtParameters(**{**vars(TINY), **change})
+
+
+@pytest.mark.parametrize("change", [{"tile_k": 0}, {"stages": 1}, {"blocks": -1}, {"group": 0}])
+def test_numbers_out_of_range_are_refused(change: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="The template needs"):
+        SimtParameters(**{**vars(TINY), **change})
+
+
+def test_the_text_is_told_where_it_comes_from() -> None:
+    origin = simt_kernel(Gemm("g", 8, 8, 8), TINY).origin
+    assert (origin.kind, origin.details["template"], origin.details["tile_n"]) == (
+        "template",
+        "simt",
+        32,
+    )
