@@ -47,10 +47,8 @@ def row(output: str, tuner: str) -> list[str]:
 
 @pytest.mark.tvm
 def test_both_tuners_are_watched_and_measured_alike(
-    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # With some drawn seeds, one run in two or three, the stock kernel has been called wrong.
-    monkeypatch.setattr("pytest_gpuenergy.engine.verification.drawn_seed", lambda _: 2)
     assert bench.run("--tuners", "stock,direct", "--kernels", "1", trials=3) == 0
     stock, ours = bench.results["case7/stock"], bench.results["case7/direct"]
     assert (stock["trials"], stock["failed"]) == (3, {"compile": 1})
