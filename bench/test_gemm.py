@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.gemm.card import card_of
-from pytest_gpuenergy.gemm.estimate import ranked
-from pytest_gpuenergy.gemm.simt import simt_kernel
+from pytest_gpuenergy.gemm.templates import ranked
 from pytest_gpuenergy.support.errors import GpuEnergyError
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 def template(gemm: Gemm, gpu: Device) -> AnyKernel:
     """Our template, with the parameters that its cost estimate puts first."""
-    return simt_kernel(gemm, ranked(gemm, card_of(gpu))[0])
+    return ranked(gemm, card_of(gpu))[0].kernel(gemm)
 
 
 CONTENDERS = {"template": template}

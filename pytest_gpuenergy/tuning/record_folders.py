@@ -12,7 +12,13 @@ from pathlib import Path
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_file
-from pytest_gpuenergy.tuning.records import PERFORMANCE_FOLDER, WHAT, RecordFile, file_name
+from pytest_gpuenergy.tuning.records import (
+    PERFORMANCE_FOLDER,
+    WHAT,
+    RecordFile,
+    ending_of,
+    file_name,
+)
 from pytest_gpuenergy.workloads.registry import KINDS
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -34,7 +40,9 @@ def record_paths(folder: Path) -> list[Path]:
     return own or [path for path in below if path.parent.name != PERFORMANCE_FOLDER]
 
 
-def find_records(folder: Path, workload: Workload, gpu: str | None = None) -> Path:
+def find_records(
+    folder: Path, workload: Workload, gpu: str | None = None, variant: str = ""
+) -> Path:
     """The record file for ``workload`` in ``folder``, or for another workload of the same shape.
 
     The workload's own file is preferred, then the first one by name.
@@ -44,18 +52,20 @@ def find_records(folder: Path, workload: Workload, gpu: str | None = None) -> Pa
         workload: what is to be computed.
         gpu: model of the GPU that will compute it. Records for this model are preferred, then those
             for the first other model by name. None requires that all are for one model.
+        variant: of the form of its recipes.
 
     Raises:
         InputError: there is none, or ``gpu`` is None and there are several for different GPUs.
     """
-    name = file_name(workload)
-    ending = f"_{workload.signature}.json"
+    name = file_name(workload, variant)
+    ending = ending_of(workload, variant)
     found = [path for path in record_paths(folder) if path.name.endswith(ending)]
     if not found:
         out = folder / gpu_folder(gpu) if gpu and _has_folders(folder) else folder
         raise InputError(
             f"There are no records for {workload.name} in {folder} (no file {name}): "
-            f"make them with 'gpuenergy tune --case {workload.name} --out {out}'."
+            f"make them with 'gpuenergy tune --case {workload.name} --out {out}"
+            f"{f' --tuner {variant}' if variant else ''}'."
         )
     own = [path for path in found if path.name == name]
     found = found if gpu else own or found
@@ -76,13 +86,14 @@ def records_of(
     workload: Workload,
     load: Callable[[Path], RecordFile],
     gpu: str | None = None,
+    variant: str = "",
 ) -> RecordFile:
     """The records in ``folder`` that serve ``workload``, under its name; see `find_records`.
 
     Raises:
         InputError: there are none, or the file cannot be used or is for another shape.
     """
-    path = find_records(folder, workload, gpu)
+    path = find_records(folder, workload, gpu, variant)
     file = load(path)
     if file.workload.signature != workload.signature:
         raise InputError(
