@@ -49,7 +49,7 @@ enum Build { plain_build, checked_build, zeroed_build, builds };
 // What the elements of a variable are: numbers of a kind, or of a type that may hold several.
 enum Content { floating, integral, mixed };
 
-enum WarpOperation { warp_sync, warp_exchange, warp_ballot };
+enum WarpOperation { warp_sync, warp_exchange, warp_ballot, warp_meeting };
 
 extern "C" {
 extern void* cuhost_dynamic_shared;
@@ -66,6 +66,8 @@ void cuhost_yield();  // lets others run
 // Turns of the running block since it, or something that others may wait for, has changed.
 extern uint64_t cuhost_turns;
 int cuhost_lane();
+bool cuhost_is_shared(const void* address);
+bool cuhost_is_local(const void* address);
 // Called for each variable before main. `kernel` is null unless the variable is __shared__, and ""
 // if any kernel in the source may use it. Each instance of a template registers its own variable,
 // under the same number.

@@ -1,22 +1,35 @@
 // What the lanes of a warp do together: they wait for one another, exchange values and vote.
 #include "block.h"
+#include "matrices.h"
 
 namespace cuhost {
 namespace {
 
 int warp_end(int first) { return first + 32 < now->thread_count ? first + 32 : now->thread_count; }
 
-const char* name_of(WarpOperation operation) {
-  return operation == warp_sync ? "__syncwarp" : operation == warp_ballot ? "a vote" : "a shuffle";
+cuhost_Meeting* meeting_of(const Thread& thread) { return (cuhost_Meeting*)thread.value; }
+
+const char* name_of(const Thread& thread) {
+  switch (thread.operation) {
+    case warp_sync: return "__syncwarp";
+    case warp_ballot: return "a vote";
+    case warp_meeting: return meeting_of(thread)->name;
+    default: return "a shuffle";
+  }
 }
 
 // Lanes that meet must have called the same function.
 void check_meeting(int lane, int other) {
   const Thread *one = &now->threads[lane], *two = &now->threads[other];
-  if (one->operation == two->operation) return;
+  if (one->operation == two->operation) {
+    if (one->operation != warp_meeting || meeting_of(*one)->line == meeting_of(*two)->line) return;
+    fault("runtime", "divergence: %s calls %s in line %d and %s calls %s in line %d",
+          place_of(one->index, cuhost_where.block).c_str(), name_of(*one), meeting_of(*one)->line,
+          place_of(two->index, cuhost_where.block).c_str(), name_of(*two), meeting_of(*two)->line);
+  }
   fault("runtime", "divergence: %s calls %s and %s calls %s with the same mask 0x%08x",
-        place_of(one->index, cuhost_where.block).c_str(), name_of(one->operation),
-        place_of(two->index, cuhost_where.block).c_str(), name_of(two->operation), one->mask);
+        place_of(one->index, cuhost_where.block).c_str(), name_of(*one),
+        place_of(two->index, cuhost_where.block).c_str(), name_of(*two), one->mask);
 }
 
 // Lanes that asked at the same line for those that are active go on together, once all others of
@@ -42,6 +55,18 @@ bool release_mask(int first) {
     any = true;
   }
   return any;
+}
+
+// Does what all lanes of a warp do together, such as a product of matrices.
+void meet(int first, unsigned members) {
+  const Thread& thread = now->threads[first + __builtin_ctz(members)];
+  if (members != ~0u)
+    fault("runtime", "divergence: %s calls %s, which takes all 32 lanes of a warp, and %d are there",
+          place_of(thread.index, cuhost_where.block).c_str(), name_of(thread),
+          __builtin_popcount(members));
+  cuhost_Meeting* lanes[32];
+  for (int k = 0; k < 32; ++k) lanes[k] = meeting_of(now->threads[first + k]);
+  lanes[0]->work(lanes);
 }
 
 // Gives each of the lanes that have met its result.
@@ -95,6 +120,7 @@ void release_warp(int warp) {
       if (members >> (other - first) & 1) check_meeting(lane, other);
     if (running->checked)
       cuhost_hooks.lanes_meet(first, members, now->threads[lane].operation == warp_sync);
+    if (now->threads[lane].operation == warp_meeting) meet(first, members);
     exchange(first, members);
   }
 }
@@ -132,6 +158,8 @@ unsigned cuhost_active_lanes(int line) {
 }
 
 int cuhost_lane() { return current % 32; }
+
+void cuhost_meet(cuhost_Meeting* mine) { cuhost_warp(~0u, (uint64_t)mine, 0, warp_meeting); }
 }
 
 }  // namespace cuhost
