@@ -107,22 +107,26 @@ __device__ void read_b(B& left, B& right, const Element* stage, const Lane& lane
 #endif
 }
 
-__device__ void multiply_add(float (&sums)[4], const A& a, const B& b) {
+__device__ void multiply_add(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #if HALVES && BFLOAT16
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #elif HALVES
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-#endif
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a.of[0]), "r"(a.of[1]), "r"(a.of[2]), "r"(a.of[3]), "r"(b.of[0]), "r"(b.of[1]));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
 }
 
 #if !HALVES
@@ -145,13 +149,10 @@ __device__ void split(Operand& x, Operand& rest) {
 }
 #endif
 
-// Add the products of all operands of a warp.
-__device__ void multiply_add_all(Sums& sums, const A (&a)[PIECES_M], const B (&b)[PIECES_N]) {
+// Add the products of one piece of A with all of B.
+__device__ void multiply_add(float (&sums)[PIECES_N][4], const A& a, const B (&b)[PIECES_N]) {
 #pragma unroll
-  for (int i = 0; i < PIECES_M; ++i) {
-#pragma unroll
-    for (int j = 0; j < PIECES_N; ++j) multiply_add(sums.of[i][j], a[i], b[j]);
-  }
+  for (int j = 0; j < PIECES_N; ++j) multiply_add(sums[j], a.of, b[j].of);
 }
 
 __device__ void multiply(Sums& sums, const Element* a_stage, const Element* b_stage) {
@@ -164,19 +165,34 @@ __device__ void multiply(Sums& sums, const Element* a_stage, const Element* b_st
     for (int i = 0; i < PIECES_M; ++i) read_a(a[i], a_stage, lane, k, i);
 #pragma unroll
     for (int j = 0; j < PIECES_N; j += 2) read_b(b[j], b[j + 1], b_stage, lane, k, j);
-#if !HALVES
-    A a_rest[PIECES_M];
+#if HALVES
+#pragma unroll
+    for (int i = 0; i < PIECES_M; ++i) multiply_add(sums.of[i], a[i], b);
+#else
+    A a_rest;
     B b_rest[PIECES_N];
 #pragma unroll
-    for (int i = 0; i < PIECES_M; ++i) split(a[i], a_rest[i]);
-#pragma unroll
     for (int j = 0; j < PIECES_N; ++j) split(b[j], b_rest[j]);
-#if SPLIT  // the smallest products first
-    multiply_add_all(sums, a_rest, b);
-    multiply_add_all(sums, a, b_rest);
+#pragma unroll
+    for (int i = 0; i < PIECES_M; ++i) {
+      split(a[i], a_rest);
+#if SPLIT
+      // Tensor cores cut off what exceeds their precision: only eight products are added there, the
+      // smallest first, and their sum is added in float32.
+      float part[PIECES_N][4] = {};
+      multiply_add(part, a_rest, b);
+      multiply_add(part, a[i], b_rest);
+      multiply_add(part, a[i], b);
+#pragma unroll
+      for (int j = 0; j < PIECES_N; ++j) {
+#pragma unroll
+        for (int l = 0; l < 4; ++l) sums.of[i][j][l] += part[j][l];
+      }
+#else
+      multiply_add(sums.of[i], a[i], b);
 #endif
+    }
 #endif
-    multiply_add_all(sums, a, b);
   }
 }
 

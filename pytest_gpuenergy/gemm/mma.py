@@ -95,9 +95,10 @@ class MmaParameters(Tiling):
 
     def registers(self, gemm: Gemm) -> int:
         """Registers that a thread needs, about: its sums, operands and addresses."""
+        sums = self.warp_m * self.warp_n // _WARP_LANES
         operands = (self.warp_m + self.warp_n) // 4  # of one instruction's depth
-        copies = 2 if gemm.mode == "3xtf32" else 1
-        return self.warp_m * self.warp_n // _WARP_LANES + copies * operands + 40
+        parts = 4 + self.warp_n // 4 + self.warp_n // 2 if gemm.mode == "3xtf32" else 0
+        return sums + operands + parts + 40
 
     def shared_bytes(self, gemm: Gemm) -> int:
         """Shared memory of a block."""
