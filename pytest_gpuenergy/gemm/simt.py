@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.workloads.gemm import Gemm
 from pytest_gpuenergy.workloads.workload import Tensor
 
@@ -111,10 +111,10 @@ def simt_kernel(gemm: Gemm, parameters: SimtParameters) -> Kernel:
     """The kernel of the template for a matrix product.
 
     Raises:
-        InputError: the product is not in float32.
+        UnavailableError: the product is not in float32.
     """
     if gemm.mode != "float32":
-        raise InputError(
+        raise UnavailableError(
             f"The template {NAME} computes in float32 on CUDA cores, not in mode {gemm.mode}."
         )
     blocks, shared = parameters.blocks_of(gemm), parameters.shares_tiles(gemm)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.tuning.records import PERFORMANCE_FOLDER, WHAT, RecordFile, file_name
 from pytest_gpuenergy.workloads.registry import KINDS
@@ -46,16 +46,17 @@ def find_records(folder: Path, workload: Workload, gpu: str | None = None) -> Pa
             for the first other model by name. None requires that all are for one model.
 
     Raises:
-        InputError: there is none, or ``gpu`` is None and there are several for different GPUs.
+        UnavailableError: there is none.
+        InputError: ``gpu`` is None and there are several for different GPUs.
     """
     name = file_name(workload)
     ending = f"_{workload.signature}.json"
     found = [path for path in record_paths(folder) if path.name.endswith(ending)]
     if not found:
         out = folder / gpu_folder(gpu) if gpu and _has_folders(folder) else folder
-        raise InputError(
+        raise UnavailableError(
             f"There are no records for {workload.name} in {folder} (no file {name}): "
-            f"make them with 'gpuenergy tune --case {workload.name} --out {out}'."
+            f"make them with 'gpuenergy tune {_option_of(workload)} --out {out}'."
         )
     own = [path for path in found if path.name == name]
     found = found if gpu else own or found
@@ -80,7 +81,8 @@ def records_of(
     """The records in ``folder`` that serve ``workload``, under its name; see `find_records`.
 
     Raises:
-        InputError: there are none, or the file cannot be used or is for another shape.
+        UnavailableError: there are none.
+        InputError: the file cannot be used or is for another shape.
     """
     path = find_records(folder, workload, gpu)
     file = load(path)
@@ -90,6 +92,17 @@ def records_of(
             f"{workload.name}: restore the original file."
         )
     return replace(file, workload=workload)
+
+
+def _option_of(workload: Workload) -> str:
+    """The option with which ``gpuenergy tune`` tunes ``workload``."""
+    kind = KINDS.get(workload.kind)
+    if kind is None or any(workload in group for group in kind.networks.values()):
+        return f"--case {workload.name}"
+    text = kind.text_of(workload)
+    made = kind.parse(text)
+    name = "" if made is not None and made.name == workload.name else f"{workload.name}="
+    return f'--shape "{name}{workload.kind}:{text}"'
 
 
 def _has_folders(folder: Path) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.tvm.gemm_forms import (
     GemmForm,
     ProductSizes,
@@ -47,7 +47,7 @@ class GemmOperator:
         Its function is ``main(A, B, C)``.
 
         Raises:
-            InputError: the mode is tf32.
+            UnavailableError: the mode is tf32.
         """
         gemm = _checked(workload)
         tvm = import_tvm()
@@ -135,7 +135,7 @@ def _main(gemm: Gemm) -> str:
 def _checked(workload: Workload) -> Gemm:
     assert isinstance(workload, Gemm)
     if workload.mode == "tf32":
-        raise InputError(
+        raise UnavailableError(
             f"{workload.name} cannot be tuned with TVM, which has no schedules in mode tf32: "
             "choose mode float32, float16 or bfloat16."
         )

@@ -19,8 +19,8 @@ def require_space(workload: Workload, space: Space) -> None:
     """Refuse a search without schedules to consider.
 
     Raises:
-        InputError: TVM does not know the workload's kind or has no schedules of it, or only forms
-            are wanted and there are none.
+        UnavailableError: TVM has no schedules of the workload.
+        InputError: it does not know its kind, or only forms are wanted and there are none.
     """
     operator = operator_of(workload)
     forms = operator.forms(workload)

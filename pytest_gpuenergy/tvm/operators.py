@@ -28,14 +28,14 @@ class Operator(Protocol):
         """The computation: an IRModule whose function ``main`` takes the workload's tensors.
 
         Raises:
-            InputError: TVM has no schedules of it.
+            UnavailableError: TVM has no schedules of it.
         """
 
     def forms(self, workload: Workload) -> Sequence[Rewrite]:
         """Other ways to compute it, which respect the limits of a GPU.
 
         Raises:
-            InputError: TVM has no schedules of it.
+            UnavailableError: TVM has no schedules of it.
         """
 
     def from_log_name(self, name: str) -> Workload | None:
