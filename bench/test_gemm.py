@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.gemm.card import card_of
-from pytest_gpuenergy.gemm.estimate import ranked
-from pytest_gpuenergy.gemm.simt import simt_kernel
+from pytest_gpuenergy.gemm.templates import ranked
 from pytest_gpuenergy.support.errors import GpuEnergyError, UnavailableError
 from pytest_gpuenergy.tvm.generators import require_space
 from pytest_gpuenergy.tvm.records import records_of
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 def template(gemm: Gemm, bench: Bench) -> AnyKernel:
     """Our template, with the parameters that its cost estimate puts first."""
-    return simt_kernel(gemm, ranked(gemm, card_of(bench.gpu))[0])
+    return ranked(gemm, card_of(bench.gpu))[0].kernel(gemm)
 
 
 def tvm(gemm: Gemm, bench: Bench) -> AnyKernel:

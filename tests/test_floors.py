@@ -25,6 +25,7 @@ FLOORS = (
     {"engine"},
     {"tuning"},
     {"ab", "gemm", "tvm"},
+    {"tuners"},
     {"commands", "pytest_plugin"},
     {"cli", "plugin"},
 )

@@ -115,6 +115,7 @@ class WordForm:
 
     tuner: str = "words"
     file_name: str = "words.txt"
+    variant: str = ""
 
     def identity(self, recipe: str) -> str:
         return str(json.loads(recipe)["word"])

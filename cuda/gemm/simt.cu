@@ -1,21 +1,9 @@
 // C = A B in float32 on CUDA cores, for any sizes and layouts.
 //
-// Above this text stand its constants:
-//   M, N, K            sizes of the product
-//   LDA, LDB           distances in elements between the stored rows of A and B
-//   A_TRANSPOSED       whether A is stored as K rows of M elements, rather than M rows of K
+// Besides those of tiles.cu, the constants of this text are:
 //   A_WIDTH, B_WIDTH   elements that are copied at once: 1, 2 or 4, as the alignment of rows allows
-//   TILE_M, TILE_N     size of the part of C that a block computes at a time
-//   TILE_K             columns of A and rows of B that it holds in shared memory for one step
 //   THREAD_M, THREAD_N size of the part of a tile that a thread computes, multiples of 4
-//   STAGES             steps that are in shared memory or on the way there
-//   ASYNCHRONOUS       whether they are copied past the registers (cp.async, from sm_80 on)
-//   BLOCKS             number of blocks, among which all steps of all tiles are divided evenly
-//   GROUP              rows of tiles that are computed together, so that they share B in the L2
-//
-// With as many blocks as tiles, each block computes a tile. With any other number, a tile can be
-// shared by several blocks (split-K, stream-K): each of these writes its part of the sum to a
-// workspace, and gemm_sum adds the parts, always in the same order.
+//   ASYNCHRONOUS       whether steps are copied past the registers (cp.async, from sm_80 on)
 //
 // A step is one multiplication of a column of TILE_M x TILE_K by a row of TILE_K x TILE_N. While a
 // block computes with one stage, the copies of the next STAGES - 1 are under way.
@@ -26,9 +14,6 @@
 
 constexpr int THREADS_M = TILE_M / THREAD_M, THREADS_N = TILE_N / THREAD_N;
 constexpr int THREADS = THREADS_M * THREADS_N;
-constexpr int ROWS = (M + TILE_M - 1) / TILE_M, COLUMNS = (N + TILE_N - 1) / TILE_N;
-constexpr int STEPS = (K + TILE_K - 1) / TILE_K;
-constexpr long long ALL_STEPS = static_cast<long long>(ROWS) * COLUMNS * STEPS;
 // A is transposed on the way to shared memory: four more elements a row spread it over the banks.
 constexpr int A_ROW = TILE_M + (A_TRANSPOSED ? 0 : 4);
 constexpr int A_STAGE = TILE_K * A_ROW, B_STAGE = TILE_K * TILE_N;
@@ -36,24 +21,6 @@ constexpr int A_STAGE = TILE_K * A_ROW, B_STAGE = TILE_K * TILE_N;
 // The lanes of a warp compute 4 x 8 pieces of 4 x 4 elements.
 constexpr int LANES_M = 4, LANES_N = 8;
 static_assert(THREADS_M % LANES_M == 0 && THREADS_N % LANES_N == 0, "warps must fill the tile");
-
-__device__ int first_step(int block) {
-  return static_cast<int>(ALL_STEPS * block / BLOCKS);
-}
-
-__device__ int block_of(int step) {
-  return static_cast<int>(((step + 1LL) * BLOCKS - 1) / ALL_STEPS);
-}
-
-struct Place {
-  int row, column;  // of a tile's first element in C
-};
-
-__device__ Place place_of(int tile) {
-  int group = tile / (GROUP * COLUMNS), within = tile % (GROUP * COLUMNS);
-  int rows = min(GROUP, ROWS - group * GROUP);
-  return {(group * GROUP + within % rows) * TILE_M, within / rows * TILE_N};
-}
 
 // Copy WIDTH elements to shared memory, of which the first `valid` exist; the others become 0.
 template <int WIDTH>
@@ -220,22 +187,3 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __syncthreads();  // the next tile's first copies overwrite what was read last
   }
 }
-
-#if SHARED_TILES
-extern "C" __global__ void __launch_bounds__(256)
-    gemm_sum(const float* __restrict__ parts, float* __restrict__ C) {
-  int tile = blockIdx.x, begin = tile * STEPS;
-  int first = block_of(begin), last = block_of(begin + STEPS - 1);
-  if (first == last) return;
-  Place place = place_of(tile);
-  for (int i = threadIdx.x; i < TILE_M * TILE_N; i += 256) {
-    int row = i / TILE_N, column = i % TILE_N;
-    if (place.row + row >= M || place.column + column >= N) continue;
-    float sum = parts[(2LL * first + 1) * (TILE_M * TILE_N) + i];
-    for (int block = first + 1; block <= last; ++block) {
-      sum += parts[2LL * block * (TILE_M * TILE_N) + i];
-    }
-    C[(place.row + row) * N + place.column + column] = sum;
-  }
-}
-#endif

@@ -18,9 +18,9 @@ from pytest_gpuenergy.commands import (
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_folder
 from pytest_gpuenergy.support.project import nearest
+from pytest_gpuenergy.tuning.names import TUNER_NAMES
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.kernels.kernel import Kernel
     from pytest_gpuenergy.tuning.records import Record, RecordFile
 
 RECORDS = Path("bench", "records")
@@ -35,7 +35,7 @@ def add_parser(subparsers: Subparsers) -> None:
         None,
         summary="List, show or export tuned kernels, or sample the log of a search",
         description="Kernels come from record files: those in this project's bench/records, or "
-        "those that --records names. Showing and exporting need TVM.",
+        "those that --records names. Showing and exporting kernels of TVM needs TVM.",
         example="""
 gpuenergy kernels list --case case1
 gpuenergy kernels show case1 1
@@ -50,6 +50,11 @@ gpuenergy kernels export --case case1,case5 --kernels top1 --out exported
             type=Path,
             help="Record file, folder of them, or folder with one such folder per GPU model "
             f"(default: {RECORDS} here or in a parent folder)",
+        )
+        action.add_argument(
+            "--tuner",
+            choices=TUNER_NAMES,
+            help="Only kernels of this tuner (default: of all)",
         )
         action.add_argument("--json", action="store_true", help="Print JSON")
     kernels_sample.add_parser(actions)
@@ -119,8 +124,8 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
     Raises:
         InputError: there are none, or one is damaged.
     """
+    from pytest_gpuenergy.tuners import load_records
     from pytest_gpuenergy.tuning.record_folders import record_paths
-    from pytest_gpuenergy.tvm.records import load_records
 
     if records is None:
         records = nearest(Path.cwd(), RECORDS)
@@ -139,6 +144,16 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
     return [load_records(path) for path in paths]
 
 
+def _files(arguments: Namespace) -> list[RecordFile]:
+    """The record files that ``--records``, ``--tuner`` and the cases name."""
+    from pytest_gpuenergy.tuners import FORMS
+
+    files = load_record_files(arguments.records)
+    if arguments.tuner is not None:
+        files = [file for file in files if file.form == FORMS[arguments.tuner]]
+    return choose_cases(files, arguments.case)
+
+
 def choose_cases(files: Sequence[RecordFile], words: str | None) -> list[RecordFile]:
     """The files of the workloads that ``--case`` names, or all files without it.
 
@@ -154,27 +169,27 @@ def choose_cases(files: Sequence[RecordFile], words: str | None) -> list[RecordF
         own = [file for file in files if file.workload.name == name]
         found = own or _of_its_shape(files, name)
         if not found:
-            known = ", ".join(dict.fromkeys(file.workload.name for file in files))
+            known = ", ".join(dict.fromkeys(file.workload.name for file in files)) or "none"
             raise InputError(f"There are no records for {name!r}, only for {known}.")
         chosen += found
     return chosen
 
 
 def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
-    """The records for the shape of the workload ``name``, one file for each GPU."""
+    """The records for the shape of the workload ``name``, one file for each GPU and tuner."""
     from pytest_gpuenergy.workloads import all_networks
 
     known = {w.name: w for network in all_networks(Path.cwd()).values() for w in network}
     workload = known.get(name)
-    by_gpu: dict[str, RecordFile] = {}
+    by_gpu: dict[tuple[str, str], RecordFile] = {}
     for file in files:
         if workload is not None and file.workload.signature == workload.signature:
-            by_gpu.setdefault(file.gpu, replace(file, workload=workload))
+            by_gpu.setdefault((file.gpu, file.form.tuner), replace(file, workload=workload))
     return list(by_gpu.values())
 
 
 def _list(arguments: Namespace) -> int:
-    files = choose_cases(load_record_files(arguments.records), arguments.case)
+    files = _files(arguments)
     if arguments.json:
         print_json([_entry(file, record) for file in files for record in file.records])
         return 0
@@ -183,15 +198,15 @@ def _list(arguments: Namespace) -> int:
             file.workload.name,
             str(record.rank),
             record.band,
+            file.form.tuner,
             file.gpu,
             *_figures(file, record),
         )
         for file in files
         for record in file.records
     ]
-    print_table(
-        ("workload", "rank", "band", "tuned for", "time", "power", "energy", "search time"), rows
-    )
+    figures = ("time", "power", "energy", "search time")
+    print_table(("workload", "rank", "band", "tuner", "tuned for", *figures), rows)
     return 0
 
 
@@ -201,6 +216,7 @@ def _entry(file: RecordFile, record: Record) -> dict[str, Any]:
         "parameters": dict(file.workload.parameters),
         "rank": record.rank,
         "band": record.band,
+        "tuner": file.form.tuner,
         "tuned_for": file.gpu,
         "measured": None if record.measured is None else asdict(record.measured),
         "search_time_ms": file.search_ms(record.rank),
@@ -220,10 +236,11 @@ def _figures(file: RecordFile, record: Record) -> tuple[str, str, str, str]:
 
 def _show(arguments: Namespace) -> int:
     from pytest_gpuenergy.kernels.source import plan_of
+    from pytest_gpuenergy.tuners import kernels_of
 
-    files = choose_cases(load_record_files(arguments.records), arguments.case)
+    files = _files(arguments)
     file = _only(files, arguments.case)
-    kernel = _lowered(file, [file.record(arguments.rank).rank])[0]
+    kernel = kernels_of(file, [file.record(arguments.rank).rank])[0]
     plan = plan_of(kernel, f"kernel{arguments.rank:02d}.cu")
     if arguments.json:
         print_json({**plan, "source_text": kernel.source})
@@ -240,19 +257,20 @@ def _show(arguments: Namespace) -> int:
 
 def _only(files: Sequence[RecordFile], case: str) -> RecordFile:
     if len(files) > 1:
-        tuned = ", ".join(file.gpu for file in files)
+        tuned = ", ".join(f"by {file.form.tuner} for {file.gpu}" for file in files)
         raise InputError(
-            f"There are several sets of records for {case} (tuned for {tuned}): "
-            "name one folder with --records."
+            f"There are several sets of records for {case} (tuned {tuned}): name one folder with "
+            "--records, and one tuner with --tuner."
         )
     return files[0]
 
 
 def _export(arguments: Namespace) -> int:
     from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels, require_empty
+    from pytest_gpuenergy.tuners import kernels_of
     from pytest_gpuenergy.tuning.record_folders import choose_ranks
 
-    files = choose_cases(load_record_files(arguments.records), arguments.case)
+    files = _files(arguments)
     for file in files:
         name = file.workload.name  # exported folders are named after it
         same = [other for other in files if other.workload.name == name]
@@ -267,7 +285,7 @@ def _export(arguments: Namespace) -> int:
     kernels = [
         RankedKernel(file.workload, rank, kernel)
         for file, ranks in chosen
-        for rank, kernel in zip(ranks, _lowered(file, ranks), strict=True)
+        for rank, kernel in zip(ranks, kernels_of(file, ranks), strict=True)
     ]
     written = export_kernels(kernels, arguments.out)
     if arguments.json:
@@ -275,10 +293,3 @@ def _export(arguments: Namespace) -> int:
     else:
         print(f"wrote {len(kernels)} kernels to {arguments.out}: {written[0]} lists them")
     return 0
-
-
-def _lowered(file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:
-    from pytest_gpuenergy.tvm.store import KernelStore
-
-    with KernelStore() as store:
-        return list(store.kernels(file, ranks))

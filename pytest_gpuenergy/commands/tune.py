@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
 from pytest_gpuenergy.commands.tune_options import (
+    Wanted,
     add_device_options,
     add_search_options,
     add_workload_options,
     chosen_workloads,
-    search_settings,
-    tune_settings,
+    settled,
 )
 from pytest_gpuenergy.support.errors import InputError
 
@@ -34,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "tune",
         run,
-        summary="Search for fast or energy-efficient kernels with TVM and write record files",
+        summary="Search for fast or energy-efficient kernels and write record files",
         description="Workloads are tuned one after the other, and of equal shapes only the first. "
         "Trials are written to disk immediately, so an interrupted search can be continued with "
         "--resume.",
@@ -43,6 +43,7 @@ gpuenergy tune --quick --out tuned
 gpuenergy tune --case case1,case2 --trials 200 --no-energy --out tuned --gpu-device 0
 gpuenergy tune --network resnet --objective edp --powercap 3 --out tuned
 gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
+gpuenergy tune --shape "gemm:MNK=1024 layout=nt" --tuner template --out tuned
 """,
     )
     add_workload_options(parser)
@@ -52,45 +53,48 @@ gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
 
 def run(arguments: Namespace) -> int:
     """Tune all requested workloads, one after the other."""
+    return tune(arguments, chosen_workloads(arguments))
+
+
+def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
+    """Tune workloads one after the other, with the options of `tune_options`."""
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.support.signals import interrupt_once
+    from pytest_gpuenergy.tuners import Spaces
     from pytest_gpuenergy.tuning.confirm import confirm_with
     from pytest_gpuenergy.tuning.outcome import is_kept, keep_outcome
     from pytest_gpuenergy.tuning.progress import live_stream
     from pytest_gpuenergy.tuning.tuner import Tuner
-    from pytest_gpuenergy.tvm.requirements import check_tvm
-    from pytest_gpuenergy.tvm.space import TvmSpace
-    from pytest_gpuenergy.tvm.store import KernelStore
 
-    workloads = chosen_workloads(arguments)
-    check_tvm()
-    settings = tune_settings(arguments)
-    search = search_settings(arguments, settings.trials)
+    groups = settled(arguments, wanted)
     results: list[TuneResult] = []
     with ExitStack() as stack:
         stack.callback(_report, results, as_json=arguments.json)  # whatever ends the tuning
         stack.enter_context(interrupt_once(stop := Event()))
+        spaces = stack.enter_context(Spaces())
+        for tuner_name in {group.tuner for group in groups}:
+            spaces.check(tuner_name)
         device = stack.enter_context(open_device(arguments.gpu_device))
         station = stack.enter_context(Station(device, lock_wait_s=_LOCK_WAIT_S))
         for sentence in station.restored:
             tell(sentence)
         stack.enter_context(station.under(_one_setpoint(device, arguments.powercap)))
-        store = stack.enter_context(KernelStore(search.threads))
-        tuner = Tuner(
-            device=device,
-            make_space=lambda workload: TvmSpace(workload, device, store, search),
-            folder=arguments.out,
-            settings=settings,
-            confirm=confirm_with(station, energy=settings.energy, tell=tell),
-            tell=tell,
-            live=live_stream(),
-            stop=stop,
-            is_kept=partial(is_kept, arguments.out),
-        )
-        for result in tuner.tune(workloads):
-            results.append(result)
-            keep_outcome(arguments.out, result)
+        for group in groups:
+            tuner = Tuner(
+                device=device,
+                make_space=spaces.of(group.tuner, device, group.search),
+                folder=arguments.out,
+                settings=group.settings,
+                confirm=confirm_with(station, energy=group.settings.energy, tell=tell),
+                tell=tell,
+                live=live_stream(),
+                stop=stop,
+                is_kept=is_kept,
+            )
+            for result in tuner.tune(group.workloads):
+                results.append(result)
+                keep_outcome(arguments.out, result)
     return 0
 
 

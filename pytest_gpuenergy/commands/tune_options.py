@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import tell
 from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.tuning.names import TUNER_NAMES, TunerName
 from pytest_gpuenergy.tvm.settings import SPACES, STRATEGIES, SearchSettings
 
 if TYPE_CHECKING:
@@ -72,25 +75,31 @@ def add_search_options(parser: ArgumentParser) -> None:
         "(default: time)",
     )
     group.add_argument(
+        "--tuner",
+        choices=TUNER_NAMES,
+        help="template searches the parameters of our templates for matrix products, tvm the "
+        "schedules of MetaSchedule (default: template for matrix products, otherwise tvm)",
+    )
+    group.add_argument(
         "--space",
         choices=SPACES,
         default="all",
-        help="Schedules to consider: TVM's own (direct), those as a matrix product (gemm), or all "
-        "(default: all)",
+        help="Schedules of TVM to consider: its own (direct), those as a matrix product (gemm), "
+        "or all (default: all)",
     )
     group.add_argument(
         "--strategy",
         choices=STRATEGIES,
         default="evolutionary",
-        help="evolutionary learns from the times; replay-trace draws at random (default: "
-        "evolutionary)",
+        help="How TVM searches: evolutionary learns from the times; replay-trace draws at random "
+        "(default: evolutionary)",
     )
     group.add_argument(
         "--seed",
         type=_between(0, 2**30),
         default=0,
         metavar="N",
-        help="Seed of the search (default: 0)",
+        help="Seed of TVM's search (default: 0)",
     )
     group.add_argument(
         "--threads",
@@ -138,43 +147,93 @@ def add_device_options(parser: ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="Print the outcome as JSON")
 
 
-def chosen_workloads(arguments: Namespace) -> list[Workload]:
-    """The workloads to tune, one of each shape; the others are reported.
+@dataclass(frozen=True)
+class Wanted:
+    """A workload to tune; what is None is as the options say, or as usual."""
+
+    workload: Workload
+    tuner: TunerName | None = None
+    trials: int | None = None
+
+
+def chosen_workloads(arguments: Namespace) -> list[Wanted]:
+    """The workloads that the options name.
 
     Raises:
         InputError: there is no such workload or network, or a shape is not understood.
     """
-    from pytest_gpuenergy.workloads.table import choose_workloads, distinct_shapes
+    from pytest_gpuenergy.workloads.table import choose_workloads
 
     named = arguments.case or arguments.network or arguments.shape
-    chosen = choose_workloads(
-        arguments.case if named else ["all"], arguments.network, arguments.shape, Path.cwd()
+    chosen = distinct(
+        Wanted(workload)
+        for workload in choose_workloads(
+            arguments.case if named else ["all"], arguments.network, arguments.shape, Path.cwd()
+        )
     )
-    distinct = distinct_shapes(chosen)
-    for first, others in distinct.items():
-        for other in others:
-            tell(f"{other.name}: has the same shape as {first.name} and uses its records")
-    workloads = list(distinct)
-    if arguments.quick:
-        workloads = list(dict.fromkeys((workloads[0], workloads[-1])))
-    return workloads
+    return list(dict.fromkeys((chosen[0], chosen[-1]))) if arguments.quick else chosen
 
 
-def tune_settings(arguments: Namespace) -> TuneSettings:
+def distinct(wanted: Iterable[Wanted]) -> list[Wanted]:
+    """One of each shape, tuner by tuner; the others are reported."""
+    from pytest_gpuenergy.workloads.table import distinct_shapes
+
+    by_tuner: dict[TunerName | None, dict[Workload, Wanted]] = {}
+    for one in wanted:
+        by_tuner.setdefault(one.tuner, {}).setdefault(one.workload, one)
+    chosen = []
+    for found in by_tuner.values():
+        for first, others in distinct_shapes(found).items():
+            chosen.append(found[first])
+            for other in others:
+                tell(f"{other.name}: has the same shape as {first.name} and uses its records")
+    return chosen
+
+
+@dataclass(frozen=True)
+class Group:
+    """Workloads that are tuned alike."""
+
+    workloads: tuple[Workload, ...]
+    tuner: TunerName
+    settings: TuneSettings
+    search: SearchSettings
+
+
+def settled(arguments: Namespace, wanted: Sequence[Wanted]) -> list[Group]:
+    """How each workload is tuned, in their order; neighbours that are tuned alike are together."""
+    from pytest_gpuenergy.tuners import usual_tuner
+
+    def how(one: Wanted) -> tuple[TunerName, int]:
+        quick = _QUICK_TRIALS if arguments.quick else _TRIALS
+        tuner = one.tuner or arguments.tuner or usual_tuner(one.workload)
+        return tuner, _given(one.trials, _given(arguments.trials, quick))
+
+    return [
+        Group(
+            tuple(one.workload for one in alike),
+            tuner,
+            _tune_settings(arguments, trials),
+            _search_settings(arguments, trials),
+        )
+        for (tuner, trials), alike in groupby(wanted, how)
+    ]
+
+
+def _tune_settings(arguments: Namespace, trials: int) -> TuneSettings:
     """What the tuner is asked for."""
     from pytest_gpuenergy.tuning.tuner import TuneSettings
 
-    quick = arguments.quick
     return TuneSettings(
-        trials=_given(arguments.trials, _QUICK_TRIALS if quick else _TRIALS),
-        keep=_given(arguments.keep, _QUICK_KEPT if quick else _MOST_KEPT),
+        trials=trials,
+        keep=_given(arguments.keep, _QUICK_KEPT if arguments.quick else _MOST_KEPT),
         objective=Metric(arguments.objective),
         energy=not arguments.no_energy,
         resume=arguments.resume,
     )
 
 
-def search_settings(arguments: Namespace, trials: int) -> SearchSettings:
+def _search_settings(arguments: Namespace, trials: int) -> SearchSettings:
     """How TVM searches for ``trials`` candidates."""
     import os
 

@@ -22,8 +22,8 @@ _MULTIPROCESSORS = {
     103: (128, 2048, 228 * _KIB, 227 * _KIB),
     120: (128, 1536, 100 * _KIB, 99 * _KIB),
 }
-REGISTERS_PER_SM = 1 << 16
 FIRST_ASYNCHRONOUS = 80
+"""The first capability with copies to shared memory that bypass registers."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,9 @@ class Card:
         threads: that one holds.
         shared_bytes: of one.
         shared_bytes_of_block: the most that a block may use.
+        reserved_shared_bytes: that each block takes besides.
+        registers: of one; ``most_registers`` of a thread.
+        most_blocks: that one holds.
     """
 
     capability: int
@@ -45,6 +48,10 @@ class Card:
     threads: int
     shared_bytes: int
     shared_bytes_of_block: int
+    reserved_shared_bytes: int = _KIB
+    registers: int = 64 * _KIB
+    most_registers: int = 255
+    most_blocks: int = 32
 
 
 def card_of(device: Device) -> Card:
@@ -62,4 +69,4 @@ def card_of(device: Device) -> Card:
         )
     cores, threads, shared, of_block = _MULTIPROCESSORS[capability]
     every = int(device.nvml.nvmlDeviceGetNumGpuCores(device.handle))
-    return Card(capability, every // cores, cores, threads, shared, of_block)
+    return Card(capability, every // cores, cores, threads, shared, of_block, shared - of_block)

@@ -2,61 +2,58 @@
 
 from __future__ import annotations
 
-import functools
-import math
-from dataclasses import asdict, dataclass
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin
-from pytest_gpuenergy.support.cuda_sources import cuda_dir
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.workloads.gemm import Gemm
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.gemm.card import FIRST_ASYNCHRONOUS, Card
+from pytest_gpuenergy.gemm.estimate import Step, cycles_of
+from pytest_gpuenergy.gemm.tiling import Tiling, blocks_at_once, numbers_of_blocks, tiled_kernel
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
-NAME = "simt"
 _LANES = (4, 8)
 """Threads of a warp along M and along N."""
 _WIDEST = 4
 """Elements of the widest copy, 16 bytes; a thread's rows and columns come in pieces of as many."""
-_SUM_THREADS = 256
-_MACROS = ("A_TRANSPOSED", "ASYNCHRONOUS", "SHARED_TILES")
+_TILES = (32, 64, 128, 256)
+_THREAD_TILES = ((4, 4), (8, 4), (4, 8), (8, 8), (16, 8), (8, 16))
+_DEPTHS = (8, 16, 32)
+_STAGES = (2, 3, 4)
+_THREADS = range(64, 513)
+_SHARED_BYTES_PER_CYCLE = 128
+"""Of a multiprocessor (CUDA C++ Programming Guide: 32 banks of 4 bytes)."""
 
 
-@dataclass(frozen=True)
-class SimtParameters:
+@dataclass(frozen=True, kw_only=True)
+class SimtParameters(Tiling):
     """What distinguishes one kernel of the template from another.
 
     Attributes:
-        tile_m: rows of C that a block computes at a time; ``tile_n`` columns.
-        tile_k: products of each element that are in shared memory for one step.
         thread_m: rows of a tile that a thread computes; ``thread_n`` columns.
-        stages: steps that are in shared memory, or on the way there.
-        blocks: among which all steps are divided evenly; 0 stands for one per tile.
-        group: rows of tiles that are computed together.
         asynchronous: whether copies to shared memory bypass registers, which takes sm_80.
 
     Raises:
         InputError: no kernel can have these.
     """
 
-    tile_m: int = 64
-    tile_n: int = 64
-    tile_k: int = 8
+    template: ClassVar[str] = "simt"
+    modes: ClassVar[tuple[Mode, ...]] = ("float32",)
+
     thread_m: int = 8
     thread_n: int = 4
-    stages: int = 3
-    blocks: int = 0
-    group: int = 8
     asynchronous: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         lanes_m, lanes_n = _LANES
         whole = (
             self.thread_m >= _WIDEST
             and self.thread_n >= _WIDEST
             and not self.thread_m % _WIDEST
             and not self.thread_n % _WIDEST
-            and self.tile_m > 0
-            and self.tile_n > 0
             and not self.tile_m % (lanes_m * self.thread_m)
             and not self.tile_n % (lanes_n * self.thread_n)
         )
@@ -66,11 +63,30 @@ class SimtParameters:
                 f"{lanes_m} x {lanes_n} threads with {self.thread_m} x {self.thread_n} elements "
                 "each, in pieces of 4 x 4."
             )
-        if self.tile_k < 1 or self.stages < 2 or self.blocks < 0 or self.group < 1:
-            raise InputError(
-                f"The template needs tile_k >= 1, stages >= 2, blocks >= 0 and group >= 1, not "
-                f"{self.tile_k}, {self.stages}, {self.blocks} and {self.group}."
-            )
+
+    @classmethod
+    def fitting(cls, gemm: Gemm, card: Card) -> Iterator[SimtParameters]:
+        """Parameters worth trying for a product on a card that has the resources for them."""
+        asynchronous = card.capability >= FIRST_ASYNCHRONOUS
+        for tile_m, tile_n, thread, tile_k, stages in itertools.product(
+            _TILES, _TILES, _THREAD_TILES, _DEPTHS, _STAGES
+        ):
+            try:
+                base = cls(
+                    tile_m=tile_m,
+                    tile_n=tile_n,
+                    tile_k=tile_k,
+                    stages=stages,
+                    thread_m=thread[0],
+                    thread_n=thread[1],
+                    asynchronous=asynchronous,
+                )
+            except InputError:  # warps do not fill the tile
+                continue
+            if base.threads in _THREADS and (resident := base.resident(gemm, card)):
+                at_once = resident * card.multiprocessors
+                for blocks in numbers_of_blocks(gemm, base, at_once):
+                    yield replace(base, blocks=blocks)
 
     @property
     def threads(self) -> int:
@@ -87,91 +103,52 @@ class SimtParameters:
         row = self.tile_m + (0 if gemm.layout == "nt" else _WIDEST)
         return 4 * self.stages * self.tile_k * (row + self.tile_n)
 
-    def tiles(self, gemm: Gemm) -> int:
-        """Number of tiles of C."""
-        return math.ceil(gemm.M / self.tile_m) * math.ceil(gemm.N / self.tile_n)
-
-    def steps(self, gemm: Gemm) -> int:
-        """Steps of one tile."""
-        return math.ceil(gemm.K / self.tile_k)
-
-    def blocks_of(self, gemm: Gemm) -> int:
-        """Number of blocks: each has at least one step."""
-        tiles = self.tiles(gemm)
-        return min(self.blocks, tiles * self.steps(gemm)) or tiles
-
-    def shares_tiles(self, gemm: Gemm) -> bool:
-        """Whether a tile is computed by several blocks."""
-        steps, blocks = self.steps(gemm), self.blocks_of(gemm)
-        every = self.tiles(gemm) * steps
-        return any((every * block // blocks) % steps for block in range(blocks))
-
-
-def simt_kernel(gemm: Gemm, parameters: SimtParameters) -> Kernel:
-    """The kernel of the template for a matrix product.
-
-    Raises:
-        UnavailableError: the product is not in float32.
-    """
-    if gemm.mode != "float32":
-        raise UnavailableError(
-            f"The template {NAME} computes in float32 on CUDA cores, not in mode {gemm.mode}."
+    def resident(self, gemm: Gemm, card: Card) -> int:
+        """Blocks that a multiprocessor holds at once."""
+        return blocks_at_once(
+            card,
+            threads=self.threads,
+            registers=self.registers,
+            shared_bytes=self.shared_bytes(gemm),
         )
-    blocks, shared = parameters.blocks_of(gemm), parameters.shares_tiles(gemm)
-    constants = {
-        "M": gemm.M,
-        "N": gemm.N,
-        "K": gemm.K,
-        "LDA": gemm.lda,
-        "LDB": gemm.ldb,
-        "A_TRANSPOSED": gemm.layout == "nt",
-        "A_WIDTH": _width(gemm.lda) if gemm.layout == "nt" else 1,
-        "B_WIDTH": _width(gemm.ldb),
-        "TILE_M": parameters.tile_m,
-        "TILE_N": parameters.tile_n,
-        "TILE_K": parameters.tile_k,
-        "THREAD_M": parameters.thread_m,
-        "THREAD_N": parameters.thread_n,
-        "STAGES": parameters.stages,
-        "BLOCKS": blocks,
-        "GROUP": parameters.group,
-        "SHARED_TILES": shared,
-        "ASYNCHRONOUS": parameters.asynchronous,
-    }
-    lines = [
-        f"#define {name} {int(value)}" if name in _MACROS else f"constexpr int {name} = {value};"
-        for name, value in constants.items()
-    ]
-    names = ("A", "B", "C", *(["parts"] if shared else []))
-    launches = [
-        Launch(
-            "gemm",
-            (blocks, 1, 1),
-            (parameters.threads, 1, 1),
-            names,
-            parameters.shared_bytes(gemm),
+
+    def cycles(self, gemm: Gemm, card: Card) -> float:
+        """Clock cycles that the product is expected to take.
+
+        Multiplications run at one per core and cycle. A thread that computes t_m x t_n elements
+        loads t_m + t_n from shared memory for each t_m t_n of them.
+        """
+        products = self.tile_m * self.tile_n * self.tile_k
+        loaded = 4 * products * (1 / self.thread_m + 1 / self.thread_n)
+        step = Step(
+            busy_cycles=max(products / card.cores, loaded / _SHARED_BYTES_PER_CYCLE),
+            warps=self.threads // 32,
+            loaded_bytes=4 * self.tile_k * (self.tile_m + self.tile_n),
         )
-    ]
-    workspaces = []
-    if shared:
-        size = 2 * blocks * parameters.tile_m * parameters.tile_n
-        workspaces.append(Tensor("parts", (size,), "float32", "workspace"))
-        grid = (parameters.tiles(gemm), 1, 1)
-        launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
-    details = {name: int(value) for name, value in asdict(parameters).items()}
-    return Kernel(
-        "\n".join([*lines, "", _text()]),
-        tuple(launches),
-        workspaces=tuple(workspaces),
-        origin=Origin("template", None, {"template": NAME, **details}),
-    )
+        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+
+    def kernel(self, gemm: Gemm) -> Kernel:
+        """The kernel for a product.
+
+        Raises:
+            InputError: the product is not in float32.
+        """
+        if gemm.mode not in self.modes:
+            raise InputError(
+                f"The template {self.template} computes in float32 on CUDA cores, not in mode "
+                f"{gemm.mode}."
+            )
+        constants = {
+            "A_WIDTH": _width(gemm.lda) if gemm.layout == "nt" else 1,
+            "B_WIDTH": _width(gemm.ldb),
+            "THREAD_M": self.thread_m,
+            "THREAD_N": self.thread_n,
+            "ASYNCHRONOUS": self.asynchronous,
+        }
+        shared_bytes = self.shared_bytes(gemm)
+        return tiled_kernel(gemm, self, constants, threads=self.threads, shared_bytes=shared_bytes)
 
 
 def _width(distance: int) -> int:
     """Elements that can be copied at once where rows lie that far apart."""
     return next(width for width in (_WIDEST, 2, 1) if distance % width == 0)
-
-
-@functools.cache
-def _text() -> str:
-    return (cuda_dir() / "gemm" / f"{NAME}.cu").read_text()

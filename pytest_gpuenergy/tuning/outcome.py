@@ -9,8 +9,7 @@ from pathlib import Path
 from pytest_gpuenergy.support.csv_output import csv_text
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_there, write_atomically
-from pytest_gpuenergy.tuning.records import PERFORMANCE_FOLDER, file_name
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.tuning.records import PERFORMANCE_FOLDER
 
 TABLE_FILE = "tuning.csv"
 _LISTS = ("gflops", "rejected")
@@ -50,9 +49,9 @@ class TuneResult:
     energy_j: float | None
 
 
-def is_kept(folder: Path, workload: Workload) -> bool:
-    """Whether `keep_outcome` has been completed for this workload."""
-    return is_there(folder / PERFORMANCE_FOLDER / file_name(workload))
+def is_kept(path: Path) -> bool:
+    """Whether `keep_outcome` has been completed for this record file."""
+    return is_there(path.parent / PERFORMANCE_FOLDER / path.name)
 
 
 def keep_outcome(folder: Path, result: TuneResult) -> None:

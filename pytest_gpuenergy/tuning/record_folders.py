@@ -12,7 +12,14 @@ from pathlib import Path
 
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.support.files import is_file
-from pytest_gpuenergy.tuning.records import PERFORMANCE_FOLDER, WHAT, RecordFile, file_name
+from pytest_gpuenergy.tuning.names import TVM, USUAL_TUNERS
+from pytest_gpuenergy.tuning.records import (
+    PERFORMANCE_FOLDER,
+    WHAT,
+    RecordFile,
+    ending_of,
+    file_name,
+)
 from pytest_gpuenergy.workloads.registry import KINDS
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -34,7 +41,9 @@ def record_paths(folder: Path) -> list[Path]:
     return own or [path for path in below if path.parent.name != PERFORMANCE_FOLDER]
 
 
-def find_records(folder: Path, workload: Workload, gpu: str | None = None) -> Path:
+def find_records(
+    folder: Path, workload: Workload, gpu: str | None = None, variant: str = ""
+) -> Path:
     """The record file for ``workload`` in ``folder``, or for another workload of the same shape.
 
     The workload's own file is preferred, then the first one by name.
@@ -44,19 +53,20 @@ def find_records(folder: Path, workload: Workload, gpu: str | None = None) -> Pa
         workload: what is to be computed.
         gpu: model of the GPU that will compute it. Records for this model are preferred, then those
             for the first other model by name. None requires that all are for one model.
+        variant: of the form of its recipes.
 
     Raises:
         UnavailableError: there is none.
         InputError: ``gpu`` is None and there are several for different GPUs.
     """
-    name = file_name(workload)
-    ending = f"_{workload.signature}.json"
+    name = file_name(workload, variant)
+    ending = ending_of(workload, variant)
     found = [path for path in record_paths(folder) if path.name.endswith(ending)]
     if not found:
         out = folder / gpu_folder(gpu) if gpu and _has_folders(folder) else folder
         raise UnavailableError(
             f"There are no records for {workload.name} in {folder} (no file {name}): "
-            f"make them with 'gpuenergy tune {_option_of(workload)} --out {out}'."
+            f"make them with 'gpuenergy tune {_options_of(workload, variant)} --out {out}'."
         )
     own = [path for path in found if path.name == name]
     found = found if gpu else own or found
@@ -77,6 +87,7 @@ def records_of(
     workload: Workload,
     load: Callable[[Path], RecordFile],
     gpu: str | None = None,
+    variant: str = "",
 ) -> RecordFile:
     """The records in ``folder`` that serve ``workload``, under its name; see `find_records`.
 
@@ -84,7 +95,7 @@ def records_of(
         UnavailableError: there are none.
         InputError: the file cannot be used or is for another shape.
     """
-    path = find_records(folder, workload, gpu)
+    path = find_records(folder, workload, gpu, variant)
     file = load(path)
     if file.workload.signature != workload.signature:
         raise InputError(
@@ -94,15 +105,16 @@ def records_of(
     return replace(file, workload=workload)
 
 
-def _option_of(workload: Workload) -> str:
-    """The option with which ``gpuenergy tune`` tunes ``workload``."""
+def _options_of(workload: Workload, variant: str) -> str:
+    """The options with which ``gpuenergy tune`` makes records of that variant for ``workload``."""
+    tuner = f" --tuner {variant or TVM}" if workload.kind in USUAL_TUNERS else ""
     kind = KINDS.get(workload.kind)
     if kind is None or any(workload in group for group in kind.networks.values()):
-        return f"--case {workload.name}"
+        return f"--case {workload.name}{tuner}"
     text = kind.text_of(workload)
     made = kind.parse(text)
     name = "" if made is not None and made.name == workload.name else f"{workload.name}="
-    return f'--shape "{name}{workload.kind}:{text}"'
+    return f'--shape "{name}{workload.kind}:{text}"{tuner}'
 
 
 def _has_folders(folder: Path) -> bool:

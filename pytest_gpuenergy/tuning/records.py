@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from pytest_gpuenergy.kernels.kernel import RecordedFigures
+from pytest_gpuenergy.kernels.kernel import Kernel, Origin, RecordedFigures
 from pytest_gpuenergy.record.amounts import AboveZero
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import InputError
@@ -115,6 +115,13 @@ class RecordFile:
             f"its record file has ranks 1 to {len(self.records)}."
         )
 
+    def named(self, kernel: Kernel, rank: int) -> Kernel:
+        """The kernel of that rank with its origin and its figures."""
+        made = {name: text for name, text in self.toolchain.items() if isinstance(text, str)}
+        details = {"band": self.record(rank).band, "gpu": self.gpu, **made, "date": self.date}
+        origin = Origin(self.form.tuner, rank, {**kernel.origin.details, **details})
+        return replace(kernel, origin=origin, recorded=self.recorded(rank))
+
     def search_ms(self, rank: int) -> float:
         """The time of a launch in ms in that rank's trial, which is shorter than a measurement."""
         return self.form.time_ms(self.record(rank).recipe)
@@ -139,8 +146,12 @@ class RecordFile:
         return replace(self, records=records)
 
 
-def file_name(workload: Workload) -> str:
+def file_name(workload: Workload, variant: str = "") -> str:
     """The name of a workload's record file.
+
+    Args:
+        workload: what the kernels compute.
+        variant: of the form of their recipes.
 
     Raises:
         InputError: the workload's name cannot be part of a file name.
@@ -150,7 +161,12 @@ def file_name(workload: Workload) -> str:
             f"A workload called {workload.name!r} cannot have a record file: use letters, digits, "
             "'_', '-' and '.' in its name."
         )
-    return f"{workload.name}_{workload.signature}.json"
+    return f"{workload.name}{ending_of(workload, variant)}"
+
+
+def ending_of(workload: Workload, variant: str = "") -> str:
+    """What the names of record files for this shape end with."""
+    return f"_{workload.signature}{'.' if variant else ''}{variant}.json"
 
 
 def load_records(path: Path, forms: Iterable[RecipeForm]) -> RecordFile:

@@ -40,12 +40,15 @@ class RecipeForm(Protocol):
     Attributes:
         tuner: name of the tuner that writes them, as in `Origin.kind`.
         file_name: of the file in a folder of raw results that has a line for each trial.
+        variant: distinguishes its record files from those of other tuners in the same folder.
     """
 
     @property
     def tuner(self) -> str: ...
     @property
     def file_name(self) -> str: ...
+    @property
+    def variant(self) -> str: ...
 
     def identity(self, recipe: str) -> str:
         """A key that is equal for recipes of the same kernel."""

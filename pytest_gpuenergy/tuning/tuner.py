@@ -62,14 +62,15 @@ class Tuner:
     Attributes:
         device: where candidates run.
         make_space: returns the search space of a workload; raises InputError if it is empty.
-        folder: where record files are written; raw results are written to ``<workload>/raw`` in it.
+        folder: where record files are written; raw results are written to ``<workload>/raw`` in it,
+            or ``raw-template`` after the form's variant.
         settings: what to do.
         confirm: verifies a chosen kernel, and measures it if ``settings.energy``.
         tell: called with lines of progress.
         live: a terminal on which to draw the progress; None for lines only.
         stop: set by the caller to end early.
-        is_kept: whether the caller has stored all results of a workload; otherwise they are
-            produced again.
+        is_kept: whether the caller has stored everything that belongs to a record file; otherwise
+            it is produced again.
     """
 
     device: Device
@@ -80,7 +81,7 @@ class Tuner:
     tell: Callable[[str], None]
     live: TextIO | None
     stop: Event
-    is_kept: Callable[[Workload], bool] = lambda _: True
+    is_kept: Callable[[Path], bool] = lambda _: True
 
     def tune(self, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         """Search workload by workload, and write the record file of each.
@@ -153,7 +154,7 @@ class Tuner:
     def _is_written(self, tuning: _Tuning) -> bool:
         """Whether the record file appears to have what `_finish` would write."""
         try:
-            path = self.folder / file_name(tuning.workload)
+            path = self.folder / file_name(tuning.workload, tuning.space.form.variant)
             file = load_records(path, [tuning.space.form])
         except GpuEnergyError:
             return False  # missing or damaged
@@ -161,7 +162,7 @@ class Tuner:
         good = [trial for trial in trials if trial.good]
         found = contenders(good, tuning.log, tuning.space.form, {})
         return (
-            self.is_kept(tuning.workload)
+            self.is_kept(path)
             and file.gpu == gpu_name(self.device)
             and file.objective == settings.objective
             and file.trials_total == len(trials)
@@ -224,7 +225,7 @@ class Tuner:
             records=tuple(records),
             objective=self.settings.objective,
         )
-        path = self.folder / file_name(tuning.workload)
+        path = self.folder / file_name(tuning.workload, tuning.space.form.variant)
         dump_records(file, path)
         return path
 
@@ -241,7 +242,8 @@ class _Tuning:
         self.space = tuner.make_space(workload)
         self.proposer: Proposer | None = None
         self._device = tuner.device
-        folder = tuner.folder / workload.name / "raw"
+        variant = self.space.form.variant
+        folder = tuner.folder / workload.name / (f"raw-{variant}" if variant else "raw")
         with ExitStack() as stack:
             log = stack.enter_context(RawLog(folder, workload, tuner.device, self.space.form))
             self.log = log

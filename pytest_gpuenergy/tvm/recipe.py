@@ -23,6 +23,7 @@ class MetaScheduleForm:
 
     tuner: str = "tvm-metaschedule"
     file_name: str = RECORD_FILE
+    variant: str = ""
 
     def identity(self, recipe: str) -> str:
         """The trace: schedules with the same trace are the same."""

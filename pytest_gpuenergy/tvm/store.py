@@ -67,17 +67,7 @@ class KernelStore:
         if kernel is None:
             kernel = self._lower(name, "lower", file.workload, record.recipe)
             self._cache.put(kernel, *parts)
-        details = {
-            "band": record.band,
-            "gpu": file.gpu,
-            "tvm": file.toolchain["tvm"],
-            "date": file.date,
-        }
-        return replace(
-            kernel,
-            origin=Origin(file.form.tuner, rank, details),
-            recorded=file.recorded(rank),
-        )
+        return file.named(kernel, rank)
 
     def lower(self, workload: Workload, record: str) -> Future[Kernel]:
         """Start to lower a MetaSchedule record (JSON text) of a search; it is not cached on disk.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import shown
@@ -16,7 +17,7 @@ _SIZES, _OPTIONS = "MNK", ("t", "O")
 _LEADING = ("lda", "ldb")
 _NAMED = ("layout", "mode", "distribution")
 _IN_BACKGROUND = 1 << 16
-_TUNERS = {0: "template", 1: "tvm"}
+_TUNERS: dict[int, Literal["template", "tvm"]] = {0: "template", 1: "tvm"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class GemmRequest:
 
     workload: Gemm
     trials: int | None = None
-    tuner: str | None = None
+    tuner: Literal["template", "tvm"] | None = None
     in_background: bool = False
     layouts: tuple[Gemm, ...] = ()
 

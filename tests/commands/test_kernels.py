@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
+from pytest_gpuenergy.gemm.simt import SimtParameters
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.support.errors import InputError, KernelFault
@@ -19,7 +21,7 @@ from pytest_gpuenergy.tuning.record_folders import choose_ranks
 from pytest_gpuenergy.tuning.records import Measured, Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.tvm import store
 from pytest_gpuenergy.tvm.recipe import METASCHEDULE
-from pytest_gpuenergy.workloads import Conv2d
+from pytest_gpuenergy.workloads import Conv2d, Gemm
 
 TINY = Conv2d.of("tiny", 1, 6, 6, 4, 3, 3, 3, 1, 1)
 OTHER = Conv2d.of("other", 1, 8, 8, 4, 3, 3, 3, 1, 1)
@@ -80,7 +82,10 @@ def test_list_finds_the_records_of_the_project_around(capsys: pytest.CaptureFixt
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split()[:3] == ["workload", "rank", "band"]
     assert len(rows) == 4
-    assert " ".join(rows[2].split()) == "tiny 1 fastest NVIDIA H200 25.0 µs 400 W 10.0 mJ 30.0 µs"
+    assert (
+        " ".join(rows[2].split())
+        == "tiny 1 fastest tvm-metaschedule NVIDIA H200 25.0 µs 400 W 10.0 mJ 30.0 µs"
+    )
 
 
 def test_list_of_one_case_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,7 +230,7 @@ def test_records_for_several_gpus_must_be_told_apart(
     write_records(project / "bench" / "records" / "nvidia-l4", TINY, gpu="NVIDIA L4")
     assert main(["kernels", *words]) == 2
     assert (
-        "several sets of records for tiny (tuned for NVIDIA H200, NVIDIA L4)"
+        "several sets of records for tiny (tuned by tvm-metaschedule for NVIDIA H200, by "
         in capsys.readouterr().err
     )
 
@@ -269,3 +274,26 @@ def test_endless_ranks_are_refused(
 ) -> None:
     assert main(["kernels", "export", "--kernels", ranks, "--out", str(tmp_path / "o")]) == 2
     assert "name fewer ranks, or all" in capsys.readouterr().err
+
+
+def test_kernels_of_one_tuner_are_chosen(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workload = Gemm("product", 8, 8, 8)
+    recipe = TEMPLATE_FORM.with_time(TEMPLATE_FORM.recipe(SimtParameters()), 0.5)
+    file = RecordFile(
+        workload,
+        TEMPLATE_FORM,
+        "NVIDIA H200",
+        "580.1",
+        {"gpuenergy": "0.1.0"},
+        "2026-01-01",
+        64,
+        32,
+        (Record(1, "fastest", recipe),),
+    )
+    folder = project / "bench" / "records" / "nvidia-h200"
+    dump_records(file, folder / file_name(workload, TEMPLATE_FORM.variant))
+    for tuner, known in (("template", {"product"}), ("tvm", {"tiny", "other"})):
+        assert main(["kernels", "list", "--tuner", tuner, "--json"]) == 0
+        assert {one["workload"] for one in json.loads(capsys.readouterr().out)} == known
+    assert main(["kernels", "show", "product", "1"]) == 0
+    assert "gemm<<<" in capsys.readouterr().out

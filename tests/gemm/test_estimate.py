@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.profiles import PROFILES
 from pytest_gpuenergy.gemm.card import Card, card_of
-from pytest_gpuenergy.gemm.estimate import cycles, ranked
 from pytest_gpuenergy.gemm.simt import SimtParameters
+from pytest_gpuenergy.gemm.templates import ranked
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads import Gemm
 
@@ -35,14 +35,14 @@ def test_all_offered_parameters_fit(sizes: tuple[int, int, int], card: Card) -> 
 
 
 def test_the_most_promising_come_first() -> None:
-    offered = [cycles(LARGE, one, H200) for one in ranked(LARGE, H200)]
+    offered = [one.cycles(LARGE, H200) for one in ranked(LARGE, H200)]
     assert offered == sorted(offered)
     assert len(offered) > 1000
 
 
 def test_no_estimate_is_below_the_peak() -> None:
     least = LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
-    assert all(cycles(LARGE, one, H200) >= least for one in ranked(LARGE, H200))
+    assert all(one.cycles(LARGE, H200) >= least for one in ranked(LARGE, H200))
 
 
 def test_small_products_share_tiles_among_blocks() -> None:
@@ -51,9 +51,9 @@ def test_small_products_share_tiles_among_blocks() -> None:
 
 
 def test_a_wave_of_one_block_more_takes_another_turn() -> None:
-    chosen = SimtParameters(128, 128, 8, 8, 8, 3)
+    chosen = SimtParameters(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8, stages=3)
     full, more = (Gemm("g", 128 * tiles, 128, 4096) for tiles in (132 * 8, 132 * 8 + 1))
-    assert cycles(more, chosen, H200) > 1.05 * cycles(full, chosen, H200)
+    assert chosen.cycles(more, H200) > 1.05 * chosen.cycles(full, H200)
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.gemm.simt import SimtParameters, simt_kernel
+from pytest_gpuenergy.gemm.simt import SimtParameters
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads import Gemm
 
@@ -56,7 +56,7 @@ def parameters(draw: st.DrawFn) -> SimtParameters:
 def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: SimtParameters
 ) -> None:
-    assert verify(device, simt_kernel(gemm, chosen), gemm).max_relative_error < 1e-5
+    assert verify(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_it_is_right_for_any_sizes_and_parameters(
 def test_tiles_may_be_shared_by_blocks(device: EmulatedDevice, layout: Any, blocks: int) -> None:
     gemm = Gemm("g", 33, 65, 40, layout)
     chosen = SimtParameters(**{**vars(TINY), "blocks": blocks})
-    kernel = simt_kernel(gemm, chosen)
+    kernel = chosen.kernel(gemm)
     assert verify(device, kernel, gemm).max_relative_error < 1e-5
     assert bool(kernel.workspaces) is bool(blocks)
 
@@ -73,7 +73,7 @@ def test_tiles_may_be_shared_by_blocks(device: EmulatedDevice, layout: Any, bloc
 @pytest.mark.slow
 def test_a_part_that_is_not_added_is_found(device: EmulatedDevice) -> None:
     gemm = Gemm("g", 32, 32, 40)
-    kernel = simt_kernel(gemm, SimtParameters(**{**vars(TINY), "blocks": 7}))
+    kernel = SimtParameters(**{**vars(TINY), "blocks": 7}).kernel(gemm)
     text = kernel.source.replace("block <= last", "block < last")
     wrong = type(kernel)(text, kernel.launches, workspaces=kernel.workspaces)
     with pytest.raises(KernelFault, match="wrong"):
@@ -83,7 +83,7 @@ def test_a_part_that_is_not_added_is_found(device: EmulatedDevice) -> None:
 @pytest.mark.slow
 def test_a_stage_that_is_overwritten_too_early_is_found(device: EmulatedDevice) -> None:
     gemm = Gemm("g", 32, 32, 40)
-    kernel = simt_kernel(gemm, TINY)
+    kernel = TINY.kernel(gemm)
     text = kernel.source.replace("wait<STAGES - 2>();", "wait<STAGES - 1>();")
     wrong = type(kernel)(text, kernel.launches)
     with pytest.raises(KernelFault):
@@ -104,26 +104,28 @@ def test_every_step_of_every_tile_has_one_block(gemm: Gemm, chosen: SimtParamete
 @pytest.mark.parametrize("mode", ["tf32", "float16", "bfloat16"])
 def test_other_modes_are_refused(mode: Any) -> None:
     with pytest.raises(InputError, match=f"float32 on CUDA cores, not in mode {mode}"):
-        simt_kernel(Gemm("g", 8, 8, 8, mode=mode), TINY)
+        TINY.kernel(Gemm("g", 8, 8, 8, mode=mode))
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"tile_m": 24}, {"tile_n": 48}, {"thread_m": 6}, {"thread_n": 0}, {"tile_m": 0}],
+    [{"tile_m": 24}, {"tile_n": 48}, {"thread_m": 6}, {"thread_n": 0}],
 )
 def test_a_tile_that_warps_do_not_fill_is_refused(change: dict[str, int]) -> None:
     with pytest.raises(InputError, match="cannot be divided among warps"):
         SimtParameters(**{**vars(TINY), **change})
 
 
-@pytest.mark.parametrize("change", [{"tile_k": 0}, {"stages": 1}, {"blocks": -1}, {"group": 0}])
+@pytest.mark.parametrize(
+    "change", [{"tile_m": 0}, {"tile_k": 0}, {"stages": 1}, {"blocks": -1}, {"group": 0}]
+)
 def test_numbers_out_of_range_are_refused(change: dict[str, int]) -> None:
-    with pytest.raises(InputError, match="The template needs"):
+    with pytest.raises(InputError, match="The template simt needs"):
         SimtParameters(**{**vars(TINY), **change})
 
 
 def test_the_text_is_told_where_it_comes_from() -> None:
-    origin = simt_kernel(Gemm("g", 8, 8, 8), TINY).origin
+    origin = TINY.kernel(Gemm("g", 8, 8, 8)).origin
     assert (origin.kind, origin.details["template"], origin.details["tile_n"]) == (
         "template",
         "simt",

@@ -210,9 +210,12 @@ def test_a_search_is_kept_listed_and_read_back(tmp_path: Path, device: EmulatedD
     gemm = Gemm("gemm_40x24x70_nt_float16", 40, 24, 70, "nt", "float16")
     command = [sys.executable, "-m", "pytest_gpuenergy.cli"]
     shape = "gemm:M=40 N=24 K=70 layout=nt mode=float16"
+    tvm = ["--tuner", "tvm"]
     few = ["--trials", "4", "--keep", "2", "--no-energy", "--threads", "1"]
     where = ["--out", str(tmp_path), "--gpu-device", "emulated"]
-    subprocess.run([*command, "tune", "--shape", shape, *few, *where], check=True, timeout=240)
+    subprocess.run(
+        [*command, "tune", "--shape", shape, *tvm, *few, *where], check=True, timeout=240
+    )
     path = find_records(tmp_path, gemm)
     assert path.name == file_name(gemm)
     listed = subprocess.run(

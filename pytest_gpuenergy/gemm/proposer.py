@@ -1,0 +1,161 @@
+"""Which parameters to try next: a linear model of what the estimate gets wrong.
+
+The logarithm of a kernel's cost is that of its estimate plus the effects of its single choices (a
+tile's rows, the number of stages, ...), which are learned from trials by Bayesian linear regression
+(Bishop, "Pattern Recognition and Machine Learning", 2006, section 3.3). A batch consists of the
+kernels with the lowest costs that are still plausible: the mean less `_CURIOSITY` standard
+deviations. Each that is chosen counts as known as its mean for the rest of the batch, so that a
+batch does not repeat one idea.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuenergy.gemm.card import Card
+from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
+from pytest_gpuenergy.gemm.templates import Parameters
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.tuning.space import Candidate, Feedback
+from pytest_gpuenergy.workloads.gemm import Gemm
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    _Numbers = npt.NDArray[np.float64]
+
+_LEAST_BATCH, _LARGEST_BATCH = 4, 32
+_SHARE = 4
+"""A batch has as many candidates as a quarter of what is known: the model learns often at first."""
+_EFFECT_SD = 0.2
+"""Of the effect of one choice on the logarithm of the cost, before anything is known."""
+_COMMON_SD = 100.0
+"""Of what all kernels have in common: the clock, and the unit of the cost."""
+_NOISE_SD = 0.05
+"""Of a cost around the sum of its effects."""
+_CURIOSITY = 1.0
+_FAILED, _FAILED_SD = math.log(2.0), 0.5
+"""A kernel that fails counts as one that takes twice as long as expected, give or take."""
+
+
+class TemplateProposer:
+    """Proposes parameters of templates; see `tuning.space.Proposer`.
+
+    Args:
+        gemm: the product.
+        card: on which it runs.
+        space: all parameters.
+        prepare: starts to compile a kernel.
+    """
+
+    processes = 1
+
+    def __init__(
+        self,
+        gemm: Gemm,
+        card: Card,
+        space: Sequence[Parameters],
+        prepare: Callable[[Kernel], object],
+    ) -> None:
+        self._gemm = gemm
+        self._space = space
+        self._prepare = prepare
+        self._place = {TEMPLATE_FORM.recipe(one): place for place, one in enumerate(space)}
+        self._left = set(range(len(space)))
+        self._model = _Effects(
+            [one.choices(gemm) for one in space], [one.cycles(gemm, card) for one in space]
+        )
+
+    def take(self, wanted: int, stop: Event) -> list[Candidate]:
+        """The most promising ones that were not taken before."""
+        del stop  # they are made at once
+        known = len(self._space) - len(self._left)
+        batch = min(max(_LEAST_BATCH, known // _SHARE), _LARGEST_BATCH)
+        chosen = self._model.best(self._left, min(wanted, batch))
+        self._left.difference_update(chosen)
+        return [self._candidate(self._space[place]) for place in chosen]
+
+    def learn(self, feedback: Sequence[Feedback]) -> None:
+        """Learn from costs, and from which kernels fail."""
+        for one in feedback:
+            place = self._place.get(TEMPLATE_FORM.identity(one.recipe))
+            if place is not None:  # another card's folder may have others
+                self._left.discard(place)
+                self._model.learn(place, one.cost_s)
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+    def _candidate(self, parameters: Parameters) -> Candidate:
+        recipe = TEMPLATE_FORM.recipe(parameters)
+        try:
+            kernel = parameters.kernel(self._gemm)
+        except InputError as error:
+            return Candidate(recipe, KernelFault("compile", str(error)))
+        self._prepare(kernel)
+        return Candidate(recipe, kernel)
+
+
+class _Effects:
+    """The linear model of all kernels of a space, by their places in it.
+
+    Args:
+        choices: of each kernel, by name; a pair of name and value has an effect.
+        cycles: estimated for each.
+    """
+
+    def __init__(self, choices: Sequence[dict[str, Any]], cycles: Sequence[float]) -> None:
+        import numpy as np
+
+        pairs = sorted({pair for one in choices for pair in one.items()}, key=repr)
+        column = {pair: number for number, pair in enumerate(pairs, start=1)}
+        self._rows = np.zeros((len(choices), len(pairs) + 1))
+        self._rows[:, 0] = 1
+        for place, one in enumerate(choices):
+            self._rows[place, [column[pair] for pair in one.items()]] = 1
+        self._expected = np.log(cycles)
+        prior_sd = np.array([_COMMON_SD, *[_EFFECT_SD] * len(pairs)])
+        self._covariance = np.diag(prior_sd**2)
+        self._mean = np.zeros(len(pairs) + 1)
+
+    def learn(self, place: int, cost: float | None) -> None:
+        """Add what a kernel cost; None if it failed."""
+        row = self._rows[place]
+        if cost is None:
+            surprise, sd = _FAILED, _FAILED_SD
+        else:
+            surprise = math.log(cost) - float(self._expected[place] + row @ self._mean)
+            sd = _NOISE_SD
+        gain, self._covariance = _learned(self._covariance, row, sd)
+        self._mean = self._mean + gain * surprise
+
+    def best(self, places: set[int], count: int) -> list[int]:
+        """The most promising of ``places``, the best first."""
+        import numpy as np
+
+        left = np.array(sorted(places), dtype=int)
+        covariance = self._covariance
+        means = self._expected[left] + self._rows[left] @ self._mean
+        chosen: list[int] = []
+        while len(chosen) < count and left.size:
+            rows = self._rows[left]
+            variances = np.einsum("ij,jk,ik->i", rows, covariance, rows)
+            at = int(np.argmin(means - _CURIOSITY * np.sqrt(variances)))
+            chosen.append(int(left[at]))
+            _, covariance = _learned(covariance, rows[at], _NOISE_SD)
+            left, means = np.delete(left, at), np.delete(means, at)
+        return chosen
+
+
+def _learned(covariance: _Numbers, row: _Numbers, sd: float) -> tuple[_Numbers, _Numbers]:
+    """The gain and the new covariance of effects whose sum over ``row`` was seen."""
+    import numpy as np
+
+    spread = covariance @ row
+    gain = spread / (row @ spread + sd**2)
+    return gain, covariance - np.outer(gain, spread)

@@ -1,0 +1,215 @@
+"""How a product is divided into tiles, steps and blocks: what all templates have in common."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import ClassVar, Self
+
+from pytest_gpuenergy.gemm.card import Card
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin
+from pytest_gpuenergy.support.cuda_sources import cuda_dir
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.names import TEMPLATE
+from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.workloads.workload import Tensor
+
+_SUM_THREADS = 256
+_SPLITS = (1, 2, 3, 4, 6, 8)
+_LARGEST = 1 << 20
+_MOST_STEPS = 1 << 31
+"""In all tiles: kernels count them in 32 bits."""
+_ELEMENTS = {
+    "float32": "using Element = float;",
+    "float16": "#include <cuda_fp16.h>\nusing Element = __half;",
+    "bfloat16": "#include <cuda_bf16.h>\nusing Element = __nv_bfloat16;",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiling:
+    """The part of a template's parameters that divides the work.
+
+    Attributes:
+        tile_m: rows of C that a block computes at a time; ``tile_n`` columns.
+        tile_k: products of each element that are in shared memory for one step.
+        stages: steps that are in shared memory, or on the way there.
+        blocks: among which all steps are divided evenly; 0 stands for one per tile.
+        group: rows of tiles that are computed together.
+
+    Raises:
+        InputError: no kernel can have these.
+    """
+
+    template: ClassVar[str]
+
+    tile_m: int = 64
+    tile_n: int = 64
+    tile_k: int = 8
+    stages: int = 3
+    blocks: int = 0
+    group: int = 8
+
+    def __post_init__(self) -> None:
+        least = {"tile_m": 1, "tile_n": 1, "tile_k": 1, "stages": 2, "blocks": 0, "group": 1}
+        for name, value in asdict(self).items():
+            if not isinstance(value, int) or not least.get(name, 0) <= value <= _LARGEST:
+                raise InputError(
+                    f"The template {self.template} needs {name} to be a whole number from "
+                    f"{least.get(name, 0)} to {_LARGEST}, not {value!r:.40}."
+                )
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, int]) -> Self:
+        """From all `numbers`.
+
+        Raises:
+            InputError: one is missing, unknown or not valid.
+        """
+        known = {field.name: field.default for field in fields(cls)}
+        if wrong := known.keys() ^ numbers.keys():
+            name = min(wrong)
+            problem = f"does not take {name!r:.40}" if name in numbers else f"needs {name}"
+            raise InputError(f"The template {cls.template} {problem}.")
+        flags = {name for name, default in known.items() if isinstance(default, bool)}
+        if any(numbers[name] not in (0, 1) for name in flags):
+            raise InputError(f"The template {cls.template} needs {min(flags)} to be 0 or 1.")
+        values = {name: bool(value) if name in flags else value for name, value in numbers.items()}
+        return cls(**values)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """All parameters by name, as they are stored."""
+        return {name: int(value) for name, value in asdict(self).items()}
+
+    def tiles(self, gemm: Gemm) -> int:
+        """Number of tiles of C."""
+        return math.ceil(gemm.M / self.tile_m) * math.ceil(gemm.N / self.tile_n)
+
+    def steps(self, gemm: Gemm) -> int:
+        """Steps of one tile."""
+        return math.ceil(gemm.K / self.tile_k)
+
+    def blocks_of(self, gemm: Gemm) -> int:
+        """Number of blocks: each has at least one step."""
+        tiles = self.tiles(gemm)
+        return min(self.blocks, tiles * self.steps(gemm)) or tiles
+
+    def shares_tiles(self, gemm: Gemm) -> bool:
+        """Whether a tile is computed by several blocks."""
+        steps, blocks = self.steps(gemm), self.blocks_of(gemm)
+        every = self.tiles(gemm) * steps
+        return any((every * block // blocks) % steps for block in range(blocks))
+
+    def choices(self, gemm: Gemm) -> dict[str, object]:
+        """What the parameters were chosen to be, each of which may have an effect of its own."""
+        shared = round(self.blocks_of(gemm) / self.tiles(gemm), 2)
+        tile = (self.tile_m, self.tile_n)
+        return {**self.numbers, "blocks": self.blocks and shared, "tile": tile}
+
+    def constants(self, gemm: Gemm) -> dict[str, int | bool]:
+        """What `cuda/gemm/tiles.cu` needs to know; booleans are for the preprocessor."""
+        return {
+            "M": gemm.M,
+            "N": gemm.N,
+            "K": gemm.K,
+            "LDA": gemm.lda,
+            "LDB": gemm.ldb,
+            "A_TRANSPOSED": gemm.layout == "nt",
+            "TILE_M": self.tile_m,
+            "TILE_N": self.tile_n,
+            "TILE_K": self.tile_k,
+            "STAGES": self.stages,
+            "BLOCKS": self.blocks_of(gemm),
+            "GROUP": self.group,
+            "SHARED_TILES": self.shares_tiles(gemm),
+        }
+
+
+def tiled_kernel(
+    gemm: Gemm,
+    parameters: Tiling,
+    constants: Mapping[str, int | bool],
+    *,
+    threads: int,
+    shared_bytes: int,
+) -> Kernel:
+    """A kernel of a template, with a second launch for the parts of shared tiles.
+
+    Args:
+        gemm: the product.
+        parameters: of which the template is ``cuda/gemm/<template>.cu``.
+        constants: for that text, besides `Tiling.constants`.
+        threads: of a block.
+        shared_bytes: of a block.
+
+    Raises:
+        InputError: the tiles are too small for the product.
+    """
+    if parameters.tiles(gemm) * parameters.steps(gemm) >= _MOST_STEPS:
+        raise InputError(
+            f"{gemm.name} has too many tiles of {parameters.tile_m} x {parameters.tile_n}: choose "
+            "larger tiles."
+        )
+    every = {**parameters.constants(gemm), **constants}
+    lines = [
+        f"#define {name} {int(value)}"
+        if isinstance(value, bool)
+        else f"constexpr int {name} = {value};"
+        for name, value in every.items()
+    ]
+    blocks, shares = parameters.blocks_of(gemm), parameters.shares_tiles(gemm)
+    names = ("A", "B", "C", *(["parts"] if shares else []))
+    launches = [Launch("gemm", (blocks, 1, 1), (threads, 1, 1), names, shared_bytes)]
+    workspaces = []
+    if shares:
+        size = 2 * blocks * parameters.tile_m * parameters.tile_n
+        workspaces.append(Tensor("parts", (size,), "float32", "workspace"))
+        grid = (parameters.tiles(gemm), 1, 1)
+        launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
+    return Kernel(
+        "\n".join([_ELEMENTS[gemm.dtype], *lines, "", _text("tiles"), _text(parameters.template)]),
+        tuple(launches),
+        workspaces=tuple(workspaces),
+        origin=Origin(TEMPLATE, None, {"template": parameters.template, **parameters.numbers}),
+    )
+
+
+def numbers_of_blocks(gemm: Gemm, tiling: Tiling, at_once: int) -> Iterator[int]:
+    """Numbers of blocks worth trying, ascending.
+
+    Args:
+        gemm: the product.
+        tiling: how it is divided into tiles and steps.
+        at_once: blocks that the card holds.
+    """
+    tiles = tiling.tiles(gemm)
+    choices = {0 if split == 1 else tiles * split for split in _SPLITS} | {at_once}
+    every = tiles * tiling.steps(gemm)
+    return (one for one in sorted(choices) if one <= every < _MOST_STEPS)
+
+
+def blocks_at_once(card: Card, *, threads: int, registers: int, shared_bytes: int) -> int:
+    """Blocks that a multiprocessor holds, 0 if not even one.
+
+    Args:
+        card: whose multiprocessor.
+        threads: of a block.
+        registers: of a thread.
+        shared_bytes: of a block.
+    """
+    if shared_bytes > card.shared_bytes_of_block or registers > card.most_registers:
+        return 0
+    return min(
+        card.threads // threads,
+        card.shared_bytes // (shared_bytes + card.reserved_shared_bytes),
+        card.registers // (registers * threads),
+        card.most_blocks,
+    )
+
+
+@functools.cache
+def _text(name: str) -> str:
+    return (cuda_dir() / "gemm" / f"{name}.cu").read_text()

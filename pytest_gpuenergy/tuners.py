@@ -1,0 +1,129 @@
+"""The tuners: TVM for all kinds of workloads that it knows, our templates for matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning import record_folders, records
+from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, USUAL_TUNERS, TunerName
+from pytest_gpuenergy.tuning.records import RecordFile
+from pytest_gpuenergy.tuning.space import RecipeForm
+from pytest_gpuenergy.tvm.ansor import refuse_ansor
+from pytest_gpuenergy.tvm.recipe import METASCHEDULE
+from pytest_gpuenergy.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.kernels.kernel import Kernel
+    from pytest_gpuenergy.tuning.space import SearchSpace
+    from pytest_gpuenergy.tvm.settings import SearchSettings
+    from pytest_gpuenergy.tvm.store import KernelStore
+
+FORMS: Mapping[TunerName, RecipeForm] = {TVM: METASCHEDULE, TEMPLATE: TEMPLATE_FORM}
+"""Of the recipes that each tuner writes."""
+
+
+def usual_tuner(workload: Workload) -> TunerName:
+    """The tuner for a workload unless another is asked for: the template if there is one."""
+    return USUAL_TUNERS.get(workload.kind, TVM)
+
+
+def load_records(path: Path) -> RecordFile:
+    """Read a record file of any tuner; nothing in it is executed.
+
+    Raises:
+        InputError: the file is missing, damaged, of another format or inconsistent.
+    """
+    try:
+        return records.load_records(path, FORMS.values())
+    except InputError:
+        refuse_ansor(path)  # old logs may have the name of a record file
+        raise
+
+
+def records_of(
+    folder: Path, workload: Workload, gpu: str | None = None, tuner: TunerName = TVM
+) -> RecordFile:
+    """The records in ``folder`` that serve ``workload``, under its name.
+
+    Args:
+        folder: contains record files, or one folder of them per GPU model.
+        workload: what is to be computed.
+        gpu: model of the GPU that will compute it, whose records are preferred.
+        tuner: which wrote them.
+
+    Raises:
+        InputError: there are none, or the file cannot be used or is for another shape.
+    """
+    variant = FORMS[tuner].variant
+    return record_folders.records_of(folder, workload, load_records, gpu, variant)
+
+
+class Spaces:
+    """Makes the search spaces of workloads; a context manager."""
+
+    def __init__(self) -> None:
+        self._store: KernelStore | None = None
+        self._stack = ExitStack()
+
+    def check(self, tuner: TunerName) -> None:
+        """Check that a tuner can be used.
+
+        Raises:
+            InputError: it needs TVM, which is not installed, or of which the version is not
+                supported.
+        """
+        if tuner == TVM:
+            from pytest_gpuenergy.tvm.requirements import check_tvm
+
+            check_tvm()
+
+    def of(
+        self, tuner: TunerName, device: Device, search: SearchSettings
+    ) -> Callable[[Workload], SearchSpace]:
+        """Returns what makes a tuner's space of a workload.
+
+        Args:
+            tuner: its name.
+            device: where candidates run.
+            search: how TVM searches.
+        """
+        if tuner == TEMPLATE:
+            from pytest_gpuenergy.gemm.space import TemplateSpace
+
+            return lambda workload: TemplateSpace(workload, device)
+        from pytest_gpuenergy.tvm.space import TvmSpace
+        from pytest_gpuenergy.tvm.store import KernelStore
+
+        if self._store is None:
+            self._store = self._stack.enter_context(KernelStore(search.threads))
+        store = self._store
+        return lambda workload: TvmSpace(workload, device, store, search)
+
+    def __enter__(self) -> Spaces:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def kernels_of(file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:
+    """The kernels of these ranks of a record file, in that order.
+
+    Raises:
+        InputError: no such rank; or TVM is needed and missing, or crashes on this record.
+        KernelFault: a record does not apply to its workload or cannot be lowered.
+    """
+    if file.form == TEMPLATE_FORM:
+        from pytest_gpuenergy.gemm.space import recorded_kernel
+
+        return [recorded_kernel(file, rank) for rank in ranks]
+    from pytest_gpuenergy.tvm.store import KernelStore
+
+    with KernelStore() as store:
+        return list(store.kernels(file, ranks))

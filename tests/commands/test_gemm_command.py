@@ -1,0 +1,137 @@
+"""`gpuenergy gemm tune`: products by their sizes, the templates, their records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuners import load_records
+from pytest_gpuenergy.tuning.outcome import TuneResult
+from pytest_gpuenergy.tuning.record_folders import find_records
+from pytest_gpuenergy.tuning.tuner import Tuner
+from pytest_gpuenergy.tvm import requirements
+from pytest_gpuenergy.workloads import Workload
+from pytest_gpuenergy.workloads.table import parse_shape
+
+EMULATED = ("--gpu-device", "emulated")
+GEMM = parse_shape("gemm:M=40 N=24 K=16 layout=nn")
+NAME = "gemm_40x24x16_nn"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A workload that a command tunes, and how."""
+
+    name: str
+    tuner: str
+    trials: int
+
+
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch) -> list[Tuned]:
+    """What commands tune, instead of tuning it."""
+    seen: list[Tuned] = []
+
+    def note(self: Tuner, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
+        for workload in workloads:
+            tuner = self.make_space(workload).form.tuner
+            seen.append(Tuned(workload.name, tuner, self.settings.trials))
+        return iter(())
+
+    monkeypatch.setattr(Tuner, "tune", note)
+    monkeypatch.setattr(requirements, "check_tvm", lambda: "0.27.0")
+    return seen
+
+
+@pytest.mark.slow
+def test_a_product_is_tuned_kept_and_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["gemm", "tune", "M=40 N=24 K=16 layout=nn t=5", *EMULATED, "--keep", "2", "--json"]
+    assert main([*command, "--out", str(tmp_path)]) == 0
+    (outcome,) = json.loads(capsys.readouterr().out)
+    assert (outcome["workload"], outcome["tried"], outcome["kept"]) == (NAME, 5, 2)
+    file = load_records(find_records(tmp_path, GEMM, variant="template"))
+    assert file.gpu == "NVIDIA H200 (emulated)"
+    (figures,) = file.recorded(1)
+    assert figures.energy_mj == pytest.approx(figures.time_ms * figures.power_w, rel=0.05)
+
+    assert main(["kernels", "show", NAME, "1", "--records", str(tmp_path)]) == 0
+    assert "gemm<<<" in capsys.readouterr().out
+    assert main([*command, "--out", str(tmp_path)]) == 2  # it needs --resume
+    assert "already contains 5 trials" in capsys.readouterr().err
+    assert main([*command, "--out", str(tmp_path), "--resume"]) == 0
+    assert "kernels already chosen and verified" in capsys.readouterr().err
+
+
+def test_each_product_is_tuned_in_both_layouts(tuned: list[Tuned], tmp_path: Path) -> None:
+    sizes = "MNK=64; M=32 N=64 K=16 layout=nt t=7"
+    assert main(["gemm", "tune", sizes, *EMULATED, "--out", str(tmp_path)]) == 0
+    assert tuned == [
+        Tuned("gemm_64x64x64_nn", "template", 1000),
+        Tuned("gemm_64x64x64_nt", "template", 1000),
+        Tuned("gemm_32x64x16_nt", "template", 7),
+    ]
+
+
+def test_sizes_need_no_quotes(tuned: list[Tuned], tmp_path: Path) -> None:
+    words = ["M=8", "N=16", "K=32", "layout=nn"]
+    assert main(["gemm", "tune", *words, *EMULATED, "--out", str(tmp_path)]) == 0
+    assert [one.name for one in tuned] == ["gemm_8x16x32_nn"]
+
+
+def test_products_of_other_commands_are_tuned_by_the_template_too(
+    tuned: list[Tuned], tmp_path: Path
+) -> None:
+    shapes = ["--shape", "gemm:MNK=64", "--shape", "a=1,7,9,8,6,3,3,1,1"]
+    assert main(["tune", *shapes, *EMULATED, "--out", str(tmp_path), "--trials", "9"]) == 0
+    assert tuned == [Tuned("gemm_64x64x64_nn", "template", 9), Tuned("a", "tvm-metaschedule", 9)]
+
+
+def test_the_background_is_the_shells_business(
+    tuned: list[Tuned], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = "MNK=64 layout=nn O=65536"
+    assert main(["gemm", "tune", sizes, *EMULATED, "--out", str(tmp_path)]) == 0
+    assert [one.tuner for one in tuned] == ["template"]
+    assert "O=65536 is ignored: to tune in the background" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("tuned")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["MNK=64 t=5", "--trials", "6"], "t of gemm_64x64x64_nn asks for 5, but --trials for 6"),
+        (["MNK=64 O=0", "--tuner", "tvm"], "O of gemm_64x64x64_nn asks for template, but --tuner"),
+        (["MNK"], "'MNK' has 'MNK', which is not understood"),
+        (["M=0 N=8 K=8"], "needs M to be an integer of at least 1, not 0"),
+        (["MNK=1000000000"], "is no size"),
+        (["MNK=64 mode=int8"], "gemm has no mode 'int8'"),
+        (["MNK=64 mode=float16", *EMULATED], "No template computes gemm_64x64x64_nn_float16"),
+    ],
+)
+def test_bad_sizes_are_told(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["gemm", "tune", *arguments, *EMULATED, "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_convolution_has_no_template(
+    tuned: list[Tuned], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--case", "case7", "--tuner", "template", *EMULATED, "--out", str(tmp_path)]
+    assert main(["tune", *arguments]) == 2
+    assert "case7 is of the kind conv2d: the templates compute matrix" in capsys.readouterr().err
+    assert tuned == []
+
+
+def test_missing_records_of_a_template_are_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gemm:M=40 .* --tuner template --out"):
+        find_records(tmp_path, GEMM, variant="template")

@@ -1,0 +1,105 @@
+"""The search of templates proposes everything once, learns what the estimate gets wrong."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from threading import Event
+
+import pytest
+
+from pytest_gpuenergy.gemm.card import Card
+from pytest_gpuenergy.gemm.proposer import TemplateProposer
+from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
+from pytest_gpuenergy.gemm.simt import SimtParameters
+from pytest_gpuenergy.gemm.templates import ranked
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.tuning.space import Candidate, Feedback
+from pytest_gpuenergy.workloads import Gemm
+
+H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
+GEMM = Gemm("g", 512, 512, 512)
+SPACE = ranked(GEMM, H200)
+
+Cost = Callable[[SimtParameters], float | None]
+
+
+def proposer(space: Sequence[SimtParameters] = SPACE) -> TemplateProposer:
+    return TemplateProposer(GEMM, H200, space, lambda _: None)
+
+
+def card_of_seed(seed: int) -> Cost:
+    """A card on which each choice of a parameter has an effect that the estimate does not know."""
+    drawn, effects = random.Random(seed), dict[tuple[str, object], float]()
+
+    def cost(one: SimtParameters) -> float:
+        logarithm = math.log(one.cycles(GEMM, H200) / 1.8e9)
+        for choice in one.choices(GEMM).items():
+            logarithm += effects.setdefault(choice, drawn.gauss(0, 0.12))
+        return math.exp(logarithm)
+
+    return cost
+
+
+def searched(made: TemplateProposer, cost: Cost, trials: int) -> list[Candidate]:
+    tried: list[Candidate] = []
+    while len(tried) < trials and (batch := made.take(trials - len(tried), Event())):
+        tried += batch
+        parameters = [TEMPLATE_FORM.parameters(one.recipe) for one in batch]
+        made.learn([Feedback(TEMPLATE_FORM.recipe(one), cost(one)) for one in parameters])
+    return tried
+
+
+def test_the_first_is_the_most_promising() -> None:
+    first = proposer().take(4, Event())[0]
+    assert TEMPLATE_FORM.parameters(first.recipe) == SPACE[0]
+
+
+@pytest.mark.slow
+def test_it_finds_what_is_fast_on_a_card_that_the_estimate_does_not_know() -> None:
+    lost: dict[str, list[float]] = {"search": [], "estimate": []}
+    for seed in range(6):
+        cost = card_of_seed(seed)
+        costs = {TEMPLATE_FORM.recipe(one): cost(one) or 0.0 for one in SPACE}
+        tried = [one.recipe for one in searched(proposer(), cost, 32)]
+        listed = [TEMPLATE_FORM.recipe(one) for one in SPACE[:32]]
+        for name, recipes in (("search", tried), ("estimate", listed)):
+            lost[name].append(min(map(costs.__getitem__, recipes)) / min(costs.values()) - 1)
+    assert sum(lost["search"]) < 0.25 * sum(lost["estimate"])
+    assert max(lost["search"]) < 0.1
+
+
+def test_everything_is_proposed_once() -> None:
+    space = SPACE[:50]
+    recipes = [one.recipe for one in searched(proposer(space), card_of_seed(1), 1000)]
+    assert sorted(recipes) == sorted(map(TEMPLATE_FORM.recipe, space))
+
+
+def test_what_is_known_already_is_not_proposed() -> None:
+    made = proposer(SPACE[:50])
+    made.learn([Feedback(TEMPLATE_FORM.recipe(one), 1e-4) for one in SPACE[:40]])
+    recipes = [one.recipe for one in searched(made, card_of_seed(1), 1000)]
+    assert sorted(recipes) == sorted(map(TEMPLATE_FORM.recipe, SPACE[40:50]))
+
+
+def test_choices_that_fail_are_left() -> None:
+    tried = searched(proposer(), lambda one: None if one.stages > 2 else 1e-5, 40)
+    stages = [TEMPLATE_FORM.parameters(one.recipe).stages for one in tried]
+    assert set(stages[-8:]) == {2}
+
+
+def test_a_kernel_that_cannot_be_made_is_a_failed_candidate() -> None:
+    half = Gemm("h", 64, 64, 64, mode="float16")
+    made = TemplateProposer(half, H200, SPACE[:1], lambda _: None)
+    (candidate,) = made.take(1, Event())
+    assert isinstance(candidate.kernel, KernelFault)
+    assert "not in mode float16" in str(candidate.kernel)
+
+
+def test_kernels_are_compiled_while_others_are_made() -> None:
+    begun: list[Kernel] = []
+    made = TemplateProposer(GEMM, H200, SPACE[:3], begun.append)
+    kernels = [candidate.kernel for candidate in made.take(3, Event())]
+    assert begun == kernels
