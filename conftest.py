@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -33,7 +33,7 @@ RECORDS = BENCH / "records"
 CONV2D, PRODUCTS = BENCH / "test_conv2d.py", BENCH / "test_gemm.py"
 WHEN_NAMED = (BENCH / "validation", BENCH / "peers")
 QUICK_KERNELS = 2
-GEMM = "gemm"
+GEMM, TUNED = "gemm", "tvm"
 T = TypeVar("T")
 SAID = pytest.StashKey[list[str]]()
 
@@ -62,6 +62,21 @@ class BundledKernel:
 
     workload: Workload
     kernel: Kernel
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a contender of `bench/test_gemm.py` makes its kernel with.
+
+    Attributes:
+        gpu: on which the kernel will run.
+        records: folder of the record files that ``--records`` names.
+        store: makes kernels of record files.
+    """
+
+    gpu: Device
+    records: Path
+    store: KernelStore
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -134,8 +149,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.Collector.CollectError(str(error)) from None
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    return config.stash.get(SAID, [])
+def pytest_report_collectionfinish(
+    config: pytest.Config, items: Sequence[pytest.Item]
+) -> list[str]:
+    return [*config.stash.get(SAID, []), *_said_of_products(config, items)]
 
 
 @pytest.fixture(scope="session")
@@ -148,6 +165,11 @@ def kernel_store() -> Iterator[KernelStore]:
 def prefetched() -> set[str]:
     """Names of the workloads whose kernels are being compiled."""
     return set()
+
+
+@pytest.fixture
+def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore) -> Bench:
+    return Bench(gpu, _records_folder(request.config), kernel_store)
 
 
 @pytest.fixture
@@ -237,8 +259,7 @@ def _record_files(
 
     Only the bundled records must include all cases.
     """
-    given = config.getoption("--records")
-    folder = config.invocation_params.dir / given if given else RECORDS
+    given, folder = config.getoption("--records"), _records_folder(config)
     gpu = load_run(config).session.device.name
     found: list[list[RecordFile]] = []
     sources: dict[Path, str] = {}
@@ -257,11 +278,37 @@ def _record_files(
                 sources[path.parent] = found[-1][-1].gpu
     if missing and not any(found):
         raise next(iter(missing.values()))
-    config.stash[SAID] = [
+    config.stash[SAID] = _sources_said(sources, gpu)
+    if missing:
+        config.stash[SAID].append(f"bench: left out, without records: {', '.join(missing)}")
+    return found
+
+
+def _records_folder(config: pytest.Config) -> Path:
+    """The folder of ``--records``, or that of the bundled records."""
+    given = config.getoption("--records")
+    return config.invocation_params.dir / given if given else RECORDS
+
+
+def _sources_said(sources: Mapping[Path, str], gpu: str) -> list[str]:
+    """From which folders kernels for ``gpu`` come, and which GPU each was tuned for."""
+    return [
         f"bench: kernels from {source}, tuned for {tuned_for}"
         + ("" if tuned_for == gpu else f", as there are none for {gpu}")
         for source, tuned_for in sources.items()
     ]
-    if missing:
-        config.stash[SAID].append(f"bench: left out, without records: {', '.join(missing)}")
-    return found
+
+
+def _said_of_products(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
+    """From where the records of the selected products come."""
+    specs = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    tuned = {one["gemm_workload"] for one in specs if one.get("contender") == TUNED}
+    if not tuned:
+        return []
+    folder, gpu = _records_folder(config), load_run(config).session.device.name
+    sources: dict[Path, str] = {}
+    for workload in tuned:
+        with contextlib.suppress(GpuEnergyError):  # its own item reports it
+            path = find_records(folder, workload, gpu)
+            sources[path.parent] = records_of(folder, workload, gpu).gpu
+    return _sources_said(sources, gpu)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.mma import MmaParameters
 from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.workloads.gemm import Gemm
 
 Parameters = SimtParameters | MmaParameters
@@ -21,13 +21,14 @@ def ranked(gemm: Gemm, card: Card) -> list[Parameters]:
     """Parameters that fit the card, the most promising first; those of equal estimate as listed.
 
     Raises:
-        InputError: the card does not have the product's mode, or no parameters fit.
+        UnavailableError: the card does not have the product's mode.
+        InputError: no parameters fit.
     """
     kinds = [kind for kind in TEMPLATES.values() if gemm.mode in kind.modes]
     able = [kind for kind in kinds if kind.least_capability <= card.capability]
     if not able:
         least = min(kind.least_capability for kind in kinds)
-        raise InputError(
+        raise UnavailableError(
             f"{gemm.name} in mode {gemm.mode} takes a GPU of sm_{least} or later, and this one is "
             f"of sm_{card.capability}."
         )

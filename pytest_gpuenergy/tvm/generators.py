@@ -19,11 +19,12 @@ def require_space(workload: Workload, space: Space) -> None:
     """Refuse a search without schedules to consider.
 
     Raises:
-        InputError: TVM does not know the workload's kind, or only forms are wanted and there are
-            none.
+        UnavailableError: TVM has no schedules of the workload.
+        InputError: it does not know its kind, or only forms are wanted and there are none.
     """
     operator = operator_of(workload)
-    if space == "gemm" and not operator.forms(workload):
+    forms = operator.forms(workload)
+    if space == "gemm" and not forms:
         raise InputError(
             f"{workload.name} has no schedules as a matrix product, because {operator.formless}: "
             "omit --space gemm."

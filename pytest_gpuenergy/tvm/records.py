@@ -34,6 +34,7 @@ def records_of(folder: Path, workload: Workload, gpu: str | None = None) -> Reco
         gpu: model of the GPU that will compute it, whose records are preferred.
 
     Raises:
-        InputError: there are none, or the file cannot be used or is for another shape.
+        UnavailableError: there are none.
+        InputError: the file cannot be used or is for another shape.
     """
     return record_folders.records_of(folder, workload, load_records, gpu)
