@@ -75,11 +75,13 @@ void cuhost_variable(Build build, int number, const char* kernel, const char* na
                      size_t bytes, size_t element_bytes, Content content, const void* initial);
 // Called for each constant variable before main; returns true.
 bool cuhost_constant(Build build, size_t bytes);
-// Only the checked program has the next four.
+// Only the checked program has the next five.
 void cuhost_fence(bool device);  // or else of the block
 void cuhost_atomic(const void* address, unsigned bytes);
 void cuhost_atomic_change(const void* address);  // the atomic has stored another value
 void cuhost_range(const void* address, size_t bytes, bool write);
+// `site` is the instruction, or null if the access has been counted.
+void cuhost_range_of(const void* address, size_t bytes, bool write, const void* site);
 // Copies of the running thread from global to shared memory, which is poisoned in between.
 void cuhost_copy_later(void* to, const void* from, size_t bytes, size_t zeros);
 void cuhost_commit_copies();

@@ -93,6 +93,13 @@ void exchange(int first, unsigned members) {
   }
 }
 
+// The lane beside it, which usually arrives next, or before.
+bool waits_for_neighbour(int mine) {
+  int next = (mine & ~31) | ((mine + 1) & 31);
+  if (next >= now->thread_count || !(now->threads[mine].mask >> (next & 31) & 1)) return false;
+  return now->state[next] != done && now->state[next] != at_warp;
+}
+
 }  // namespace
 
 bool release_masks() {
@@ -106,8 +113,9 @@ bool release_masks() {
 void release_warp(int warp) {
   int first = warp * 32, last = warp_end(first);
   const State* state = now->state;
+  unsigned incomplete = 0;  // the mask that was looked at last
   for (int lane = first; lane < last; ++lane) {
-    if (state[lane] != at_warp) continue;
+    if (state[lane] != at_warp || now->threads[lane].mask == incomplete) continue;
     unsigned mask = now->threads[lane].mask, members = 0;
     bool complete = true;
     for (int other = first; other < last && complete; ++other) {
@@ -115,7 +123,10 @@ void release_warp(int warp) {
       complete = state[other] == at_warp && now->threads[other].mask == mask;
       members |= 1u << (other - first);
     }
-    if (!complete) continue;
+    if (!complete) {
+      incomplete = mask;
+      continue;
+    }
     for (int other = lane; other < last; ++other)
       if (members >> (other - first) & 1) check_meeting(lane, other);
     if (running->checked)
@@ -139,7 +150,7 @@ uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation op
   thread.operation = operation;
   now->state[mine] = at_warp;
   ++now->warp_waiters;
-  release_warp(mine / 32);
+  if (!waits_for_neighbour(mine)) release_warp(mine / 32);
   if (now->state[mine] == at_warp)
     block_here();
   else

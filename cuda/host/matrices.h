@@ -6,6 +6,10 @@
 
 #include "interface.h"
 
+#if !defined(CUHOST_UNCHECKED)
+#define CUHOST_UNCHECKED inline
+#endif
+
 namespace cuhost {
 
 // A lane's part in what all 32 lanes of its warp do at one line: the last to arrive does the work.
@@ -47,7 +51,7 @@ struct cuhost_Fragment {
 };
 
 template <cuhost_Kind c_kind, cuhost_Kind a_kind, cuhost_Kind b_kind, int depth, bool saturated, class... Words>
-inline auto cuhost_mma(int line, Words... words) {
+CUHOST_UNCHECKED auto cuhost_mma(int line, Words... words) {
   using Word = std::conditional_t<a_kind == cuhost_matrix_f64, unsigned long long, unsigned>;
   constexpr int bits = a_kind == cuhost_matrix_f64 ? 64 : a_kind == cuhost_matrix_tf32 ? 32
                        : a_kind == cuhost_matrix_f16 || a_kind == cuhost_matrix_bf16 ? 16 : 8;
@@ -76,33 +80,34 @@ inline auto cuhost_mma(int line, Words... words) {
 typedef unsigned cuhost_Row __attribute__((vector_size(16)));
 
 template <int count, bool transposed>
-inline __attribute__((always_inline)) cuhost_Fragment<unsigned, count> cuhost_ldmatrix(int line, const char* at) {
-  cuhost_Rows mine;
-  mine.work = cuhost_exchange_rows;
-  mine.name = "ldmatrix";
-  mine.line = line;
-  mine.transposed = transposed;
-  mine.stores = false;
-  mine.count = count;
-  if (cuhost_lane() < 8 * count) {
-    cuhost_Row row = *(const cuhost_Row*)at;  // an access of the text: a checked build reports it
-    __builtin_memcpy(mine.row, &row, sizeof row);
-  }
+CUHOST_UNCHECKED auto cuhost_fragment(int line, cuhost_Row row) {
+  cuhost_Rows mine = {{cuhost_exchange_rows, "ldmatrix", line}, transposed, false, count, {}, {}};
+  __builtin_memcpy(mine.row, &row, sizeof row);
   cuhost_meet(&mine);
   cuhost_Fragment<unsigned, count> result;
   __builtin_memcpy(result.words, mine.fragment, sizeof result);
   return result;
 }
-
 template <int count, bool transposed, class... Words>
-inline __attribute__((always_inline)) void cuhost_stmatrix(int line, char* at, Words... words) {
+CUHOST_UNCHECKED cuhost_Row cuhost_row(int line, Words... words) {
   cuhost_Rows mine = {{cuhost_exchange_rows, "stmatrix", line}, transposed, true, count, {}, {(unsigned)words...}};
   cuhost_meet(&mine);
-  if (cuhost_lane() < 8 * count) {
-    cuhost_Row row;
-    __builtin_memcpy(&row, mine.row, sizeof row);
-    *(cuhost_Row*)at = row;
-  }
+  cuhost_Row row;
+  __builtin_memcpy(&row, mine.row, sizeof row);
+  return row;
+}
+
+// The accesses are inlined as those of the text itself: a checked build reports them.
+template <int count, bool transposed>
+inline __attribute__((always_inline)) auto cuhost_ldmatrix(int line, const char* at) {
+  cuhost_Row row = {};
+  if (cuhost_lane() < 8 * count) row = *(const cuhost_Row*)at;
+  return cuhost_fragment<count, transposed>(line, row);
+}
+template <int count, bool transposed, class... Words>
+inline __attribute__((always_inline)) void cuhost_stmatrix(int line, char* at, Words... words) {
+  cuhost_Row row = cuhost_row<count, transposed>(line, words...);
+  if (cuhost_lane() < 8 * count) *(cuhost_Row*)at = row;
 }
 
 }  // namespace cuhost

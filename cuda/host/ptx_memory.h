@@ -80,7 +80,7 @@ inline size_t cuhost_left_out(unsigned long long bytes, unsigned read) {
   return read < bytes ? bytes - read : 0;
 }
 template <int... sizes>
-inline void cuhost_copy_later_of(void* to, const void* from, size_t bytes, size_t zeros) {
+CUHOST_EACH_TIME void cuhost_copy_later_of(void* to, const void* from, size_t bytes, size_t zeros) {
   if (((bytes != sizes) && ...)) cuhost_trap("cp.async with a size that it does not have");
   cuhost_copy_later(to, from, bytes, zeros);
 }

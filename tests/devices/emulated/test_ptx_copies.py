@@ -213,3 +213,33 @@ def test_what_is_loaded_of_each_matrix_is_counted_once(check_races):
     body = LOAD.replace("SYNC", "__syncwarp();").replace("PLACE", "8 * t")
     profile = check_races(body, block=32, before=BEFORE)
     assert profile.launches[0].traffic.shared_read_bytes == 512
+
+
+def _traffic(check_races, body):
+    return check_races(body, block=32, before=BEFORE).launches[0].traffic
+
+
+@pytest.mark.parametrize("words", [1, 2, 4])
+def test_a_copy_counts_as_one_load_and_one_store(check_races, words):
+    body = f"""__shared__ __align__(16) float s[128];
+    copy<{4 * words}>(s + {words} * t, x + {words} * t); COMMIT; wait<0>();"""
+    traffic = _traffic(check_races, body)
+    size = 128 * words
+    assert (traffic.global_read_bytes, traffic.shared_write_bytes) == (size, size)
+    assert (traffic.global_loads, traffic.global_sectors) == (1, size / 32)
+    assert (traffic.shared_accesses, traffic.shared_wavefronts) == (1, words)
+
+
+@pytest.mark.parametrize(("stride", "wavefronts"), [(40, 4), (8, 4), (32, 16), (64, 32)])
+def test_bank_conflicts_of_matrices_are_those_of_their_rows(check_races, stride, wavefronts):
+    """Also after a warp function, from which the lanes go on in another order."""
+    body = f"""__shared__ __align__(16) unsigned short s[2048]; unsigned w[4];
+    for (int k = 0; k < 64; ++k) s[k * 32 + t] = 0;
+    __syncthreads();
+    __syncwarp();
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+      : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+      : "r"(shared_address(s + t % 16 * {stride} + t / 16 * 8)));
+    y[t] = w[0] + w[1] + w[2] + w[3];"""
+    traffic = _traffic(check_races, body)
+    assert (traffic.shared_accesses - 64, traffic.shared_wavefronts - 64) == (1, wavefronts)
