@@ -95,7 +95,7 @@ def test_products_are_verified_and_measured(folder: pytest.Pytester) -> None:
 
 @pytest.mark.slow
 def test_a_mode_that_no_contender_has_is_skipped(folder: pytest.Pytester) -> None:
-    old = ("--gpu-device", "emulated:v100")
+    old = ("--gpu-device", "emulated:v100", "--powercap", "current")
     arguments = ["--gemm", "MNK=64 layout=nn mode=tf32", *TEMPLATE, "-rs", *old]
     result = folder.runpytest_inprocess(NAMED, *arguments)
     result.assert_outcomes(skipped=1)
