@@ -50,10 +50,12 @@ void unknown_access(uintptr_t at, unsigned bytes, bool write) {
   outside(at, write);
 }
 
-// The tensor that contains an address, with the access to it counted.
+// The tensor that contains an address, with the access to it counted. One without a site has been
+// counted before.
 Shadow* tensor_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
   for (Shadow& shadow : tensor_shadows) {
     if (!shadow.contains(at)) continue;
+    if (!site) return &shadow;
     (write ? traffic.global_written : traffic.global_read) += bytes;
     warps_access(write ? global_store : global_load, at, bytes, site);
     if (write || !profiling) return &shadow;
@@ -68,6 +70,7 @@ Shadow* tensor_access(uintptr_t at, unsigned bytes, bool write, const void* site
 }
 
 void shared_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
+  if (!site) return;
   (write ? traffic.shared_written : traffic.shared_read) += bytes;
   warps_access(write ? shared_store : shared_load, at, bytes, site);
 }
@@ -180,9 +183,12 @@ void cuhost_atomic_change(const void* address) {
   if (shadow) change_atomically(*shadow, at);
 }
 
-void cuhost_range(const void* address, size_t bytes, bool write) {
+void cuhost_range_of(const void* address, size_t bytes, bool write, const void* site) {
   const char* at = (const char*)address;
-  const void* site = __builtin_return_address(0);
+  if ((bytes == 8 || bytes == 16) && !((uintptr_t)at % bytes)) {
+    write ? access<true>(at, (unsigned)bytes, site) : access<false>(at, (unsigned)bytes, site);
+    return;
+  }
   while (bytes) {
     unsigned step = bytes >= 4 && !((uintptr_t)at & 3) ? 4 : 1;
     write ? access<true>(at, step, site) : access<false>(at, step, site);
@@ -192,6 +198,9 @@ void cuhost_range(const void* address, size_t bytes, bool write) {
 }
 
 #define SITE __builtin_return_address(0)
+void cuhost_range(const void* address, size_t bytes, bool write) {
+  cuhost_range_of(address, bytes, write, SITE);
+}
 #define HOOKS(n)                                                                  \
   void __tsan_read##n(void* p) { access<false>(p, n, SITE); }                     \
   void __tsan_write##n(void* p) { access<true>(p, n, SITE); }                     \

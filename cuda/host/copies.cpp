@@ -9,7 +9,7 @@
 
 namespace cuhost {
 
-extern "C" decltype(cuhost_range) cuhost_range __attribute__((weak));
+extern "C" decltype(cuhost_range_of) cuhost_range_of __attribute__((weak));
 
 namespace {
 
@@ -32,16 +32,16 @@ Copies& own() {
 
 }  // namespace
 
-void report_access(const void* address, size_t bytes, bool write) {
-  if (bytes && runs_checked()) cuhost_range(address, bytes, write);
+void report_access(const void* address, size_t bytes, bool write, const void* site) {
+  if (bytes && runs_checked()) cuhost_range_of(address, bytes, write, site);
 }
 
-Copy begin_copy(const Copy& copy, size_t alignment) {
+Copy begin_copy(const Copy& copy, size_t alignment, const void* site) {
   if (((uintptr_t)copy.to | (uintptr_t)copy.from) % alignment)
     fault("runtime", "misaligned address: %s copies to or from one that is not a multiple of %zu bytes",
           here().c_str(), alignment);
-  report_access(copy.from, copy.bytes - copy.zeros, false);
-  report_access(copy.to, copy.bytes, true);
+  report_access(copy.from, copy.bytes - copy.zeros, false, site);
+  report_access(copy.to, copy.bytes, true, (const char*)site + 1);
   poison(copy.to, copy.bytes);
   return copy;
 }
@@ -51,17 +51,18 @@ void make_copy(const Copy& copy) {
   memset((char*)copy.to + copy.bytes - copy.zeros, 0, copy.zeros);
 }
 
+#define SITE __builtin_return_address(0)
 extern "C" {
 
 void cuhost_copy_later(void* to, const void* from, size_t bytes, size_t zeros) {
   if ((bytes != 4 && bytes != 8 && bytes != 16) || zeros > bytes)
     fault("runtime", "%s copies %zu bytes asynchronously: only 4, 8 and 16 can be", here().c_str(),
           bytes);
-  own().open.push_back(begin_copy({to, from, bytes, zeros}, bytes));
+  own().open.push_back(begin_copy({to, from, bytes, zeros}, bytes, SITE));
 }
 
 void cuhost_copy_any(void* to, const void* from, size_t bytes, size_t alignment) {
-  own().open.push_back(begin_copy({to, from, bytes, 0}, alignment));
+  own().open.push_back(begin_copy({to, from, bytes, 0}, alignment, SITE));
 }
 
 void cuhost_commit_copies() {
@@ -75,7 +76,7 @@ void cuhost_finish_copies(size_t but_latest) {
   size_t done = batches.size() > but_latest ? batches.size() - but_latest : 0;
   for (size_t k = 0; k < done; ++k) {
     for (const Copy& copy : batches[k]) {
-      report_access(copy.to, copy.bytes, true);
+      report_access(copy.to, copy.bytes, true, nullptr);
       make_copy(copy);
     }
   }

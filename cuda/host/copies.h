@@ -11,9 +11,10 @@ struct Copy {
   size_t bytes, zeros;  // the last of the bytes are filled with zeros
 };
 
-// Poisons the destination; the pointers must be multiples of the alignment.
-Copy begin_copy(const Copy& copy, size_t alignment);
+// Poisons the destination; the pointers must be multiples of the alignment. `site` is the call.
+Copy begin_copy(const Copy& copy, size_t alignment, const void* site);
 void make_copy(const Copy& copy);
-void report_access(const void* address, size_t bytes, bool write);  // to the memory checker
+// To the memory checker; see cuhost_range_of.
+void report_access(const void* address, size_t bytes, bool write, const void* site);
 
 }  // namespace cuhost

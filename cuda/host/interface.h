@@ -49,7 +49,7 @@ enum Build { plain_build, checked_build, zeroed_build, builds };
 // What the elements of a variable are: numbers of a kind, or of a type that may hold several.
 enum Content { floating, integral, mixed };
 
-enum WarpOperation { warp_sync, warp_exchange, warp_ballot };
+enum WarpOperation { warp_sync, warp_exchange, warp_ballot, warp_meeting };
 
 extern "C" {
 extern void* cuhost_dynamic_shared;
@@ -66,6 +66,8 @@ void cuhost_yield();  // lets others run
 // Turns of the running block since it, or something that others may wait for, has changed.
 extern uint64_t cuhost_turns;
 int cuhost_lane();
+bool cuhost_is_shared(const void* address);
+bool cuhost_is_local(const void* address);
 // Called for each variable before main. `kernel` is null unless the variable is __shared__, and ""
 // if any kernel in the source may use it. Each instance of a template registers its own variable,
 // under the same number.
@@ -73,11 +75,13 @@ void cuhost_variable(Build build, int number, const char* kernel, const char* na
                      size_t bytes, size_t element_bytes, Content content, const void* initial);
 // Called for each constant variable before main; returns true.
 bool cuhost_constant(Build build, size_t bytes);
-// Only the checked program has the next four.
+// Only the checked program has the next five.
 void cuhost_fence(bool device);  // or else of the block
 void cuhost_atomic(const void* address, unsigned bytes);
 void cuhost_atomic_change(const void* address);  // the atomic has stored another value
 void cuhost_range(const void* address, size_t bytes, bool write);
+// `site` is the instruction, or null if the access has been counted.
+void cuhost_range_of(const void* address, size_t bytes, bool write, const void* site);
 // Copies of the running thread from global to shared memory, which is poisoned in between.
 void cuhost_copy_later(void* to, const void* from, size_t bytes, size_t zeros);
 void cuhost_commit_copies();

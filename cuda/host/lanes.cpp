@@ -1,22 +1,35 @@
 // What the lanes of a warp do together: they wait for one another, exchange values and vote.
 #include "block.h"
+#include "matrices.h"
 
 namespace cuhost {
 namespace {
 
 int warp_end(int first) { return first + 32 < now->thread_count ? first + 32 : now->thread_count; }
 
-const char* name_of(WarpOperation operation) {
-  return operation == warp_sync ? "__syncwarp" : operation == warp_ballot ? "a vote" : "a shuffle";
+cuhost_Meeting* meeting_of(const Thread& thread) { return (cuhost_Meeting*)thread.value; }
+
+const char* name_of(const Thread& thread) {
+  switch (thread.operation) {
+    case warp_sync: return "__syncwarp";
+    case warp_ballot: return "a vote";
+    case warp_meeting: return meeting_of(thread)->name;
+    default: return "a shuffle";
+  }
 }
 
 // Lanes that meet must have called the same function.
 void check_meeting(int lane, int other) {
   const Thread *one = &now->threads[lane], *two = &now->threads[other];
-  if (one->operation == two->operation) return;
+  if (one->operation == two->operation) {
+    if (one->operation != warp_meeting || meeting_of(*one)->line == meeting_of(*two)->line) return;
+    fault("runtime", "divergence: %s calls %s in line %d and %s calls %s in line %d",
+          place_of(one->index, cuhost_where.block).c_str(), name_of(*one), meeting_of(*one)->line,
+          place_of(two->index, cuhost_where.block).c_str(), name_of(*two), meeting_of(*two)->line);
+  }
   fault("runtime", "divergence: %s calls %s and %s calls %s with the same mask 0x%08x",
-        place_of(one->index, cuhost_where.block).c_str(), name_of(one->operation),
-        place_of(two->index, cuhost_where.block).c_str(), name_of(two->operation), one->mask);
+        place_of(one->index, cuhost_where.block).c_str(), name_of(*one),
+        place_of(two->index, cuhost_where.block).c_str(), name_of(*two), one->mask);
 }
 
 // Lanes that asked at the same line for those that are active go on together, once all others of
@@ -44,6 +57,18 @@ bool release_mask(int first) {
   return any;
 }
 
+// Does what all lanes of a warp do together, such as a product of matrices.
+void meet(int first, unsigned members) {
+  const Thread& thread = now->threads[first + __builtin_ctz(members)];
+  if (members != ~0u)
+    fault("runtime", "divergence: %s calls %s, which takes all 32 lanes of a warp, and %d are there",
+          place_of(thread.index, cuhost_where.block).c_str(), name_of(thread),
+          __builtin_popcount(members));
+  cuhost_Meeting* lanes[32];
+  for (int k = 0; k < 32; ++k) lanes[k] = meeting_of(now->threads[first + k]);
+  lanes[0]->work(lanes);
+}
+
 // Gives each of the lanes that have met its result.
 void exchange(int first, unsigned members) {
   uint64_t given[32];
@@ -68,6 +93,13 @@ void exchange(int first, unsigned members) {
   }
 }
 
+// The lane beside it, which usually arrives next, or before.
+bool waits_for_neighbour(int mine) {
+  int next = (mine & ~31) | ((mine + 1) & 31);
+  if (next >= now->thread_count || !(now->threads[mine].mask >> (next & 31) & 1)) return false;
+  return now->state[next] != done && now->state[next] != at_warp;
+}
+
 }  // namespace
 
 bool release_masks() {
@@ -81,8 +113,9 @@ bool release_masks() {
 void release_warp(int warp) {
   int first = warp * 32, last = warp_end(first);
   const State* state = now->state;
+  unsigned incomplete = 0;  // the mask that was looked at last
   for (int lane = first; lane < last; ++lane) {
-    if (state[lane] != at_warp) continue;
+    if (state[lane] != at_warp || now->threads[lane].mask == incomplete) continue;
     unsigned mask = now->threads[lane].mask, members = 0;
     bool complete = true;
     for (int other = first; other < last && complete; ++other) {
@@ -90,11 +123,15 @@ void release_warp(int warp) {
       complete = state[other] == at_warp && now->threads[other].mask == mask;
       members |= 1u << (other - first);
     }
-    if (!complete) continue;
+    if (!complete) {
+      incomplete = mask;
+      continue;
+    }
     for (int other = lane; other < last; ++other)
       if (members >> (other - first) & 1) check_meeting(lane, other);
     if (running->checked)
       cuhost_hooks.lanes_meet(first, members, now->threads[lane].operation == warp_sync);
+    if (now->threads[lane].operation == warp_meeting) meet(first, members);
     exchange(first, members);
   }
 }
@@ -113,7 +150,7 @@ uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation op
   thread.operation = operation;
   now->state[mine] = at_warp;
   ++now->warp_waiters;
-  release_warp(mine / 32);
+  if (!waits_for_neighbour(mine)) release_warp(mine / 32);
   if (now->state[mine] == at_warp)
     block_here();
   else
@@ -132,6 +169,8 @@ unsigned cuhost_active_lanes(int line) {
 }
 
 int cuhost_lane() { return current % 32; }
+
+void cuhost_meet(cuhost_Meeting* mine) { cuhost_warp(~0u, (uint64_t)mine, 0, warp_meeting); }
 }
 
 }  // namespace cuhost

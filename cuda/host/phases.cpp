@@ -83,7 +83,7 @@ void cuhost_phase_begin(uint64_t* at, long long expected) {
   if (expected < 0 || (uint64_t)expected > limit)
     fault("runtime", "%s initializes a cuda::barrier for %lld arrivals: 0 to %llu are possible",
           here().c_str(), expected, (unsigned long long)limit);
-  report_access(at, sizeof *at, true);
+  report_access(at, sizeof *at, true, __builtin_return_address(0));
   own_copies().erase(at);
   Word word{(uint64_t)expected, (uint64_t)expected, 0, mark};
   *(Word*)at = word;
@@ -133,7 +133,7 @@ unsigned cuhost_phase_of_parity(const uint64_t* at, bool parity) {
 
 void cuhost_phase_copy(uint64_t* at, void* to, const void* from, size_t bytes, size_t alignment) {
   unsigned phase = word_at(at).phase;
-  own_copies()[at].push_back({begin_copy({to, from, bytes, 0}, alignment), phase});
+  own_copies()[at].push_back({begin_copy({to, from, bytes, 0}, alignment, __builtin_return_address(0)), phase});
 }
 }
 

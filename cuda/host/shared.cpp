@@ -68,6 +68,11 @@ bool in_shared(uintptr_t at) {
          std::any_of(shared.begin(), shared.end(), contains);
 }
 
+extern "C" {
+bool cuhost_is_shared(const void* address) { return in_shared((uintptr_t)address); }
+bool cuhost_is_local(const void* address) { return on_fiber_stack(address); }
+}
+
 void poison_shared() {
   poison_static();
   poison(dynamic_shared, dynamic_shared_bytes);
@@ -87,6 +92,19 @@ void restore_shared(const std::vector<char>& contents) {
   });
 }
 
+// Where addresses have 31 bits, as those of the program's own variables, because PTX has addresses
+// of shared memory in registers of 32 bits.
+static char* map_low(size_t bytes) {
+  constexpr uintptr_t lowest = 1 << 29, step = 1 << 26, end = 1u << 31;
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  for (uintptr_t hint = lowest; hint + bytes <= end; hint += step) {
+    char* made = (char*)must_map((void*)hint, bytes, PROT_NONE, flags, -1);
+    if ((uintptr_t)made + bytes <= end) return made;
+    munmap(made, bytes);
+  }
+  fault("runtime", "there is no room for shared memory below 2 GiB");
+}
+
 // The memory ends at the end of a page, so that an overrun faults; alignment leaves up to 127 bytes
 // in between, which are checked after each block.
 void map_dynamic_shared(size_t bytes) {
@@ -94,8 +112,7 @@ void map_dynamic_shared(size_t bytes) {
   static size_t pages = 0;
   if (region) munmap(region, pages + 2 * gap_bytes);
   pages = (bytes + 65535 + 1) & ~(size_t)65535;
-  region = (char*)must_map(nullptr, pages + 2 * gap_bytes, PROT_NONE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+  region = map_low(pages + 2 * gap_bytes);
   must_map(region + gap_bytes, pages, PROT_READ | PROT_WRITE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
   dynamic_shared_bytes = bytes;

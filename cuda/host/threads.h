@@ -188,6 +188,17 @@ CUHOST_STORE(__stwb)
 CUHOST_STORE(__stwt)
 #undef CUHOST_STORE
 
+// Addresses of one space are those of all; shared memory lies below 4 GiB.
+inline size_t __cvta_generic_to_shared(const void* p) { return (size_t)p; }
+inline size_t __cvta_generic_to_global(const void* p) { return (size_t)p; }
+inline void* __cvta_shared_to_generic(size_t p) { return (void*)p; }
+inline void* __cvta_global_to_generic(size_t p) { return (void*)p; }
+inline unsigned __isShared(const void* p) { return cuhost::cuhost_is_shared(p); }
+inline unsigned __isLocal(const void* p) { return cuhost::cuhost_is_local(p); }
+inline unsigned __isGlobal(const void* p) {
+  return !cuhost::cuhost_is_shared(p) && !cuhost::cuhost_is_local(p);
+}
+
 // Lanes of the mask that have not exited, each with its value: f(lane, value).
 template <class T, class F>
 inline unsigned cuhost_each_lane(unsigned mask, T value, F&& f) {

@@ -37,7 +37,19 @@ struct Request {
   bool kept;          // in a register since an earlier load in this interval
   unsigned chunk;     // aligned bytes of each lane within which loads are joined; 0: not at all
   uint32_t covered;   // of the chunk, by this and the loads joined to it
-  uintptr_t at[32];
+  uintptr_t at[32];   // in the order of lanes
+  unsigned char lane[32];
+
+  // A lane that was the last to come to a warp function goes on before the others.
+  void add(unsigned char new_lane, uintptr_t address) {
+    int k = lanes++;
+    for (; k && lane[k - 1] > new_lane; --k) {
+      lane[k] = lane[k - 1];
+      at[k] = at[k - 1];
+    }
+    lane[k] = new_lane;
+    at[k] = address;
+  }
 };
 
 // The words that a thread loaded last, which a compiler keeps in registers until a barrier.
@@ -219,12 +231,12 @@ void warps_record(Access kind, uintptr_t at, unsigned bytes, const void* site) {
     if (!round) active.push_back(last_site);
     bool load = kind == global_load || kind == shared_load;
     rounds.push_back(requests.size());
-    requests.push_back({kind, bytes, 0, load && loaded.holds(at), 0, 0, {}});
+    requests.push_back({kind, bytes, 0, load && loaded.holds(at), 0, 0, {}, {}});
   }
   ++last_site->executed[lane];
   ++seen[kind];
   Request& request = requests[rounds[round]];
-  if (request.lanes < 32) request.at[request.lanes++] = at;
+  if (request.lanes < 32) request.add((unsigned char)lane, at);
 }
 
 const WarpTally* warps_tally() {

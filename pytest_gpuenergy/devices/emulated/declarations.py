@@ -1,8 +1,7 @@
-"""What CUDA C++ text declares at a given position: variables, shared arrays, kernels, assembler."""
+"""What CUDA C++ text declares at a given position: variables, shared arrays, kernels."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -131,20 +130,3 @@ def kernel_at(source: str, position: int) -> KernelHeader | None:
         if token.kind == "name":
             previous = token.text
     return None
-
-
-def assembler_at(source: str, position: int) -> tuple[str, int]:
-    """The inline assembler whose keyword ends at ``position``: its instructions and its end."""
-    pieces: list[str] = []
-    operands = False
-    for token, depth in nested(source, position):
-        if token.kind == "literal" and depth == 1 and not operands:
-            pieces.append(token.text[1:-1])
-        elif token.text == ":" or token.text == "::":
-            operands = True
-        elif depth == 0 and token.text == ")":
-            position = token.end
-            break
-        elif depth == 0 and token.text == ";":
-            break
-    return re.sub(r"\\[nt]", " ", "".join(pieces)).strip(), position

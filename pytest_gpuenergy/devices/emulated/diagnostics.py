@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pytest_gpuenergy.devices.emulated.ptx import CANNOT
+from pytest_gpuenergy.devices.emulated.ptx.refusals import CANNOT
 
 _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$")
 _PLACE = re.compile(r"^\S*kernel\.cu:(\d+):")

@@ -62,12 +62,17 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
     ),
 }
 _TRANSLATOR = """
-    arithmetic conversions declarations expressions headers kernel_text outline ptx spin_loops
+    arithmetic conversions declarations expressions headers kernel_text outline spin_loops
     tokens toolchain translate uninitialized unset_flags
+    ptx/arithmetic ptx/code ptx/conversions ptx/instructions ptx/matrices ptx/memory ptx/names
+    ptx/refusals ptx/statements ptx/synchronization
 """
 
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fno-pie", "-w")
 """Of the runtime, which is compiled once."""
+
+MATRIX_FLAGS = ("-O3", "-march=native")
+"""And of what multiplies matrices."""
 
 PRECOMPILED = ("plain", "checked")
 """The variants of a build whose headers are precompiled; ``zeroed`` is rare."""
@@ -116,7 +121,7 @@ def build_version() -> str:
         DeviceError: as `cuda_dir`.
     """
     digest = hashlib.sha256()
-    own = [Path(__file__), *(Path(__file__).with_name(f"{n}.py") for n in _TRANSLATOR.split())]
+    own = [Path(__file__), *(Path(__file__).parent / f"{n}.py" for n in _TRANSLATOR.split())]
     for path in [*sorted((cuda_dir() / "host").iterdir()), *own]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]

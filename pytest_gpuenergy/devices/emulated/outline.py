@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytest_gpuenergy.devices.emulated.declarations import (
     Variables,
-    assembler_at,
     declarator_at,
     kernel_at,
     shared_array,
     variables_at,
 )
 from pytest_gpuenergy.devices.emulated.headers import EMULATED, SUPPORTED, headers_named_in
-from pytest_gpuenergy.devices.emulated.ptx import CANNOT, refusal_of, replacement_of
+from pytest_gpuenergy.devices.emulated.ptx.assembler import Assembler
+from pytest_gpuenergy.devices.emulated.ptx.refusals import CANNOT
 from pytest_gpuenergy.devices.emulated.tokens import LITERAL, SKIPPED, Token
 from pytest_gpuenergy.support.errors import KernelFault
 
@@ -50,7 +50,6 @@ class Outline:
 
     Attributes:
         edits: start, end and replacement, in order.
-        refusals: why calls that must not be compiled are refused, by number.
         kernels: names of the ``__global__`` functions.
         bounds: numbers of the launch bounds of each kernel that has any.
         in_macros: whether a macro may declare kernels.
@@ -61,7 +60,7 @@ class Outline:
     def __init__(self, source: str) -> None:
         self.source = source
         self.edits: list[tuple[int, int, str]] = []
-        self.refusals: list[str] = []
+        self._assembler = Assembler(source)
         self.kernels: set[str] = set()
         self.bounds: dict[str, list[int]] = {}
         self.in_macros = False
@@ -95,6 +94,7 @@ class Outline:
                 self._directive(match)
             elif word := match["word"]:
                 position = self._handlers[word](match.start(), match.end())
+        self.headers |= self._assembler.headers
 
     def rewritten(self) -> str:
         """The text with the edits made, and as many lines as before."""
@@ -106,13 +106,18 @@ class Outline:
         return "".join([*parts, self.source[last:]])
 
     @property
+    def refusals(self) -> Sequence[str]:
+        """Why calls that must not be compiled are refused, by number."""
+        return self._assembler.refusals
+
+    @property
     def _handlers(self) -> Mapping[str, Callable[[int, int], int]]:
         return {
             "extern": self._extern,
             "__shared__": self._static,
             "__global__": self._global,
             **dict.fromkeys(("__device__", "__constant__", "__managed__"), self._of_device),
-            **dict.fromkeys(("asm", "__asm__", "__asm"), self._assembler),
+            **dict.fromkeys(("asm", "__asm__", "__asm"), self._assembled),
         }
 
     def _brace(self, brace: str, start: int, end: int) -> None:
@@ -141,6 +146,7 @@ class Outline:
         self.in_macros |= "__global__" in match[0]
         include = _INCLUDE.match(match[0])
         if include is None:
+            self.edits += self._assembler.in_macro(match.start(), match.end())
             return
         header = include[1] or include[2]
         text = ""
@@ -255,18 +261,14 @@ class Outline:
         self.edits.append((declared.end, declared.end, text))
         return declared.end
 
-    def _assembler(self, start: int, end: int) -> int:
-        """Replace inline assembler that the host can do without, refuse any other."""
-        ptx, end = assembler_at(self.source, end)
-        if replacement := replacement_of(ptx, self.source[start:end]):
-            self.edits.append((start, end, replacement))
-            return end
+    def _assembled(self, start: int, end: int) -> int:
+        """Replace inline assembler, or refuse it where the compiler finds it reachable."""
+        stop, text = self._assembler.replaced(end)
         if not self._depth:
-            raise KernelFault("compile", f"line {self._line(start)}: {refusal_of(ptx)}")
-        # An error only where the compiler finds the call reachable: helpers may be unused.
-        self.edits.append((start, end, f"::cuhost_refused_{len(self.refusals)}()"))
-        self.refusals.append(refusal_of(ptx))
-        return end
+            reason = self._assembler.refusal(end)
+            raise KernelFault("compile", f"line {self._line(start)}: {reason}")
+        self.edits.append((start, stop, text))
+        return stop
 
     def _line(self, position: int) -> int:
         return self.source.count("\n", 0, position) + 1

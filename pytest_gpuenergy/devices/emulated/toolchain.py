@@ -20,6 +20,7 @@ from pytest_gpuenergy.devices.emulated.compiler import run_compiler, version_of
 from pytest_gpuenergy.devices.emulated.conversions import conversions_in, with_conversions
 from pytest_gpuenergy.devices.emulated.diagnostics import first_error
 from pytest_gpuenergy.devices.emulated.flags import (
+    MATRIX_FLAGS,
     PRECOMPILED,
     RUNTIME_FLAGS,
     build_version,
@@ -37,8 +38,8 @@ from pytest_gpuenergy.support.scratch import build_folder, sweep
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 _LAYOUT = "9"  # version of the layout of the prepared folder
 _RUNTIME = (
-    *("copies", "grid", "guards", "heap", "lanes", "main", "memory", "phases", "report"),
-    *("resident", "scheduler", "shared", "stacks", "undefined"),
+    *("copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
+    *("phases", "report", "resident", "scheduler", "shared", "stacks", "undefined"),
 )
 _CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
@@ -206,7 +207,8 @@ class Toolchain:
             commands = []
             for unit in _RUNTIME + _CHECKED_RUNTIME:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
-                commands.append([*RUNTIME_FLAGS, "-c", source, "-o", f"{folder / unit}.o"])
+                flags = [*RUNTIME_FLAGS, *(MATRIX_FLAGS if unit == "matrices" else ())]
+                commands.append([*flags, "-c", source, "-o", f"{folder / unit}.o"])
             self._run_all(scratch, commands, jobs)
             self._link_runtime(scratch, folder)
             try:

@@ -115,7 +115,7 @@ def test_launch_bounds_that_only_an_instance_knows_are_no_hindrance(run):
         ("__global__ void k() {\n  int x = ;\n}", r"^line 2: expected"),
         ('__global__ void k() {\n asm volatile("cp.async.ca.shared.global [%0];" :: "r"(1)); }',
          r"^line 2: cannot run on the emulated GPU: inline PTX 'cp.async.ca"),
-        ('#define STOP asm("trap;")\n__global__ void k() { STOP; }', "line 2: .*inline PTX"),
+        ('#define STOP asm("trap;")\n__global__ void k() { STOP; }', "line 1: .*inline PTX 'trap'"),
         ("#include <mma.h>\n__global__ void k() {}",
          "^line 1: cannot run on the emulated GPU: #include <mma.h>"),
         ("__global__ void other() {}", "the launch does not fit the text: .*k"),

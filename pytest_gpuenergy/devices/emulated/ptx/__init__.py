@@ -1,0 +1,1 @@
+"""Inline PTX: read from GNU asm statements, and written as C++ for the host."""

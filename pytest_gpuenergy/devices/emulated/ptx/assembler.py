@@ -1,0 +1,83 @@
+"""The asm statements of a text, with what stands for them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+
+from pytest_gpuenergy.devices.emulated.ptx.code import code_of
+from pytest_gpuenergy.devices.emulated.ptx.refusals import UnsupportedError, refusal_of
+from pytest_gpuenergy.devices.emulated.ptx.statements import (
+    end_of_statement,
+    shown_template,
+    statement_at,
+)
+from pytest_gpuenergy.devices.emulated.ptx.strings import Strings
+from pytest_gpuenergy.devices.emulated.tokens import LITERAL, SKIPPED
+
+_KEYWORD = re.compile(
+    rf"(?P<skipped>{SKIPPED}|{LITERAL})|(?<!\w)(?:asm|__asm__|__asm)(?!\w)(?=\s*[\w(\\])",
+    re.VERBOSE | re.DOTALL,
+)
+# What the translation needs of the host besides interface.h.
+_OF_HEADER = re.compile(r"::cuhost::cuhost_(?!(?:commit_copies|finish_copies|yield)\b)")
+_DEFINE = re.compile(r"[ \t]*#[ \t]*define\b")
+
+
+class Assembler:
+    """Replaces the asm statements of a text.
+
+    Attributes:
+        refusals: why those that cannot run are refused, by number.
+        headers: of ``cuda/host`` that they need.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self.refusals: list[str] = []
+        self.headers: set[str] = set()
+
+    @functools.cached_property
+    def _strings(self) -> Strings:
+        return Strings(self._source)
+
+    def replaced(self, position: int) -> tuple[int, str]:
+        """The end of the statement whose keyword ends at ``position``, and an expression for it."""
+        end = end_of_statement(self._source, position)
+        try:
+            code = code_of(statement_at(self._source, position, end, self._strings.value))
+        except UnsupportedError:
+            # An error only where the compiler finds the call reachable: helpers may be unused.
+            self.refusals.append(self.refusal(position))
+            return end, f"::cuhost_refused_{len(self.refusals) - 1}()"
+        if _OF_HEADER.search(code):
+            self.headers.add("ptx.h")
+        return end, code
+
+    def refusal(self, position: int) -> str:
+        """Why the statement is refused: the instruction that cannot run, or all of them."""
+        end = end_of_statement(self._source, position)
+        try:
+            code_of(statement_at(self._source, position, end, self._strings.value))
+        except UnsupportedError as unsupported:
+            return refusal_of(str(unsupported))
+        return refusal_of(shown_template(self._source, position))
+
+    def in_macro(self, start: int, end: int) -> Iterator[tuple[int, int, str]]:
+        """The edits of a directive's text: of the statements that a macro stands for."""
+        if not _DEFINE.match(self._source, start, end):
+            return
+        position = start
+        while found := _KEYWORD.search(self._source, position, end):
+            position = found.end()
+            if found["skipped"]:
+                continue
+            stop = end_of_statement(self._source[:end], position)
+            if stop <= position:
+                continue
+            _, code = self.replaced(position)
+            lines = self._source.count("\n", found.start(), stop)
+            code = code.replace("\n", " ")
+            yield found.start(), stop, code + " \\\n" * lines
+            position = stop

@@ -1,0 +1,137 @@
+"""The instructions of PTX text (PTX ISA, "Syntax"), as far as inline assembler has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pytest_gpuenergy.devices.emulated.ptx.refusals import UnsupportedError
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_OPERAND = re.compile(r"%(?:(?P<number>\d+)|\[(?P<name>\w+)\]|(?P<percent>%))")
+_REGISTER = re.compile(r"\.reg\s+\.(?P<type>pred|[busf]\d+)\s+(?P<names>.*)", re.DOTALL)
+_NAME = re.compile(r"(?P<name>[\w$%]+)(?:<(?P<count>\d+)>)?")
+_INSTRUCTION = re.compile(
+    r"(?:@(?P<negated>!?)\s*(?P<guard>[\w$%?]+)\s+)?(?P<opcode>[a-z]\w*(?:\s*(?:\.|::)\s*\w+)*)"
+    r"(?:\s+|(?=[\[{])|$)(?P<operands>.*)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A brace that opens or closes a scope of registers."""
+
+    opens: bool
+
+
+@dataclass(frozen=True)
+class Registers:
+    """Registers of one type; ``bits`` is 1 for predicates."""
+
+    names: tuple[str, ...]
+    bits: int
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction.
+
+    Attributes:
+        opcode: with its modifiers, such as ``add.f32``.
+        operands: as texts; an operand ``%3`` of the asm statement is ``?3``.
+        guard: name of its predicate, or empty.
+        negated: whether it is executed where the predicate is false.
+        text: for messages.
+    """
+
+    opcode: str
+    operands: tuple[str, ...]
+    guard: str
+    negated: bool
+    text: str
+
+
+def parsed(template: str, names: dict[str, int]) -> Iterator[Scope | Registers | Instruction]:
+    """What stands in a template, in order.
+
+    Args:
+        template: PTX in which operands are ``%0`` or ``%[name]`` and percent signs doubled.
+        names: the numbers of operands that have one.
+
+    Raises:
+        UnsupportedError: it cannot be understood.
+    """
+    text = _OPERAND.sub(lambda found: _plain(found, names), _COMMENT.sub(" ", template))
+    position = 0
+    while position < len(text):
+        if text[position].isspace() or text[position] == ";":
+            position += 1
+        elif text[position] in "{}":
+            yield Scope(text[position] == "{")
+            position += 1
+        else:
+            end = _end(text, position)
+            yield _statement(" ".join(text[position:end].split()))
+            position = end
+
+
+def _plain(found: re.Match[str], names: dict[str, int]) -> str:
+    if found["percent"]:
+        return "%"
+    if found["name"] and found["name"] not in names:
+        raise UnsupportedError(f"asm without an operand named {found['name']}")
+    return f"?{names[found['name']] if found['name'] else found['number']}"
+
+
+def _end(text: str, position: int) -> int:
+    """The semicolon after the statement at ``position``, or the brace that closes its scope."""
+    depth = 0
+    for k in range(position, len(text)):
+        if text[k] == "{":
+            depth += 1
+        elif text[k] == "}":
+            depth -= 1
+        if depth < 0 or (text[k] == ";" and not depth):
+            return k
+    return len(text)
+
+
+def _statement(text: str) -> Registers | Instruction:
+    if found := _REGISTER.fullmatch(text):
+        bits = 1 if found["type"] == "pred" else int(found["type"][1:])
+        return Registers(tuple(_names(found["names"])), bits)
+    match = _INSTRUCTION.fullmatch(text)
+    if match is None:
+        raise UnsupportedError(text)
+    return Instruction(
+        opcode=re.sub(r"\s+", "", match["opcode"]),
+        operands=tuple(_split(match["operands"])),
+        guard=match["guard"] or "",
+        negated=bool(match["negated"]),
+        text=text.replace("?", "%"),
+    )
+
+
+def _names(text: str) -> Iterator[str]:
+    for name in text.split(","):
+        found = _NAME.fullmatch(name.strip())
+        if found is None:
+            raise UnsupportedError(f".reg {text}")
+        if found["count"]:
+            yield from (f"{found['name']}{k}" for k in range(int(found["count"])))
+        else:
+            yield found["name"]
+
+
+def _split(text: str) -> Iterator[str]:
+    """Operands, parted at commas outside of brackets; ``p|q`` is two."""
+    depth, last = 0, 0
+    for k, letter in enumerate(text):
+        depth += (letter in "[{") - (letter in "]}")
+        if not depth and letter in ",|":
+            yield text[last:k].strip()
+            last = k + 1
+    if text.strip():
+        yield text[last:].strip()

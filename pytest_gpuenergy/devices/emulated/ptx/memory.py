@@ -1,0 +1,83 @@
+"""Instructions that load, store and copy."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_gpuenergy.devices.emulated.ptx.instructions import Instruction
+from pytest_gpuenergy.devices.emulated.ptx.names import HOST, Names, elements
+
+_COPY = re.compile(
+    r"cp\.async\.(?P<cache>ca|cg)\.shared(?:::cta)?\.global"
+    r"(?P<hint>\.L2::cache_hint)?(?:\.L2::(?:64|128|256)B)?"
+)
+_STRENGTH = (
+    r"(?:\.(?P<strength>volatile|weak|relaxed|acquire|release)(?:\.(?:cta|cluster|gpu|sys))?)?"
+)
+_HINTS = (
+    r"(?:\.(?:nc|ca|cg|cs|lu|cv|wb|wt)|\.L1::\w+|\.L2::(?:64|128|256)B|\.L2::evict_\w+"
+    r"|(?P<hint>\.L2::cache_hint))*"
+)
+_ACCESS = re.compile(
+    rf"(?P<name>ld|st)(?:\.mmio)?{_STRENGTH}(?P<space>\.(?:global|shared(?:::cta)?))?{_HINTS}"
+    r"(?:\.v(?P<count>[248]))?\.(?P<type>[busf](?:8|16|32|64|128))"
+)
+_WAIT = "cp.async.wait_group"
+
+
+def memory(instruction: Instruction, names: Names) -> str:
+    """C++ for the instruction; empty if it is none of these."""
+    opcode, operands = instruction.opcode, instruction.operands
+    if found := _COPY.fullmatch(opcode):
+        return _copy(found, operands, names)
+    if found := _ACCESS.fullmatch(opcode):
+        return _access(found, operands, names)
+    if opcode == "cp.async.commit_group" and not operands:
+        return "::cuhost::cuhost_commit_copies();"
+    if opcode == "cp.async.wait_all" and not operands:
+        return "::cuhost::cuhost_commit_copies(); ::cuhost::cuhost_finish_copies(0);"
+    if opcode == _WAIT and len(operands) == 1 and names.constant(operands[0]):
+        return f"::cuhost::cuhost_finish_copies((size_t){names.value(operands[0])});"
+    return ""
+
+
+def _copy(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
+    """A copy: to, from, bytes, and then bytes to read or a predicate that ignores the source."""
+    given = operands[: len(operands) - bool(found["hint"])]
+    if len(given) not in (3, 4) or not names.constant(given[2]):
+        return ""
+    to, source = names.address(given[0], shared=True), names.address(given[1], shared=False)
+    size, zeros = names.value(given[2]), "0"
+    if len(given) == 4 and not names.constant(given[3]) and names.register(_bare(given[3]))[1] == 1:
+        zeros = f"{names.predicate(given[3])} ? {size} : 0"
+    elif len(given) == 4:
+        zeros = f"{HOST}left_out({size}, {names.value(given[3])})"
+    only = "16" if found["cache"] == "cg" else "4, 8, 16"
+    return f"{HOST}copy_later_of<{only}>({to}, {source}, {size}, {zeros});"
+
+
+def _bare(text: str) -> str:
+    return text.lstrip("! ")
+
+
+def _access(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
+    given = operands[: len(operands) - bool(found["hint"])]
+    if len(given) != 2:
+        return ""
+    loads, kind, count = found["name"] == "ld", found["type"], int(found["count"] or 1)
+    bits = int(kind[1:])
+    if bits * count > 128 or (found["strength"] == ("release" if loads else "acquire")):
+        return ""
+    place, vector = (given[1], given[0]) if loads else given
+    registers = elements(vector)
+    if len(registers) != count or bits == 128:
+        return ""
+    address = names.address(place, shared="shared" in (found["space"] or ""))
+    strength = found["strength"] or "weak"
+    function = f"{'load' if loads else 'store'}_{strength}<{HOST}{kind}, {count}>"
+    if loads:
+        targets = [names.target(text) for text in registers]
+        taken = " ".join(f"{target} = cuhost_d.at({k});" for k, target in enumerate(targets))
+        return f"{{ const auto cuhost_d = {HOST}{function}({address}); {taken} }}"
+    values = ", ".join(names.value(text, kind) for text in registers)
+    return f"{HOST}{function}({address}, {values});"

@@ -1,0 +1,56 @@
+"""Macros of a text that stand for strings, as they are used in the text of asm statements."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_gpuenergy.devices.emulated.tokens import LITERAL
+
+_DEFINED = re.compile(
+    rf"^[ \t]*\#[ \t]*define[ \t]+(?P<name>\w+)(?P<parameters>\([\w\s,]*\))?[ \t]+"
+    rf"(?P<body>(?:{LITERAL}|\#[ \t]*\w+|\w+|[ \t]|\\\r?\n)+)$",
+    re.VERBOSE | re.MULTILINE,
+)
+_PART = re.compile(rf"(?P<literal>{LITERAL})|\#[ \t]*(?P<shown>\w+)|(?P<name>\w+)", re.VERBOSE)
+_DEEPEST = 8
+
+
+class Strings:
+    """The strings that a text's macros stand for.
+
+    Args:
+        source: CUDA C++ text. Of several definitions of a macro, any may be the one that holds: it
+            counts as unknown unless they are equal.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._macros: dict[str, tuple[list[str], str] | None] = {}
+        for found in _DEFINED.finditer(source):
+            names = [name.strip() for name in (found["parameters"] or "()")[1:-1].split(",")]
+            macro = (names, found["body"].replace("\\\n", " ").strip())
+            known = self._macros.setdefault(found["name"], macro)
+            if known != macro:
+                self._macros[found["name"]] = None
+
+    def value(self, name: str, arguments: str, depth: int = 0) -> str | None:
+        """The string for a macro's name and its arguments in parentheses, or none; else None."""
+        macro = self._macros.get(name)
+        if macro is None or depth > _DEEPEST:
+            return None
+        names, body = macro
+        given = [one.strip() for one in arguments[1:-1].split(",")] if arguments else [""]
+        if len(given) != len(names):
+            return None
+        values = dict(zip(names, given, strict=True))
+        pieces = []
+        for part in _PART.finditer(body):
+            if part["literal"]:
+                pieces.append(part["literal"][1:-1].replace("\\n", "\n").replace("\\t", "\t"))
+            elif part["shown"]:
+                pieces.append(values.get(part["shown"], ""))
+            else:
+                inner = self.value(part["name"], "", depth + 1)
+                if inner is None:
+                    return None
+                pieces.append(inner)
+        return "".join(pieces)

@@ -1,0 +1,29 @@
+"""Instructions by which threads wait for one another or order their accesses."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_gpuenergy.devices.emulated.ptx.instructions import Instruction
+from pytest_gpuenergy.devices.emulated.ptx.names import HOST, Names
+
+_FENCE = re.compile(
+    r"membar\.(?P<level>cta|gl|sys)|fence(?:\.(?:sc|acq_rel|acquire|release))?\.(?P<scope>cta|cluster|gpu|sys)"
+)
+_BARRIER = re.compile(r"(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?")
+
+
+def synchronization(instruction: Instruction, names: Names) -> str:
+    """C++ for the instruction; empty if it is none of these."""
+    opcode, operands = instruction.opcode, instruction.operands
+    if found := _FENCE.fullmatch(opcode):
+        block = "cta" in (found["level"], found["scope"])
+        return f"{HOST}thread_fence({'false' if block else 'true'});"
+    if _BARRIER.fullmatch(opcode) and len(operands) in (1, 2):
+        values = ", ".join(names.value(operand) for operand in operands)
+        return f"{HOST}bar_sync(__LINE__, {values});"
+    if opcode == "bar.warp.sync" and len(operands) == 1:
+        return f"{HOST}warp_barrier({names.value(operands[0])});"
+    if opcode == "nanosleep.u32" and len(operands) == 1:
+        return "::cuhost::cuhost_yield();"
+    return ""
