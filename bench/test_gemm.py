@@ -29,7 +29,7 @@ def template(gemm: Gemm, bench: Bench) -> AnyKernel:
 
 def tvm(gemm: Gemm, bench: Bench) -> AnyKernel:
     """The best kernel of a search with TVM."""
-    require_space(gemm, "all")
+    require_space(gemm, "all", bench.gpu.architecture)
     file = records_of(bench.records, gemm, bench.gpu.name)
     return bench.store.kernel(file, file.ranks[0])
 

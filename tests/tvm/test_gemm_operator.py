@@ -150,7 +150,14 @@ def test_a_long_sum_has_parts_of_useful_length(k: int) -> None:
 @pytest.mark.parametrize("space", SPACES)
 def test_tf32_is_refused_before_a_search(space: Any) -> None:
     with pytest.raises(InputError, match="no schedules in mode tf32: choose mode float32"):
-        require_space(Gemm("g", 64, 64, 64, mode="tf32"), space)
+        require_space(Gemm("g", 64, 64, 64, mode="tf32"), space, "sm_90a")
+
+
+def test_bfloat16_is_refused_on_a_gpu_without_it() -> None:
+    gemm = Gemm("g", 64, 64, 64, mode="bfloat16")
+    require_space(gemm, "all", "sm_80")
+    with pytest.raises(InputError, match="from sm_80 on and it is of sm_75: choose float16"):
+        require_space(gemm, "all", "sm_75")
 
 
 @pytest.mark.tvm
