@@ -5,3 +5,4 @@
 #include "ptx_arithmetic.h"
 #include "ptx_conversions.h"
 #include "ptx_memory.h"
+#include "ptx_warps.h"

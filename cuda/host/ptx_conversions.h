@@ -58,6 +58,11 @@ inline auto cuhost_cvt(unsigned long long bits) {
   }
 }
 
+template <class T, char mode>
+inline auto cuhost_whole(unsigned long long bits) {
+  return T::put(to_whole(cuhost_mode(mode), T::get(bits)));
+}
+
 // The first operand becomes the upper half.
 template <class T, char mode, bool relu>
 inline unsigned cuhost_to_pair(unsigned high, unsigned low) {

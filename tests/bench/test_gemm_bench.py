@@ -95,10 +95,11 @@ def test_products_are_verified_and_measured(folder: pytest.Pytester) -> None:
 
 @pytest.mark.slow
 def test_a_mode_that_no_contender_has_is_skipped(folder: pytest.Pytester) -> None:
-    arguments = ["--gemm", "MNK=64 layout=nn mode=float16", *TEMPLATE, "-rs"]
+    old = ("--gpu-device", "emulated:v100", "--powercap", "current")
+    arguments = ["--gemm", "MNK=64 layout=nn mode=tf32", *TEMPLATE, "-rs", *old]
     result = folder.runpytest_inprocess(NAMED, *arguments)
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*No template computes *in mode float16*"])
+    result.stdout.fnmatch_lines(["*in mode tf32 takes a GPU of sm_80 or later*"])
 
 
 def give_record(folder: Path, gpu: str) -> Path:

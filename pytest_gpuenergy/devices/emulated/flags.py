@@ -64,8 +64,9 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
 _TRANSLATOR = """
     arithmetic conversions declarations expressions headers kernel_text outline spin_loops
     tokens toolchain translate uninitialized unset_flags
-    ptx/arithmetic ptx/code ptx/conversions ptx/instructions ptx/matrices ptx/memory ptx/names
-    ptx/refusals ptx/statements ptx/synchronization
+    ptx/arithmetic ptx/assembler ptx/atomics ptx/code ptx/conversions ptx/instructions
+    ptx/matrices ptx/memory ptx/names ptx/refusals ptx/statements ptx/strings
+    ptx/synchronization ptx/warps
 """
 
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fno-pie", "-w")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_gpuenergy.devices.emulated.ptx.arithmetic import arithmetic
+from pytest_gpuenergy.devices.emulated.ptx.atomics import atomics
 from pytest_gpuenergy.devices.emulated.ptx.conversions import conversions
 from pytest_gpuenergy.devices.emulated.ptx.instructions import (
     Instruction,
@@ -16,11 +17,12 @@ from pytest_gpuenergy.devices.emulated.ptx.names import BITS, HOST, Names
 from pytest_gpuenergy.devices.emulated.ptx.refusals import UnsupportedError
 from pytest_gpuenergy.devices.emulated.ptx.statements import Operand, Statement
 from pytest_gpuenergy.devices.emulated.ptx.synchronization import synchronization
+from pytest_gpuenergy.devices.emulated.ptx.warps import warps
 
 NOTHING = "((void)0)"
 """What stands for a statement without instructions."""
 
-_KINDS = (memory, matrices, conversions, synchronization, arithmetic)
+_KINDS = (memory, matrices, conversions, synchronization, arithmetic, atomics, warps)
 
 
 def code_of(statement: Statement) -> str:
@@ -30,9 +32,8 @@ def code_of(statement: Statement) -> str:
         UnsupportedError: the emulated GPU cannot run it.
     """
     operands = statement.operands
-    numbers = {operand.name: k for k, operand in enumerate(operands) if operand.name}
     names = Names(operands)
-    body = [_part(part, names) for part in parsed(statement.template, numbers)]
+    body = [_part(part, names) for part in parsed(statement.template)]
     if names.depth:
         raise UnsupportedError("asm with a brace that nothing closes")
     if not body and not operands:

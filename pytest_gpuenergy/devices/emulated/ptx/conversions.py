@@ -63,7 +63,9 @@ def _conversion(found: re.Match[str], operands: tuple[str, ...], names: Names) -
         values = [f"{HOST}flushed<{HOST}f32>({value})" for value in values]
     mode = mode or "rn"
     relu = "true" if "relu" in flags else "false"
-    if to == "tf32":
+    if mode.endswith("i") and to == given and to in ("f32", "f64"):
+        call = f"{HOST}whole<{HOST}{to}, '{mode[1]}'>({values[0]})"
+    elif to == "tf32":
         if given != "f32" or mode not in ("rn", "rna", "rz"):
             return ""
         call = f"{HOST}to_tf32<'{mode[-1]}', {relu}>({values[0]})"

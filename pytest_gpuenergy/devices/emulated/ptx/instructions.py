@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_gpuenergy.devices.emulated.ptx.refusals import UnsupportedError
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_OPERAND = re.compile(r"%(?:(?P<number>\d+)|\[(?P<name>\w+)\]|(?P<percent>%))")
+_OPERAND = re.compile(r"%(?:(?P<number>\d+)|(?P<percent>%))")
 _REGISTER = re.compile(r"\.reg\s+\.(?P<type>pred|[busf]\d+)\s+(?P<names>.*)", re.DOTALL)
 _NAME = re.compile(r"(?P<name>[\w$%]+)(?:<(?P<count>\d+)>)?")
 _INSTRUCTION = re.compile(
@@ -53,17 +53,16 @@ class Instruction:
     text: str
 
 
-def parsed(template: str, names: dict[str, int]) -> Iterator[Scope | Registers | Instruction]:
+def parsed(template: str) -> Iterator[Scope | Registers | Instruction]:
     """What stands in a template, in order.
 
     Args:
-        template: PTX in which operands are ``%0`` or ``%[name]`` and percent signs doubled.
-        names: the numbers of operands that have one.
+        template: PTX in which operands are ``%0`` and percent signs may be doubled.
 
     Raises:
         UnsupportedError: it cannot be understood.
     """
-    text = _OPERAND.sub(lambda found: _plain(found, names), _COMMENT.sub(" ", template))
+    text = _OPERAND.sub(_plain, _COMMENT.sub(" ", template))
     position = 0
     while position < len(text):
         if text[position].isspace() or text[position] == ";":
@@ -77,12 +76,8 @@ def parsed(template: str, names: dict[str, int]) -> Iterator[Scope | Registers |
             position = end
 
 
-def _plain(found: re.Match[str], names: dict[str, int]) -> str:
-    if found["percent"]:
-        return "%"
-    if found["name"] and found["name"] not in names:
-        raise UnsupportedError(f"asm without an operand named {found['name']}")
-    return f"?{names[found['name']] if found['name'] else found['number']}"
+def _plain(found: re.Match[str]) -> str:
+    return "%" if found["percent"] else f"?{found['number']}"
 
 
 def _end(text: str, position: int) -> int:

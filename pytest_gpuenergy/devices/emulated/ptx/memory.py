@@ -11,17 +11,21 @@ _COPY = re.compile(
     r"cp\.async\.(?P<cache>ca|cg)\.shared(?:::cta)?\.global"
     r"(?P<hint>\.L2::cache_hint)?(?:\.L2::(?:64|128|256)B)?"
 )
-_STRENGTH = (
-    r"(?:\.(?P<strength>volatile|weak|relaxed|acquire|release)(?:\.(?:cta|cluster|gpu|sys))?)?"
-)
-_HINTS = (
-    r"(?:\.(?:nc|ca|cg|cs|lu|cv|wb|wt)|\.L1::\w+|\.L2::(?:64|128|256)B|\.L2::evict_\w+"
-    r"|(?P<hint>\.L2::cache_hint))*"
-)
 _ACCESS = re.compile(
-    rf"(?P<name>ld|st)(?:\.mmio)?{_STRENGTH}(?P<space>\.(?:global|shared(?:::cta)?))?{_HINTS}"
-    r"(?:\.v(?P<count>[248]))?\.(?P<type>[busf](?:8|16|32|64|128))"
+    r"(?P<name>ld|st)(?P<modifiers>(?:\.(?:L1|L2|shared)::\w+|\.[a-z]+)*?)"
+    r"(?:\.v(?P<count>[248]))?\.(?P<type>[busf](?:8|16|32|64))"
 )
+_STRENGTHS = frozenset(("volatile", "weak", "relaxed", "acquire", "release"))
+_SPACES = frozenset(("global", "shared", "shared::cta"))
+_SCOPES = frozenset(("cta", "cluster", "gpu", "sys"))
+_HINTS = frozenset(("nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "mmio"))
+_LEVEL = re.compile(r"L[12]::(?:evict_\w+|no_allocate|64B|128B|256B|cache_hint)")
+_IGNORED = re.compile(
+    r"prefetch(?:u|\.global|\.local)?\.(?:L1|L2)(?:::evict_\w+)?|discard\.global\.L2"
+    r"|applypriority\.global\.L2::evict_normal"
+)
+_POLICY = re.compile(r"createpolicy\.(?:fractional|range|cvt)\..*b64")
+_WIDEST_BITS = 128
 _WAIT = "cp.async.wait_group"
 
 
@@ -32,6 +36,10 @@ def memory(instruction: Instruction, names: Names) -> str:
         return _copy(found, operands, names)
     if found := _ACCESS.fullmatch(opcode):
         return _access(found, operands, names)
+    if _IGNORED.fullmatch(opcode):
+        return "(void)0;"
+    if _POLICY.fullmatch(opcode) and operands:
+        return f"{names.target(operands[0])} = 0;"  # of a cache, which makes no difference
     if opcode == "cp.async.commit_group" and not operands:
         return "::cuhost::cuhost_commit_copies();"
     if opcode == "cp.async.wait_all" and not operands:
@@ -61,19 +69,20 @@ def _bare(text: str) -> str:
 
 
 def _access(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
-    given = operands[: len(operands) - bool(found["hint"])]
-    if len(given) != 2:
+    modifiers = found["modifiers"].split(".")[1:]
+    unknown = set(modifiers) - _STRENGTHS - _SPACES - _SCOPES - _HINTS
+    if any(not _LEVEL.fullmatch(modifier) for modifier in unknown):
         return ""
+    given = operands[: len(operands) - ("L2::cache_hint" in modifiers)]
     loads, kind, count = found["name"] == "ld", found["type"], int(found["count"] or 1)
-    bits = int(kind[1:])
-    if bits * count > 128 or (found["strength"] == ("release" if loads else "acquire")):
+    strength = next((one for one in modifiers if one in _STRENGTHS), "weak")
+    if len(given) != 2 or strength == ("release" if loads else "acquire"):
         return ""
     place, vector = (given[1], given[0]) if loads else given
     registers = elements(vector)
-    if len(registers) != count or bits == 128:
+    if len(registers) != count or int(kind[1:]) * count > _WIDEST_BITS:
         return ""
-    address = names.address(place, shared="shared" in (found["space"] or ""))
-    strength = found["strength"] or "weak"
+    address = names.address(place, shared=any(one.startswith("shared") for one in modifiers))
     function = f"{'load' if loads else 'store'}_{strength}<{HOST}{kind}, {count}>"
     if loads:
         targets = [names.target(text) for text in registers]

@@ -37,13 +37,11 @@ class Operand:
         constraint: its letter; ``n`` is a constant.
         access: ``=`` or ``+`` for an output, empty for an input.
         expression: C++ text in its parentheses.
-        name: in square brackets, or empty.
     """
 
     constraint: str
     access: str
     expression: str
-    name: str
 
 
 @dataclass(frozen=True)
@@ -160,9 +158,7 @@ def _items(tokens: Sequence[tuple[Token, int]]) -> Iterator[list[Token]]:
 
 
 def _operand(text: str, item: Sequence[Token], *, output: bool) -> Operand:
-    named = len(item) > 3 and item[0].text == "[" and item[2].text == "]"
-    k = 3 if named else 0
-    constraint = ""
+    k, constraint = 0, ""
     while k < len(item) and item[k].kind == "literal":
         constraint += _unescaped(item[k].text[1:-1])
         k += 1
@@ -172,4 +168,4 @@ def _operand(text: str, item: Sequence[Token], *, output: bool) -> Operand:
         raise UnsupportedError(f"asm with the constraint '{constraint}'")
     letter = constraint[-1].replace("i", "n")
     expression = text[item[k].end : item[-1].start]
-    return Operand(letter, constraint[:-1], expression, item[1].text if named else "")
+    return Operand(letter, constraint[:-1], expression)
