@@ -22,6 +22,9 @@ from pytest_gpuenergy.workloads.workload import Workload
 _A, _B = range(2)
 """The positions of the operands among what the product reads."""
 
+_MODES = ("float32", "float16", "bfloat16")
+"""Those that CUDA cores compute in."""
+
 _LONGEST_WHOLE = 64  # of sums that need no padding: their operands fit into shared memory
 _STEP = 8
 
@@ -47,7 +50,7 @@ class GemmOperator:
         Its function is ``main(A, B, C)``.
 
         Raises:
-            UnavailableError: the mode is tf32.
+            UnavailableError: the mode takes tensor cores.
         """
         gemm = _checked(workload)
         tvm = import_tvm()
@@ -134,10 +137,10 @@ def _main(gemm: Gemm) -> str:
 
 def _checked(workload: Workload) -> Gemm:
     assert isinstance(workload, Gemm)
-    if workload.mode == "tf32":
+    if workload.mode not in _MODES:
         raise UnavailableError(
-            f"{workload.name} cannot be tuned with TVM, which has no schedules in mode tf32: "
-            "choose mode float32, float16 or bfloat16."
+            f"{workload.name} cannot be tuned with TVM, which has no schedules in mode "
+            f"{workload.mode}: choose mode {', '.join(_MODES[:-1])} or {_MODES[-1]}."
         )
     return workload
 

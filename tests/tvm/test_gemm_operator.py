@@ -148,9 +148,10 @@ def test_a_long_sum_has_parts_of_useful_length(k: int) -> None:
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_tf32_is_refused_before_a_search(space: Any) -> None:
-    with pytest.raises(InputError, match="no schedules in mode tf32: choose mode float32"):
-        require_space(Gemm("g", 64, 64, 64, mode="tf32"), space, "sm_90a")
+@pytest.mark.parametrize("mode", ["tf32", "3xtf32"])
+def test_a_mode_of_tensor_cores_is_refused_before_a_search(space: Any, mode: Any) -> None:
+    with pytest.raises(InputError, match=f"no schedules in mode {mode}: choose mode float32"):
+        require_space(Gemm("g", 64, 64, 64, mode=mode), space, "sm_90a")
 
 
 def test_bfloat16_is_refused_on_a_gpu_without_it() -> None:
