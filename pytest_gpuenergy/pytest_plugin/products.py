@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.pytest_plugin.names import RUN
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.errors import GpuEnergyError
 from pytest_gpuenergy.support.project import nearest
 from pytest_gpuenergy.workloads.gemm import Gemm
-from pytest_gpuenergy.workloads.gemm_sizes import parse_requests
+from pytest_gpuenergy.workloads.gemm_sizes import measured_products
 from pytest_gpuenergy.workloads.table import network
 
 if TYPE_CHECKING:
@@ -102,16 +102,7 @@ def products(config: pytest.Config) -> list[Gemm]:
     if (text := config.getoption("--gemm")) is None:
         bundled = [one for one in network(NETWORK) if isinstance(one, Gemm)]
         return [bundled[0], bundled[-1]] if config.getoption("--quick", False) else bundled
-    found: dict[str, Gemm] = {}
-    for request in parse_requests(text):
-        if request.trials is not None or request.tuner is not None:
-            raise InputError(
-                "--gemm of a bench tunes nothing: leave out t and O, which gpuenergy gemm tune "
-                "takes."
-            )
-        for product in request.layouts:
-            found[product.name] = product
-    return list(found.values())
+    return measured_products(text)
 
 
 def records_folder(config: pytest.Config) -> Path:
