@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tuning import record_folders, records
-from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, TunerName
+from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, USUAL_TUNERS, TunerName
 from pytest_gpuenergy.tuning.records import RecordFile
 from pytest_gpuenergy.tuning.space import RecipeForm
 from pytest_gpuenergy.tvm.ansor import refuse_ansor
 from pytest_gpuenergy.tvm.recipe import METASCHEDULE
-from pytest_gpuenergy.workloads.gemm import Gemm
 from pytest_gpuenergy.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ FORMS: Mapping[TunerName, RecipeForm] = {TVM: METASCHEDULE, TEMPLATE: TEMPLATE_F
 
 def usual_tuner(workload: Workload) -> TunerName:
     """The tuner for a workload unless another is asked for: the template if there is one."""
-    return TEMPLATE if isinstance(workload, Gemm) else TVM
+    return USUAL_TUNERS.get(workload.kind, TVM)
 
 
 def load_records(path: Path) -> RecordFile:

@@ -19,9 +19,11 @@
 #include <type_traits>
 #include <vector>
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-enum class Type { FLOAT32, FLOAT64, INT32, INT64 };
+enum class Type { FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32, INT64 };
 
 // A tensor of the workload. The bounds apply to outputs: the largest errors of a correct kernel,
 // for the worst element relative to the largest one, and for the norm.
@@ -58,10 +60,22 @@ constexpr int MOST_LAUNCHES = 4096;
 template <typename F>
 static auto with_type(Type type, F f) {
   switch (type) {
+    case Type::FLOAT16: return f(static_cast<half*>(nullptr));
+    case Type::BFLOAT16: return f(static_cast<nv_bfloat16*>(nullptr));
     case Type::FLOAT64: return f(static_cast<double*>(nullptr));
     case Type::INT32: return f(static_cast<int32_t*>(nullptr));
     case Type::INT64: return f(static_cast<int64_t*>(nullptr));
     default: return f(static_cast<float*>(nullptr));
+  }
+}
+
+// The value of an element. Types of 16 bits convert to float only.
+template <typename T>
+static double number(T value) {
+  if constexpr (sizeof(T) == 2) {
+    return double(float(value));
+  } else {
+    return double(value);
   }
 }
 
@@ -79,11 +93,13 @@ static std::vector<unsigned char> draw(const Tensor& tensor, std::vector<double>
       T value;
       if constexpr (std::is_floating_point_v<T>) {
         value = std::normal_distribution<T>()(generator);
+      } else if constexpr (sizeof(T) == 2) {
+        value = T(std::normal_distribution<float>()(generator));
       } else {
         value = std::uniform_int_distribution<T>(0, 127)(generator);
       }
       std::memcpy(&bytes[i * sizeof(T)], &value, sizeof(T));
-      values[i] = double(value);
+      values[i] = number(value);
     }
   });
   return bytes;
@@ -107,7 +123,7 @@ static bool is_correct(const Tensor& tensor, const std::vector<unsigned char>& b
     for (size_t i = 0; i < tensor.size; ++i) {
       T value;
       std::memcpy(&value, &bytes[i * sizeof(T)], sizeof(T));
-      const double error = std::fabs(double(value) - expected[i]);
+      const double error = std::fabs(number(value) - expected[i]);
       largest = std::max(largest, std::fabs(expected[i]));
       if (error > worst || std::isnan(error)) worst = error;  // once NaN, it stays
       square += expected[i] * expected[i];

@@ -1,6 +1,6 @@
-// How a product is divided among blocks; the part of all templates.
+// How a product is divided among blocks, and copied to shared memory: the part of all templates.
 //
-// Above this text stand its constants:
+// A kernel consists of its constants, this text, that of its template, and kernel.cu. Constants are:
 //   Element            type of the matrices' elements
 //   M, N, K            sizes of the product
 //   LDA, LDB           distances in elements between the stored rows of A and B
@@ -11,10 +11,17 @@
 //   BLOCKS             number of blocks, among which all steps of all tiles are divided evenly
 //   GROUP              rows of tiles that are computed together, so that they share B in the L2
 //   SHARED_TILES       whether some tiles are shared by several blocks
+//   THREADS            of a block
+//   A_WIDTH, B_WIDTH   elements that can be copied at once, as the alignment of rows allows
+//   ASYNCHRONOUS       whether steps are copied past the registers (cp.async, from sm_80 on)
 //
 // With as many blocks as tiles, each block computes a tile. With any other number, a tile can be
 // shared by several blocks (split-K, stream-K): each of these writes its part of the sum to a
 // workspace, and gemm_sum adds the parts, always in the same order.
+
+#if ASYNCHRONOUS
+#include <cuda_pipeline.h>
+#endif
 
 constexpr int ROWS = (M + TILE_M - 1) / TILE_M, COLUMNS = (N + TILE_N - 1) / TILE_N;
 constexpr int STEPS = (K + TILE_K - 1) / TILE_K;
@@ -38,21 +45,53 @@ __device__ Place place_of(int tile) {
   return {(group * GROUP + within % rows) * TILE_M, within / rows * TILE_N};
 }
 
-#if SHARED_TILES
-extern "C" __global__ void __launch_bounds__(256)
-    gemm_sum(const float* __restrict__ parts, Element* __restrict__ C) {
-  int tile = blockIdx.x, begin = tile * STEPS;
-  int first = block_of(begin), last = block_of(begin + STEPS - 1);
-  if (first == last) return;
-  Place place = place_of(tile);
-  for (int i = threadIdx.x; i < TILE_M * TILE_N; i += 256) {
-    int row = i / TILE_N, column = i % TILE_N;
-    if (place.row + row >= M || place.column + column >= N) continue;
-    float sum = parts[(2LL * first + 1) * (TILE_M * TILE_N) + i];
-    for (int block = first + 1; block <= last; ++block) {
-      sum += parts[2LL * block * (TILE_M * TILE_N) + i];
-    }
-    C[(place.row + row) * N + place.column + column] = Element(sum);
+// What is copied at once: so many bytes.
+template <int BYTES>
+struct Piece;
+template <>
+struct Piece<16> {
+  using Type = uint4;
+};
+template <>
+struct Piece<8> {
+  using Type = uint2;
+};
+template <>
+struct Piece<4> {
+  using Type = unsigned;
+};
+template <>
+struct Piece<2> {
+  using Type = unsigned short;
+};
+
+// Copy WIDTH elements to shared memory, of which the first `valid` exist; the others become 0.
+template <int WIDTH>
+__device__ void copy(Element* to, const Element* from, int valid) {
+  constexpr int BYTES = WIDTH * sizeof(Element);
+#if ASYNCHRONOUS
+  if (BYTES >= 4) {
+    __pipeline_memcpy_async(to, from, BYTES, BYTES - valid * sizeof(Element));
+    return;
+  }
+#endif
+  if (valid == WIDTH) {
+    using Type = typename Piece<BYTES>::Type;
+    *reinterpret_cast<Type*>(to) = *reinterpret_cast<const Type*>(from);
+  } else {
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) to[i] = i < valid ? from[i] : Element(0.0f);
   }
 }
-#endif
+
+// Copy HEIGHT rows of LENGTH elements, of which `rows` and `columns` are in the matrix.
+template <int HEIGHT, int LENGTH, int WIDTH, int TO_ROW>
+__device__ void copy_rows(Element* to, const Element* from, int distance, int rows, int columns) {
+  constexpr int PIECES = LENGTH / WIDTH;
+#pragma unroll
+  for (int i = threadIdx.x; i < HEIGHT * PIECES; i += THREADS) {
+    int row = i / PIECES, column = i % PIECES * WIDTH;
+    int valid = row < rows ? min(max(columns - column, 0), WIDTH) : 0;
+    copy<WIDTH>(&to[row * TO_ROW + column], valid ? from + row * distance + column : from, valid);
+  }
+}

@@ -17,7 +17,7 @@ from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 _LANES = (4, 8)
 """Threads of a warp along M and along N."""
 _WIDEST = 4
-"""Elements of the widest copy, 16 bytes; a thread's rows and columns come in pieces of as many."""
+"""Elements of the widest load, 16 bytes; a thread's rows and columns come in pieces of as many."""
 _TILES = (32, 64, 128, 256)
 _THREAD_TILES = ((4, 4), (8, 4), (4, 8), (8, 8), (16, 8), (8, 16))
 _DEPTHS = (8, 16, 32)
@@ -41,6 +41,7 @@ class SimtParameters(Tiling):
 
     template: ClassVar[str] = "simt"
     modes: ClassVar[tuple[Mode, ...]] = ("float32",)
+    least_capability: ClassVar[int] = 70
 
     thread_m: int = 8
     thread_n: int = 4
@@ -139,16 +140,9 @@ class SimtParameters(Tiling):
                 f"{gemm.mode}."
             )
         constants = {
-            "A_WIDTH": _width(gemm.lda) if gemm.layout == "nt" else 1,
-            "B_WIDTH": _width(gemm.ldb),
             "THREAD_M": self.thread_m,
             "THREAD_N": self.thread_n,
             "ASYNCHRONOUS": self.asynchronous,
         }
         shared_bytes = self.shared_bytes(gemm)
         return tiled_kernel(gemm, self, constants, threads=self.threads, shared_bytes=shared_bytes)
-
-
-def _width(distance: int) -> int:
-    """Elements that can be copied at once where rows lie that far apart."""
-    return next(width for width in (_WIDEST, 2, 1) if distance % width == 0)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_gpuenergy.gemm.card import Card
+from pytest_gpuenergy.gemm.mma import MmaParameters
 from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.workloads.gemm import Gemm
 
-Parameters = SimtParameters
-
-TEMPLATES: Mapping[str, type[Parameters]] = {SimtParameters.template: SimtParameters}
+Parameters = SimtParameters | MmaParameters
+TEMPLATES: Mapping[str, type[Parameters]] = {
+    kind.template: kind for kind in (SimtParameters, MmaParameters)
+}
 """By name."""
 
 
@@ -19,11 +21,17 @@ def ranked(gemm: Gemm, card: Card) -> list[Parameters]:
     """Parameters that fit the card, the most promising first; those of equal estimate as listed.
 
     Raises:
-        InputError: no template computes in the product's mode, or none fits.
+        UnavailableError: the card does not have the product's mode.
+        InputError: no parameters fit.
     """
-    able = [kind for kind in TEMPLATES.values() if gemm.mode in kind.modes]
+    kinds = [kind for kind in TEMPLATES.values() if gemm.mode in kind.modes]
+    able = [kind for kind in kinds if kind.least_capability <= card.capability]
     if not able:
-        raise InputError(f"No template computes {gemm.name} in mode {gemm.mode}.")
+        least = min(kind.least_capability for kind in kinds)
+        raise UnavailableError(
+            f"{gemm.name} in mode {gemm.mode} takes a GPU of sm_{least} or later, and this one is "
+            f"of sm_{card.capability}."
+        )
     found = [one for kind in able for one in kind.fitting(gemm, card)]
     if not found:
         raise InputError(f"No parameters of the template fit {gemm.name} on this GPU.")

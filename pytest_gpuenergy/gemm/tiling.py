@@ -19,6 +19,8 @@ from pytest_gpuenergy.workloads.workload import Tensor
 _SUM_THREADS = 256
 _SPLITS = (1, 2, 3, 4, 6, 8)
 _LARGEST = 1 << 20
+_WIDEST_BYTES = 16
+"""Of one copy to shared memory."""
 _MOST_STEPS = 1 << 31
 """In all tiles: kernels count them in 32 bits."""
 _ELEMENTS = {
@@ -122,6 +124,8 @@ class Tiling:
             "TILE_N": self.tile_n,
             "TILE_K": self.tile_k,
             "STAGES": self.stages,
+            "A_WIDTH": _width(gemm, gemm.lda),
+            "B_WIDTH": _width(gemm, gemm.ldb),
             "BLOCKS": self.blocks_of(gemm),
             "GROUP": self.group,
             "SHARED_TILES": self.shares_tiles(gemm),
@@ -153,7 +157,7 @@ def tiled_kernel(
             f"{gemm.name} has too many tiles of {parameters.tile_m} x {parameters.tile_n}: choose "
             "larger tiles."
         )
-    every = {**parameters.constants(gemm), **constants}
+    every = {**parameters.constants(gemm), "THREADS": threads, **constants}
     lines = [
         f"#define {name} {int(value)}"
         if isinstance(value, bool)
@@ -161,6 +165,7 @@ def tiled_kernel(
         for name, value in every.items()
     ]
     blocks, shares = parameters.blocks_of(gemm), parameters.shares_tiles(gemm)
+    texts = ("tiles", parameters.template, "kernel")
     names = ("A", "B", "C", *(["parts"] if shares else []))
     launches = [Launch("gemm", (blocks, 1, 1), (threads, 1, 1), names, shared_bytes)]
     workspaces = []
@@ -170,7 +175,7 @@ def tiled_kernel(
         grid = (parameters.tiles(gemm), 1, 1)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
     return Kernel(
-        "\n".join([_ELEMENTS[gemm.dtype], *lines, "", _text("tiles"), _text(parameters.template)]),
+        "\n".join([_ELEMENTS[gemm.dtype], *lines, "", *map(_text, texts)]),
         tuple(launches),
         workspaces=tuple(workspaces),
         origin=Origin(TEMPLATE, None, {"template": parameters.template, **parameters.numbers}),
@@ -208,6 +213,12 @@ def blocks_at_once(card: Card, *, threads: int, registers: int, shared_bytes: in
         card.registers // (registers * threads),
         card.most_blocks,
     )
+
+
+def _width(gemm: Gemm, distance: int) -> int:
+    """Elements that can be copied at once where rows lie that far apart."""
+    widest = _WIDEST_BYTES // gemm.element_bytes
+    return math.gcd(widest, distance)
 
 
 @functools.cache

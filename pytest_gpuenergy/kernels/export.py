@@ -20,7 +20,14 @@ from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_file, is_there, write_atomically
 from pytest_gpuenergy.workloads.workload import Tensor, Workload, is_plain_name
 
-_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
+_TYPES = {
+    "float16": "half",
+    "bfloat16": "nv_bfloat16",
+    "float32": "float",
+    "float64": "double",
+    "int32": "int",
+    "int64": "long long",
+}
 """The types of the driver's ``Type``, in C++."""
 _DEFAULT_SHARED_BYTES = 48 << 10
 """Dynamic shared memory available to a launch by default (CUDA C++ Programming Guide)."""
@@ -102,8 +109,11 @@ def launch_header(item: RankedKernel) -> str:
     reference = _reference(workload)
     parameters = "\n".join(
         f"#define PARAMETER_{name} {value}"
-        for name, value in workload.parameters.items()
         if isinstance(value, int)
+        # The preprocessor cannot compare words.
+        else f"#define PARAMETER_{name}_{value}"
+        for name, value in workload.parameters.items()
+        if isinstance(value, int) or value.isidentifier()
     )
     tensors = "\n".join(f"    {_tensor(item, tensor)}," for tensor in workload.tensors)
     spaces = [str(space.nbytes) for space in kernel.workspaces] or ["0"]

@@ -31,6 +31,13 @@ class InputError(GpuEnergyError):
     """The user's input (option, file, record, workload) cannot be used. Exit code 2."""
 
 
+class UnavailableError(InputError):
+    """Something optional does not exist here: it is not installed, or cannot do what is asked.
+
+    Whoever can go on without it does, and says so.
+    """
+
+
 class DeviceError(GpuEnergyError):
     """The device, its driver or its NVML library fails or lacks a needed feature."""
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.tuning.names import TVM, USUAL_TUNERS
 from pytest_gpuenergy.tuning.records import (
     PERFORMANCE_FOLDER,
     WHAT,
@@ -55,17 +56,17 @@ def find_records(
         variant: of the form of its recipes.
 
     Raises:
-        InputError: there is none, or ``gpu`` is None and there are several for different GPUs.
+        UnavailableError: there is none.
+        InputError: ``gpu`` is None and there are several for different GPUs.
     """
     name = file_name(workload, variant)
     ending = ending_of(workload, variant)
     found = [path for path in record_paths(folder) if path.name.endswith(ending)]
     if not found:
         out = folder / gpu_folder(gpu) if gpu and _has_folders(folder) else folder
-        raise InputError(
+        raise UnavailableError(
             f"There are no records for {workload.name} in {folder} (no file {name}): "
-            f"make them with 'gpuenergy tune --case {workload.name} --out {out}"
-            f"{f' --tuner {variant}' if variant else ''}'."
+            f"make them with 'gpuenergy tune {_options_of(workload, variant)} --out {out}'."
         )
     own = [path for path in found if path.name == name]
     found = found if gpu else own or found
@@ -91,7 +92,8 @@ def records_of(
     """The records in ``folder`` that serve ``workload``, under its name; see `find_records`.
 
     Raises:
-        InputError: there are none, or the file cannot be used or is for another shape.
+        UnavailableError: there are none.
+        InputError: the file cannot be used or is for another shape.
     """
     path = find_records(folder, workload, gpu, variant)
     file = load(path)
@@ -101,6 +103,18 @@ def records_of(
             f"{workload.name}: restore the original file."
         )
     return replace(file, workload=workload)
+
+
+def _options_of(workload: Workload, variant: str) -> str:
+    """The options with which ``gpuenergy tune`` makes records of that variant for ``workload``."""
+    tuner = f" --tuner {variant or TVM}" if workload.kind in USUAL_TUNERS else ""
+    kind = KINDS.get(workload.kind)
+    if kind is None or any(workload in group for group in kind.networks.values()):
+        return f"--case {workload.name}{tuner}"
+    text = kind.text_of(workload)
+    made = kind.parse(text)
+    name = "" if made is not None and made.name == workload.name else f"{workload.name}="
+    return f'--shape "{name}{workload.kind}:{text}"{tuner}'
 
 
 def _has_folders(folder: Path) -> bool:

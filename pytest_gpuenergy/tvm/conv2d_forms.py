@@ -3,73 +3,32 @@
 A convolution is the product of its weights (CO x K, K = CI KH KW) with the matrix of its windows
 (K x M, M = N OH OW), which is never stored: its elements are computed as they are loaded. Unlike
 the convolution's own loops, M can be padded to a multiple of any tile, which matters if OH and OW
-are 17 or 34, and K can be split among blocks, which matters if CO x M is too small to fill the GPU;
-a second kernel then adds up the parts.
+are 17 or 34.
 
-Every step is an instruction of the trace, so a record of it applies to the plain convolution. TVM
-is imported inside the functions.
+TVM is imported inside the functions.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from pytest_gpuenergy.tvm.gemm_forms import (
+    GemmForm,
+    ProductSizes,
+    apply_form,
+    forms_of,
+    index_map,
+)
 from pytest_gpuenergy.workloads.conv2d import Conv2dShape
 
 _MAIN = "conv2d_nchw"
-_GRIDS = ((2, 32), (4, 16), (8, 8), (4, 32), (8, 16), (8, 32), (16, 16))
-_OUTPUTS = ((4, 2), (8, 2), (4, 4), (8, 4), (8, 8))
-_MOST_ADDED = 0.35
-_THREADS = (512 * 132, 1024 * 132)  # total numbers of threads that a split aims for
-_MOST_PARTS = 32
-_LEAST_PART = 64  # elements of K in a part
-_SUM_THREADS = 256
-_LARGEST_INNER = 8
-_LARGEST_DEPTH = 64  # elements of K in shared memory at a time
-_SHARED_FLOATS = 48 * 1024 // 4
-_PITCH_FACTOR, _PITCH_OFFSET = 8, 4  # floats from one row of weights to the next: 8 n + 4
-_LANES = [1, 2, 4]
-_UNROLLED = [16, 64, 256, 1024]
+_WEIGHTS = 1
+"""The position of the weights among what the convolution reads."""
 
 _AXES = ("v_nn", "v_ff", "v_yy", "v_xx", "v_rc", "v_ry", "v_rx")
 
 Axes = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class GemmForm:
-    """One way to compute a convolution as a matrix product.
-
-    A block computes a tile of the output, of ``threads`` x ``outputs`` elements in each direction;
-    M and, if necessary, CO are rounded up to a multiple of the tile.
-
-    Attributes:
-        threads: of a block, along CO and M.
-        outputs: of a thread, along CO and M.
-        parts: into how many parts K is split, each with its own blocks; 1 means no split.
-        pipelined: whether a tile is loaded while the previous one is multiplied.
-    """
-
-    threads: tuple[int, int]
-    outputs: tuple[int, int]
-    parts: int
-    pipelined: bool
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """Outputs of a block, along CO and M."""
-        rows, columns = (t * o for t, o in zip(self.threads, self.outputs, strict=True))
-        return rows, columns
-
-    @property
-    def most_depth(self) -> int:
-        """Elements of K that fit into shared memory at a time."""
-        floats = _SHARED_FLOATS // (2 if self.pipelined else 1)
-        gaps = self.tile[0] * (_PITCH_FACTOR - 1)
-        return min(_LARGEST_DEPTH, (floats - gaps) // sum(self.tile))
 
 
 def gemm_forms(shape: Conv2dShape) -> tuple[GemmForm, ...]:
@@ -77,68 +36,21 @@ def gemm_forms(shape: Conv2dShape) -> tuple[GemmForm, ...]:
 
     There are none for a grouped convolution, and none for a single output position: that is a
     matrix-vector product, and TVM drops the axis M, which can then be neither padded nor tiled.
-    Only tiles that add at most 35 % of outputs are used or, if there are none, those that add the
-    least. K is split if there are fewer blocks than a large GPU runs at a time.
     """
-    outputs = shape.CO, shape.N * shape.OH * shape.OW
-    if shape.groups != 1 or outputs[1] == 1:
-        return ()
-    depth = shape.CI * shape.KH * shape.KW
-    tiles = {(grid, each): _blocks(outputs, grid, each) for grid in _GRIDS for each in _OUTPUTS}
-    added = {
-        key: blocks * math.prod((*key[0], *key[1])) / math.prod(outputs)
-        for key, blocks in tiles.items()
-    }
-    most = max(1 + _MOST_ADDED, min(added.values()))
-    return tuple(
-        GemmForm(grid, each, parts, pipelined)
-        for (grid, each), blocks in tiles.items()
-        if added[grid, each] <= most
-        for parts in _parts(blocks * math.prod(grid), depth)
-        for pipelined in (False, True)
-    )
-
-
-def _blocks(outputs: tuple[int, int], grid: tuple[int, int], each: tuple[int, int]) -> int:
-    sizes = zip(outputs, grid, each, strict=True)
-    return math.prod(-(-size // (threads * own)) for size, threads, own in sizes)
-
-
-def _parts(threads: int, depth: int) -> list[int]:
-    """The divisors of ``depth`` nearest (by ratio) to what gives each wanted number of threads."""
-    divisors = [
-        parts
-        for parts in range(1, _MOST_PARTS + 1)
-        if depth % parts == 0 and (parts == 1 or depth // parts >= _LEAST_PART)
-    ]
-
-    def nearest(wanted: float) -> int:
-        return min(divisors, key=lambda parts: max(parts / wanted, wanted / parts))
-
-    return sorted({nearest(max(1.0, wanted / threads)) for wanted in _THREADS})
+    sizes = _sizes(shape)
+    return () if shape.groups != 1 or sizes.columns == 1 else forms_of(sizes)
 
 
 def as_gemm(schedule: Any, shape: Conv2dShape, form: GemmForm) -> None:
     """Rewrite the convolution of ``schedule`` as ``form`` says, and tile it."""
     block = schedule.get_sblock(_MAIN)
     _reindex(schedule, block, shape)
-    outputs = shape.CO, shape.N * shape.OH * shape.OW
-    if any(size % tile for size, tile in zip(outputs, form.tile, strict=True)):
-        schedule.pad_einsum(block, [*form.tile, 1])
-        (crop,) = schedule.get_consumers(block)
-        schedule.compute_inline(crop)
-    (output,) = schedule.get_consumers(block)
-    if form.parts == 1:
-        schedule.set_scope(block, 0, "local")
-        _tile(schedule, block, output, form)
-        return
-    *_, depth = schedule.get_loops(block)
-    part, _ = schedule.split(depth, [form.parts, None])
-    product = schedule.rfactor(part, 0)
-    rows, columns, part, depth = schedule.get_loops(product)
-    schedule.reorder(part, rows, columns, depth)
-    _add_up_at_output(schedule, block, output)
-    _tile(schedule, product, schedule.cache_write(product, 0, "local"), form)
+    apply_form(schedule, block, _sizes(shape), form, deep=[_WEIGHTS])
+
+
+def _sizes(shape: Conv2dShape) -> ProductSizes:
+    columns, depth = shape.N * shape.OH * shape.OW, shape.CI * shape.KH * shape.KW
+    return ProductSizes(shape.CO, columns, depth)
 
 
 def _reindex(schedule: Any, block: Any, shape: Conv2dShape) -> None:
@@ -173,80 +85,9 @@ def _reindex(schedule: Any, block: Any, shape: Conv2dShape) -> None:
 
 def _index_map(names: Sequence[str], indices: Sequence[Callable[[Axes], Any]]) -> Any:
     """The map from axes of those names; axes of extent 1 that TVM has dropped count as 0."""
-    import tvm
 
     def to_indices(*axes: Any) -> list[Any]:
         at = dict.fromkeys(_AXES, 0) | dict(zip(names, axes, strict=True))
         return [index(at) for index in indices]
 
-    return tvm.tirx.IndexMap.from_func(to_indices, ndim=len(names), index_dtype="int32")
-
-
-def _add_up_at_output(schedule: Any, total: Any, output: Any) -> None:
-    """Give each thread one output, for which it adds up the parts' sums."""
-    fused = schedule.fuse(*schedule.get_loops(output))
-    blocks, threads = schedule.split(fused, [None, _SUM_THREADS])
-    schedule.bind(blocks, "blockIdx.x")
-    schedule.bind(threads, "threadIdx.x")
-    schedule.compute_at(total, threads)
-    schedule.set_scope(total, 0, "local")
-
-
-def _tile(schedule: Any, block: Any, output: Any, form: GemmForm) -> None:
-    """Tile the product over the grid, virtual threads, threads, and the outputs of a thread."""
-    *part, rows, columns, depth = schedule.get_loops(block)
-    (row_block, row_v, row_thread, row), (column_block, column_v, column_thread, column) = (
-        _cut(schedule, loop, threads, outputs)
-        for loop, threads, outputs in zip((rows, columns), form.threads, form.outputs, strict=True)
-    )
-    outer, inner = schedule.split(depth, schedule.sample_perfect_tile(depth, 2, form.most_depth))
-    schedule.reorder(
-        *part, row_block, column_block, row_v, column_v, row_thread, column_thread,
-        outer, inner, row, column,
-    )  # fmt: skip
-    schedule.bind(schedule.fuse(*part, row_block, column_block), "blockIdx.x")
-    schedule.bind(schedule.fuse(row_v, column_v), "vthread.x")
-    thread = schedule.fuse(row_thread, column_thread)
-    schedule.bind(thread, "threadIdx.x")
-    for bound in ("low", "high"):
-        extent = math.prod(form.threads)
-        schedule.annotate(block, f"meta_schedule.thread_extent_{bound}_inclusive", extent)
-    schedule.reverse_compute_at(output, thread, preserve_unit_loops=True)
-    _windows, weights = (_load_together(schedule, block, number, outer) for number in range(2))
-    # A warp reads the same k of several rows of weights at a time; they must be in different banks.
-    schedule.storage_align(weights, 0, 0, _PITCH_FACTOR, _PITCH_OFFSET)
-    unrolled = schedule.sample_categorical(_UNROLLED, [1 / len(_UNROLLED)] * len(_UNROLLED))
-    schedule.annotate(schedule.get_sblock("root"), "meta_schedule.unroll_explicit", unrolled)
-    if form.pipelined:
-        schedule.annotate(outer, "software_pipeline_stage", [0, 0, 1])
-        schedule.annotate(outer, "software_pipeline_order", [0, 1, 2])
-
-
-def _cut(schedule: Any, loop: Any, threads: int, outputs: int) -> Sequence[Any]:
-    """Loops over blocks, virtual threads, threads, and adjacent outputs.
-
-    How a thread's outputs are divided between virtual threads and adjacent ones is drawn at random,
-    which needs a temporary loop over them.
-    """
-    block, tile = schedule.split(loop, [None, threads * outputs])
-    own, other = schedule.split(tile, [outputs, threads])
-    virtual, inner = schedule.sample_perfect_tile(own, 2, _LARGEST_INNER)
-    tile = schedule.fuse(own, other)
-    return [block, *schedule.split(tile, [virtual, threads, inner])]
-
-
-def _load_together(schedule: Any, block: Any, number: int, loop: Any) -> Any:
-    """Load what ``block`` reads into shared memory at ``loop``, computing it as it is loaded.
-
-    Returns:
-        The block that loads it.
-    """
-    copy = schedule.cache_read(block, number, "shared")
-    schedule.compute_at(copy, loop, preserve_unit_loops=True)
-    schedule.fuse(*schedule.get_loops(copy)[-2:])
-    lanes = schedule.sample_categorical(_LANES, [1 / len(_LANES)] * len(_LANES))
-    schedule.annotate(copy, "meta_schedule.cooperative_fetch", lanes)
-    while producers := list(schedule.get_producers(copy)):
-        (producer,) = producers
-        schedule.compute_inline(producer)
-    return copy
+    return index_map(len(names), to_indices)

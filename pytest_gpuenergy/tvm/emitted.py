@@ -16,14 +16,18 @@ from pytest_gpuenergy.support.json_input import FormError, shown
 from pytest_gpuenergy.tvm.requirements import import_tvm
 
 _HEADER = "tirx.intrinsics.cuda.header_generator"
-_HEADER_TAGS = ((), ("warp_shuffle",), ("math_constants",), ("warp_shuffle", "math_constants"))
+_HEADER_TAGS = tuple(
+    (*numbers, *others)
+    for numbers in ((), ("fp16",), ("bf16",))
+    for others in ((), ("warp_shuffle",), ("math_constants",), ("warp_shuffle", "math_constants"))
+)
 _LONGEST = 16 << 20  # characters; the longest text of a search has had 600,000
 
 _NUMBERS = ("char", "short", "int", "long", "longlong", "float", "double")
 _VECTORS = "|".join(f"u?{name}[1-4]" for name in _NUMBERS)
 _TYPE = (
     r"\b(?:(?:unsigned |signed )?(?:char|short|int|long long|long)|unsigned|bool|float|double"
-    rf"|u?int(?:8|16|32|64)_t|uint|uchar|ushort|{_VECTORS})\b"
+    rf"|u?int(?:8|16|32|64)_t|uint|uchar|ushort|(?:half|nv_bfloat16)[24]?|{_VECTORS})\b"
 )
 _KNOWN = re.compile(
     rf"{_TYPE}|signed|const|volatile|extern|__shared__|alignas|__restrict__"
@@ -46,6 +50,7 @@ _INTRINSICS = """
     __shfl_sync __shfl_up_sync __shfl_down_sync __shfl_xor_sync
     __expf __exp10f __logf __log2f __log10f __powf __sinf __cosf __tanf
     __popc __popcll __clz __clzll min max abs isnan
+    __float2half_rn __float2bfloat16_rn
 """
 _MATH = """
     exp exp2 exp10 log log2 log10 log1p pow sqrt rsqrt tanh tan atan atan2 cos acos sin asin cosh
@@ -57,6 +62,7 @@ _FUNCTIONS = frozenset(
         *(_STATEMENTS + _INTRINSICS).split(),
         *(name + suffix for name in _MATH.split() for suffix in ("", "f")),
         *(f"make_{sign}{name}{n}" for sign in ("", "u") for name in _NUMBERS for n in "1234"),
+        *(f"make_{name}{n}" for name in ("half", "nv_bfloat16") for n in "24"),
     )
 )
 """The names allowed before an opening parenthesis."""
@@ -97,7 +103,7 @@ _FORBIDDEN = re.compile(
 
 @functools.cache
 def cuda_headers() -> tuple[str, ...]:
-    """What TVM may write at the beginning if it uses integers, and floats of 32 or 64 bits, only.
+    """What TVM may write at the beginning if it uses integers, and floats of 16 to 64 bits, only.
 
     Raises:
         InputError: TVM is missing.

@@ -5,25 +5,42 @@ TVM is imported inside the functions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.tvm.operators import Rewrite, operator_of
 from pytest_gpuenergy.tvm.requirements import import_tvm
 from pytest_gpuenergy.tvm.settings import Space
+from pytest_gpuenergy.workloads.number_types import BFLOAT16
 from pytest_gpuenergy.workloads.workload import Workload
 
+_FIRST_WITH_BFLOAT16 = 80
+"""Of TVM's header: ``__CUDA_ARCH__ >= 800``."""
 
-def require_space(workload: Workload, space: Space) -> None:
+
+def require_space(workload: Workload, space: Space, architecture: str) -> None:
     """Refuse a search without schedules to consider.
 
+    Args:
+        workload: what they compute.
+        space: the schedules that are wanted.
+        architecture: of the GPU, such as ``sm_90``.
+
     Raises:
-        InputError: TVM does not know the workload's kind, or only forms are wanted and there are
-            none.
+        UnavailableError: TVM has no schedules of the workload, or none for the GPU.
+        InputError: it does not know its kind, or only forms are wanted and there are none.
     """
     operator = operator_of(workload)
-    if space == "gemm" and not operator.forms(workload):
+    number = int(re.sub(r"\D", "", architecture))
+    if number < _FIRST_WITH_BFLOAT16 and any(t.dtype == BFLOAT16 for t in workload.tensors):
+        raise UnavailableError(
+            f"{workload.name} cannot be computed with TVM on this GPU, since TVM uses bfloat16 "
+            f"from sm_{_FIRST_WITH_BFLOAT16} on and it is of {architecture}: choose float16."
+        )
+    forms = operator.forms(workload)
+    if space == "gemm" and not forms:
         raise InputError(
             f"{workload.name} has no schedules as a matrix product, because {operator.formless}: "
             "omit --space gemm."

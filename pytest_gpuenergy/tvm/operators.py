@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tvm.conv2d import Conv2dOperator
+from pytest_gpuenergy.tvm.gemm import GemmOperator
 from pytest_gpuenergy.workloads.workload import Workload
 
 Rewrite = Callable[[Any], None]
@@ -24,10 +25,18 @@ class Operator(Protocol):
     def formless(self) -> str: ...
 
     def module(self, workload: Workload) -> Any:
-        """The computation: an IRModule whose function ``main`` takes the workload's tensors."""
+        """The computation: an IRModule whose function ``main`` takes the workload's tensors.
+
+        Raises:
+            UnavailableError: TVM has no schedules of it.
+        """
 
     def forms(self, workload: Workload) -> Sequence[Rewrite]:
-        """Other ways to compute it, which respect the limits of a GPU."""
+        """Other ways to compute it, which respect the limits of a GPU.
+
+        Raises:
+            UnavailableError: TVM has no schedules of it.
+        """
 
     def from_log_name(self, name: str) -> Workload | None:
         """The workload whose sizes are in a log's file name; None if there are none."""
@@ -39,7 +48,7 @@ class Operator(Protocol):
         """FLOPs of a workload with tensors of these shapes; None for shapes of another kind."""
 
 
-OPERATORS: Mapping[str, Operator] = {"conv2d": Conv2dOperator()}
+OPERATORS: Mapping[str, Operator] = {"conv2d": Conv2dOperator(), "gemm": GemmOperator()}
 """By `Workload.kind`."""
 
 

@@ -40,7 +40,7 @@ class TvmSpace:
     settings: SearchSettings
 
     def __post_init__(self) -> None:
-        require_space(self.workload, self.settings.space)
+        require_space(self.workload, self.settings.space, self.device.architecture)
 
     @property
     def form(self) -> MetaScheduleForm:

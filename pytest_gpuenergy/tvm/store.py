@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from pytest_gpuenergy.kernels.kernel import Kernel, Origin
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.support.errors import InputError, KernelFault, UnavailableError
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.worker import (
     WITHOUT_GPU,
@@ -56,7 +56,8 @@ class KernelStore:
         """The kernel of one rank, with its origin and its measured figures.
 
         Raises:
-            InputError: no such rank; or TVM is needed and missing, or crashes on this record.
+            UnavailableError: TVM is needed and missing.
+            InputError: no such rank, or TVM crashes on this record.
             KernelFault: the record does not apply to its workload or cannot be lowered.
         """
         record = file.record(rank)
@@ -131,7 +132,7 @@ class KernelStore:
 
     def _lower(self, name: str, method: str, *arguments: object) -> Kernel:
         if self._tvm is None:
-            raise InputError(
+            raise UnavailableError(
                 f"Making {name} from its record needs Apache TVM, which is not installed: {INSTALL}"
             )
         try:

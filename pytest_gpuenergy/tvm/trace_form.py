@@ -2,7 +2,7 @@
 
 TVM copies names from a trace into the CUDA text: a thread axis ``threadIdx.x + ([]{...}())`` would
 be a program. Only the instructions, attributes and annotations that TVM's rules for CUDA and
-`tvm.conv2d_forms` write are accepted; TVM never sees others.
+`tvm.gemm_forms` write are accepted; TVM never sees others.
 """
 
 from __future__ import annotations

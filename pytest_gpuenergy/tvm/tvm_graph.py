@@ -25,7 +25,7 @@ _LARGEST = (1 << 31) - 1
 
 _AXIS = re.compile(r"axes_\d{1,2}", re.ASCII)
 _NAME = re.compile(r"(?:[A-Za-z_][\w.]{0,127})?", re.ASCII)
-_DTYPE = re.compile(r"(?:u?int|float)(?:8|16|32|64)|bool", re.ASCII)
+_DTYPE = re.compile(r"(?:u?int|float)(?:8|16|32|64)|bfloat16|bool", re.ASCII)
 _VERSION = re.compile(r"[\w.+-]{1,64}", re.ASCII)
 # The operators of a plain program, which does not call functions by name.
 _OPERATORS = frozenset(

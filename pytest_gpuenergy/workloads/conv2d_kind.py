@@ -9,7 +9,9 @@ from dataclasses import MISSING, fields
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.conv2d import Conv2d, Conv2dShape
 from pytest_gpuenergy.workloads.conv2d_networks import NETWORKS
+from pytest_gpuenergy.workloads.workload import Workload
 
+_LEAST_NUMBERS = 9  # dilation and groups may be left out
 _SIZES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9}){8,10}", re.ASCII)
 _FIXED = {"layout": "NCHW", "dtype": "float32"}
 
@@ -27,6 +29,14 @@ class Conv2dKind:
         if _SIZES.fullmatch(text) is None:
             return None
         return self.from_sizes("", [int(number) for number in text.split(",")])
+
+    def text_of(self, workload: Workload) -> str:
+        """The sizes, separated by commas."""
+        assert isinstance(workload, Conv2d)
+        numbers = [getattr(workload.shape, field.name) for field in fields(Conv2dShape)]
+        while numbers[_LEAST_NUMBERS:] and numbers[-1] == 1:
+            numbers.pop()
+        return ",".join(map(str, numbers))
 
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Conv2d:
         """From nine to eleven numbers; without a name it is named after them.

@@ -22,7 +22,7 @@ from pytest_gpuenergy.workloads.number_types import unit_roundoff
 from pytest_gpuenergy.workloads.workload import Array, Tensor, Workload
 
 Layout = Literal["nn", "nt"]
-Mode = Literal["float32", "tf32", "float16", "bfloat16"]
+Mode = Literal["float32", "3xtf32", "tf32", "float16", "bfloat16"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -43,8 +43,9 @@ class Gemm(Workload):
         N: columns of B and C.
         K: columns of A and rows of B.
         layout: ``nn``: A is stored as M rows of ``lda`` elements; ``nt``: transposed, as K rows.
-        mode: ``float32``, or ``tf32``: float32 matrices whose elements may be rounded to TF32 on
-            the way into the product; ``float16`` and ``bfloat16`` matrices, added in float32.
+        mode: ``float32``; ``3xtf32``: as exact, but each element may be split into two TF32
+            numbers, for tensor cores; ``tf32``: elements may be rounded to TF32 on the way into the
+            product; ``float16`` and ``bfloat16`` matrices, added in float32.
         lda: elements from the beginning of a stored row of A to that of the next one; 0 stands for
             the length of a row. What lies between is read by no product.
         ldb: the same of B.
@@ -103,7 +104,12 @@ class Gemm(Workload):
     @property
     def dtype(self) -> str:
         """Type of the matrices' elements."""
-        return "float32" if self.mode == "tf32" else self.mode
+        return self.mode if self.mode in ("float16", "bfloat16") else "float32"
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of a matrix's element."""
+        return 4 if self.dtype == "float32" else 2
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

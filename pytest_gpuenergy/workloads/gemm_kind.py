@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.gemm import LAYOUTS, Gemm
+from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES, Gemm
 from pytest_gpuenergy.workloads.gemm_sizes import GRAMMAR, name_of, parse_gemm
+from pytest_gpuenergy.workloads.workload import Workload
 
 _SIZES = (
     (512, 256, 640),
@@ -37,6 +38,13 @@ class GemmKind:
     def parse(self, text: str) -> Gemm | None:
         """The matrix product that ``text`` describes; None if it has another form."""
         return parse_gemm(text)
+
+    def text_of(self, workload: Workload) -> str:
+        """``M=512 N=256 K=640 layout=nt``, with whatever else is not as usual."""
+        given = {name: value for name, value in workload.parameters.items() if name != "kind"}
+        if given["mode"] == MODES[0]:
+            del given["mode"]
+        return " ".join(f"{name}={value}" for name, value in given.items())
 
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Gemm:
         """From M, N and K, in layout nn and float32."""

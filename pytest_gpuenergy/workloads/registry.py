@@ -41,6 +41,9 @@ class WorkloadKind(Protocol):
             InputError: a size is out of range.
         """
 
+    def text_of(self, workload: Workload) -> str:
+        """The text from which `parse` makes such a workload, but for its name."""
+
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Workload:
         """The workload with a list of sizes, as in pyproject.toml.
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
 
 import pytest
 from bench_folder import INI, ROOT
 
 from pytest_gpuenergy.report import load_report
+from pytest_gpuenergy.tuning.records import Record, RecordFile, dump_records, file_name
+from pytest_gpuenergy.tvm.recipe import METASCHEDULE
+from pytest_gpuenergy.workloads import Gemm
 
 NAMED = "bench/test_gemm.py"
+CONTENDERS = ("template", "tvm")
+TEMPLATE = ["-k", "template", "--powercap", "1"]
+TVM = ["-k", "tvm", "--powercap", "1"]
+SMALL = Gemm("small", 8, 6, 5)
 
 
 @pytest.fixture
@@ -29,9 +38,9 @@ def ids(folder: pytest.Pytester, *arguments: str) -> list[str]:
 def test_both_layouts_run_unless_one_is_chosen(folder: pytest.Pytester) -> None:
     found = ids(folder, NAMED, "--gemm", "MNK=64; M=1 N=2 K=3 layout=nt")
     assert found == [
-        "gemm_64x64x64_nn-template-200W",
-        "gemm_64x64x64_nt-template-200W",
-        "gemm_1x2x3_nt-template-200W",
+        f"{name}-{contender}-200W"
+        for name in ("gemm_64x64x64_nn", "gemm_64x64x64_nt", "gemm_1x2x3_nt")
+        for contender in CONTENDERS
     ]
 
 
@@ -42,11 +51,11 @@ def test_a_layout_and_a_contender_are_words_of_the_id(folder: pytest.Pytester) -
 
 @pytest.mark.parametrize("arguments", [[NAMED], ["bench", "--network", "gemm"]])
 def test_without_sizes_the_default_set_runs(folder: pytest.Pytester, arguments: list[str]) -> None:
-    assert len(ids(folder, *arguments)) == 26
+    assert len(ids(folder, *arguments)) == 26 * len(CONTENDERS)
 
 
 def test_quick_takes_the_ends_of_the_default_set(folder: pytest.Pytester) -> None:
-    found = ids(folder, NAMED, "--quick")
+    found = ids(folder, NAMED, "--quick", "-k", "template")
     assert found == ["gemm_512x256x640_nn-template-200W", "gemm_8192x8192x8192_nt-template-200W"]
 
 
@@ -63,7 +72,7 @@ def test_nobody_runs_them_who_does_not_name_them(
         ("MNK", "*which is not understood: give sizes such as 'M=1024 N=2048 K=3072'*"),
         ("M=0 N=1 K=1", "*gemm needs M to be an integer of at least 1, not 0*"),
         ("MNK=1e9", "*MNK=1e9 is no size*"),
-        ("MNK=64 t=5", "*--gemm of a bench tunes nothing*"),
+        ("MNK=64 t=5", "*asks for a tuning: leave out t and O*"),
     ],
 )
 def test_bad_sizes_are_told_in_one_sentence(folder: pytest.Pytester, sizes: str, told: str) -> None:
@@ -76,7 +85,7 @@ def test_bad_sizes_are_told_in_one_sentence(folder: pytest.Pytester, sizes: str,
 @pytest.mark.slow
 def test_products_are_verified_and_measured(folder: pytest.Pytester) -> None:
     sizes = "M=33 N=17 K=50; MNK=64 layout=nt lda=65"
-    arguments = ["--gemm", sizes, "--powercap", "1", "--gpuenergy-json", "r.json"]
+    arguments = ["--gemm", sizes, *TEMPLATE, "--gpuenergy-json", "r.json"]
     folder.runpytest_inprocess(NAMED, *arguments).assert_outcomes(passed=3)
     measured = load_report(folder.path / "r.json").measurements
     assert [one.kernel.label for one in measured] == ["template"] * 3
@@ -86,7 +95,72 @@ def test_products_are_verified_and_measured(folder: pytest.Pytester) -> None:
 
 @pytest.mark.slow
 def test_a_mode_that_no_contender_has_is_skipped(folder: pytest.Pytester) -> None:
-    arguments = ["--gemm", "MNK=64 layout=nn mode=float16", "--powercap", "1", "-rs"]
+    old = ("--gpu-device", "emulated:v100", "--powercap", "current")
+    arguments = ["--gemm", "MNK=64 layout=nn mode=tf32", *TEMPLATE, "-rs", *old]
     result = folder.runpytest_inprocess(NAMED, *arguments)
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*No template computes *in mode float16*"])
+    result.stdout.fnmatch_lines(["*in mode tf32 takes a GPU of sm_80 or later*"])
+
+
+def give_record(folder: Path, gpu: str) -> Path:
+    """A record of `SMALL` whose schedule is the simplest there is, tuned for ``gpu``."""
+    trace = [
+        ["GetSBlock", [], ["C", "main"], ["b0"]],
+        ["GetLoops", ["b0"], [], ["l0", "l1", "l2"]],
+        ["Bind", ["l0"], ["blockIdx.x"], []],
+        ["Bind", ["l1"], ["threadIdx.x"], []],
+    ]
+    target = {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024}
+    arguments = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in SMALL.tensors]
+    records = (Record(1, "fastest", json.dumps([[trace, []], [1e-5], target, arguments])),)
+    toolchain = {"tvm": "0.27", "target": target}
+    file = RecordFile(SMALL, METASCHEDULE, gpu, "580.0", toolchain, "2026-11-23", 1, 1, records)
+    dump_records(file, path := folder / file_name(SMALL))
+    return path
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_tvm_has_the_best_record_of_the_shape(folder: pytest.Pytester) -> None:
+    give_record(folder.path / "bench" / "records" / "nvidia-a30", "NVIDIA A30")
+    sizes = "M=8 N=6 K=5 layout=nn"
+    arguments = ["--gemm", sizes, *TVM, "--gpuenergy-json", "r.json"]
+    result = folder.runpytest_inprocess(NAMED, *arguments)
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.fnmatch_lines(
+        ["bench: kernels from *nvidia-a30, tuned for NVIDIA A30, as there are none for NVIDIA H200"]
+    )
+    (measured,) = load_report(folder.path / "r.json").measurements
+    assert (measured.kernel.label, measured.kernel.origin) == ("tvm", "tvm-metaschedule")
+
+
+@pytest.mark.slow
+def test_a_product_without_records_is_skipped_with_what_to_do(folder: pytest.Pytester) -> None:
+    sizes = "M=8 N=6 K=5 layout=nn mode=bfloat16 lda=7; M=512 N=256 K=640 layout=nt"
+    result = folder.runpytest_inprocess(NAMED, "--gemm", sizes, *TVM, "-rs")
+    result.assert_outcomes(skipped=2, deselected=2)
+    shape = "gemm:M=8 N=6 K=5 layout=nn mode=bfloat16 lda=7"
+    for option in (f'--shape "{shape}"', "--case gemm_512x256x640_nt"):
+        result.stdout.fnmatch_lines(
+            [f"SKIPPED*make them with 'gpuenergy tune {option} --tuner tvm --out*"]
+        )
+
+
+@pytest.mark.slow
+def test_tf32_is_skipped_since_tvm_has_none(folder: pytest.Pytester) -> None:
+    sizes = "MNK=64 layout=nn mode=tf32"
+    result = folder.runpytest_inprocess(NAMED, "--gemm", sizes, *TVM, "-rs")
+    result.assert_outcomes(skipped=1, deselected=1)
+    result.stdout.fnmatch_lines(["SKIPPED*which has no schedules in mode tf32*"])
+
+
+@pytest.mark.slow
+def test_a_contender_that_cannot_be_made_fails_in_one_sentence(folder: pytest.Pytester) -> None:
+    path = give_record(folder.path / "records", "NVIDIA H200")
+    path.write_text(path.read_text().replace("threadIdx.x", "threadIdx.w"))
+    sizes = "M=8 N=6 K=5 layout=nn"
+    result = folder.runpytest_inprocess(NAMED, "--gemm", sizes, *TVM, "--records", "records")
+    result.assert_outcomes(failed=1, deselected=1)
+    result.stdout.fnmatch_lines(["The record file *cannot be used*threadIdx.w*"])
+    assert "Traceback" not in result.stdout.str()
+    assert "def test_gemm" not in result.stdout.str()

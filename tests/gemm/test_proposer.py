@@ -91,11 +91,12 @@ def test_choices_that_fail_are_left() -> None:
 
 
 def test_a_kernel_that_cannot_be_made_is_a_failed_candidate() -> None:
-    half = Gemm("h", 64, 64, 64, mode="float16")
-    made = TemplateProposer(half, H200, SPACE[:1], lambda _: None)
+    huge = Gemm("h", 1 << 16, 1 << 14, 1 << 14)
+    tiny = SimtParameters(tile_m=16, tile_n=32, tile_k=1, thread_m=4, thread_n=4)
+    made = TemplateProposer(huge, H200, [tiny], lambda _: None)
     (candidate,) = made.take(1, Event())
     assert isinstance(candidate.kernel, KernelFault)
-    assert "not in mode float16" in str(candidate.kernel)
+    assert "h has too many tiles of 16 x 32: choose larger tiles" in str(candidate.kernel)
 
 
 def test_kernels_are_compiled_while_others_are_made() -> None:

@@ -135,9 +135,9 @@ def test_a_workload_without_a_reference_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_workspace_of_an_unknown_type_is_refused() -> None:
-    space = Tensor("pack", (8,), "float16", "workspace")
+    space = Tensor("pack", (8,), "int16", "workspace")
     item = replace(ITEM, kernel=replace(ITEM.kernel, workspaces=(space,)))
-    with pytest.raises(InputError, match="the workspace pack of type float16"):
+    with pytest.raises(InputError, match="the workspace pack of type int16"):
         launch_header(item)
 
 

@@ -7,12 +7,13 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels
-from pytest_gpuenergy.workloads import Conv2d
+from pytest_gpuenergy.workloads import Conv2d, Gemm, Workload
 
 pytestmark = [
     pytest.mark.slow,
@@ -43,6 +44,20 @@ OK(cudaStreamBeginCapture(void*, int)) OK(cudaStreamEndCapture(void*, void**))
 OK(cudaGraphExecDestroy(void*)) OK(cudaGraphInstantiateWithFlags(void**, void*, int))
 OK(cudaGraphDestroy(void*)) OK(cudaGraphLaunch(void*, void*))
 inline cudaError_t cudaEventElapsedTime(float* ms, void*, void*) { *ms = 64; return cudaSuccess; }
+"""
+
+HALVES = """
+#pragma once
+#include <cstring>
+struct nv_bfloat16 {
+  unsigned short bits;
+  nv_bfloat16() = default;
+  explicit nv_bfloat16(float value) {
+    unsigned word; std::memcpy(&word, &value, 4); bits = (word + 0x8000) >> 16; }
+  explicit operator float() const {
+    unsigned word = bits << 16; float value; std::memcpy(&value, &word, 4); return value; }
+};
+using half = _Float16;
 """
 
 # A convolution of stride 2 with a window that is not square, gathered tap by tap: another loop
@@ -84,11 +99,19 @@ def run_driver(
 ) -> subprocess.CompletedProcess[str]:
     """The driver with a kernel that is a function of the host, called instead of launched."""
     source = FUNCTION % gather.replace("BODY", body)
-    workload = Conv2d.of("tiny", *sizes)
-    export_kernels([RankedKernel(workload, 1, Kernel(source, (LAUNCH,)))], folder)
+    return run_exported(folder, Conv2d.of("tiny", *sizes), Kernel(source, (LAUNCH,)))
+
+
+def run_exported(
+    folder: Path, workload: Workload, kernel: Kernel
+) -> subprocess.CompletedProcess[str]:
+    """The driver with a kernel of a workload called tiny."""
+    export_kernels([RankedKernel(workload, 1, kernel)], folder)
     header = folder / "kernels" / "tiny" / "kernel01.launch.cuh"
     header.write_text(re.sub(r"<<<.*>>>", "", header.read_text()))
     (folder / "cuda_runtime.h").write_text(RUNTIME)
+    for name in ("cuda_fp16.h", "cuda_bf16.h"):
+        (folder / name).write_text(HALVES)
     (folder / "driver.cu").rename(folder / "driver.cpp")
     define = '-DLAUNCH_HEADER="kernels/tiny/kernel01.launch.cuh"'
     flags = ["-std=c++17", "-Wall", "-Werror", "-pthread", "-I.", define, "driver.cpp"]
@@ -123,3 +146,34 @@ def test_a_wrong_kernel_exits_with_1_and_has_no_time(tmp_path: Path, body: str) 
     assert done.returncode == 1
     assert "WRONG" in done.stdout
     assert "time" not in done.stdout
+
+
+# Element by element, with K in descending order: another order than the driver's own reference.
+PRODUCT = """
+  for (int i = 0; i < 5; ++i) {
+    for (int j = 0; j < 7; ++j) {
+      double sum = 0;
+      for (int k = 11; k >= 0; --k) {
+        sum += double(float(a[NEXT_A])) * double(float(b[k * 9 + j]));
+      }
+      c[i * 7 + j] = TYPE(float(sum));
+    }
+  }
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "c_type"), [("float32", "float"), ("float16", "half"), ("bfloat16", "nv_bfloat16")]
+)
+@pytest.mark.parametrize(("layout", "next_a"), [("nn", "i * 14 + k"), ("nt", "k * 14 + i")])
+def test_products_in_each_layout_and_mode_are_computed(
+    tmp_path: Path, layout: Any, next_a: str, mode: Any, c_type: str
+) -> None:
+    body = PRODUCT.replace("NEXT_A", next_a).replace("TYPE", c_type)
+    include = "" if mode == "float32" else "#include <cuda_fp16.h>\n"
+    source = f"{include}inline void product({c_type}* a, {c_type}* b, {c_type}* c) {{{body}}}"
+    launch = Launch("product", (1, 1, 1), (1, 1, 1), ("A", "B", "C"))
+    gemm = Gemm("tiny", 5, 7, 12, layout, mode, lda=14, ldb=9)
+    done = run_exported(tmp_path, gemm, Kernel(source, (launch,)))
+    assert done.returncode == 0, done.stdout
+    assert ": correct" in done.stdout

@@ -62,6 +62,9 @@ class BlendKind:
     def parse(self, text: str) -> Blend | None:
         return Blend(f"blend_{text}", int(text)) if text.isdecimal() else None
 
+    def text_of(self, workload: Workload) -> str:
+        return str(workload.parameters["size"])
+
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Blend:
         return Blend(name, *sizes)
 

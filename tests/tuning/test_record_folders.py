@@ -102,7 +102,8 @@ def test_a_folder_without_others_serves_every_gpu(tmp_path: Path) -> None:
 def test_missing_records_name_the_folder_of_the_gpu(tmp_path: Path) -> None:
     give(tmp_path / "nvidia-h200")
     other = Conv2d.of("other", 1, 5, 5, 1, 1, 1, 1, 1, 0)
-    with pytest.raises(InputError, match=f"--case other --out {tmp_path}/nvidia-l4'"):
+    option = '--shape "other=conv2d:1,5,5,1,1,1,1,1,0"'
+    with pytest.raises(InputError, match=f"{option} --out {tmp_path}/nvidia-l4'"):
         find_records(tmp_path, other, "NVIDIA L4")
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.support.worker import Worker
-from pytest_gpuenergy.tvm.conv2d_forms import GemmForm, gemm_forms
+from pytest_gpuenergy.tvm.conv2d_forms import gemm_forms
+from pytest_gpuenergy.tvm.gemm_forms import GemmForm
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
 SMALL = Conv2d.of("small", 1, 7, 9, 8, 6, 3, 3, 1, 1)
@@ -45,7 +46,8 @@ def device() -> Iterator[EmulatedDevice]:
 @pytest.mark.parametrize("pipelined", [False, True], ids=["", "pipelined"])
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize(
-    ("threads", "outputs"), [((2, 32), (4, 2)), ((8, 8), (1, 1)), ((4, 7), (2, 3))]
+    ("threads", "outputs"),
+    [((2, 32), (4, 2)), ((4, 16), (4, 2)), ((8, 8), (1, 1)), ((4, 7), (2, 3))],
 )
 def test_every_form_is_right(
     child: Worker,

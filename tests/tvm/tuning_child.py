@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.tvm.build import to_kernel
+from pytest_gpuenergy.tvm.build import parameters_of, to_kernel
 from pytest_gpuenergy.tvm.conv2d import Conv2dOperator
-from pytest_gpuenergy.tvm.conv2d_forms import GemmForm, as_gemm
+from pytest_gpuenergy.tvm.conv2d_forms import as_gemm
+from pytest_gpuenergy.tvm.gemm import apply_gemm_form
+from pytest_gpuenergy.tvm.gemm_forms import GemmForm
 from pytest_gpuenergy.tvm.generators import space_generator
 from pytest_gpuenergy.tvm.lower import Lowerer, apply_trace, cuda_target
-from pytest_gpuenergy.tvm.requirements import without_tensor_intrinsics
+from pytest_gpuenergy.tvm.operators import operator_of
+from pytest_gpuenergy.tvm.requirements import import_tvm, without_tensor_intrinsics
 from pytest_gpuenergy.tvm.settings import Space
-from pytest_gpuenergy.workloads import Conv2d
+from pytest_gpuenergy.workloads import Conv2d, Gemm, Workload
 
 
 class Child:
@@ -60,14 +63,23 @@ class Child:
         schedule.bind(schedule.get_loops(schedule.get_sblock("B"))[0], "threadIdx.x")
         return _lowered(schedule.mod)
 
-    def lower_form(self, workload: Conv2d, form: GemmForm) -> Kernel:
-        """The kernel of a convolution as a matrix product, with tiles drawn at random."""
-        import tvm
+    def parameters(self, workload: Workload) -> Sequence[tuple[str, tuple[int, ...], str]]:
+        """Name, shape and type of what a workload's computation takes."""
+        function = operator_of(workload).module(workload)["main"]
+        return [(p.name, p.shape, p.dtype) for p in parameters_of(function)]
+
+    def lower_form(self, workload: Workload, form: GemmForm, seed: int = 1) -> Kernel:
+        """The kernel of a product, or of a convolution as one, with tiles drawn at random."""
+        tvm = import_tvm()
         from tvm.s_tir import meta_schedule as ms
 
         target = cuda_target("sm_90")
-        schedule = tvm.s_tir.Schedule(Conv2dOperator().module(workload), seed=1)
-        as_gemm(schedule, workload.shape, form)
+        schedule = tvm.s_tir.Schedule(operator_of(workload).module(workload), seed=seed)
+        if isinstance(workload, Gemm):
+            apply_gemm_form(schedule, workload, form)
+        else:
+            assert isinstance(workload, Conv2d)
+            as_gemm(schedule, workload.shape, form)
         with without_tensor_intrinsics():
             context = ms.TuneContext(
                 schedule.mod, target=target, space_generator="cuda", num_threads=1
@@ -79,14 +91,14 @@ class Child:
         return to_kernel(schedule.mod, target, [tensor.name for tensor in workload.tensors])
 
     def traces(
-        self, workload: Conv2d, space: Space, number: int = 0, processes: int = 1
+        self, workload: Workload, space: Space, number: int = 0, processes: int = 1
     ) -> Sequence[str]:
         """The schedules of a space, before their tiles are drawn."""
         from tvm.s_tir import meta_schedule as ms
 
         with without_tensor_intrinsics():
             context = ms.TuneContext(
-                Conv2dOperator().module(workload),
+                operator_of(workload).module(workload),
                 target=cuda_target("sm_90"),
                 space_generator=space_generator(workload, space, number, processes),
                 num_threads=1,

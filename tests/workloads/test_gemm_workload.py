@@ -102,7 +102,10 @@ def test_a_leading_dimension_below_a_row_is_refused(given: dict[str, Any]) -> No
     ("given", "told"),
     [
         ({"layout": "tt"}, "no layout 'tt': choose one of nn, nt"),
-        ({"mode": "int8"}, "no mode 'int8': choose one of float32, tf32, float16, bfloat16"),
+        (
+            {"mode": "int8"},
+            "no mode 'int8': choose one of float32, 3xtf32, tf32, float16",
+        ),
         ({"distribution": "even"}, "cannot be drawn as 'even': choose one of normal, uniform"),
         ({"distribution": "sparse:2"}, "a share of zeros such as sparse:0.5"),
         ({"distribution": "sparse:nan"}, "a share of zeros such as sparse:0.5"),
@@ -116,7 +119,7 @@ def test_what_there_is_not_is_refused(given: dict[str, Any], told: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_each_mode_has_its_type(mode: Any) -> None:
-    dtype = "float32" if mode == "tf32" else mode
+    dtype = mode if mode.endswith("float16") else "float32"
     assert {one.dtype for one in Gemm("g", 8, 8, 8, mode=mode).tensors} == {dtype}
 
 

@@ -1,0 +1,87 @@
+// The kernel of all templates: the tiles of a block, step by step.
+//
+// A template defines its Sums, A_STAGE and B_STAGE (elements of a stage), copy_step, multiply and
+// store. While a block multiplies one stage, the copies of the next STAGES - 1 are under way.
+
+__device__ void commit() {
+#if ASYNCHRONOUS
+  __pipeline_commit();
+#endif
+}
+
+// Wait until all but the latest `others` steps are in shared memory, for all threads.
+template <int OTHERS>
+__device__ void wait() {
+#if ASYNCHRONOUS
+  __pipeline_wait_prior(OTHERS);
+#endif
+  __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gemm(const Element* __restrict__ A, const Element* __restrict__ B, Element* __restrict__ C
+#if SHARED_TILES
+         , float* __restrict__ parts
+#endif
+    ) {
+  extern __shared__ uint4 memory[];
+  Element* a_stages = reinterpret_cast<Element*>(memory);
+  Element* b_stages = a_stages + STAGES * A_STAGE;
+  int block = blockIdx.x, last = first_step(block + 1);
+  for (int now = first_step(block); now < last;) {
+    int tile = now / STEPS, begin = now % STEPS, end = min(STEPS, begin + last - now);
+    Place place = place_of(tile);
+    Sums sums = {};
+#pragma unroll
+    for (int ahead = 0; ahead < STAGES - 1; ++ahead) {
+      if (begin + ahead < end) {
+        copy_step(a_stages + ahead * A_STAGE, b_stages + ahead * B_STAGE, A, B, place,
+                  begin + ahead);
+      }
+      commit();
+    }
+    for (int step = begin; step < end; ++step) {
+      wait<STAGES - 2>();
+      int next = step + STAGES - 1;
+      if (next < end) {
+        int stage = (next - begin) % STAGES;
+        copy_step(a_stages + stage * A_STAGE, b_stages + stage * B_STAGE, A, B, place, next);
+      }
+      commit();
+      int stage = (step - begin) % STAGES;
+      multiply(sums, a_stages + stage * A_STAGE, b_stages + stage * B_STAGE);
+    }
+    bool whole = begin == 0 && end == STEPS;
+    if (!SHARED_TILES || whole) {
+      store(C + place.row * N + place.column, N, M - place.row, N - place.column, sums);
+    }
+#if SHARED_TILES
+    // A block has at most one tile that others have begun, and one that others finish.
+    if (!whole) {
+      float* part = parts + (2LL * block + (begin == 0)) * (TILE_M * TILE_N);
+      store(part, TILE_N, TILE_M, TILE_N, sums);
+    }
+#endif
+    now += end - begin;
+    __syncthreads();  // the next tile's first copies overwrite what was read last
+  }
+}
+
+#if SHARED_TILES
+extern "C" __global__ void __launch_bounds__(256)
+    gemm_sum(const float* __restrict__ parts, Element* __restrict__ C) {
+  int tile = blockIdx.x, begin = tile * STEPS;
+  int first = block_of(begin), last = block_of(begin + STEPS - 1);
+  if (first == last) return;
+  Place place = place_of(tile);
+  for (int i = threadIdx.x; i < TILE_M * TILE_N; i += 256) {
+    int row = i / TILE_N, column = i % TILE_N;
+    if (place.row + row >= M || place.column + column >= N) continue;
+    float sum = parts[(2LL * first + 1) * (TILE_M * TILE_N) + i];
+    for (int block = first + 1; block <= last; ++block) {
+      sum += parts[2LL * block * (TILE_M * TILE_N) + i];
+    }
+    C[(place.row + row) * N + place.column + column] = Element(sum);
+  }
+}
+#endif

@@ -1,0 +1,222 @@
+// C = A B on tensor cores (mma.sync, from sm_80 on), added in float32.
+//
+// Besides those of tiles.cu, the constants of this text are:
+//   WARP_M, WARP_N     size of the part of a tile that a warp computes, multiples of 16
+//   HALVES             whether elements have 16 bits; BFLOAT16: which of the two types
+//   SPLIT              whether elements of 32 bits are split (3xtf32)
+//
+// TF32 has 10 bits after the leading one, to which elements of 32 bits are rounded. Where they are
+// split, each is the sum of two such numbers, and all products but that of the smaller parts are
+// added: the result is as exact as one in float32 (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores while
+// surpassing the FP32 theoretical peak performance", 2022).
+
+constexpr int DEPTH = HALVES ? 16 : 8;  // columns of A and rows of B in one instruction
+constexpr int WARPS_M = TILE_M / WARP_M, WARPS_N = TILE_N / WARP_N;
+constexpr int PIECES_M = WARP_M / 16, PIECES_N = WARP_N / 8;
+static_assert(THREADS == 32 * WARPS_M * WARPS_N, "warps must fill the tile");
+// Eight rows of 16 bytes, or four rows of eight elements, are read at once: with this many elements
+// more, they are in different banks.
+constexpr int A_ROW = A_TRANSPOSED ? TILE_M + 8 : TILE_K + (HALVES ? 8 : 4);
+constexpr int B_ROW = TILE_N + 8;
+constexpr int A_STAGE = (A_TRANSPOSED ? TILE_K : TILE_M) * A_ROW, B_STAGE = TILE_K * B_ROW;
+
+struct Sums {
+  float of[PIECES_M][PIECES_N][4];
+};
+
+// Where this thread is in its warp, and the part of the tile that the warp computes.
+struct Lane {
+  int number = threadIdx.x % 32, row = number / 4, column = number % 4;
+  int m = threadIdx.x / 32 % WARPS_M * WARP_M, n = threadIdx.x / 32 / WARPS_M * WARP_N;
+};
+
+// The operands of one instruction, as registers of a thread.
+struct A {
+  unsigned of[4];
+};
+struct B {
+  unsigned of[2];
+};
+
+__device__ void copy_step(Element* a_stage, Element* b_stage, const Element* a, const Element* b,
+                          Place place, int step) {
+  int k = step * TILE_K;
+  if (A_TRANSPOSED) {
+    copy_rows<TILE_K, TILE_M, A_WIDTH, A_ROW>(a_stage, a + k * LDA + place.row, LDA, K - k,
+                                              M - place.row);
+  } else {
+    copy_rows<TILE_M, TILE_K, A_WIDTH, A_ROW>(a_stage, a + place.row * LDA + k, LDA, M - place.row,
+                                              K - k);
+  }
+  copy_rows<TILE_K, TILE_N, B_WIDTH, B_ROW>(b_stage, b + k * LDB + place.column, LDB, K - k,
+                                            N - place.column);
+}
+
+// Read four matrices of 8 rows of 16 bytes. Each thread gives the address of a row, those of the
+// first matrix first, and gets four bytes of each matrix.
+__device__ void read_matrices(unsigned& a, unsigned& b, unsigned& c, unsigned& d,
+                              const Element* row) {
+  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(address)
+               : "memory");
+}
+
+// The same of matrices of 8 x 8 elements of 16 bits, each of which is transposed.
+__device__ void read_transposed(unsigned& a, unsigned& b, unsigned& c, unsigned& d,
+                                const Element* row) {
+  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(address)
+               : "memory");
+}
+
+__device__ void read_a(A& a, const Element* stage, const Lane& lane, int k, int piece) {
+  int m = lane.m + 16 * piece;
+#if !A_TRANSPOSED
+  const Element* row = stage + (m + lane.number % 16) * A_ROW + k + lane.number / 16 * (DEPTH / 2);
+  read_matrices(a.of[0], a.of[1], a.of[2], a.of[3], row);
+#elif HALVES
+  int down = lane.number % 8 + lane.number / 16 * 8, along = lane.number / 8 % 2 * 8;
+  read_transposed(a.of[0], a.of[1], a.of[2], a.of[3], stage + (k + down) * A_ROW + m + along);
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    int down = k + lane.column + i / 2 * 4, along = m + lane.row + i % 2 * 8;
+    a.of[i] = __float_as_uint(stage[down * A_ROW + along]);
+  }
+#endif
+}
+
+// For two neighbouring pieces.
+__device__ void read_b(B& left, B& right, const Element* stage, const Lane& lane, int k,
+                       int piece) {
+  int n = lane.n + 8 * piece;
+#if HALVES
+  const Element* row = stage + (k + lane.number % 16) * B_ROW + n + lane.number / 16 * 8;
+  read_transposed(left.of[0], left.of[1], right.of[0], right.of[1], row);
+#else
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const Element* row = stage + (k + lane.column + 4 * i) * B_ROW + n + lane.row;
+    left.of[i] = __float_as_uint(row[0]);
+    right.of[i] = __float_as_uint(row[8]);
+  }
+#endif
+}
+
+__device__ void multiply_add(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if HALVES && BFLOAT16
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#elif HALVES
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+#if !HALVES
+__device__ unsigned rounded(float x) {
+  unsigned bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
+}
+
+// Round an operand to TF32, and what is lost too.
+template <class Operand>
+__device__ void split(Operand& x, Operand& rest) {
+  constexpr int COUNT = sizeof(x.of) / sizeof(x.of[0]);
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    float whole = __uint_as_float(x.of[i]);
+    x.of[i] = rounded(whole);
+    rest.of[i] = rounded(whole - __uint_as_float(x.of[i]));
+  }
+}
+#endif
+
+// Add the products of one piece of A with all of B.
+__device__ void multiply_add(float (&sums)[PIECES_N][4], const A& a, const B (&b)[PIECES_N]) {
+#pragma unroll
+  for (int j = 0; j < PIECES_N; ++j) multiply_add(sums[j], a.of, b[j].of);
+}
+
+__device__ void multiply(Sums& sums, const Element* a_stage, const Element* b_stage) {
+  Lane lane;
+#pragma unroll
+  for (int k = 0; k < TILE_K; k += DEPTH) {
+    A a[PIECES_M];
+    B b[PIECES_N];
+#pragma unroll
+    for (int i = 0; i < PIECES_M; ++i) read_a(a[i], a_stage, lane, k, i);
+#pragma unroll
+    for (int j = 0; j < PIECES_N; j += 2) read_b(b[j], b[j + 1], b_stage, lane, k, j);
+#if HALVES
+#pragma unroll
+    for (int i = 0; i < PIECES_M; ++i) multiply_add(sums.of[i], a[i], b);
+#else
+    A a_rest;
+    B b_rest[PIECES_N];
+#pragma unroll
+    for (int j = 0; j < PIECES_N; ++j) split(b[j], b_rest[j]);
+#pragma unroll
+    for (int i = 0; i < PIECES_M; ++i) {
+      split(a[i], a_rest);
+#if SPLIT
+      // Tensor cores cut off what exceeds their precision: only eight products are added there, the
+      // smallest first, and their sum is added in float32.
+      float part[PIECES_N][4] = {};
+      multiply_add(part, a_rest, b);
+      multiply_add(part, a[i], b_rest);
+      multiply_add(part, a[i], b);
+#pragma unroll
+      for (int j = 0; j < PIECES_N; ++j) {
+#pragma unroll
+        for (int l = 0; l < 4; ++l) sums.of[i][j][l] += part[j][l];
+      }
+#else
+      multiply_add(sums.of[i], a[i], b);
+#endif
+    }
+#endif
+  }
+}
+
+// Write a thread's sums to rows of `distance` elements, of which `rows` and `columns` exist.
+template <class T>
+__device__ void store(T* to, int distance, int rows, int columns, const Sums& sums) {
+  using Both = typename Piece<2 * sizeof(T)>::Type;
+  Lane lane;
+#pragma unroll
+  for (int i = 0; i < 2 * PIECES_M; ++i) {
+    int row = lane.m + 8 * i + lane.row;
+    if (row >= rows) continue;
+#pragma unroll
+    for (int j = 0; j < PIECES_N; ++j) {
+      int column = lane.n + 8 * j + 2 * lane.column;
+      T* there = to + row * distance + column;
+      alignas(sizeof(Both)) T pair[2] = {T(sums.of[i / 2][j][i % 2 * 2]),
+                                         T(sums.of[i / 2][j][i % 2 * 2 + 1])};
+      if (distance % 2 == 0 && column + 2 <= columns) {
+        *reinterpret_cast<Both*>(there) = *reinterpret_cast<const Both*>(pair);
+      } else {
+        if (column < columns) there[0] = pair[0];
+        if (column + 1 < columns) there[1] = pair[1];
+      }
+    }
+  }
+}

@@ -1,0 +1,157 @@
+"""The template for tensor cores: products in TF32 and half precision, see cuda/gemm/mma.cu."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pytest_gpuenergy.gemm.card import Card
+from pytest_gpuenergy.gemm.estimate import Step, cycles_of
+from pytest_gpuenergy.gemm.tiling import Tiling, blocks_at_once, numbers_of_blocks, tiled_kernel
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+
+_WARP_LANES = 32
+_PIECE = 16
+"""A warp's part of a tile comes in pieces of 16 x 16."""
+_TILES = (32, 64, 128, 256)
+_WARPS = (16, 32, 64)
+_ROW_BYTES = (64, 128)
+_STAGES = (2, 3, 4, 5)
+_THREADS = range(64, 513)
+_PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
+"""Of 16-bit elements by ``mma.sync`` on a multiprocessor (NVIDIA A100 and GA102 whitepapers)."""
+_LATEST_PRODUCTS_PER_CYCLE = 1024
+_COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1}
+_SHARED_BYTES_PER_CYCLE = 128
+"""Of a multiprocessor (CUDA C++ Programming Guide: 32 banks of 4 bytes)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MmaParameters(Tiling):
+    """What distinguishes one kernel of the template from another.
+
+    Attributes:
+        warp_m: rows of a tile that a warp computes; ``warp_n`` columns.
+
+    Raises:
+        InputError: no kernel can have these.
+    """
+
+    template: ClassVar[str] = "mma"
+    modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32", "float16", "bfloat16")
+    least_capability: ClassVar[int] = 80
+
+    tile_k: int = 32
+    warp_m: int = 32
+    warp_n: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole = (
+            self.warp_m > 0
+            and self.warp_n > 0
+            and not self.warp_m % _PIECE
+            and not self.warp_n % _PIECE
+            and not self.tile_m % self.warp_m
+            and not self.tile_n % self.warp_n
+            and not self.tile_k % _PIECE
+        )
+        if not whole:
+            raise InputError(
+                f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} cannot be divided among "
+                f"warps of {self.warp_m} x {self.warp_n} in pieces of 16 x 16 x 16."
+            )
+
+    @classmethod
+    def fitting(cls, gemm: Gemm, card: Card) -> Iterator[MmaParameters]:
+        """Parameters worth trying for a product on a card that has the resources for them."""
+        depths = [row // gemm.element_bytes for row in _ROW_BYTES]
+        for tile_m, tile_n, tile_k, warp_m, warp_n, stages in itertools.product(
+            _TILES, _TILES, depths, _WARPS, _WARPS, _STAGES
+        ):
+            if tile_m % warp_m or tile_n % warp_n:
+                continue
+            base = cls(
+                tile_m=tile_m,
+                tile_n=tile_n,
+                tile_k=tile_k,
+                stages=stages,
+                warp_m=warp_m,
+                warp_n=warp_n,
+            )
+            if base.threads in _THREADS and (resident := base.resident(gemm, card)):
+                at_once = resident * card.multiprocessors
+                for blocks in numbers_of_blocks(gemm, base, at_once):
+                    yield replace(base, blocks=blocks)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return _WARP_LANES * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+
+    def registers(self, gemm: Gemm) -> int:
+        """Registers that a thread needs, about: its sums, operands and addresses."""
+        sums = self.warp_m * self.warp_n // _WARP_LANES
+        operands = (self.warp_m + self.warp_n) // 4  # of one instruction's depth
+        parts = 4 + self.warp_n // 4 + self.warp_n // 2 if gemm.mode == "3xtf32" else 0
+        return sums + operands + parts + 40
+
+    def shared_bytes(self, gemm: Gemm) -> int:
+        """Shared memory of a block."""
+        if gemm.layout == "nt":
+            of_a = self.tile_k * (self.tile_m + 8)
+        else:
+            of_a = self.tile_m * (self.tile_k + 16 // gemm.element_bytes)
+        of_b = self.tile_k * (self.tile_n + 8)
+        return gemm.element_bytes * self.stages * (of_a + of_b)
+
+    def resident(self, gemm: Gemm, card: Card) -> int:
+        """Blocks that a multiprocessor holds at once."""
+        return blocks_at_once(
+            card,
+            threads=self.threads,
+            registers=self.registers(gemm),
+            shared_bytes=self.shared_bytes(gemm),
+        )
+
+    def cycles(self, gemm: Gemm, card: Card) -> float:
+        """Clock cycles that the product is expected to take.
+
+        A warp that computes w_m x w_n elements loads w_m + w_n from shared memory for each column
+        of A and row of B.
+        """
+        products = self.tile_m * self.tile_n * self.tile_k
+        rate = _PRODUCTS_PER_CYCLE.get(card.capability, _LATEST_PRODUCTS_PER_CYCLE)
+        loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
+        step = Step(
+            busy_cycles=max(products * _COST[gemm.mode] / rate, loaded / _SHARED_BYTES_PER_CYCLE),
+            warps=self.threads // _WARP_LANES,
+            loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
+        )
+        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+
+    def kernel(self, gemm: Gemm) -> Kernel:
+        """The kernel for a product.
+
+        Raises:
+            InputError: the template does not compute in the product's mode.
+        """
+        if gemm.mode not in self.modes:
+            raise InputError(
+                f"The template {self.template} computes on tensor cores, not in mode {gemm.mode}."
+            )
+        constants = {
+            "WARP_M": self.warp_m,
+            "WARP_N": self.warp_n,
+            "HALVES": gemm.element_bytes == 2,
+            "BFLOAT16": gemm.mode == "bfloat16",
+            "SPLIT": gemm.mode == "3xtf32",
+            "ASYNCHRONOUS": True,
+        }
+        return tiled_kernel(
+            gemm, self, constants, threads=self.threads, shared_bytes=self.shared_bytes(gemm)
+        )
