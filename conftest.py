@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -13,27 +13,26 @@ import pytest
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.plugin import load_run
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.tuning.record_folders import choose_ranks, find_records
+from pytest_gpuenergy.pytest_plugin.products import NETWORK, records_folder, sources_said
+from pytest_gpuenergy.support.errors import GpuEnergyError, UnavailableError
+from pytest_gpuenergy.tuners import records_of
+from pytest_gpuenergy.tuning.record_folders import choose_ranks
 from pytest_gpuenergy.tuning.records import RecordFile
-from pytest_gpuenergy.tvm.records import records_of
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import (
     CASES,
-    Gemm,
     Workload,
     find_workload,
     network,
     networks_named,
 )
-from pytest_gpuenergy.workloads.gemm_sizes import parse_requests
+
+pytest_plugins = ["pytest_gpuenergy.pytest_plugin.products"]
 
 BENCH = Path(__file__).parent / "bench"
-RECORDS = BENCH / "records"
 CONV2D, PRODUCTS = BENCH / "test_conv2d.py", BENCH / "test_gemm.py"
 WHEN_NAMED = (BENCH / "validation", BENCH / "peers")
 QUICK_KERNELS = 2
-GEMM, TUNED = "gemm", "tvm"
 T = TypeVar("T")
 SAID = pytest.StashKey[list[str]]()
 
@@ -64,21 +63,6 @@ class BundledKernel:
     kernel: Kernel
 
 
-@dataclass(frozen=True)
-class Bench:
-    """What a contender of `bench/test_gemm.py` makes its kernel with.
-
-    Attributes:
-        gpu: on which the kernel will run.
-        records: folder of the record files that ``--records`` names.
-        store: makes kernels of record files.
-    """
-
-    gpu: Device
-    records: Path
-    store: KernelStore
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("bench", "this repository's benches")
     group.addoption(
@@ -86,12 +70,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="LIST",
         help="Workloads: cases, resnet, yolo, gemm, project (default: cases, and those that -k "
         "names)",
-    )
-    group.addoption(
-        "--gemm",
-        metavar="SIZES",
-        help="Matrix products of bench/test_gemm.py, such as 'MNK=4096; M=512 N=256 K=640'; in "
-        "both layouts unless layout= chooses one (default: the network gemm)",
     )
     group.addoption(
         "--kernels",
@@ -102,12 +80,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--quick",
         action="store_true",
         help=f"Only the first and the last workload of a network, {QUICK_KERNELS} kernels each",
-    )
-    group.addoption(
-        "--records",
-        metavar="DIR",
-        help="Folder of record files, or with one such folder per GPU model (default: "
-        "bench/records)",
     )
 
 
@@ -120,8 +92,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Benches that take minutes run only if their path, or a network of theirs, is named."""
     left_out = {
-        CONV2D: _networks(config) == [GEMM],
-        PRODUCTS: GEMM not in _networks(config) and config.getoption("--gemm") is None,
+        CONV2D: _networks(config) == [NETWORK],
+        PRODUCTS: NETWORK not in _networks(config) and config.getoption("--gemm") is None,
     }
     if not left_out.get(collection_path, collection_path in WHEN_NAMED):
         return None
@@ -138,9 +110,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             workloads = list(dict.fromkeys(workload for group in groups for workload in group))
             names = [workload.name for workload in workloads]
             metafunc.parametrize("bench_workload", workloads, ids=names)
-        if "gemm_workload" in metafunc.fixturenames:
-            products = _products(config)
-            metafunc.parametrize("gemm_workload", products, ids=[one.name for one in products])
         if "bundled_kernel" in metafunc.fixturenames:
             candidates = _candidates(config, **(marker.kwargs if marker else {}))
             labels = [candidate.label for candidate in candidates]
@@ -149,27 +118,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.Collector.CollectError(str(error)) from None
 
 
-def pytest_report_collectionfinish(
-    config: pytest.Config, items: Sequence[pytest.Item]
-) -> list[str]:
-    return [*config.stash.get(SAID, []), *_said_of_products(config, items)]
-
-
-@pytest.fixture(scope="session")
-def kernel_store() -> Iterator[KernelStore]:
-    with KernelStore() as store:
-        yield store
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    return config.stash.get(SAID, [])
 
 
 @pytest.fixture(scope="session")
 def prefetched() -> set[str]:
     """Names of the workloads whose kernels are being compiled."""
     return set()
-
-
-@pytest.fixture
-def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore) -> Bench:
-    return Bench(gpu, _records_folder(request.config), kernel_store)
 
 
 @pytest.fixture
@@ -216,22 +172,6 @@ def _networks(config: pytest.Config) -> list[str]:
     return [word.strip() for word in given.split(",")]
 
 
-def _products(config: pytest.Config) -> list[Gemm]:
-    """The matrix products of ``--gemm``, or all that are bundled."""
-    if (text := config.getoption("--gemm")) is None:
-        bundled = [one for one in network(GEMM) if isinstance(one, Gemm)]
-        return _ends([bundled])[0] if config.getoption("--quick") else bundled
-    found: dict[str, Gemm] = {}
-    for request in parse_requests(text):
-        if request.trials is not None or request.tuner is not None:
-            raise InputError(
-                "--gemm of a bench tunes nothing: leave out t and O, which gpuenergy tune takes."
-            )
-        for product in request.layouts:
-            found[product.name] = product
-    return list(found.values())
-
-
 def _ends(groups: Sequence[Sequence[T]]) -> list[list[T]]:
     """The first and the last of each group."""
     return [[*group[:1], *group[1:][-1:]] for group in groups]
@@ -243,12 +183,12 @@ def _groups(config: pytest.Config) -> list[Sequence[Workload]]:
     Matrix products have a bench of their own.
     """
     if config.getoption("--network"):
-        names = [word for word in _networks(config) if word != GEMM]
+        names = [word for word in _networks(config) if word != NETWORK]
     else:
         ids = [arg.partition("[")[2] for arg in config.args]
         text = " ".join([config.getoption("keyword"), *ids])
         found = networks_named(text, config.rootpath)
-        names = ["cases", *(name for name in found if name != GEMM)]
+        names = ["cases", *(name for name in found if name != NETWORK)]
     return [network(name, config.rootpath) for name in dict.fromkeys(names)]
 
 
@@ -259,56 +199,27 @@ def _record_files(
 
     Only the bundled records must include all cases.
     """
-    given, folder = config.getoption("--records"), _records_folder(config)
+    given, folder = config.getoption("--records"), records_folder(config)
     gpu = load_run(config).session.device.name
     found: list[list[RecordFile]] = []
     sources: dict[Path, str] = {}
-    missing: dict[str, InputError] = {}
+    missing: dict[str, UnavailableError] = {}
     for group in groups:
         found.append([])
         for workload in group:
             try:
-                path = find_records(folder, workload, gpu)
-            except InputError as error:
+                file = records_of(folder, workload, gpu)
+            except UnavailableError as error:
                 if not given and workload.name in CASES:
                     raise
                 missing[workload.name] = error
             else:
-                found[-1].append(records_of(folder, workload, gpu))
-                sources[path.parent] = found[-1][-1].gpu
+                found[-1].append(file)
+                assert file.folder is not None  # it was read
+                sources[file.folder] = file.gpu
     if missing and not any(found):
         raise next(iter(missing.values()))
-    config.stash[SAID] = _sources_said(sources, gpu)
+    config.stash[SAID] = sources_said(sources, gpu)
     if missing:
         config.stash[SAID].append(f"bench: left out, without records: {', '.join(missing)}")
     return found
-
-
-def _records_folder(config: pytest.Config) -> Path:
-    """The folder of ``--records``, or that of the bundled records."""
-    given = config.getoption("--records")
-    return config.invocation_params.dir / given if given else RECORDS
-
-
-def _sources_said(sources: Mapping[Path, str], gpu: str) -> list[str]:
-    """From which folders kernels for ``gpu`` come, and which GPU each was tuned for."""
-    return [
-        f"bench: kernels from {source}, tuned for {tuned_for}"
-        + ("" if tuned_for == gpu else f", as there are none for {gpu}")
-        for source, tuned_for in sources.items()
-    ]
-
-
-def _said_of_products(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
-    """From where the records of the selected products come."""
-    specs = [item.callspec.params for item in items if hasattr(item, "callspec")]
-    tuned = {one["gemm_workload"] for one in specs if one.get("contender") == TUNED}
-    if not tuned:
-        return []
-    folder, gpu = _records_folder(config), load_run(config).session.device.name
-    sources: dict[Path, str] = {}
-    for workload in tuned:
-        with contextlib.suppress(GpuEnergyError):  # its own item reports it
-            path = find_records(folder, workload, gpu)
-            sources[path.parent] = records_of(folder, workload, gpu).gpu
-    return _sources_said(sources, gpu)

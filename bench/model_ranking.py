@@ -40,8 +40,8 @@ from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tuning.records import Record, RecordFile
-from pytest_gpuenergy.tvm.records import load_records
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads.workload import Workload
 

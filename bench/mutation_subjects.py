@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from pytest_gpuenergy.kernels.kernel import Dim3, Kernel, Launch
+from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tuning.record_folders import find_records
-from pytest_gpuenergy.tvm.records import load_records
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor, Workload, find_workload
 from pytest_gpuenergy.workloads.workload import Array

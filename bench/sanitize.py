@@ -42,7 +42,7 @@ from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.signals import termination_as_interrupt
-from pytest_gpuenergy.tvm.records import load_records
+from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tvm.store import KernelStore
 
 RECORDS = Path(__file__).parent / "records" / "nvidia-h200"

@@ -14,7 +14,7 @@ from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Dim3, Kernel
-from pytest_gpuenergy.tvm.records import load_records
+from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tvm.store import KernelStore
 
 MARK = "kernel under test: "

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.pytest_plugin.names import BUDGET_MARKER, DEVICE_FIXTURE, POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.names import (
+    BUDGET_MARKER,
+    DEVICE_FIXTURE,
+    POWERCAP_FIXTURE,
+    RUN,
+)
 from pytest_gpuenergy.pytest_plugin.option_table import (
     add_options,
     any_option_is_set,
@@ -27,8 +32,6 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.kernel import Kernel
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
     from pytest_gpuenergy.pytest_plugin.run import RunPlugin
-
-RUN = "gpuenergy-run"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

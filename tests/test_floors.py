@@ -26,6 +26,7 @@ FLOORS = (
     {"tuning"},
     {"ab", "gemm", "tvm"},
     {"tuners"},
+    {"contenders"},
     {"commands", "pytest_plugin"},
     {"cli", "plugin"},
 )

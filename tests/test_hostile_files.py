@@ -24,9 +24,9 @@ from pytest_gpuenergy.report import load_report
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_json
 from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tuning.records import RecordFile, dump_records
 from pytest_gpuenergy.tvm.database import load_database
-from pytest_gpuenergy.tvm.records import load_records
 
 LOADERS: dict[str, Callable[[Path], object]] = {
     "records": load_records,

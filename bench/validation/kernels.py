@@ -13,7 +13,7 @@ from pytest_gpuenergy.devices.device import Arena, Device, Repeater
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.source import load_kernel
-from pytest_gpuenergy.tvm.records import records_of
+from pytest_gpuenergy.tuners import records_of
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor, find_workload
 from pytest_gpuenergy.workloads.workload import Array, Workload

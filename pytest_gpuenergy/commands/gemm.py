@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, tell
@@ -19,7 +22,13 @@ from pytest_gpuenergy.support.errors import InputError
 if TYPE_CHECKING:
     from pytest_gpuenergy.workloads.gemm_sizes import GemmRequest
 
-_SIZES = "M=1024 N=2048 K=3072"
+_GRAMMAR = (
+    "Such as 'M=1024 N=2048 K=3072', 'MN=1024 K=2048' or 'MNK=4096', several separated by ';'; "
+    "layout=nn|nt, mode=float32|3xtf32|tf32|float16|bfloat16, lda=, ldb= and distribution= as "
+    "needed"
+)
+_GOOD, _FAILED, _USAGE = 0, 1, 2  # exit codes
+_PLUGIN = "pytest_gpuenergy.pytest_plugin.products"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -28,8 +37,11 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "gemm",
         None,
-        summary="Tune matrix products by their sizes",
-        example='gpuenergy gemm tune "MNK=1024 t=64; M=512 N=256 K=640" --out tuned',
+        summary="Tune and compare matrix products by their sizes",
+        example="""
+gpuenergy gemm tune "MNK=1024 t=64; M=512 N=256 K=640" --out tuned
+gpuenergy gemm perf "MNK=1024" --records tuned
+""",
     )
     chosen = parser.add_subparsers(dest="gemm_command", required=True, metavar="COMMAND")
     tuning = add_command(
@@ -48,13 +60,50 @@ gpuenergy gemm tune "M=512 N=256 K=640 layout=nt t=64; MN=1024 K=2048 O=1" --out
         "sizes",
         nargs="+",
         metavar="SIZES",
-        help=f"Such as '{_SIZES}', 'MN=1024 K=2048' or 'MNK=4096', several separated by ';'; "
-        "layout=nn|nt, mode=float32|tf32|float16|bfloat16, lda=, ldb= and distribution= as "
-        "needed; t= is the same as --trials, O=0 as --tuner template, O=1 as --tuner tvm",
+        help=f"{_GRAMMAR}; t= is the same as --trials, O=0 as --tuner template, O=1 as --tuner tvm",
     )
     add_search_options(tuning)
     add_device_options(tuning)
     tuning.set_defaults(quick=False)
+    _add_perf(chosen)
+
+
+def _add_perf(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "perf",
+        _perf,
+        summary="Verify and measure all contenders in matrix products",
+        description="Runs bench/test_gemm.py of this project with pytest, also where there is no "
+        "copy of it. Writes report.json, report.html, csv and, for each size, best_perf.txt.",
+        example="""
+gpuenergy gemm perf "MNK=1024; M=512 N=256 K=640 layout=nt" --out results
+gpuenergy gemm perf "MNK=4096 mode=bfloat16" --contender template --powercap all
+""",
+    )
+    parser.add_argument("sizes", nargs="+", metavar="SIZES", help=_GRAMMAR)
+    parser.add_argument(
+        "--contender",
+        metavar="NAME[,NAME...]",
+        help="Only these, such as template,tvm (default: all)",
+    )
+    parser.add_argument(
+        "--records",
+        metavar="DIR",
+        help="Folder of record files (default: bench/records here or in a parent folder)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("gemm-results"),
+        metavar="DIR",
+        help="Where results are written (default: gemm-results)",
+    )
+    parser.add_argument("--gpu-device", metavar="DEVICE", help="As for pytest (default: auto)")
+    parser.add_argument("--powercap", metavar="LIST", help="As for pytest (default: current)")
+    parser.add_argument(
+        "--cache", choices=("hot", "cold"), default="hot", help="As for pytest (default: hot)"
+    )
 
 
 def _tune(arguments: Namespace) -> int:
@@ -80,3 +129,51 @@ def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[W
                 )
         for workload in request.layouts:
             yield Wanted(workload, request.tuner, request.trials)
+
+
+def _perf(arguments: Namespace) -> int:
+    """Run the items of matrix products, and write what they came to."""
+    from pytest_gpuenergy import pytest_plugin
+    from pytest_gpuenergy.contenders import CONTENDERS
+    from pytest_gpuenergy.report.best_perf import write_best_perf
+    from pytest_gpuenergy.report.store import latest_run
+    from pytest_gpuenergy.support.children import run_child
+    from pytest_gpuenergy.support.signals import interrupt_once
+    from pytest_gpuenergy.workloads.gemm_sizes import measured_products
+
+    sizes = " ".join(arguments.sizes)
+    measured_products(sizes)
+    contenders = [*CONTENDERS]
+    if arguments.contender is not None:
+        contenders = [word.strip() for word in arguments.contender.split(",")]
+        if unknown := [word for word in contenders if word not in CONTENDERS]:
+            raise InputError(
+                f"There is no contender {unknown[0]!r:.40}: choose from {', '.join(CONTENDERS)}."
+            )
+    out, here = arguments.out, Path.cwd()
+    options = {
+        "--gemm": sizes,
+        "--gpuenergy-json": out / "report.json",
+        "--gpuenergy-html": out / "report.html",
+        "--gpuenergy-csv": out / "csv",
+        "--gpuenergy-cache": arguments.cache,
+        "--records": arguments.records,
+        "--gpu-device": arguments.gpu_device,
+        "--powercap": arguments.powercap,
+        "-k": " or ".join(f"-{name}-" for name in contenders),
+    }
+    given = [f"{name}={value}" for name, value in options.items() if value is not None]
+    items = Path(pytest_plugin.__file__).with_name("product_items.py")
+    # Neither settings nor conftest files of wherever this package lies.
+    alone = ["-c", os.devnull, f"--rootdir={here}", f"--confcutdir={items.parent}"]
+    pytest = [sys.executable, "-P", "-m", "pytest", "-rs", "-p", _PLUGIN]
+    before = latest_run(here)
+    try:
+        with interrupt_once():
+            code = run_child([*pytest, *alone, *given, str(items)], here, shown=True).returncode
+    finally:  # an interrupted run has results too
+        run = latest_run(here)
+        if run is not None and (before is None or run.path != before.path):
+            for path in write_best_perf(run.load(), out):
+                print(path)
+    return code if code in (_GOOD, _FAILED) else _USAGE

@@ -58,6 +58,12 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
         outputs.add_argument(f"--{name}", metavar="PATH", help=f"Write {what}")
     outputs.add_argument("--csv", metavar="DIR", type=Path, help="Write the classic CSV tree")
     outputs.add_argument(
+        "--best-perf",
+        metavar="DIR",
+        type=Path,
+        help="Write a line for each contender in matrix products, into a folder for each size",
+    )
+    outputs.add_argument(
         "--parquet", metavar="PATH", type=Path, help="Write the table of --tidy as Parquet"
     )
     outputs.add_argument(
@@ -78,12 +84,13 @@ def run(arguments: Namespace) -> int:
     if arguments.baseline is not None and asked["html"] is None:
         raise InputError("--baseline is shown on the HTML page only: give --html too.")
     paths = {name: getattr(arguments, name) for name in (*_TEXTS, "parquet", "schema")}
-    check_outputs(paths, [*arguments.runs, arguments.baseline], csv=arguments.csv)
+    folders = {"csv": arguments.csv, "best-perf": arguments.best_perf}
+    check_outputs(paths, [*arguments.runs, arguments.baseline], folders)
     if arguments.schema is not None:
         from pytest_gpuenergy.report.schema import schema_document
 
         _write(schema_document(), arguments.schema)
-    written = [*asked.values(), arguments.csv, arguments.parquet]
+    written = [*asked.values(), *folders.values(), arguments.parquet]
     if arguments.schema is not None and not arguments.runs and written.count(None) == len(written):
         return 0
     report = merge(_load(find_runs(arguments.runs), arguments.gpu))
@@ -94,6 +101,10 @@ def run(arguments: Namespace) -> int:
         from pytest_gpuenergy.report.views import write_classic_csv
 
         write_classic_csv(report, arguments.csv)
+    if arguments.best_perf is not None:
+        from pytest_gpuenergy.report.best_perf import write_best_perf
+
+        write_best_perf(report, arguments.best_perf)
     if arguments.parquet is not None:
         from pytest_gpuenergy.report.tidy import write_parquet
 
@@ -106,14 +117,14 @@ def run(arguments: Namespace) -> int:
 def check_outputs(
     outputs: Mapping[str, str | Path | None],
     runs: Iterable[str | None] = (),
-    csv: Path | None = None,
+    folders: Mapping[str, Path | None] | None = None,
 ) -> None:
     """Check that no output would overwrite another one, or the runs it is made from.
 
     Args:
         outputs: paths by the names of their options.
         runs: as on the command line; None is skipped.
-        csv: the folder of the classic tree.
+        folders: likewise, of trees.
 
     Raises:
         InputError: one would.
@@ -126,7 +137,11 @@ def check_outputs(
         for name, path in outputs.items()
         if path is not None and path != "-"
     ]
-    targets += [] if csv is None else [Target("--csv", csv, folder=True)]
+    targets += [
+        Target(f"--{name}", path, folder=True)
+        for name, path in (folders or {}).items()
+        if path is not None
+    ]
     named = [run for run in runs if run is not None]
     found = find_runs(named) if named else []  # no view may be written to the latest run anyway
     check_targets(targets, [file for run in found for file in files_read(run)])

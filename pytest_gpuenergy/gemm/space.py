@@ -97,6 +97,20 @@ def recorded_kernel(file: RecordFile, rank: int) -> Kernel:
     return file.named(kernel_of(file.workload, file.record(rank).recipe), rank)
 
 
+def fits(file: RecordFile, rank: int, card: Card) -> bool:
+    """Whether a card has the resources for the kernel of one rank.
+
+    Raises:
+        InputError: no such rank, or the records are not of a template.
+    """
+    try:
+        parameters = TEMPLATE_FORM.parameters(file.record(rank).recipe)
+    except FormError as error:
+        raise InputError(f"Kernel {rank} of {file.workload.name}: {error}.") from None
+    able = parameters.least_capability <= card.capability
+    return able and parameters.resident(_product(file.workload), card) > 0
+
+
 def _product(workload: Workload) -> Gemm:
     if not isinstance(workload, Gemm):
         raise InputError(

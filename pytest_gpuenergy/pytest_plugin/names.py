@@ -6,6 +6,9 @@ DEVICE_FIXTURE = "_gpuenergy_device"
 POWERCAP_FIXTURE = "_gpuenergy_powercap"
 """Fixtures beneath ours: a project's own ``gpu`` or ``powercap`` is never mistaken for ours."""
 
+RUN = "gpuenergy-run"
+"""The plugin that measures in a pytest process, once it is loaded: a `run.RunPlugin`."""
+
 BUDGET_MARKER = "edp_budget"
 
 FIGURES = "gpuenergy"

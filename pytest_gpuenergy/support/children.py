@@ -18,8 +18,12 @@ PATIENCE_S = 20.0
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-def run_child(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run_child(
+    command: Sequence[str], folder: Path, *, shown: bool = False
+) -> subprocess.CompletedProcess[str]:
     """Run ``command`` in ``folder`` and return its exit code and its combined output.
+
+    If it is ``shown``, its output goes where this process's goes, and is not returned.
 
     An interrupt of this process also ends the command: with SIGTERM and, after `PATIENCE_S`, with
     SIGKILL to its process group. If this process is killed, the kernel sends the SIGTERM.
@@ -38,8 +42,8 @@ def run_child(command: Sequence[str], folder: Path) -> subprocess.CompletedProce
         command,
         cwd=folder,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdout=None if shown else subprocess.PIPE,
+        stderr=None if shown else subprocess.STDOUT,
         encoding="utf-8",
         errors="replace",
         start_new_session=True,  # so that we decide whether to pass on a Ctrl-C

@@ -83,6 +83,7 @@ class RecordFile:
         trials_total: trials of the search; ``trials_valid`` of them ran.
         records: sorted by rank, 1, 2, ...
         objective: what the search minimized.
+        folder: that contains the file; None if it was not read from one.
     """
 
     workload: Workload
@@ -95,6 +96,7 @@ class RecordFile:
     trials_valid: int
     records: tuple[Record, ...]
     objective: Metric = Metric.TIME
+    folder: Path | None = field(default=None, compare=False)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -181,12 +183,13 @@ def load_records(path: Path, forms: Iterable[RecipeForm]) -> RecordFile:
     """
     content = read_bytes(path, WHAT, _LARGEST_BYTES)
     try:
-        return _record_file(decode(content, Any, "the document"), forms)
+        file = _record_file(decode(content, Any, "the document"), forms)
     except (FormError, InputError) as error:
         raise InputError(
             f"The {WHAT} {path} cannot be used, because {_clause(error)}: restore the original "
             "file, or write it again with 'gpuenergy tune'."
         ) from None
+    return replace(file, folder=path.parent)
 
 
 def dump_records(file: RecordFile, path: Path) -> None:

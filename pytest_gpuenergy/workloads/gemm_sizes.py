@@ -51,6 +51,22 @@ def parse_requests(text: str) -> list[GemmRequest]:
     return [_request(part) for part in parts]
 
 
+def measured_products(text: str) -> list[Gemm]:
+    """The matrix products that a text describes, each once, to be measured only.
+
+    Raises:
+        InputError: as of `parse_requests`, or the text asks for a tuning.
+    """
+    found: dict[str, Gemm] = {}
+    for request in parse_requests(text):
+        if request.trials is not None or request.tuner is not None:
+            raise InputError(
+                f"{text!r} asks for a tuning: leave out t and O, which gpuenergy gemm tune takes."
+            )
+        found.update((product.name, product) for product in request.layouts)
+    return list(found.values())
+
+
 def parse_gemm(text: str) -> Gemm | None:
     """The one matrix product that a text describes; None if it has another form.
 

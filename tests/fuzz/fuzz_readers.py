@@ -27,10 +27,10 @@ from pytest_gpuenergy.report.tidy import tidy_csv
 from pytest_gpuenergy.report.views import json_document, write_classic_csv
 from pytest_gpuenergy.support.json_input import read_unpacked
 from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tuning.records import RecordFile, dump_records
 from pytest_gpuenergy.tuning.trial import Trial, read_trials
 from pytest_gpuenergy.tvm.database import load_database
-from pytest_gpuenergy.tvm.records import load_records
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 
 RAW = Path(__file__).parents[1] / "data/case7_raw"

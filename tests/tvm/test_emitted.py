@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.support.json_input import FormError
 from pytest_gpuenergy.support.worker import Worker
+from pytest_gpuenergy.tuners import RecordFile
 from pytest_gpuenergy.tvm.database import Database
 from pytest_gpuenergy.tvm.emitted import check_emitted
-from pytest_gpuenergy.tvm.records import RecordFile
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import CASES, Conv2d
 

@@ -18,12 +18,12 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.worker import Worker
+from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tuning.record_folders import find_records
 from pytest_gpuenergy.tuning.records import file_name
 from pytest_gpuenergy.tvm.gemm import GemmOperator, sizes_of
 from pytest_gpuenergy.tvm.gemm_forms import GemmForm, forms_of
 from pytest_gpuenergy.tvm.generators import require_space
-from pytest_gpuenergy.tvm.records import load_records
 from pytest_gpuenergy.tvm.settings import SPACES
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import Gemm

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tvm.database import Database, load_database
 from pytest_gpuenergy.tvm.record_form import check_record
-from pytest_gpuenergy.tvm.records import load_records
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = ROOT / "bench/records/nvidia-h200"

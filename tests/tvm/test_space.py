@@ -13,11 +13,11 @@ from tuning_fakes import FakeDevice, time_by_digest
 
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tuning.outcome import TuneResult
 from pytest_gpuenergy.tuning.trial import Trial, read_trials
 from pytest_gpuenergy.tuning.tuner import Tuner, TuneSettings
 from pytest_gpuenergy.tvm.database import load_database
-from pytest_gpuenergy.tvm.records import load_records
 from pytest_gpuenergy.tvm.settings import SearchSettings
 from pytest_gpuenergy.tvm.space import TvmSpace
 from pytest_gpuenergy.tvm.store import KernelStore

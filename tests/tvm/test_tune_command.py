@@ -22,12 +22,12 @@ from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tuning.outcome import TuneResult
 from pytest_gpuenergy.tuning.record_folders import find_records
 from pytest_gpuenergy.tuning.tuner import Tuner
 from pytest_gpuenergy.tvm import requirements
 from pytest_gpuenergy.tvm.database import load_database
-from pytest_gpuenergy.tvm.records import load_records
 from pytest_gpuenergy.workloads import Workload
 from pytest_gpuenergy.workloads.table import parse_shape
 

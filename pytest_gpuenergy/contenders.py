@@ -1,0 +1,69 @@
+"""The contenders in matrix products: where each gets its kernel from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.gemm.card import card_of
+from pytest_gpuenergy.gemm.space import fits, recorded_kernel
+from pytest_gpuenergy.gemm.templates import ranked
+from pytest_gpuenergy.support.errors import UnavailableError
+from pytest_gpuenergy.tuners import records_of
+from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, TunerName
+from pytest_gpuenergy.tvm.generators import require_space
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.kernels.kernel import AnyKernel
+    from pytest_gpuenergy.tvm.store import KernelStore
+    from pytest_gpuenergy.workloads.gemm import Gemm
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a contender makes its kernel with.
+
+    Attributes:
+        gpu: on which the kernel will run.
+        records: folder of record files, which need not exist.
+        store: makes the kernels of TVM's records.
+    """
+
+    gpu: Device
+    records: Path
+    store: KernelStore
+
+
+def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+    """Our template: the best of its records, or else with what its estimate puts first."""
+    card = card_of(bench.gpu)
+    try:
+        file = records_of(bench.records, gemm, bench.gpu.name, TEMPLATE)
+    except UnavailableError:
+        return ranked(gemm, card)[0].kernel(gemm)
+    # Those of another GPU may need more than this one has.
+    fitting = [rank for rank in file.ranks if fits(file, rank, card)]
+    return recorded_kernel(file, fitting[0]) if fitting else ranked(gemm, card)[0].kernel(gemm)
+
+
+def tvm_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+    """The best kernel of a search with TVM."""
+    require_space(gemm, "all", bench.gpu.architecture)
+    file = records_of(bench.records, gemm, bench.gpu.name, TVM)
+    return bench.store.kernel(file, file.ranks[0])
+
+
+CONTENDERS: Mapping[str, Callable[[Gemm, Bench], AnyKernel]] = {
+    "template": template_kernel,
+    "tvm": tvm_kernel,
+}
+"""By their names in items.
+
+They raise `UnavailableError` if they have no kernel here; any other error is a failure.
+"""
+
+TUNED_BY: Mapping[str, TunerName] = {"template": TEMPLATE, "tvm": TVM}
+"""Whose records a contender uses, if any."""

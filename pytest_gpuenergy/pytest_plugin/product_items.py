@@ -1,0 +1,43 @@
+"""Matrix products: every contender on the same inputs, verified and measured alike.
+
+``bench/test_gemm.py`` is this test, and ``gpuenergy gemm perf`` runs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.contenders import CONTENDERS
+from pytest_gpuenergy.support.errors import GpuEnergyError, UnavailableError
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.contenders import Bench
+    from pytest_gpuenergy.kernels.kernel import AnyKernel
+    from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
+    from pytest_gpuenergy.workloads import Gemm
+
+__all__ = ["test_gemm"]
+
+
+def _kernel_of(contender: str, gemm: Gemm, bench: Bench) -> AnyKernel:
+    """The contender's kernel; skips the item if it has none here, fails it on errors."""
+    try:
+        return CONTENDERS[contender](gemm, bench)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    except GpuEnergyError as error:
+        problem = str(error)
+    pytest.fail(problem, pytrace=False)
+
+
+@pytest.mark.usefixtures("powercap")
+@pytest.mark.parametrize("contender", CONTENDERS)
+def test_gemm(
+    gemm_workload: Gemm, contender: str, gemm_bench: Bench, energy_benchmark: EnergyBenchmark
+) -> None:
+    """One contender's kernel for one product under one power cap."""
+    kernel = _kernel_of(contender, gemm_workload, gemm_bench)
+    measurement = energy_benchmark(kernel, workload=gemm_workload, label=contender)
+    assert measurement.outcome == "correct"

@@ -1,0 +1,121 @@
+"""The options and fixtures of the bench of matrix products, `product_items`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.pytest_plugin.names import RUN
+from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.support.project import nearest
+from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.workloads.gemm_sizes import measured_products
+from pytest_gpuenergy.workloads.table import network
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.contenders import Bench
+    from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.pytest_plugin.run import RunPlugin
+    from pytest_gpuenergy.tvm.store import KernelStore
+
+NETWORK = "gemm"
+RECORDS = Path("bench", "records")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--gemm`` and ``--records``."""
+    group = parser.getgroup("bench", "this repository's benches")
+    group.addoption(
+        "--gemm",
+        metavar="SIZES",
+        help="Matrix products, such as 'MNK=4096; M=512 N=256 K=640'; in both layouts unless "
+        "layout= chooses one (default: the network gemm)",
+    )
+    group.addoption(
+        "--records",
+        metavar="DIR",
+        help="Folder of record files, or with one such folder per GPU model (default: "
+        f"{RECORDS} here or in a parent folder)",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize ``gemm_workload``."""
+    if "gemm_workload" not in metafunc.fixturenames:
+        return
+    try:
+        chosen = products(metafunc.config)
+    except GpuEnergyError as error:
+        raise pytest.Collector.CollectError(str(error)) from None
+    metafunc.parametrize("gemm_workload", chosen, ids=[one.name for one in chosen])
+
+
+def pytest_report_collectionfinish(
+    config: pytest.Config, items: Sequence[pytest.Item]
+) -> list[str]:
+    """From where the records of the selected products come."""
+    from pytest_gpuenergy.contenders import TUNED_BY
+    from pytest_gpuenergy.tuners import records_of
+
+    chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    tuned = [one for one in chosen if one.get("contender") in TUNED_BY]
+    run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
+    if run is None or not tuned:
+        return []
+    folder, gpu = records_folder(config), run.session.device.name
+    sources: dict[Path, str] = {}
+    for one in tuned:
+        with contextlib.suppress(GpuEnergyError):  # its own item reports it
+            found = records_of(folder, one["gemm_workload"], gpu, TUNED_BY[one["contender"]])
+            assert found.folder is not None  # it was read
+            sources[found.folder] = found.gpu
+    return sources_said(sources, gpu)
+
+
+@pytest.fixture(scope="session")
+def kernel_store() -> Iterator[KernelStore]:
+    """Makes the kernels of TVM's records."""
+    from pytest_gpuenergy.tvm.store import KernelStore
+
+    with KernelStore() as store:
+        yield store
+
+
+@pytest.fixture
+def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore) -> Bench:
+    """What contenders make their kernels with."""
+    from pytest_gpuenergy.contenders import Bench
+
+    return Bench(gpu, records_folder(request.config), kernel_store)
+
+
+def products(config: pytest.Config) -> list[Gemm]:
+    """The matrix products of ``--gemm``, or all that are bundled.
+
+    Raises:
+        InputError: the sizes are not understood, or ask for a tuning.
+    """
+    if (text := config.getoption("--gemm")) is None:
+        bundled = [one for one in network(NETWORK) if isinstance(one, Gemm)]
+        return [bundled[0], bundled[-1]] if config.getoption("--quick", False) else bundled
+    return measured_products(text)
+
+
+def records_folder(config: pytest.Config) -> Path:
+    """The folder of ``--records``, or that of the project's records."""
+    if given := config.getoption("--records"):
+        return config.invocation_params.dir / str(given)
+    return nearest(config.rootpath, RECORDS) or config.rootpath / RECORDS
+
+
+def sources_said(sources: Mapping[Path, str], gpu: str) -> list[str]:
+    """From which folders kernels for ``gpu`` come, and which GPU each was tuned for."""
+    return [
+        f"bench: kernels from {source}, tuned for {tuned_for}"
+        + ("" if tuned_for == gpu else f", as there are none for {gpu}")
+        for source, tuned_for in sources.items()
+    ]

@@ -1,0 +1,107 @@
+"""``best_perf.txt``: the contenders in each matrix product, a line each, by size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.views import write_view
+from pytest_gpuenergy.support.terminal import printable
+from pytest_gpuenergy.support.text import aligned
+
+FILE = "best_perf.txt"
+_KIND, _SIZES = "gemm", ("M", "N", "K")
+_AS_EXACT = {"3xtf32": "float32"}
+"""Modes that are ranked with another one, which is as exact."""
+_HEADER = (
+    *("# product", "cap", "rank", "contender", "mode"),
+    *("TFLOP/s", "ms", "mJ", "mJ*ms", "TFLOP/s/W", "flags", "configuration"),
+)
+
+
+def write_best_perf(report: Report, folder: Path) -> list[Path]:
+    """Write ``M=1024_N=2048_K=3072/best_perf.txt`` for each size; returns the paths.
+
+    Raises:
+        InputError: a run stores its measurements there.
+        ReportError: one cannot be written.
+    """
+    written = []
+    for size, text in best_perf(report).items():
+        written.append(folder / size / FILE)
+        write_view(written[-1], text)
+    return written
+
+
+def best_perf(report: Report) -> dict[str, str]:
+    """The text for each size of the matrix products in a report.
+
+    Contenders are ranked by time among those of the same product, precision and power cap. Those
+    that failed follow without a rank.
+    """
+    by_size: dict[str, list[Measurement]] = {}
+    for one in report.measurements:
+        if (size := _size(one.workload.parameters)) is not None:
+            by_size.setdefault(size, []).append(one)
+    run = report.run
+    emulated = " (emulated: recorded or modelled figures)" if run.emulated else ""
+    title = printable(f"# {run.gpu_name}{emulated}, run {run.run_id}, {run.started}")
+    return {
+        size: "\n".join([title, *aligned([_HEADER, *_rows(found)])]) + "\n"
+        for size, found in by_size.items()
+    }
+
+
+def _rows(found: Iterable[Measurement]) -> Iterator[tuple[str, ...]]:
+    groups: dict[tuple[str, ...], list[Measurement]] = {}
+    for one in found:
+        parameters = one.workload.parameters
+        mode = str(parameters.get("mode", ""))
+        product = one.workload.name.removesuffix(f"_{mode}")
+        key = (product, _AS_EXACT.get(mode, mode), one.cap, one.cache)
+        groups.setdefault(key, []).append(one)
+    for (product, *_), contenders in groups.items():
+        ranked = sorted(contenders, key=lambda one: one.time_ms or float("inf"))
+        for rank, one in enumerate(ranked, start=1):
+            yield tuple(map(printable, _row(product, rank, one)))
+
+
+def _row(product: str, rank: int, one: Measurement) -> tuple[str, ...]:
+    cap = one.cap if one.cache == "hot" else f"{one.cap}/{one.cache}"
+    mode = str(one.workload.parameters.get("mode", ""))
+    flags = ",".join([*one.validity, *(["held-back-by-the-cap"] if one.cap_binding else [])])
+    if not one.measured or one.gflops is None or one.gflops_per_w is None:
+        reason = f"{one.outcome}: {one.error or 'no figures'}"
+        return (product, cap, "-", one.kernel.label, mode, *["-"] * 5, flags or "-", reason)
+    figures = (
+        one.gflops / 1e3,
+        one.time_ms or 0.0,
+        one.energy_mj or 0.0,
+        one.edp_mj_ms or 0.0,
+        one.gflops_per_w / 1e3,
+    )
+    shown = (f"{figure:.4g}" for figure in figures)
+    return (
+        *(product, cap, str(rank), one.kernel.label, mode),
+        *shown,
+        flags or "-",
+        _configuration(one.kernel),
+    )
+
+
+def _configuration(kernel: KernelInfo) -> str:
+    details = " ".join(f"{name}={value}" for name, value in kernel.details.items())
+    rank = "" if kernel.rank is None else f"rank={kernel.rank} "
+    return f"{rank}{details}".strip() or kernel.digest[:12]
+
+
+def _size(parameters: dict[str, Any]) -> str | None:
+    """``M=1024_N=2048_K=3072``; None for what is no matrix product."""
+    sizes = [parameters.get(name) for name in _SIZES]
+    if parameters.get("kind") != _KIND or any(type(size) is not int for size in sizes):
+        return None
+    return "_".join(f"{name}={size}" for name, size in zip(_SIZES, sizes, strict=True))

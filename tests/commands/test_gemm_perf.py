@@ -1,0 +1,56 @@
+"""`gpuenergy gemm perf`: the bench of matrix products from anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.cli import main
+
+EMULATED = ("--gpu-device", "emulated", "--powercap", "current")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_contenders_are_measured_and_written_by_size(elsewhere: Path) -> None:
+    (elsewhere / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    sizes = ["M=8", "N=12", "K=20", "layout=nt"]
+    assert main(["gemm", "perf", *sizes, *EMULATED, "--out", "out"]) == 0
+    assert {path.name for path in (elsewhere / "out").iterdir()} == {
+        *("M=8_N=12_K=20", "csv", "report.html", "report.json")
+    }
+    (measured,) = json.loads((elsewhere / "out" / "report.json").read_text())["measurements"]
+    assert (measured["kernel"]["label"], measured["outcome"]) == ("template", "correct")
+    text = (elsewhere / "out" / "M=8_N=12_K=20" / "best_perf.txt").read_text()
+    assert text.splitlines()[-1].split()[:4] == ["gemm_8x12x20_nt", "current", "1", "template"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["MNK"], "which is not understood: give sizes such as"),
+        (["MNK=8", "--contender", "template,mkl"], "no contender 'mkl': choose from template, tvm"),
+        (["MNK=8 t=5"], "t and O"),
+    ],
+)
+def test_bad_input_is_told_before_pytest_starts(
+    arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["gemm", "perf", *arguments, *EMULATED]) == 2
+    captured = capfd.readouterr()
+    assert told in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.slow
+def test_a_contender_that_is_not_here_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["MNK=8 layout=nn", "--contender", "tvm", *EMULATED]
+    assert main(["gemm", "perf", *arguments]) == 0
+    assert "no records for gemm_8x8x8_nn" in capfd.readouterr().out

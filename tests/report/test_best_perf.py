@@ -1,0 +1,111 @@
+"""`best_perf.txt`: contenders by size, ranked among their like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.record.measurement import FIGURES
+from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
+from pytest_gpuenergy.report.best_perf import best_perf
+from pytest_gpuenergy.report.views import write_json
+
+Measured = Callable[..., Measurement]
+Make = Callable[..., Report]
+
+
+@pytest.fixture
+def contender(measured: Measured) -> Measured:
+    """A measurement of a contender in a product of 64 x 32 x 16."""
+
+    def make(
+        name: str, mode: str = "float32", *, n: object = 32, time_ms: float = 0.5, **changes: Any
+    ) -> Measurement:
+        suffix = "" if mode == "float32" else f"_{mode}"
+        parameters: dict[str, Any] = {"kind": "gemm", "M": 64, "N": n, "K": 16, "layout": "nn"}
+        workload = WorkloadInfo(f"gemm_64x{n}x16_nn{suffix}", {**parameters, "mode": mode}, 1, 1)
+        kernel = KernelInfo(name, "0" * 64, "template", None, {"tile_m": 64})
+        one = measured(None, 3, time_ms=time_ms, workload=workload.name)
+        return replace(one, workload=workload, kernel=kernel, **changes)
+
+    return make
+
+
+@pytest.fixture
+def report(run_info: Callable[..., RunInfo]) -> Make:
+    def make(*measurements: Measurement, **changes: Any) -> Report:
+        return Report(run_info(**changes), tuple(measurements))
+
+    return make
+
+
+def ranks(text: str) -> list[tuple[str, ...]]:
+    """Rank, contender and mode of each line."""
+    return [tuple(line.split()[2:5]) for line in text.splitlines() if not line.startswith("#")]
+
+
+def test_each_size_has_a_text(report: Make, contender: Measured) -> None:
+    found = best_perf(report(contender("template"), contender("tvm", n=8), contender("tvm")))
+    assert list(found) == ["M=64_N=32_K=16", "M=64_N=8_K=16"]
+    assert len(ranks(found["M=64_N=32_K=16"])) == 2
+
+
+def test_the_fastest_is_first(report: Make, contender: Measured) -> None:
+    found = report(contender("a", time_ms=0.3), contender("b", time_ms=0.2), contender("c"))
+    (text,) = best_perf(found).values()
+    assert ranks(text) == [("1", "b", "float32"), ("2", "a", "float32"), ("3", "c", "float32")]
+
+
+def test_modes_are_ranked_apart_unless_they_are_as_exact(report: Make, contender: Measured) -> None:
+    found = report(
+        contender("a"),
+        contender("a", "3xtf32", time_ms=0.4),
+        contender("a", "tf32", time_ms=0.1),
+    )
+    (text,) = best_perf(found).values()
+    assert ranks(text) == [("1", "a", "3xtf32"), ("2", "a", "float32"), ("1", "a", "tf32")]
+
+
+def test_what_failed_has_no_rank(report: Make, contender: Measured) -> None:
+    none = dict.fromkeys(FIGURES)
+    failed = replace(contender("a"), outcome="correctness", error="C is wrong.", **none)
+    (text,) = best_perf(report(failed, contender("b"))).values()
+    assert ranks(text) == [("1", "b", "float32"), ("-", "a", "float32")]
+    assert text.splitlines()[-1].endswith("correctness: C is wrong.")
+
+
+def test_a_line_has_figures_flags_and_the_configuration(report: Make, contender: Measured) -> None:
+    one = contender(
+        "a", time_ms=0.5, gflops=2000.0, gflops_per_w=8.0, validity=("drift",), cap_binding=True
+    )
+    (text,) = best_perf(report(one)).values()
+    words = text.splitlines()[-1].split()
+    assert words[5:7] == ["2", "0.5"]
+    assert words[9:] == ["0.008", "drift,held-back-by-the-cap", "tile_m=64"]
+
+
+def test_emulated_figures_say_so(report: Make, contender: Measured) -> None:
+    for emulated in (True, False):
+        (text,) = best_perf(report(contender("a"), emulated=emulated)).values()
+        assert ("emulated" in text.splitlines()[0]) is emulated
+
+
+@pytest.mark.parametrize("n", ["../x", True, None])
+def test_what_has_no_sizes_is_left_out(report: Make, contender: Measured, n: object) -> None:
+    assert best_perf(report(contender("a", n=n))) == {}
+
+
+def test_the_command_writes_them(
+    tmp_path: Path, report: Make, contender: Measured, measured: Measured
+) -> None:
+    write_json(report(contender("a"), measured()), tmp_path / "r.json")
+    arguments = ["report", str(tmp_path / "r.json"), "--best-perf", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    (written,) = (tmp_path / "out").rglob("*.*")
+    assert written == tmp_path / "out" / "M=64_N=32_K=16" / "best_perf.txt"
