@@ -7,8 +7,8 @@
 //
 // TF32 has 10 bits after the leading one, to which elements of 32 bits are rounded. Where they are
 // split, each is the sum of two such numbers, and all products but that of the smaller parts are
-// added: the result is as exact as one in float32 (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores while
-// surpassing the FP32 theoretical peak performance", 2022).
+// added: the result is as exact as one in float32 (Ootomo and Yokota, "Recovering single precision
+// accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", 2022).
 
 constexpr int DEPTH = HALVES ? 16 : 8;  // columns of A and rows of B in one instruction
 constexpr int WARPS_M = TILE_M / WARP_M, WARPS_N = TILE_N / WARP_N;
@@ -82,8 +82,8 @@ __device__ void read_a(OperandA& a, const Element* stage, const Lane& lane, int 
 }
 
 // For two neighbouring pieces.
-__device__ void read_b(OperandB& left, OperandB& right, const Element* stage, const Lane& lane, int k,
-                       int piece) {
+__device__ void read_b(OperandB& left, OperandB& right, const Element* stage, const Lane& lane,
+                       int k, int piece) {
   int n = lane.n + 8 * piece;
 #if HALVES
   const Element* row = stage + (k + lane.number % 16) * B_ROW + n + lane.number / 16 * 8;
@@ -141,7 +141,8 @@ __device__ void split(Operand& x, Operand& rest) {
 #endif
 
 // Add the products of one piece of A with all of B.
-__device__ void multiply_add(float (&sums)[PIECES_N][4], const OperandA& a, const OperandB (&b)[PIECES_N]) {
+__device__ void multiply_add(float (&sums)[PIECES_N][4], const OperandA& a,
+                             const OperandB (&b)[PIECES_N]) {
 #pragma unroll
   for (int j = 0; j < PIECES_N; ++j) multiply_add(sums[j], a.of, b[j].of);
 }
