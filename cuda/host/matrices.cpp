@@ -8,7 +8,8 @@
 // element and the accumulator are aligned to the largest of them, cut off (rounded toward zero) after
 // 24 bits and two more, added exactly, and the sum is rounded toward zero, or to the nearest number for
 // 16-bit accumulators. Cards differ in how many products they add at once; here it is all of one
-// instruction's.
+// instruction's. Of products of 8-bit operands Hopper keeps about 14 bits (DeepSeek-AI, "DeepSeek-V3
+// Technical Report", 2024, section 3.3.2).
 #include "matrices.h"
 
 #include <cmath>
@@ -20,7 +21,7 @@ namespace cuhost {
 namespace {
 
 constexpr int columns = 8, most_rows = 16, most_depth = 32;
-constexpr int kept_bits = 25;  // below the leading bit of the largest term
+constexpr int kept_bits = 25, kept_bits_of_8 = 13;  // below the leading bit of the largest term
 using Reals = double __attribute__((vector_size(8 * columns)));
 using Longs = long long __attribute__((vector_size(8 * columns)));
 using Ints = int __attribute__((vector_size(4 * columns)));
@@ -31,6 +32,8 @@ int width_of(cuhost_Kind kind) {
     case cuhost_matrix_f64: return 8;
     case cuhost_matrix_f16:
     case cuhost_matrix_bf16: return 2;
+    case cuhost_matrix_e4m3:
+    case cuhost_matrix_e5m2:
     case cuhost_matrix_s8:
     case cuhost_matrix_u8: return 1;
     default: return 4;
@@ -57,6 +60,14 @@ double half_value(uint32_t bits) {
   return sign ? -(double)scaled : scaled;
 }
 
+// The only special value of e4m3 is NaN.
+double e4m3_value(uint32_t bits) {
+  uint32_t sign = (bits & 0x80) << 24, rest = bits & 0x7f;
+  if (rest == 0x7f) return as<float>(0x7fffffff);
+  float scaled = as<float>(rest << 20) * 0x1p120f;
+  return sign ? -(double)scaled : scaled;
+}
+
 // The nearest number of 16 bits, ties to even.
 uint32_t half_bits(double value) {
   uint32_t sign = std::signbit(value) ? 0x8000 : 0;
@@ -78,6 +89,8 @@ double element(const uint32_t* words, int k, cuhost_Kind kind) {
     case cuhost_matrix_f16: return half_value(words[k / 2] >> (k % 2 * 16) & 0xffff);
     case cuhost_matrix_bf16: return as<float>(words[k / 2] >> (k % 2 * 16) << 16);
     case cuhost_matrix_tf32: return as<float>(words[k] & 0xffffe000);
+    case cuhost_matrix_e4m3: return e4m3_value(words[k / 4] >> (k % 4 * 8) & 0xff);
+    case cuhost_matrix_e5m2: return half_value((words[k / 4] >> (k % 4 * 8) & 0xff) << 8);
     case cuhost_matrix_s8: return (int8_t)(words[k / 4] >> (k % 4 * 8));
     case cuhost_matrix_u8: return (uint8_t)(words[k / 4] >> (k % 4 * 8));
     case cuhost_matrix_s32: return (int32_t)words[k];
@@ -130,6 +143,8 @@ void gather(Operands& all, cuhost_Product* const* lanes, int rows) {
     CASE(cuhost_matrix_bf16)
     CASE(cuhost_matrix_tf32)
     CASE(cuhost_matrix_s8)
+    CASE(cuhost_matrix_e4m3)
+    CASE(cuhost_matrix_e5m2)
     default: CASE(cuhost_matrix_u8)
 #undef CASE
   }
@@ -141,6 +156,8 @@ void gather(Operands& all, cuhost_Product* const* lanes, int rows) {
     CASE(cuhost_matrix_bf16)
     CASE(cuhost_matrix_tf32)
     CASE(cuhost_matrix_s8)
+    CASE(cuhost_matrix_e4m3)
+    CASE(cuhost_matrix_e5m2)
     default: CASE(cuhost_matrix_u8)
 #undef CASE
   }
@@ -151,7 +168,7 @@ void gather(Operands& all, cuhost_Product* const* lanes, int rows) {
 }
 
 // The sums of a row, before they are rounded.
-Reals cut_sums(const Operands& all, int row, int depth) {
+Reals cut_sums(const Operands& all, int row, int depth, int kept) {
   Reals terms[most_depth + 1];
   const Longs size_bits = (Longs){} + 0x7fffffffffffffffll, power_bits = (Longs){} + (0x7ffll << 52);
   Longs most = (Longs){} + ((1023ll - 400) << 52);  // less than any product
@@ -161,8 +178,8 @@ Reals cut_sums(const Operands& all, int row, int depth) {
     most = (size & larger) | (most & ~larger);
   }
   Longs power = most & power_bits;
-  Reals scale = (Reals)((Longs){} + ((2046ll + kept_bits) << 52) - power);
-  Reals back = (Reals)(power - ((Longs){} + ((long long)kept_bits << 52)));
+  Reals scale = (Reals)((Longs){} + ((2046ll + kept) << 52) - power);
+  Reals back = (Reals)(power - ((Longs){} + ((long long)kept << 52)));
   Ints sums = {};
   for (int k = 0; k <= depth; ++k) sums += __builtin_convertvector(terms[k] * scale, Ints);
   return __builtin_convertvector(sums, Reals) * back;
@@ -206,8 +223,9 @@ bool any_special(const Operands& all, int rows, int depth) {
 void multiply_floats(const Operands& all, cuhost_Product* const* lanes, int rows) {
   int depth = lanes[0]->depth;
   bool halves = lanes[0]->c_kind == cuhost_matrix_f16;
+  int kept = width_of(lanes[0]->a_kind) == 1 ? kept_bits_of_8 : kept_bits;
   Reals sums[most_rows];
-  for (int row = 0; row < rows; ++row) sums[row] = cut_sums(all, row, depth);
+  for (int row = 0; row < rows; ++row) sums[row] = cut_sums(all, row, depth, kept);
   bool special = any_special(all, rows, depth);
   if (special) settle_special(all, rows, depth, sums);
   for (int row = 0; row < rows; ++row) {

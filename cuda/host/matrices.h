@@ -20,7 +20,7 @@ struct cuhost_Meeting {
 };
 enum cuhost_Kind : unsigned char {
   cuhost_matrix_f16, cuhost_matrix_bf16, cuhost_matrix_tf32, cuhost_matrix_s8, cuhost_matrix_u8,
-  cuhost_matrix_f64, cuhost_matrix_f32, cuhost_matrix_s32
+  cuhost_matrix_e4m3, cuhost_matrix_e5m2, cuhost_matrix_f64, cuhost_matrix_f32, cuhost_matrix_s32
 };
 // d = a b + c; c becomes d.
 struct cuhost_Product : cuhost_Meeting {
