@@ -53,6 +53,7 @@ struct cuhost_Fragment {
 // Of 8 columns; `a`, `b` and `c` point to the lane's fragments, which are whole words.
 template <cuhost_Kind c_kind, cuhost_Kind a_kind, cuhost_Kind b_kind, int depth, bool saturated>
 CUHOST_UNCHECKED void cuhost_multiplied(int line, const char* name, const void* a, const void* b, const void* c, void* d) {
+  cuhost_note_tensor_cores();
   constexpr int bits = a_kind == cuhost_matrix_f64 ? 64 : a_kind == cuhost_matrix_tf32 ? 32
                        : a_kind == cuhost_matrix_f16 || a_kind == cuhost_matrix_bf16 ? 16 : 8;
   constexpr int rows = bits == 64 ? 8 : 16;
