@@ -27,7 +27,7 @@ using Longs = long long __attribute__((vector_size(8 * columns)));
 using Ints = int __attribute__((vector_size(4 * columns)));
 using Floats = float __attribute__((vector_size(4 * columns)));
 
-int width_of(cuhost_Kind kind) {
+constexpr int width_of(cuhost_Kind kind) {
   switch (kind) {
     case cuhost_matrix_f64: return 8;
     case cuhost_matrix_f16:
@@ -39,6 +39,8 @@ int width_of(cuhost_Kind kind) {
     default: return 4;
   }
 }
+
+constexpr int packed_of(cuhost_Kind kind) { return width_of(kind) < 4 ? 4 / width_of(kind) : 1; }
 
 template <class T>
 T as(uint32_t bits) {
@@ -105,9 +107,8 @@ struct Operands {
 };
 
 template <cuhost_Kind kind>
-void gather_kind(Operands& all, cuhost_Product* const* lanes, int rows, int depth) {
-  constexpr int packed = kind == cuhost_matrix_f64 || kind == cuhost_matrix_tf32 ? 1
-                         : kind == cuhost_matrix_f16 || kind == cuhost_matrix_bf16 ? 2 : 4;
+void gather_a(Operands& all, cuhost_Product* const* lanes, int rows, int depth) {
+  constexpr int packed = packed_of(kind);
   int downs = rows / 8, parts = depth / (4 * packed);
   for (int lane = 0; lane < 32; ++lane) {
     int group = lane / 4, within = lane % 4 * packed;
@@ -123,8 +124,7 @@ void gather_kind(Operands& all, cuhost_Product* const* lanes, int rows, int dept
 
 template <cuhost_Kind kind>
 void gather_b(Operands& all, cuhost_Product* const* lanes, int depth) {
-  constexpr int packed = kind == cuhost_matrix_f64 || kind == cuhost_matrix_tf32 ? 1
-                         : kind == cuhost_matrix_f16 || kind == cuhost_matrix_bf16 ? 2 : 4;
+  constexpr int packed = packed_of(kind);
   for (int lane = 0; lane < 32; ++lane) {
     for (int part = 0; part < depth / (4 * packed); ++part) {
       for (int i = 0; i < packed; ++i)
@@ -133,34 +133,27 @@ void gather_b(Operands& all, cuhost_Product* const* lanes, int depth) {
   }
 }
 
+template <class F>
+void with_kind(cuhost_Kind kind, F&& f) {
+#define CASE(known) \
+    case known: return f(std::integral_constant<cuhost_Kind, known>{});
+  switch (kind) {
+    CASE(cuhost_matrix_f64)
+    CASE(cuhost_matrix_f16)
+    CASE(cuhost_matrix_bf16)
+    CASE(cuhost_matrix_tf32)
+    CASE(cuhost_matrix_s8)
+    CASE(cuhost_matrix_e4m3)
+    CASE(cuhost_matrix_e5m2)
+    default: CASE(cuhost_matrix_u8)
+  }
+#undef CASE
+}
+
 void gather(Operands& all, cuhost_Product* const* lanes, int rows) {
   const cuhost_Product& one = *lanes[0];
-  switch (one.a_kind) {
-#define CASE(kind) \
-    case kind: gather_kind<kind>(all, lanes, rows, one.depth); break;
-    CASE(cuhost_matrix_f64)
-    CASE(cuhost_matrix_f16)
-    CASE(cuhost_matrix_bf16)
-    CASE(cuhost_matrix_tf32)
-    CASE(cuhost_matrix_s8)
-    CASE(cuhost_matrix_e4m3)
-    CASE(cuhost_matrix_e5m2)
-    default: CASE(cuhost_matrix_u8)
-#undef CASE
-  }
-  switch (one.b_kind) {
-#define CASE(kind) \
-    case kind: gather_b<kind>(all, lanes, one.depth); break;
-    CASE(cuhost_matrix_f64)
-    CASE(cuhost_matrix_f16)
-    CASE(cuhost_matrix_bf16)
-    CASE(cuhost_matrix_tf32)
-    CASE(cuhost_matrix_s8)
-    CASE(cuhost_matrix_e4m3)
-    CASE(cuhost_matrix_e5m2)
-    default: CASE(cuhost_matrix_u8)
-#undef CASE
-  }
+  with_kind(one.a_kind, [&](auto kind) { gather_a<kind>(all, lanes, rows, one.depth); });
+  with_kind(one.b_kind, [&](auto kind) { gather_b<kind>(all, lanes, one.depth); });
   for (int lane = 0; lane < 32; ++lane) {
     for (int k = 0; k < rows / 4; ++k)
       all.c[lane / 4 + k / 2 * 8][lane % 4 * 2 + k % 2] = element(lanes[lane]->c, k, one.c_kind);
