@@ -64,8 +64,8 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
 _TRANSLATOR = """
     arithmetic conversions declarations expressions headers kernel_text outline spin_loops
     tokens toolchain translate uninitialized unset_flags
-    ptx/arithmetic ptx/assembler ptx/atomics ptx/code ptx/conversions ptx/instructions
-    ptx/matrices ptx/memory ptx/names ptx/refusals ptx/statements ptx/strings
+    ptx/arithmetic ptx/assembler ptx/atomics ptx/branches ptx/code ptx/conversions
+    ptx/instructions ptx/matrices ptx/memory ptx/names ptx/refusals ptx/statements ptx/strings
     ptx/synchronization ptx/warps
 """
 

@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Iterator
 
+from pytest_gpuenergy.devices.emulated.ptx.branches import first_conditional
 from pytest_gpuenergy.devices.emulated.ptx.code import code_of
 from pytest_gpuenergy.devices.emulated.ptx.refusals import UnsupportedError, refusal_of
 from pytest_gpuenergy.devices.emulated.ptx.statements import (
@@ -43,23 +44,39 @@ class Assembler:
         return Strings(self._source)
 
     def replaced(self, position: int) -> tuple[int, str]:
-        """The end of the statement whose keyword ends at ``position``, and an expression for it."""
+        """The end of the statement whose keyword ends at ``position``, and what stands for it."""
         end = end_of_statement(self._source, position)
+        code = self._code(self._source[position:end])
+        if code.count("\n") > self._source.count("\n", position, end):
+            line = self._source.count("\n", 0, end) + 1
+            code += f'#line {line} "kernel.cu"\n'
+        return end, code
+
+    def _code(self, text: str) -> str:
+        if conditional := first_conditional(text):
+            parts = (
+                f"{directive}\n{self._code(conditional.before + branch + conditional.after)}\n"
+                for directive, branch in conditional.branches
+            )
+            return "".join(["\n", *parts, "#endif\n"])
         try:
-            code = code_of(statement_at(self._source, position, end, self._strings.value))
-        except UnsupportedError:
+            code = self._translated(text)
+        except UnsupportedError as unsupported:
             # An error only where the compiler finds the call reachable: helpers may be unused.
-            self.refusals.append(self.refusal(position))
-            return end, f"::cuhost_refused_{len(self.refusals) - 1}()"
+            self.refusals.append(refusal_of(str(unsupported)))
+            return f"::cuhost_refused_{len(self.refusals) - 1}()"
         if _OF_HEADER.search(code):
             self.headers.add("ptx.h")
-        return end, code
+        return code
+
+    def _translated(self, text: str) -> str:
+        return code_of(statement_at(text, self._strings.value))
 
     def refusal(self, position: int) -> str:
         """Why the statement is refused: the instruction that cannot run, or all of them."""
         end = end_of_statement(self._source, position)
         try:
-            code_of(statement_at(self._source, position, end, self._strings.value))
+            self._translated(self._source[position:end])
         except UnsupportedError as unsupported:
             return refusal_of(str(unsupported))
         return refusal_of(shown_template(self._source, position))

@@ -73,21 +73,18 @@ def shown_template(source: str, position: int) -> str:
     return re.sub(r"\\[nt]|\\\n", " ", "".join(pieces)).strip()
 
 
-def statement_at(source: str, position: int, end: int, macros: Macros) -> Statement:
-    """The statement whose keyword ends at ``position``.
+def statement_at(text: str, macros: Macros) -> Statement:
+    """The statement that is left after its keyword.
 
     Args:
-        source: CUDA C++ text.
-        position: after the keyword.
-        end: of the statement.
-        macros: strings of the text's macros.
+        text: of the statement.
+        macros: strings of the kernel's macros.
 
     Raises:
         UnsupportedError: it is malformed, or of a kind that nvcc does not have.
     """
-    if _DIRECTIVE.search(source, position, end):
+    if _DIRECTIVE.search(text):
         raise UnsupportedError("asm with preprocessor directives inside")
-    text = source[position:end]
     sections = list(_sections(text))
     if not sections:
         raise UnsupportedError("asm without instructions")
