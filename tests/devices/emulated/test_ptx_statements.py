@@ -193,3 +193,38 @@ def test_lines_keep_their_numbers_around_statements(parts):
         body = "\n" * (int(shift[-1]) - 1) + body.rsplit('"kernel.cu"\n', 1)[1]
     before = body[: body.index("int last")]
     assert _lines_in(before) == _lines_in(source[: source.index("int last")])
+
+
+ptx_words = st.sampled_from(
+    [
+        *("add.s32", "mov.b32", "mov.b64", "ld.shared.v2.f32", "st.global.b32", "cvt.rn.f16x2.f32"),
+        *("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "setp.eq.s32", "selp.b32", "shfl"),
+        *("cp.async.ca.shared.global", "cp.async.wait_group", "shfl.sync.up.b32", "atom.add.u32"),
+        *("ldmatrix.sync.aligned.m8n8.x1.shared.b16", "@p", "@!", ".reg", ".pred", ".b32", "a<2>"),
+        *(
+            "%0",
+            "%1",
+            "%2",
+            "%9",
+            "%%laneid",
+            "%",
+            "?",
+            "?x",
+            "p",
+            "a0",
+            "_",
+            "1",
+            "0x",
+            "0f0",
+            "-",
+        ),
+        *("[%2]", "[%2+4]", "[", "]", "{", "}", ",", "|", ";", ":", "\\n", "//", "/*", "*/", "!"),
+    ]
+)
+
+
+@given(st.lists(ptx_words, max_size=14), st.sampled_from(["", " "]))
+def test_any_instructions_are_translated_or_refused(words, between):
+    text = between.join(words)
+    source = f'void f(int a) {{ asm("{text}" : "=r"(a) : "f"(1.f), "l"(0ll)); }}'
+    assert "asm(" not in translate(source, ["k"])

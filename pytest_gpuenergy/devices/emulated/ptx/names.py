@@ -20,6 +20,7 @@ _SPECIAL = re.compile(
     r"%(tid|ntid|ctaid|nctaid)\.([xyz])|%(laneid|warpid|smid|clock|clock64|globaltimer"
     r"|lanemask_(?:eq|le|lt|ge|gt))"
 )
+_OPERAND = re.compile(r"\?\d{1,4}")
 _INTEGER = re.compile(r"(-?)(0[xX][\da-fA-F]+|0[bB][01]+|\d+)U?")
 _EXACT = re.compile(r"0(?:[fF]([\da-fA-F]{8})|[dD]([\da-fA-F]{16}))")
 _REAL = re.compile(r"-?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?")
@@ -77,11 +78,8 @@ class Names:
         Raises:
             UnsupportedError: there is none of that name.
         """
-        if text.startswith("?"):
-            number = int(text[1:])
-            if number >= len(self._operands):
-                raise UnsupportedError(f"asm without an operand {number}")
-            return f"cuhost_r{number}", BITS[self._operands[number].constraint]
+        if _OPERAND.fullmatch(text):
+            return f"cuhost_r{text[1:]}", BITS[self._operand(text).constraint]
         for scope in reversed(self._scopes):
             if text in scope:
                 return scope[text]
@@ -91,7 +89,7 @@ class Names:
         """The variable that an instruction sets."""
         if text == "_":
             return "::cuhost::cuhost_Sink()"
-        if text.startswith("?") and not self._is_output(text):
+        if _OPERAND.fullmatch(text) and not self._operand(text).access:
             raise UnsupportedError(f"asm that sets its input %{text[1:]}")
         return self.register(text)[0]
 
@@ -102,14 +100,16 @@ class Names:
             UnsupportedError: there is one among the operands.
         """
         for text in texts:
-            known = text.startswith("?") or any(text in scope for scope in self._scopes)
+            known = _OPERAND.fullmatch(text) or any(text in scope for scope in self._scopes)
             if known and self.register(text)[0] in self._reals:
                 shown = text.replace("?", "%")
                 raise UnsupportedError(f"asm with {shown}, which is f32 or f64, as an integer")
 
-    def _is_output(self, text: str) -> bool:
+    def _operand(self, text: str) -> Operand:
         number = int(text[1:])
-        return number >= len(self._operands) or bool(self._operands[number].access)
+        if number >= len(self._operands):
+            raise UnsupportedError(f"asm without an operand {number}")
+        return self._operands[number]
 
     def value(self, text: str, kind: str = "b64") -> str:
         """The bits of an operand of a type such as ``f32``; a literal has that type.
@@ -139,8 +139,8 @@ class Names:
 
     def constant(self, text: str) -> bool:
         """Whether an operand is a number known at compile time."""
-        if text.startswith("?") and int(text[1:]) < len(self._operands):
-            return self._operands[int(text[1:])].constraint == "n"
+        if _OPERAND.fullmatch(text):
+            return self._operand(text).constraint == "n"
         return _INTEGER.fullmatch(text) is not None
 
     def address(self, text: str, *, shared: bool) -> str:
