@@ -86,6 +86,12 @@ WHOLE = {
     "{ .reg .u64 w; mul.wide.u32 w, %1, %2; shr.u64 w, w, 16; cvt.u32.u64 %0, w; }": (
         lambda v: v.x * v.y >> 16
     ),
+    "{ .reg .u64 w; cvt.u64.u32 w, %1; shl.b64 w, w, %2; shr.u64 w, w, 16; cvt.u32.u64 %0, w; }": (
+        lambda v: (v.x << v.y & 2**64 - 1) >> 16 if v.y < 64 else 0
+    ),
+    "{ .reg .u64 w; cvt.u64.u32 w, %1; bfe.u64 w, w, 8, 16; cvt.u32.u64 %0, w; }": (
+        lambda v: v.x >> 8 & 0xFFFF
+    ),
     "{ .reg .b64 w; mov.b64 w, {%1, %2}; mov.b64 {_, %0}, w; }": lambda v: v.y,
     "{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, l}; }": (
         lambda v: v.x << 16 | v.x >> 16

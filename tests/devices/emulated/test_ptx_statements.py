@@ -118,6 +118,8 @@ REFUSED = [
     ("add.s32 %1, %0, 1;", "asm that sets its input %1"),
     ("{ .reg .f32 f; add.s32 f, %0, 1; }", "asm with f, which is f32 or f64, as an integer"),
     ("{ .reg .f32 f; cvt.rna.tf32.f32 f, f; }", "asm with f, which is f32 or f64, as an integer"),
+    ("{ .reg .pred p; add.s32 %0, p, 1; }", "asm with p, a predicate, as s32"),
+    ("{ .reg .u64 w; add.u64 w, w, %0; }", "asm with %0, a register of 32 bits, as u64"),
     ("{ add.s32 %0, %0, 1;", "asm with a brace that nothing closes"),
     ("ld.global.u32 %0, [%1];", "asm with an address of 32 bits"),
 ]

@@ -44,6 +44,8 @@ _COMPARISON = re.compile(
     rf"setp\.(?P<name>eq|ne|lt|le|gt|ge|lo|ls|hi|hs|equ|neu|ltu|leu|gtu|geu|num|nan)"
     rf"(?:\.(?P<joined>and|or|xor))?(?P<flags>\.ftz)?\.(?P<type>{_BITS}|{_WHOLE}|f(?:32|64)|f16|bf16)"
 )
+# How many operands have the instruction's type; the others are counts of bits.
+_OF_TYPE = {"shl": 1, "shr": 1, "bfe": 1, "bfi": 2}
 _JOINS = {"and": "&", "or": "|", "xor": "^"}
 
 
@@ -70,7 +72,10 @@ def _operation(found: re.Match[str], operands: tuple[str, ...], names: Names) ->
     if kind[0] in "us":
         names.require_bits(*operands)
     flags = found["flags"].split(".")
-    values = [names.value(text, kind) for text in operands[1:]]
+    of_type = _OF_TYPE.get(name, len(operands))
+    values = [
+        names.value(text, kind if k < of_type else "u32") for k, text in enumerate(operands[1:])
+    ]
     types = ", ".join(f"{HOST}{one}" for one in kind.split("."))
     if "ftz" in flags and kind == "f32":
         values = [f"{HOST}flushed<{types}>({value})" for value in values]

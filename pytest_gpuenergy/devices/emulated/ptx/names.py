@@ -13,6 +13,9 @@ from pytest_gpuenergy.devices.emulated.ptx.statements import Operand
 HOST = "::cuhost::cuhost_"
 """Before the names of ``cuda/host``, which no macro of a text has."""
 
+ANY = "a number"
+"""The type of an operand whose bits are taken as they are."""
+
 BITS = {"r": 32, "f": 32, "h": 16, "l": 64, "d": 64, "n": 64}
 """Of a register, by the letter of its constraint."""
 
@@ -111,11 +114,12 @@ class Names:
             raise UnsupportedError(f"asm without an operand {number}")
         return self._operands[number]
 
-    def value(self, text: str, kind: str = "b64") -> str:
+    def value(self, text: str, kind: str = ANY) -> str:
         """The bits of an operand of a type such as ``f32``; a literal has that type.
 
         Raises:
-            UnsupportedError: it is none of a register, a number and a special register.
+            UnsupportedError: it is none of a register of enough bits, a number and a special
+                register.
         """
         if special := _SPECIAL.fullmatch(text):
             name = f"{special[1]}<'{special[2]}'>" if special[1] else special[3]
@@ -127,7 +131,11 @@ class Names:
         if whole := _INTEGER.fullmatch(text):
             value = int(whole[2], 0) if not whole[2].isdecimal() else int(whole[2])
             return f"{(-value if whole[1] else value) & 0xFFFFFFFFFFFFFFFF:#x}ull"
-        return self.register(text)[0]
+        variable, bits = self.register(text)
+        if bits < (bits_of(kind) if kind != ANY else 2):
+            what = "predicate" if bits == 1 else f"register of {bits} bits"
+            raise UnsupportedError(f"asm with {text.replace('?', '%')}, a {what}, as {kind}")
+        return variable
 
     def predicate(self, text: str) -> str:
         """A predicate, which ``!`` before it negates."""
@@ -155,6 +163,12 @@ class Names:
                 f"asm with an address of {bits} bits, which is none of global memory"
             )
         return f"{HOST}address({base}, {self.value(offset)})"
+
+
+def bits_of(kind: str) -> int:
+    """Of a type such as ``f32`` or ``f16x2``."""
+    digits = re.search(r"\d+", kind)
+    return (int(digits[0]) if digits else 1) * (2 if kind.endswith("x2") else 1)
 
 
 def elements(text: str) -> list[str]:
