@@ -19,6 +19,7 @@ ACTIONS = {
     "kernels": ("list", "show", "export", "sample"),
     "powercap": ("show", "set", "restore"),
     "baseline": ("update",),
+    "gemm": ("perf",),
 }
 
 
