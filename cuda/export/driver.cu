@@ -23,7 +23,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-enum class Type { FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32, INT64 };
+enum class Type { float16, bfloat16, float32, float64, int32, int64 };
 
 // How floating-point inputs are drawn: standard normal; from -1 to 1; whole numbers from -4 to 4; all
 // equal; standard normal in ascending order; standard normal with a share of zeros. Their bits decide
@@ -71,11 +71,11 @@ constexpr int MOST_LAUNCHES = 4096;
 template <typename F>
 static auto with_type(Type type, F f) {
   switch (type) {
-    case Type::FLOAT16: return f(static_cast<half*>(nullptr));
-    case Type::BFLOAT16: return f(static_cast<nv_bfloat16*>(nullptr));
-    case Type::FLOAT64: return f(static_cast<double*>(nullptr));
-    case Type::INT32: return f(static_cast<int32_t*>(nullptr));
-    case Type::INT64: return f(static_cast<int64_t*>(nullptr));
+    case Type::float16: return f(static_cast<half*>(nullptr));
+    case Type::bfloat16: return f(static_cast<nv_bfloat16*>(nullptr));
+    case Type::float64: return f(static_cast<double*>(nullptr));
+    case Type::int32: return f(static_cast<int32_t*>(nullptr));
+    case Type::int64: return f(static_cast<int64_t*>(nullptr));
     default: return f(static_cast<float*>(nullptr));
   }
 }

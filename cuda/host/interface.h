@@ -93,4 +93,10 @@ int cuhost_printf(const char* format, ...) __attribute__((format(printf, 1, 2)))
 [[noreturn]] void cuhost_assert(const char* expression, int line);
 }
 
+// Leaves a section in programs with code for tensor cores, as a GPU's machine code would have their
+// instructions. Here, because kernel.h takes assembler away from all that follows.
+static inline __attribute__((always_inline)) void cuhost_note_tensor_cores() {
+  asm volatile(".pushsection .cuhost_tensor_cores,\"a\"\n\t.byte 1\n\t.popsection");
+}
+
 }  // namespace cuhost

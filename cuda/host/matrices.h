@@ -52,6 +52,7 @@ struct cuhost_Fragment {
 
 template <cuhost_Kind c_kind, cuhost_Kind a_kind, cuhost_Kind b_kind, int depth, bool saturated, class... Words>
 CUHOST_UNCHECKED auto cuhost_mma(int line, Words... words) {
+  cuhost_note_tensor_cores();
   using Word = std::conditional_t<a_kind == cuhost_matrix_f64, unsigned long long, unsigned>;
   constexpr int bits = a_kind == cuhost_matrix_f64 ? 64 : a_kind == cuhost_matrix_tf32 ? 32
                        : a_kind == cuhost_matrix_f16 || a_kind == cuhost_matrix_bf16 ? 16 : 8;

@@ -255,6 +255,16 @@ class Device(ABC):
             KernelFault: it does not compile.
         """
 
+    def tensor_core_instructions(self, kernel: AnyKernel) -> frozenset[str]:  # noqa: ARG002
+        """Names of the instructions for tensor cores in a kernel's machine code, as far as known.
+
+        That of Triton kernels and library calls is not known.
+
+        Raises:
+            KernelFault: the kernel does not compile.
+        """
+        return frozenset()
+
     @abstractmethod
     def load(self, job: Job, arenas: Mapping[str, Arena]) -> AbstractContextManager[Loaded]:
         """Make the job's kernel ready to run on the arenas.

@@ -16,6 +16,7 @@ from pytest_gpuenergy.devices.device import Arena, Device
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.comparison import Reference
+from pytest_gpuenergy.engine.precision import check_precision
 from pytest_gpuenergy.engine.references import Case, cached_reference, case_of, ordinary_inputs
 from pytest_gpuenergy.engine.seeds import SEEDS, drawings_of, drawn_seed
 from pytest_gpuenergy.kernels.job import Job
@@ -51,8 +52,9 @@ def verify(
     run, see `arenas_for`, but not before the second one: they still hold the results of other
     inputs, so that a kernel which skips work where they look right is wrong. The inputs, and the
     guard bands around every buffer, must be unchanged afterwards. The workload's twins are
-    verified on the ordinary inputs of the first seed. An emulated device is
-    deterministic, so a success there is cached by content.
+    verified on the ordinary inputs of the first seed. Tensor cores are refused where the workload
+    does not allow them. An emulated device is deterministic, so a success there is cached by
+    content.
 
     Args:
         device: where to run.
@@ -66,6 +68,7 @@ def verify(
         KernelFault: the kernel is wrong or fails. The message says how and where.
         InputError: the reference is not finite.
     """
+    check_precision(device, kernel, workload)
     remembered = device.emulated and workload.digest is not None
     stated = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
     memory = _memory_path(device, kernel, workload, stated) if remembered else None

@@ -126,7 +126,7 @@ def workload_header(item: RankedKernel) -> str:
         # The preprocessor cannot compare words.
         else f"#define PARAMETER_{name}_{value}"
         for name, value in workload.parameters.items()
-        if isinstance(value, int) or value.isidentifier()
+        if isinstance(value, int) or f"_{value}".isidentifier()
     )
     tensors = "\n".join(f"    {_tensor(item, tensor)}," for tensor in workload.tensors)
     return f"""\
@@ -203,8 +203,8 @@ def _tensor(item: RankedKernel, tensor: Tensor) -> str:
     bound = item.workload.bound_of(tensor)
     bounds = f"{bound.max_relative!r}, {bound.normwise!r}" if is_output else "0, 0"
     _c_type(item, tensor)
-    kind = tensor.dtype.upper()
-    return f'{{"{tensor.name}", Type::{kind}, {tensor.size}, {str(is_output).lower()}, {bounds}}}'
+    kind = f"Type::{tensor.dtype}"
+    return f'{{"{tensor.name}", {kind}, {tensor.size}, {str(is_output).lower()}, {bounds}}}'
 
 
 def _c_type(item: RankedKernel, tensor: Tensor) -> str:

@@ -159,6 +159,11 @@ class Gemm(Workload):
         return ErrorBound(bound.max_relative + lost, bound.normwise + lost)
 
     @property
+    def allows_tensor_cores(self) -> bool:
+        """In all modes but float32, which is for CUDA cores."""
+        return self.mode != "float32"
+
+    @property
     def twins(self) -> tuple[Workload, ...]:
         """Small integers, of which the product is exact."""
         return (ExactGemm(**{one.name: getattr(self, one.name) for one in fields(self)}),)

@@ -176,6 +176,11 @@ class Workload(ABC):
         return self.error_bound
 
     @property
+    def allows_tensor_cores(self) -> bool:
+        """Whether a kernel may use them: a workload may declare a precision that excludes them."""
+        return True
+
+    @property
     def judged_by_element(self) -> bool:
         """Whether errors are also judged by element where outputs have a wide range.
 

@@ -11,6 +11,7 @@ from bench_folder import INI, ROOT
 
 from pytest_gpuenergy.report import load_report
 from pytest_gpuenergy.tuning.records import Record, RecordFile, dump_records, file_name
+from pytest_gpuenergy.tvm import store  # imported before pytester notes what is
 from pytest_gpuenergy.tvm.recipe import METASCHEDULE
 from pytest_gpuenergy.workloads import Gemm
 
@@ -144,6 +145,19 @@ def test_a_product_without_records_is_skipped_with_what_to_do(folder: pytest.Pyt
         result.stdout.fnmatch_lines(
             [f"SKIPPED*make them with 'gpuenergy tune {option} --tuner tvm --out*"]
         )
+
+
+@pytest.mark.slow
+def test_a_record_of_tvm_is_skipped_where_tvm_is_not_installed(
+    folder: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))  # without kernels
+    monkeypatch.setattr(store, "installed_tvm", lambda: None)
+    give_record(folder.path / "bench" / "records" / "nvidia-h200", "NVIDIA H200")
+    sizes = "M=8 N=6 K=5 layout=nn"
+    result = folder.runpytest_inprocess(NAMED, "--gemm", sizes, *TVM, "-rs")
+    result.assert_outcomes(skipped=1, deselected=1)
+    result.stdout.fnmatch_lines(["SKIPPED*needs Apache TVM, which is not installed: pip install*"])
 
 
 @pytest.mark.slow

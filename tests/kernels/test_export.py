@@ -107,10 +107,10 @@ def test_the_header_has_every_parameter_and_tensor() -> None:
     header = workload_header(replace(ITEM, workload=grouped))
     for name, value in grouped.shape.sizes.items():
         assert f"#define PARAMETER_{name} {value}\n" in header
-    assert f'{{"data", Type::FLOAT32, {4 * 36}, false, 0, 0}}' in header
+    assert f'{{"data", Type::float32, {4 * 36}, false, 0, 0}}' in header
     bound = grouped.error_bound
     bounds = f"{bound.max_relative!r}, {bound.normwise!r}"
-    assert f'{{"output", Type::FLOAT32, {4 * 36}, true, {bounds}}}' in header
+    assert f'{{"output", Type::float32, {4 * 36}, true, {bounds}}}' in header
 
 
 def test_large_dynamic_shared_memory_is_asked_for() -> None:

@@ -171,7 +171,7 @@ def test_products_in_each_layout_and_mode_are_computed(
     tmp_path: Path, layout: Any, next_a: str, mode: Any, c_type: str
 ) -> None:
     body = PRODUCT.replace("NEXT_A", next_a).replace("TYPE", c_type)
-    include = "" if mode == "float32" else "#include <cuda_fp16.h>\n"
+    include = "" if mode == "float32" else "#include <cuda_fp16.h>\n#define BFLOAT16 1\n"
     source = f"{include}inline void product({c_type}* a, {c_type}* b, {c_type}* c) {{{body}}}"
     launch = Launch("product", (1, 1, 1), (1, 1, 1), ("A", "B", "C"))
     gemm = Gemm("tiny", 5, 7, 12, layout, mode, lda=14, ldb=9)

@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays
+from pytest_gpuenergy.devices.cuda.machine_code import tensor_core_instructions
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool
 from pytest_gpuenergy.devices.device import (
     Arena,
@@ -85,6 +86,12 @@ class CudaDevice(Device):
 
     def compile(self, kernel: AnyKernel) -> None:
         self._binary(kernel)
+
+    def tensor_core_instructions(self, kernel: AnyKernel) -> frozenset[str]:
+        binary = self._binary(kernel)
+        if binary is None:
+            return frozenset()
+        return tensor_core_instructions(binary.path.read_bytes(), binary.symbols.values())
 
     @contextmanager
     def load(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[Loaded]:

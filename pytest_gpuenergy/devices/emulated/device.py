@@ -27,9 +27,13 @@ from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic, TrafficCac
 from pytest_gpuenergy.devices.places import placements
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
+from pytest_gpuenergy.support.elf import sections
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.workloads.workload import Scalar
+
+_MARK = ".cuhost_tensor_cores"
+"""The section of a program that has code for products of matrices, see cuda/host/matrices.h."""
 
 
 class Runner(Protocol):
@@ -124,6 +128,10 @@ class EmulatedDevice(Device):
 
     def compile(self, kernel: AnyKernel) -> None:
         self._runner.compile(self._text(kernel))
+
+    def tensor_core_instructions(self, kernel: AnyKernel) -> frozenset[str]:
+        program = self._runner.compile(self._text(kernel)).read_bytes()
+        return frozenset({"mma"} if any(name == _MARK for name, _ in sections(program)) else ())
 
     @contextlib.contextmanager
     def load(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[Loaded]:

@@ -108,7 +108,8 @@ WHOLE = {
     "{ .reg .b32 a; mov.b32 a, %1; { .reg .b32 a; mov.b32 a, 9; } mov.b32 %0, a; }": (
         lambda v: v.x
     ),
-    "add.u32 %0, %1, 1; // one more\n add.u32 %0, %0, %%ntid.x; /* and more */": (
+    "add.u32 %0, %1, 1; // one more\n { .reg .u32 n; mov.u32 n, %%ntid.x; /* and more */"
+    " add.u32 %0, %0, n; }": (
         lambda v: v.x + 2
     ),
 }  # fmt: skip
@@ -165,13 +166,13 @@ REAL = {
         np.float16(v.x)
     ),
     "{ .reg .b16 h; cvt.rn.bf16.f32 h, %1; mov.b32 %0, {0, h}; }": lambda v: _kept(v.x, 16, "even"),
-    "cvt.rna.tf32.f32 %0, %1;": lambda v: _kept(v.x, 13, "away"),
-    "cvt.rn.tf32.f32 %0, %1;": lambda v: _kept(v.x, 13, "even"),
-    "cvt.rn.relu.bf16x2.f32 %0, %1, %2;": lambda v: _pair(
+    "{ .reg .b32 w; cvt.rna.tf32.f32 w, %1; mov.b32 %0, w; }": lambda v: _kept(v.x, 13, "away"),
+    "{ .reg .b32 w; cvt.rn.tf32.f32 w, %1; mov.b32 %0, w; }": lambda v: _kept(v.x, 13, "even"),
+    "{ .reg .b32 w; cvt.rn.relu.bf16x2.f32 w, %1, %2; mov.b32 %0, w; }": lambda v: _pair(
         _kept(np.where(v.x <= 0, np.float32(0), v.x), 16, "even"),
         _kept(np.where(v.y <= 0, np.float32(0), v.y), 16, "even"),
     ),
-    "{ .reg .f32 w; cvt.rn.f16x2.f32 w, %1, %2; mov.b32 %0, w; }": lambda v: (
+    "{ .reg .b32 w; cvt.rn.f16x2.f32 w, %1, %2; mov.b32 %0, w; }": lambda v: (
         np.where(np.isnan([v.y, v.x]), 0x7FFF, np.array([v.y, v.x]).astype("<f2").view("<u2"))
         .astype("<u2").view("<f4")[0]
     ),

@@ -106,7 +106,8 @@ def test_narrow_loads_extend_the_sign_or_zeros(run):
 def test_accesses_are_checked_as_those_of_c_are(fault_of, statement, pattern):
     body = f"""__shared__ float s[64]; float v = t;
     unsigned a = (unsigned)__cvta_generic_to_shared(s + t + 1);
-    {statement}"""
+    {statement}
+    y[t + 64] = v;"""
     assert re.search(pattern, str(fault_of(body)))
 
 

@@ -49,7 +49,7 @@ WRITTEN = {
     ' : "=r"(r) : "r"(t));',
     "a macro's string": 'asm volatile("add" TYPE " %0, %1, 1;" : "=r"(r) : "r"(t));',
     "a macro's argument": 'asm volatile("add" KIND(s32) " %0, %1, 1;" : "=r"(r) : "r"(t));',
-    "clobbers": 'asm volatile("add.s32 %0, %1, 1;" : "=r"(r) : "r"(t) : "memory", "cc");',
+    "clobbers": 'asm volatile("add.s32 %0, %1, 1;" : "=r"(r) : "r"(t) : "memory");',
     "commas and templates": 'asm("add.s32 %0, %1, %2;" : "=r"(r) : "r"(two<1, 2>(t, 0)), "n"(1));',
     "a conditional": 'asm("add.s32 %0, %1, %2;" : "=r"(r) : "r"(t ? t : 0), "r"(t < 0 ? 2 : 1));',
     "an element": 'int e[2]; asm("add.s32 %0, %1, 1;" : "=r"(e[1]) : "r"(t)); r = e[1];',
@@ -114,6 +114,8 @@ REFUSED = [
     ("add.s32 %0, %3, 1;", "asm without an operand 3"),
     ("add.s32 %0, a, 1;", "asm with the unknown register a"),
     ("add.s32 %1, %0, 1;", "asm that sets its input %1"),
+    ("{ .reg .f32 f; add.s32 f, %0, 1; }", "asm with f, which is f32 or f64, as an integer"),
+    ("{ .reg .f32 f; cvt.rna.tf32.f32 f, f; }", "asm with f, which is f32 or f64, as an integer"),
     ("{ add.s32 %0, %0, 1;", "asm with a brace that nothing closes"),
     ("ld.global.u32 %0, [%1];", "asm with an address of 32 bits"),
 ]

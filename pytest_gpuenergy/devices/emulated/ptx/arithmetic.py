@@ -67,6 +67,8 @@ def _operation(found: re.Match[str], operands: tuple[str, ...], names: Names) ->
         values = [names.predicate(text) for text in operands[1:]]
         code = f"!{values[0]}" if name == "not" else f" {_JOINS.get(name, '')} ".join(values)
         return f"{target} = {code};"
+    if kind[0] in "us":
+        names.require_bits(*operands)
     flags = found["flags"].split(".")
     values = [names.value(text, kind) for text in operands[1:]]
     types = ", ".join(f"{HOST}{one}" for one in kind.split("."))

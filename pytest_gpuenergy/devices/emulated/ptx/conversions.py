@@ -58,6 +58,8 @@ def _conversion(found: re.Match[str], operands: tuple[str, ...], names: Names) -
     packed = to.endswith("x2")
     if len(operands) != 2 + packed or given.endswith("x2") or given == "tf32":
         return ""
+    if packed or to == "tf32" or _INTEGER.fullmatch(to):
+        names.require_bits(operands[0])
     values = [names.value(text, given) for text in operands[1:]]
     if "ftz" in flags and given == "f32":
         values = [f"{HOST}flushed<{HOST}f32>({value})" for value in values]

@@ -28,10 +28,11 @@ class Scope:
 
 @dataclass(frozen=True)
 class Registers:
-    """Registers of one type; ``bits`` is 1 for predicates."""
+    """Registers of one type; ``bits`` is 1 for predicates, ``real`` set for ``f32`` and ``f64``."""
 
     names: tuple[str, ...]
     bits: int
+    real: bool
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _end(text: str, position: int) -> int:
 def _statement(text: str) -> Registers | Instruction:
     if found := _REGISTER.fullmatch(text):
         bits = 1 if found["type"] == "pred" else int(found["type"][1:])
-        return Registers(tuple(_names(found["names"])), bits)
+        return Registers(tuple(_names(found["names"])), bits, found["type"].startswith("f"))
     match = _INSTRUCTION.fullmatch(text)
     if match is None:
         raise UnsupportedError(text)

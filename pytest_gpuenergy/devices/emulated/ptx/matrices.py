@@ -52,6 +52,8 @@ def _product(found: re.Match[str], instruction: Instruction, names: Names) -> st
     counts = [size // (32 * register_bits) for size in sizes]
     if [len(one) for one in registers] != [*counts, counts[0]]:
         return ""
+    if a != "f64":
+        names.require_bits(*registers[1], *registers[2])
     values = [names.value(text, c) for part in registers[1:] for text in part]
     targets = [names.target(text) for text in registers[0]]
     kinds = ", ".join(f"{HOST}matrix_{kind}" for kind in (c, a, b))
@@ -68,6 +70,7 @@ def _rows(found: re.Match[str], instruction: Instruction, names: Names) -> str:
     registers = elements(vector)
     if len(registers) != count:
         return ""
+    names.require_bits(*registers)
     shared = ".shared" in instruction.opcode
     transposed = "true" if found["transposed"] else "false"
     call = f"{HOST}{found['name']}<{count}, {transposed}>(__LINE__, " + names.address(

@@ -36,6 +36,9 @@ class Names:
     def __init__(self, operands: Sequence[Operand]) -> None:
         self._operands = operands
         self._scopes: list[dict[str, tuple[str, int]]] = [{}]
+        self._reals: set[str] = {
+            f"cuhost_r{k}" for k, operand in enumerate(operands) if operand.constraint in "fd"
+        }
         self._count = 0
 
     def open(self) -> None:
@@ -62,6 +65,8 @@ class Names:
         made = []
         for name in registers.names:
             self._scopes[-1][name] = (f"cuhost_v{self._count}", registers.bits)
+            if registers.real:
+                self._reals.add(f"cuhost_v{self._count}")
             made.append(f"{HOST}b<{registers.bits}> cuhost_v{self._count};")
             self._count += 1
         return " ".join(made)
@@ -89,6 +94,18 @@ class Names:
         if text.startswith("?") and not self._is_output(text):
             raise UnsupportedError(f"asm that sets its input %{text[1:]}")
         return self.register(text)[0]
+
+    def require_bits(self, *texts: str) -> None:
+        """Refuse registers of floating-point numbers, as ptxas does where these do not belong.
+
+        Raises:
+            UnsupportedError: there is one among the operands.
+        """
+        for text in texts:
+            known = text.startswith("?") or any(text in scope for scope in self._scopes)
+            if known and self.register(text)[0] in self._reals:
+                shown = text.replace("?", "%")
+                raise UnsupportedError(f"asm with {shown}, which is f32 or f64, as an integer")
 
     def _is_output(self, text: str) -> bool:
         number = int(text[1:])

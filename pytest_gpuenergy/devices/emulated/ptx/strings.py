@@ -6,9 +6,10 @@ import re
 
 from pytest_gpuenergy.devices.emulated.tokens import LITERAL
 
+# Possessive: a body of words that is no string would be divided in all possible ways.
 _DEFINED = re.compile(
-    rf"^[ \t]*\#[ \t]*define[ \t]+(?P<name>\w+)(?P<parameters>\([\w\s,]*\))?[ \t]+"
-    rf"(?P<body>(?:{LITERAL}|\#[ \t]*\w+|\w+|[ \t]|\\\r?\n)+)$",
+    rf"^[ \t]*\#[ \t]*define[ \t]++(?P<name>\w++)(?P<parameters>\([\w\s,]*\))?[ \t]++"
+    rf"(?P<body>(?:{LITERAL}|\#[ \t]*\w++|\w++|[ \t]|\\\r?\n)++)$",
     re.VERBOSE | re.MULTILINE,
 )
 _PART = re.compile(rf"(?P<literal>{LITERAL})|\#[ \t]*(?P<shown>\w+)|(?P<name>\w+)", re.VERBOSE)

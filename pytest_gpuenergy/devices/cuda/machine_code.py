@@ -1,0 +1,41 @@
+"""Which instructions for tensor cores the machine code of a kernel has."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+
+from pytest_gpuenergy.support.elf import sections
+
+_INSTRUCTION_BYTES = 16
+"""From sm_70 on."""
+_OPCODE = 0x1FF
+# By the lower nine bits of an instruction. NVIDIA does not document them: they are what ptxas of
+# CUDA 13.0 makes of mma, wgmma and tcgen05.mma in PTX for sm_75 to sm_120.
+_TENSOR_CORES = {
+    0x037: "IMMA",
+    0x03C: "HMMA",
+    0x03D: "BMMA",
+    0x03F: "DMMA",
+    0x07A: "QMMA",
+    0x1EA: "UTCMMA",
+    0x1F0: "HGMMA",
+    0x1F1: "IGMMA",
+    0x1F3: "QGMMA",
+}
+
+
+def tensor_core_instructions(cubin: bytes, symbols: Collection[str]) -> frozenset[str]:
+    """Names of the instructions for tensor cores in functions of a cubin.
+
+    Args:
+        cubin: machine code for sm_70 or later.
+        symbols: of the functions.
+    """
+    wanted = {f".text.{symbol}" for symbol in symbols}
+    found = set()
+    for name, code in sections(cubin):
+        if name in wanted:
+            for at in range(0, len(code) - 1, _INSTRUCTION_BYTES):
+                found.add(struct.unpack_from("<H", code, at)[0] & _OPCODE)
+    return frozenset(_TENSOR_CORES[opcode] for opcode in found & _TENSOR_CORES.keys())

@@ -1,0 +1,25 @@
+"""Checks that a kernel computes in the precision that its workload declares."""
+
+from __future__ import annotations
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads.workload import Workload
+
+
+def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> None:
+    """Refuse tensor cores where the workload does not allow them.
+
+    Raises:
+        KernelFault: ``correctness``, if the machine code uses them; or the kernel does not compile.
+    """
+    if workload.allows_tensor_cores:
+        return
+    if found := device.tensor_core_instructions(kernel):
+        raise KernelFault(
+            "correctness",
+            f"The machine code has instructions for tensor cores ({', '.join(sorted(found))}), but "
+            f"{workload.name} is declared as float32: declare mode=3xtf32 if it is as exact, or "
+            "else mode=tf32.",
+        )

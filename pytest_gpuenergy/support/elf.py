@@ -1,0 +1,36 @@
+"""The sections of an ELF file: a program, or the machine code of a GPU."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+# Executable and Linkable Format, version 1.2, "ELF Header" and "Section Header", for 64 bits.
+_MAGIC = b"\x7fELF\x02"
+_TABLE = struct.Struct("<40xQ10xHHH")
+_SECTION = struct.Struct("<IIQQQQ")
+_NO_BITS = 8
+
+
+def sections(content: bytes) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each section; of none where the content is damaged.
+
+    Args:
+        content: of the file, little-endian.
+    """
+    try:
+        if not content.startswith(_MAGIC):
+            return
+        at, size, count, names_at = _TABLE.unpack_from(content)
+        headers = [_SECTION.unpack_from(content, at + size * number) for number in range(count)]
+        names = _content(content, headers[names_at])
+    except (struct.error, IndexError):
+        return
+    for header in headers:
+        name = names[header[0] :].partition(b"\0")[0].decode(errors="replace")
+        yield name, _content(content, header)
+
+
+def _content(content: bytes, header: tuple[int, ...]) -> bytes:
+    _, kind, _, _, at, size = header
+    return b"" if kind == _NO_BITS else content[at : at + size]
