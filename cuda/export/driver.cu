@@ -1,8 +1,8 @@
 // Runs one exported kernel: checks it against a double-precision reference computed on the host,
 // then times it with CUDA events around CUDA-graph replays.
 //
-//   nvcc -O3 -std=c++17 -arch=native driver.cu -o case1_kernel01
-//     -DLAUNCH_HEADER='"kernels/case1/kernel01.launch.cuh"'
+//   nvcc -O3 -std=c++17 -arch=native driver.cu kernels/case1/kernel01.launch.cu -o case1_kernel01
+//     -DWORKLOAD_HEADER='"kernels/case1/kernel01.workload.cuh"'
 //   ./case1_kernel01 [SEED]
 //
 // Exit code: 0 correct, 1 wrong, 2 CUDA or usage error.
@@ -25,6 +25,11 @@
 
 enum class Type { float16, bfloat16, float32, float64, int32, int64 };
 
+// How floating-point inputs are drawn: standard normal; from -1 to 1; whole numbers from -4 to 4; all
+// equal; standard normal in ascending order; standard normal with a share of zeros. Their bits decide
+// about tens of percent of the power.
+enum class Inputs { NORMAL, UNIFORM, INTEGERS, ONES, ZEROS, SORTED, SPARSE };
+
 // A tensor of the workload. The bounds apply to outputs: the largest errors of a correct kernel,
 // for the worst element relative to the largest one, and for the norm.
 struct Tensor {
@@ -46,10 +51,16 @@ static void check(cudaError_t status, const char* call) {
   std::exit(2);
 }
 
-// Defines LABEL, FLOPS, TENSORS, WORKSPACES, WORKSPACE_BYTES, prepare() and launch(), and includes
+// Defines LABEL, FLOPS, INPUTS, SHARE_OF_ZEROS, TENSORS, WORKSPACES and WORKSPACE_BYTES, and includes
 // the reference for the workload's kind: void reference(Values&, int worker, int workers). Several
 // threads call it concurrently, and each computes its share of the outputs, which start at zero.
-#include LAUNCH_HEADER
+#include WORKLOAD_HEADER
+
+// In kernelNN.launch.cu, which contains the kernel.
+namespace exported {
+cudaError_t prepare();
+void launch(void* const* tensors, void* const* workspaces, cudaStream_t stream);
+}  // namespace exported
 
 constexpr int COUNT = sizeof(TENSORS) / sizeof(Tensor);
 constexpr int TRIALS = 11;
@@ -83,21 +94,31 @@ static size_t bytes_of(const Tensor& tensor) {
   return with_type(tensor.type, [&](auto* p) { return tensor.size * sizeof(*p); });
 }
 
-// Draws an input: standard normal, or integers from 0 to 127. Returns its bytes.
+// One floating-point input, before it is sorted.
+template <typename T>
+static T draw_one(std::mt19937_64& generator) {
+  if (INPUTS == Inputs::ZEROS || INPUTS == Inputs::ONES) return INPUTS == Inputs::ONES;
+  if (INPUTS == Inputs::UNIFORM) return std::uniform_real_distribution<T>(-1, 1)(generator);
+  if (INPUTS == Inputs::INTEGERS) return T(std::uniform_int_distribution<>(-4, 4)(generator));
+  if (INPUTS == Inputs::SPARSE && std::bernoulli_distribution(SHARE_OF_ZEROS)(generator)) return 0;
+  return std::normal_distribution<T>()(generator);
+}
+
+// Draws an input: according to INPUTS, or integers from 0 to 127. Returns its bytes.
 static std::vector<unsigned char> draw(const Tensor& tensor, std::vector<double>& values,
                                        std::mt19937_64& generator) {
   std::vector<unsigned char> bytes(bytes_of(tensor));
   with_type(tensor.type, [&](auto* p) {
     using T = std::remove_pointer_t<decltype(p)>;
+    constexpr bool is_integer = std::is_integral_v<T>;
+    using Drawn = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    for (double& value : values) {
+      value = is_integer ? std::uniform_int_distribution<>(0, 127)(generator)
+                         : double(draw_one<Drawn>(generator));
+    }
+    if (!is_integer && INPUTS == Inputs::SORTED) std::sort(values.begin(), values.end());
     for (size_t i = 0; i < tensor.size; ++i) {
-      T value;
-      if constexpr (std::is_floating_point_v<T>) {
-        value = std::normal_distribution<T>()(generator);
-      } else if constexpr (sizeof(T) == 2) {
-        value = T(std::normal_distribution<float>()(generator));
-      } else {
-        value = std::uniform_int_distribution<T>(0, 127)(generator);
-      }
+      const T value = T(Drawn(values[i]));
       std::memcpy(&bytes[i * sizeof(T)], &value, sizeof(T));
       values[i] = number(value);
     }
@@ -171,7 +192,7 @@ class Timer {
   void record(int launches) {
     cudaGraph_t graph;
     CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
-    for (int i = 0; i < launches; ++i) launch(tensors_, workspaces_, stream_);
+    for (int i = 0; i < launches; ++i) exported::launch(tensors_, workspaces_, stream_);
     CHECK(cudaStreamEndCapture(stream_, &graph));
     if (graph_ != nullptr) CHECK(cudaGraphExecDestroy(graph_));
     CHECK(cudaGraphInstantiateWithFlags(&graph_, graph, 0));
@@ -225,8 +246,8 @@ int main(int argc, char** argv) {
   void* workspaces[WORKSPACES + 1] = {};
   for (int i = 0; i < WORKSPACES; ++i) CHECK(cudaMalloc(&workspaces[i], WORKSPACE_BYTES[i]));
 
-  CHECK(prepare());
-  launch(tensors, workspaces, nullptr);
+  CHECK(exported::prepare());
+  exported::launch(tensors, workspaces, nullptr);
   CHECK(cudaGetLastError());
   CHECK(cudaDeviceSynchronize());
   compute_reference(values);

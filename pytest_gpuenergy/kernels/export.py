@@ -1,8 +1,8 @@
 """Writes kernels as plain CUDA sources that build and run without this package.
 
 For each kernel the folder holds its source, its launch plan (JSON, which `load_kernel` reads) and
-the same plan as a C++ header. All kernels share a host driver, a reference for each kind of
-workload, a CMakeLists.txt and a table.
+the same plan for the driver: a header, and a source that launches. All kernels share a host driver,
+a reference for each kind of workload, a CMakeLists.txt and a table.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pytest_gpuenergy.support.csv_output import Cell, csv_text
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_file, is_there, write_atomically
+from pytest_gpuenergy.workloads.distributions import NORMAL
 from pytest_gpuenergy.workloads.workload import Tensor, Workload, is_plain_name
 
 _TYPES = {
@@ -32,6 +33,7 @@ _TYPES = {
 _DEFAULT_SHARED_BYTES = 48 << 10
 """Dynamic shared memory available to a launch by default (CUDA C++ Programming Guide)."""
 
+_BUILD, _NATIVE = "CMakeLists.txt", "native) # this machine's GPUs; to build elsewhere, set 90, say"
 _RECORDED = ("tuned_for", "time_ms", "power_w", "energy_mj")
 _COLUMNS = (
     *("workload", "rank", "launch", "file", "entry", "sha256"),
@@ -54,8 +56,16 @@ class RankedKernel:
         return f"kernel{self.rank:02d}"
 
 
-def export_kernels(kernels: Iterable[RankedKernel], folder: Path) -> list[Path]:
+def export_kernels(
+    kernels: Iterable[RankedKernel], folder: Path, architecture: str | None = None
+) -> list[Path]:
     """Write ``kernels`` into ``folder``, which must be new or empty.
+
+    Args:
+        kernels: what to write.
+        folder: where to.
+        architecture: such as ``sm_90``, for which they are built unless the builder names another;
+            None stands for that of the machine where they are built.
 
     Returns:
         The files written, the table first.
@@ -75,10 +85,14 @@ def export_kernels(kernels: Iterable[RankedKernel], folder: Path) -> list[Path]:
         base = f"kernels/{item.workload.name}/{item.stem}"
         content[f"{base}.cu"] = item.kernel.source
         content[f"{base}.json"] = json.dumps(_plan(item), indent=2) + "\n"
-        content[f"{base}.launch.cuh"] = launch_header(item)
-    shared = {_reference(item.workload) for item in ranked} | {"driver.cu", "CMakeLists.txt"}
+        content[f"{base}.workload.cuh"] = workload_header(item)
+        content[f"{base}.launch.cu"] = launch_source(item)
+    shared = {_reference(item.workload) for item in ranked} | {"driver.cu", _BUILD}
     for name in sorted(shared):
         content[name] = (cuda_dir() / "export" / name).read_text(encoding="utf-8")
+    if architecture is not None:
+        number = architecture.removeprefix("sm_")
+        content[_BUILD] = content[_BUILD].replace(_NATIVE, f"{number}) # of the GPU they are for")
     return _write(content, folder)
 
 
@@ -98,14 +112,13 @@ def require_empty(folder: Path) -> None:
         raise InputError(f"{folder} cannot be written: {error.strerror}.") from None
 
 
-def launch_header(item: RankedKernel) -> str:
-    """The C++ header through which ``driver.cu`` includes and launches this kernel.
+def workload_header(item: RankedKernel) -> str:
+    """The C++ header through which ``driver.cu`` knows what the kernel computes.
 
     Raises:
-        InputError: the kernel takes an argument that the driver cannot provide, or the driver has
-            no reference for its workload.
+        InputError: the driver has no reference for the workload, or cannot provide a tensor.
     """
-    kernel, workload = item.kernel, item.workload
+    workload, spaces = item.workload, item.kernel.workspaces
     reference = _reference(workload)
     parameters = "\n".join(
         f"#define PARAMETER_{name} {value}"
@@ -116,32 +129,54 @@ def launch_header(item: RankedKernel) -> str:
         if isinstance(value, int) or f"_{value}".isidentifier()
     )
     tensors = "\n".join(f"    {_tensor(item, tensor)}," for tensor in workload.tensors)
-    spaces = [str(space.nbytes) for space in kernel.workspaces] or ["0"]
-    calls = "\n".join(_call(item, launch) for launch in kernel.launches)
     return f"""\
 // {workload.name} {item.stem}, for driver.cu; {item.stem}.json says the same.
 #pragma once
-#include "{item.stem}.cu"
 
 {parameters}
 #include "../../{reference}"
 
 constexpr char LABEL[] = "{workload.name} {item.stem}";
 constexpr double FLOPS = {float(workload.flops)!r};
+{_inputs(workload)}
 constexpr Tensor TENSORS[] = {{
 {tensors}
 }};
-constexpr int WORKSPACES = {len(kernel.workspaces)};
-constexpr size_t WORKSPACE_BYTES[] = {{{", ".join(spaces)}}};
+constexpr int WORKSPACES = {len(spaces)};
+constexpr size_t WORKSPACE_BYTES[] = {{{", ".join(str(one.nbytes) for one in spaces) or "0"}}};
+"""
 
-inline cudaError_t prepare() {{
+
+def launch_source(item: RankedKernel) -> str:
+    """The CUDA source that contains the kernel and launches it for ``driver.cu``.
+
+    It is compiled on its own, so that the names and macros of kernel and driver do not meet.
+
+    Raises:
+        InputError: the kernel takes an argument that the driver cannot provide.
+    """
+    kernel = item.kernel
+    calls = "\n".join(_call(item, launch) for launch in kernel.launches)
+    return f"""\
+// Launches {item.workload.name} {item.stem}, for driver.cu; {item.stem}.json says the same.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "{item.stem}.cu"
+
+namespace exported {{
+
+cudaError_t prepare() {{
 {_attributes(kernel)}  return cudaSuccess;
 }}
 
-inline void launch(void* const* tensors, void* const* workspaces, cudaStream_t stream) {{
+void launch(void* const* tensors, void* const* workspaces, cudaStream_t stream) {{
   (void)workspaces;
 {calls}
 }}
+
+}}  // namespace exported
 """
 
 
@@ -153,6 +188,14 @@ def _reference(workload: Workload) -> str:
             "reference: choose kernels of other workloads."
         )
     return name
+
+
+def _inputs(workload: Workload) -> str:
+    drawn, _, share = str(workload.parameters.get("distribution", NORMAL)).partition(":")
+    return (
+        f"constexpr Inputs INPUTS = Inputs::{drawn.upper()};\n"
+        f"constexpr double SHARE_OF_ZEROS = {float(share or 0)!r};"
+    )
 
 
 def _tensor(item: RankedKernel, tensor: Tensor) -> str:
@@ -175,7 +218,7 @@ def _c_type(item: RankedKernel, tensor: Tensor) -> str:
 
 def _attributes(kernel: Kernel) -> str:
     return "".join(
-        f"  if (cudaError_t status = cudaFuncSetAttribute((const void*){launch.entry},\n"
+        f"  if (cudaError_t status = cudaFuncSetAttribute((const void*)::{launch.entry},\n"
         f"          cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.shared_bytes})) "
         "return status;\n"
         for launch in kernel.launches
@@ -198,7 +241,7 @@ def _call(item: RankedKernel, launch: Launch) -> str:
     grid, block = (", ".join(map(str, sizes)) for sizes in (launch.grid, launch.block))
     arguments = ", ".join(known[name] for name in launch.arguments)
     return (
-        f"  {launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, stream>>>(\n"
+        f"  ::{launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, stream>>>(\n"
         f"      {arguments});"
     )
 

@@ -7,15 +7,22 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pytest_gpuenergy.gemm.mma import MmaParameters
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels, launch_header
+from pytest_gpuenergy.kernels.export import (
+    RankedKernel,
+    export_kernels,
+    launch_source,
+    workload_header,
+)
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
+from pytest_gpuenergy.workloads import Contract, Conv2d, Gemm, Tensor
 
 TINY = Conv2d.of("tiny", 1, 6, 6, 4, 3, 3, 3, 1, 1)
 DIRECT = """
@@ -57,7 +64,7 @@ def test_an_export_holds_everything_needed_to_build_it(tmp_path: Path) -> None:
         *(
             f"kernels/tiny/kernel{rank}.{suffix}"
             for rank in ("01", "12")
-            for suffix in ("cu", "json", "launch.cuh")
+            for suffix in ("cu", "json", "launch.cu", "workload.cuh")
         ),
     }
     assert all(path.is_file() for path in written)
@@ -87,17 +94,17 @@ def test_the_table_has_a_row_for_every_launch(tmp_path: Path) -> None:
 
 
 def test_the_launch_keeps_the_kernels_own_argument_order() -> None:
-    header = launch_header(ITEM)
+    source = launch_source(ITEM)
     assert (
         "direct<<<dim3(4, 1, 1), dim3(36, 1, 1), 0, stream>>>(\n"
         "      static_cast<float*>(tensors[0]), static_cast<float*>(tensors[2]), "
         "static_cast<float*>(tensors[1]));"
-    ) in header
+    ) in source
 
 
 def test_the_header_has_every_parameter_and_tensor() -> None:
     grouped = Conv2d.of("tiny", 1, 6, 6, 4, 4, 3, 3, 1, 2, 2, 4)
-    header = launch_header(replace(ITEM, workload=grouped))
+    header = workload_header(replace(ITEM, workload=grouped))
     for name, value in grouped.shape.sizes.items():
         assert f"#define PARAMETER_{name} {value}\n" in header
     assert f'{{"data", Type::float32, {4 * 36}, false, 0, 0}}' in header
@@ -107,22 +114,22 @@ def test_the_header_has_every_parameter_and_tensor() -> None:
 
 
 def test_large_dynamic_shared_memory_is_asked_for() -> None:
-    assert "cudaFuncSetAttribute" not in launch_header(with_launch(shared_bytes=48 << 10))
-    assert "MaxDynamicSharedMemorySize, 65536)" in launch_header(with_launch(shared_bytes=65536))
+    assert "cudaFuncSetAttribute" not in launch_source(with_launch(shared_bytes=48 << 10))
+    assert "MaxDynamicSharedMemorySize, 65536)" in launch_source(with_launch(shared_bytes=65536))
 
 
 def test_a_workspace_is_allocated_and_passed() -> None:
     space = Tensor("pack", (8, 4), "float32", "workspace")
     item = with_launch(arguments=("data", "pack"))
-    header = launch_header(replace(item, kernel=replace(item.kernel, workspaces=(space,))))
-    assert "WORKSPACE_BYTES[] = {128}" in header
+    item = replace(item, kernel=replace(item.kernel, workspaces=(space,)))
+    assert "WORKSPACE_BYTES[] = {128}" in workload_header(item)
     arguments = "static_cast<float*>(tensors[0]), static_cast<float*>(workspaces[0]));"
-    assert arguments in header
+    assert arguments in launch_source(item)
 
 
 def test_an_unknown_argument_is_refused() -> None:
     with pytest.raises(InputError, match="takes 'bias', which is not a tensor of tiny"):
-        launch_header(with_launch(arguments=("data", "bias")))
+        launch_source(with_launch(arguments=("data", "bias")))
 
 
 def test_a_workload_without_a_reference_is_refused(tmp_path: Path) -> None:
@@ -138,7 +145,7 @@ def test_a_workspace_of_an_unknown_type_is_refused() -> None:
     space = Tensor("pack", (8,), "int16", "workspace")
     item = replace(ITEM, kernel=replace(ITEM.kernel, workspaces=(space,)))
     with pytest.raises(InputError, match="the workspace pack of type int16"):
-        launch_header(item)
+        launch_source(item)
 
 
 @pytest.mark.parametrize("name", ["../up", 'x";//', "two\nlines", "${ENV}", "a b", ""])
@@ -162,24 +169,48 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
         export_kernels([ITEM], tmp_path / "out")
 
 
+def test_an_export_is_built_for_the_architecture_that_is_named(tmp_path: Path) -> None:
+    export_kernels([ITEM], tmp_path / "here")
+    export_kernels([ITEM], tmp_path / "there", "sm_80")
+    lines = [(tmp_path / one / "CMakeLists.txt").read_text() for one in ("here", "there")]
+    assert "set(CMAKE_CUDA_ARCHITECTURES native)" in lines[0]
+    assert "set(CMAKE_CUDA_ARCHITECTURES 80)" in lines[1]
+
+
+def built_with_nvcc(folder: Path) -> subprocess.CompletedProcess[str]:
+    header = '-DWORKLOAD_HEADER="kernels/tiny/kernel01.workload.cuh"'
+    flags = ["-std=c++17", "-arch=sm_80", "-Werror=all-warnings", "-o", "tiny_kernel01"]
+    return subprocess.run(
+        ["nvcc", *flags, header, "driver.cu", "kernels/tiny/kernel01.launch.cu"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 def test_an_export_compiles_with_nvcc(tmp_path: Path) -> None:
     space = Tensor("pack", (8, 4), "float32", "workspace")
     kernel = replace(with_launch(shared_bytes=65536).kernel, workspaces=(space,))
     export_kernels([replace(ITEM, kernel=kernel)], tmp_path)
-    header = '-DLAUNCH_HEADER="kernels/tiny/kernel01.launch.cuh"'
-    flags = ["-std=c++17", "-arch=sm_90", "-Werror=all-warnings", "-o", "tiny_kernel01"]
-    built = subprocess.run(
-        ["nvcc", *flags, header, "driver.cu"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    built = built_with_nvcc(tmp_path)
     assert built.returncode == 0, built.stderr
     usage = subprocess.run(
         [tmp_path / "tiny_kernel01", "no-number"], capture_output=True, text=True, check=False
     )
     assert (usage.returncode, usage.stderr.split(":")[0]) == (2, "usage")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+@pytest.mark.parametrize("mode", ["3xtf32", "bfloat16"])
+def test_a_product_with_shared_tiles_compiles_with_nvcc(tmp_path: Path, mode: Any) -> None:
+    product = Gemm("tiny", 60, 50, 300, "nt", mode, lda=64, ldb=56)
+    kernel = MmaParameters(tile_m=32, tile_n=32, blocks=7).kernel(product)
+    assert len(kernel.launches) == 2
+    export_kernels([RankedKernel(product, 1, kernel)], tmp_path)
+    built = built_with_nvcc(tmp_path)
+    assert built.returncode == 0, built.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +107,16 @@ def run_exported(
 ) -> subprocess.CompletedProcess[str]:
     """The driver with a kernel of a workload called tiny."""
     export_kernels([RankedKernel(workload, 1, kernel)], folder)
-    header = folder / "kernels" / "tiny" / "kernel01.launch.cuh"
-    header.write_text(re.sub(r"<<<.*>>>", "", header.read_text()))
+    source = folder / "kernels" / "tiny" / "kernel01.launch.cu"
+    source.with_suffix(".cpp").write_text(re.sub(r"<<<.*>>>", "", source.read_text()))
     (folder / "cuda_runtime.h").write_text(RUNTIME)
     for name in ("cuda_fp16.h", "cuda_bf16.h"):
         (folder / name).write_text(HALVES)
     (folder / "driver.cu").rename(folder / "driver.cpp")
-    define = '-DLAUNCH_HEADER="kernels/tiny/kernel01.launch.cuh"'
-    flags = ["-std=c++17", "-Wall", "-Werror", "-pthread", "-I.", define, "driver.cpp"]
-    subprocess.run(["g++", *flags], cwd=folder, check=True, timeout=120)
+    define = '-DWORKLOAD_HEADER="kernels/tiny/kernel01.workload.cuh"'
+    flags = ["-std=c++17", "-Wall", "-Werror", "-pthread", "-I.", define]
+    sources = ["driver.cpp", "kernels/tiny/kernel01.launch.cpp"]
+    subprocess.run(["g++", *flags, *sources], cwd=folder, check=True, timeout=120)
     return subprocess.run(
         [folder / "a.out", "7"], capture_output=True, text=True, check=False, timeout=60
     )
@@ -177,3 +178,51 @@ def test_products_in_each_layout_and_mode_are_computed(
     done = run_exported(tmp_path, gemm, Kernel(source, (launch,)))
     assert done.returncode == 0, done.stdout
     assert ": correct" in done.stdout
+
+
+def test_names_and_macros_of_a_kernel_do_not_meet_those_of_the_driver(tmp_path: Path) -> None:
+    source = """
+        #define BFLOAT16 0
+        #define COUNT nonsense
+        struct Tensor {};
+        static void check(Tensor) {}
+        namespace exported { inline void prepare(Tensor) {} }
+        inline void launch(float* data, float* weight, float* output) {
+          check(Tensor()); exported::prepare(Tensor()); GATHER }
+    """
+    gather = GATHER.replace("BODY", "output[i] = float(sum);")
+    launch = Launch("launch", (1, 1, 1), (1, 1, 1), ("data", "weight", "output"))
+    kernel = Kernel(source.replace("GATHER", gather), (launch,))
+    done = run_exported(tmp_path, Conv2d.of("tiny", *SIZES), kernel)
+    assert done.returncode == 0, done.stderr
+    assert ": correct" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("distribution", "are_right"),
+    [
+        ("normal", lambda values: 2 < max(values) < 6 and min(values) < -2),
+        ("uniform", lambda values: -1 <= min(values) < -0.9 and 0.9 < max(values) <= 1),
+        ("integers", lambda values: set(values) == set(range(-4, 5))),
+        ("ones", lambda values: set(values) == {1}),
+        ("zeros", lambda values: set(values) == {0}),
+        ("sorted", lambda values: values == sorted(values) and len(set(values)) > 90),
+        ("sparse:0.25", lambda values: 150 < sum(value != 0 for value in values) < 270),
+    ],
+)
+def test_inputs_are_drawn_from_the_distribution_of_the_product(
+    tmp_path: Path, distribution: str, are_right: Callable[[list[float]], bool]
+) -> None:
+    source = """
+        #include <cstdio>
+        inline void show(float* a, float* c) {
+          static bool shown = false;
+          for (int i = 0; i < 300 && !shown; ++i) std::printf("a %g\\n", a[i]);
+          shown = true;
+        }
+    """
+    kernel = Kernel(source, (Launch("show", (1, 1, 1), (1, 1, 1), ("A", "C")),))
+    done = run_exported(tmp_path, Gemm("tiny", 3, 2, 100, distribution=distribution), kernel)
+    drawn = [float(line.split()[1]) for line in done.stdout.splitlines() if line[:2] == "a "]
+    assert len(drawn) == 300
+    assert are_right(drawn)

@@ -1,0 +1,87 @@
+"""The kernels of a contender for matrix products, to be exported or profiled."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.commands.kernel_records import RECORDS
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.support.project import nearest
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.kernels.export import RankedKernel
+
+USUAL_CONTENDER = "template"
+
+
+def add_product_options(parser: ArgumentParser) -> None:
+    """Add ``--contender`` and ``--gpu-device``, without defaults."""
+    parser.add_argument(
+        "--contender",
+        metavar="NAME",
+        help=f"Whose kernels of matrix products (default: {USUAL_CONTENDER})",
+    )
+    parser.add_argument(
+        "--gpu-device",
+        metavar="DEVICE",
+        help="GPU to make kernels of matrix products for: auto, an index, a UUID, or "
+        "emulated[:PROFILE] (default: auto)",
+    )
+
+
+def check_contender(name: str) -> None:
+    """Check the name of a contender.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    from pytest_gpuenergy.contenders import CONTENDERS
+
+    if name not in CONTENDERS:
+        raise InputError(
+            f"There is no contender {name!r:.40}: choose from {', '.join(CONTENDERS)}."
+        )
+
+
+def product_kernels(
+    sizes: str, contender: str | None, device: Device, records: Path | None
+) -> list[RankedKernel]:
+    """One kernel for each matrix product.
+
+    Args:
+        sizes: of the products, see `workloads.gemm_sizes`.
+        contender: which makes the kernels; None stands for `USUAL_CONTENDER`.
+        device: which the kernels are for.
+        records: folder of record files; None stands for that of the project.
+
+    Raises:
+        InputError: the sizes or the contender are not understood, or a kernel is no CUDA text.
+        UnavailableError: the contender has no kernel for a product.
+    """
+    from pytest_gpuenergy.contenders import CONTENDERS, Bench
+    from pytest_gpuenergy.kernels.export import RankedKernel
+    from pytest_gpuenergy.kernels.kernel import Kernel
+    from pytest_gpuenergy.tvm.store import KernelStore
+    from pytest_gpuenergy.workloads.gemm_sizes import measured_products
+
+    products = measured_products(sizes)
+    name = contender or USUAL_CONTENDER
+    check_contender(name)
+    if records is not None and is_file(records):
+        raise InputError(f"{records} is a file: name the folder that it is in with --records.")
+    folder = records or nearest(Path.cwd(), RECORDS) or RECORDS
+    found = []
+    with KernelStore() as store:
+        for product in products:
+            kernel = CONTENDERS[name](product, Bench(device, folder, store))
+            if not isinstance(kernel, Kernel):
+                raise InputError(
+                    f"The kernel of the contender {name} for {product.name} is no CUDA text that "
+                    "a program could contain: choose another contender."
+                )
+            found.append(RankedKernel(product, 1, kernel))
+    return found

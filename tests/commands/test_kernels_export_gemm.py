@@ -1,0 +1,119 @@
+"""`gpuenergy kernels export --gemm`: programs for matrix products."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.contenders import CONTENDERS
+from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
+from pytest_gpuenergy.gemm.simt import SimtParameters
+from pytest_gpuenergy.kernels import LibraryCall
+from pytest_gpuenergy.kernels.source import load_kernel
+from pytest_gpuenergy.tuning.records import Record, RecordFile, dump_records, file_name
+from pytest_gpuenergy.workloads import Gemm
+
+EXPORT = ("kernels", "export", "--out", "out")
+EMULATED = ("--gpu-device", "emulated")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_program_is_written_for_each_product_and_layout(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sizes = "MNK=64 mode=3xtf32; M=8 N=12 K=20 layout=nt lda=16"
+    assert main([*EXPORT, "--gemm", sizes, *EMULATED]) == 0
+    assert {path.name for path in Path("out/kernels").iterdir()} == {
+        *("gemm_64x64x64_nn_3xtf32", "gemm_64x64x64_nt_3xtf32", "gemm_8x12x20_nt_lda16")
+    }
+    assert capsys.readouterr().out.startswith(
+        "wrote 3 kernels to out, made for NVIDIA H200 (sm_90)"
+    )
+
+
+def test_the_estimate_chooses_the_kernel_without_records() -> None:
+    assert main([*EXPORT, "--gemm", "MNK=64 layout=nn", *EMULATED]) == 0
+    kernel = load_kernel("out/kernels/gemm_64x64x64_nn/kernel01.json")
+    assert kernel.origin.kind == "template"
+    assert {launch.entry for launch in kernel.launches} <= {"gemm", "gemm_sum"}
+
+
+def test_records_choose_the_kernel_if_there_are_any(elsewhere: Path) -> None:
+    product = Gemm("mine", 64, 64, 64)
+    parameters = SimtParameters(tile_m=32, tile_n=64, thread_m=8, thread_n=8, stages=2)
+    recipe = TEMPLATE_FORM.with_time(TEMPLATE_FORM.recipe(parameters), 0.5)
+    file = RecordFile(
+        product,
+        TEMPLATE_FORM,
+        "NVIDIA H200",
+        "580.1",
+        {"gpuenergy": "0.1.0"},
+        "2026-01-01",
+        64,
+        64,
+        (Record(1, "fastest", recipe),),
+    )
+    (elsewhere / "tuned").mkdir()
+    dump_records(file, elsewhere / "tuned" / file_name(product, TEMPLATE_FORM.variant))
+    sizes = "MNK=64 layout=nn"
+    assert main([*EXPORT, "--gemm", sizes, *EMULATED, "--records", "tuned"]) == 0
+    kernel = load_kernel("out/kernels/gemm_64x64x64_nn/kernel01.json")
+    assert kernel.source == parameters.kernel(product).source
+
+
+@pytest.mark.parametrize(("gpu", "architecture"), [("a100", 80), ("h200", 90)])
+def test_the_program_is_built_for_the_gpu_that_it_is_for(gpu: str, architecture: int) -> None:
+    device = f"emulated:{gpu}"
+    assert main([*EXPORT, "--gemm", "MNK=64 mode=tf32", "--gpu-device", device]) == 0
+    built = Path("out/CMakeLists.txt").read_text()
+    assert f"set(CMAKE_CUDA_ARCHITECTURES {architecture})" in built
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--gemm", "MNK=64", "--case", "case1"], "--case chooses among record files"),
+        (["--gemm", "MNK=64", "--kernels", "top1"], "--kernels chooses among record files"),
+        (["--gemm", "MNK=64", "--tuner", "tvm"], "--tuner chooses among record files"),
+        (["--case", "case1", "--contender", "tvm"], "--contender is only for matrix products"),
+        (["--gpu-device", "emulated"], "--gpu-device is only for matrix products"),
+        (["--gemm", "MNK"], "which is not understood: give sizes such as"),
+        (["--gemm", "MNK=64 t=5"], "leave out t and O"),
+        (["--gemm", "MNK=64", "--contender", "mkl"], "no contender 'mkl': choose from template"),
+        (["--gemm", "MNK=64", "--contender", "tvm"], "no records for gemm_64x64x64_nn"),
+        (["--gemm", "MNK=64", "--records", "file"], "file is a file: name the folder"),
+        (["--gemm", "MNK=64 mode=tf32", "--gpu-device", "emulated:v100"], "sm_80 or later"),
+    ],
+)
+def test_what_cannot_be_exported_is_told_in_one_sentence(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").write_text("")
+    assert main([*EXPORT, *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+    assert not Path("out").exists()
+
+
+def test_a_kernel_that_is_no_text_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = LibraryCall("torch.matmul", {"input": "A", "other": "B", "out": "C"})
+    monkeypatch.setitem(CONTENDERS, "library", lambda *_: call)  # type: ignore[arg-type]  # a dict
+    assert main([*EXPORT, "--gemm", "MNK=64", "--contender", "library", *EMULATED]) == 2
+    assert "library for gemm_64x64x64_nn is no CUDA text" in capsys.readouterr().err
+
+
+def test_a_full_folder_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out").mkdir()
+    Path("out/mine").write_text("mine")
+    assert main([*EXPORT, "--gemm", "MNK=64", *EMULATED]) == 2
+    assert "out is not empty" in capsys.readouterr().err
+    assert [path.name for path in Path("out").iterdir()] == ["mine"]
