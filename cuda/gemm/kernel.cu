@@ -1,7 +1,23 @@
 // The kernel of all templates: the tiles of a block, step by step.
 //
-// A template defines its Sums, A_STAGE and B_STAGE (elements of a stage), copy_step, multiply and
-// store. While a block multiplies one stage, the copies of the next STAGES - 1 are under way.
+// A template defines its Sums, multiply and store; the distance of rows of A and B in shared memory
+// (A_ROW, B_ROW) and the elements of A in a stage (A_STAGE); and copy_a, for an A that is not stored
+// transposed. While a block multiplies one stage, the copies of the next STAGES - 1 are under way.
+
+constexpr int B_STAGE = TILE_K * B_ROW;
+
+__device__ void copy_step(Element* a_stage, Element* b_stage, const Element* A, const Element* B,
+                          Place place, int step) {
+  int k = step * TILE_K;
+  if (A_TRANSPOSED) {
+    copy_rows<TILE_K, TILE_M, A_WIDTH, A_ROW>(a_stage, A + k * LDA + place.row, LDA, K - k,
+                                              M - place.row);
+  } else {
+    copy_a(a_stage, A + place.row * LDA + k, M - place.row, K - k);
+  }
+  copy_rows<TILE_K, TILE_N, B_WIDTH, B_ROW>(b_stage, B + k * LDB + place.column, LDB, K - k,
+                                            N - place.column);
+}
 
 __device__ void commit() {
 #if ASYNCHRONOUS

@@ -7,8 +7,8 @@
 //
 // TF32 has 10 bits after the leading one, to which elements of 32 bits are rounded. Where they are
 // split, each is the sum of two such numbers, and all products but that of the smaller parts are
-// added: the result is as exact as one in float32 (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores while
-// surpassing the FP32 theoretical peak performance", 2022).
+// added: the result is as exact as one in float32 (Ootomo and Yokota, "Recovering single precision
+// accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", 2022).
 
 constexpr int DEPTH = HALVES ? 16 : 8;  // columns of A and rows of B in one instruction
 constexpr int WARPS_M = TILE_M / WARP_M, WARPS_N = TILE_N / WARP_N;
@@ -18,7 +18,7 @@ static_assert(THREADS == 32 * WARPS_M * WARPS_N, "warps must fill the tile");
 // more, they are in different banks.
 constexpr int A_ROW = A_TRANSPOSED ? TILE_M + 8 : TILE_K + (HALVES ? 8 : 4);
 constexpr int B_ROW = TILE_N + 8;
-constexpr int A_STAGE = (A_TRANSPOSED ? TILE_K : TILE_M) * A_ROW, B_STAGE = TILE_K * B_ROW;
+constexpr int A_STAGE = (A_TRANSPOSED ? TILE_K : TILE_M) * A_ROW;
 
 struct Sums {
   float of[PIECES_M][PIECES_N][4];
@@ -31,25 +31,16 @@ struct Lane {
 };
 
 // The operands of one instruction, as registers of a thread.
-struct A {
+struct OperandA {
   unsigned of[4];
 };
-struct B {
+struct OperandB {
   unsigned of[2];
 };
 
-__device__ void copy_step(Element* a_stage, Element* b_stage, const Element* a, const Element* b,
-                          Place place, int step) {
-  int k = step * TILE_K;
-  if (A_TRANSPOSED) {
-    copy_rows<TILE_K, TILE_M, A_WIDTH, A_ROW>(a_stage, a + k * LDA + place.row, LDA, K - k,
-                                              M - place.row);
-  } else {
-    copy_rows<TILE_M, TILE_K, A_WIDTH, A_ROW>(a_stage, a + place.row * LDA + k, LDA, M - place.row,
-                                              K - k);
-  }
-  copy_rows<TILE_K, TILE_N, B_WIDTH, B_ROW>(b_stage, b + k * LDB + place.column, LDB, K - k,
-                                            N - place.column);
+// Copy TILE_M rows of TILE_K elements, of which `rows` and `columns` exist.
+__device__ void copy_a(Element* to, const Element* from, int rows, int columns) {
+  copy_rows<TILE_M, TILE_K, A_WIDTH, A_ROW>(to, from, LDA, rows, columns);
 }
 
 // Read four matrices of 8 rows of 16 bytes. Each thread gives the address of a row, those of the
@@ -73,7 +64,7 @@ __device__ void read_transposed(unsigned& a, unsigned& b, unsigned& c, unsigned&
                : "memory");
 }
 
-__device__ void read_a(A& a, const Element* stage, const Lane& lane, int k, int piece) {
+__device__ void read_a(OperandA& a, const Element* stage, const Lane& lane, int k, int piece) {
   int m = lane.m + 16 * piece;
 #if !A_TRANSPOSED
   const Element* row = stage + (m + lane.number % 16) * A_ROW + k + lane.number / 16 * (DEPTH / 2);
@@ -91,8 +82,8 @@ __device__ void read_a(A& a, const Element* stage, const Lane& lane, int k, int 
 }
 
 // For two neighbouring pieces.
-__device__ void read_b(B& left, B& right, const Element* stage, const Lane& lane, int k,
-                       int piece) {
+__device__ void read_b(OperandB& left, OperandB& right, const Element* stage, const Lane& lane,
+                       int k, int piece) {
   int n = lane.n + 8 * piece;
 #if HALVES
   const Element* row = stage + (k + lane.number % 16) * B_ROW + n + lane.number / 16 * 8;
@@ -150,7 +141,8 @@ __device__ void split(Operand& x, Operand& rest) {
 #endif
 
 // Add the products of one piece of A with all of B.
-__device__ void multiply_add(float (&sums)[PIECES_N][4], const A& a, const B (&b)[PIECES_N]) {
+__device__ void multiply_add(float (&sums)[PIECES_N][4], const OperandA& a,
+                             const OperandB (&b)[PIECES_N]) {
 #pragma unroll
   for (int j = 0; j < PIECES_N; ++j) multiply_add(sums[j], a.of, b[j].of);
 }
@@ -159,8 +151,8 @@ __device__ void multiply(Sums& sums, const Element* a_stage, const Element* b_st
   Lane lane;
 #pragma unroll
   for (int k = 0; k < TILE_K; k += DEPTH) {
-    A a[PIECES_M];
-    B b[PIECES_N];
+    OperandA a[PIECES_M];
+    OperandB b[PIECES_N];
 #pragma unroll
     for (int i = 0; i < PIECES_M; ++i) read_a(a[i], a_stage, lane, k, i);
 #pragma unroll
@@ -169,8 +161,8 @@ __device__ void multiply(Sums& sums, const Element* a_stage, const Element* b_st
 #pragma unroll
     for (int i = 0; i < PIECES_M; ++i) multiply_add(sums.of[i], a[i], b);
 #else
-    A a_rest;
-    B b_rest[PIECES_N];
+    OperandA a_rest;
+    OperandB b_rest[PIECES_N];
 #pragma unroll
     for (int j = 0; j < PIECES_N; ++j) split(b[j], b_rest[j]);
 #pragma unroll

@@ -8,8 +8,8 @@
 constexpr int THREADS_M = TILE_M / THREAD_M, THREADS_N = TILE_N / THREAD_N;
 static_assert(THREADS == THREADS_M * THREADS_N, "threads must fill the tile");
 // A is transposed on the way to shared memory: four more elements a row spread it over the banks.
-constexpr int A_ROW = TILE_M + (A_TRANSPOSED ? 0 : 4);
-constexpr int A_STAGE = TILE_K * A_ROW, B_STAGE = TILE_K * TILE_N;
+constexpr int A_ROW = TILE_M + (A_TRANSPOSED ? 0 : 4), B_ROW = TILE_N;
+constexpr int A_STAGE = TILE_K * A_ROW;
 
 // The lanes of a warp compute 4 x 8 pieces of 4 x 4 elements.
 constexpr int LANES_M = 4, LANES_N = 8;
@@ -27,26 +27,13 @@ struct Thread {
 };
 
 // Copy the transpose of TILE_M rows of TILE_K elements, of which `rows` and `columns` exist.
-__device__ void copy_transposed(Element* to, const Element* from, int rows, int columns) {
+__device__ void copy_a(Element* to, const Element* from, int rows, int columns) {
 #pragma unroll
   for (int i = threadIdx.x; i < TILE_M * TILE_K; i += THREADS) {
     int row = i / TILE_K, column = i % TILE_K;
     int valid = row < rows && column < columns;
     copy<1>(&to[column * A_ROW + row], valid ? from + row * LDA + column : from, valid);
   }
-}
-
-__device__ void copy_step(Element* a_stage, Element* b_stage, const Element* A, const Element* B,
-                          Place place, int step) {
-  int k = step * TILE_K;
-  if (A_TRANSPOSED) {
-    copy_rows<TILE_K, TILE_M, A_WIDTH, A_ROW>(a_stage, A + k * LDA + place.row, LDA, K - k,
-                                              M - place.row);
-  } else {
-    copy_transposed(a_stage, A + place.row * LDA + k, M - place.row, K - k);
-  }
-  copy_rows<TILE_K, TILE_N, B_WIDTH, TILE_N>(b_stage, B + k * LDB + place.column, LDB, K - k,
-                                             N - place.column);
 }
 
 // Add the products of one step. A thread's rows and columns come in pieces of four.
@@ -63,7 +50,7 @@ __device__ void multiply(Sums& sums, const float* a_stage, const float* b_stage)
 #pragma unroll
     for (int j = 0; j < THREAD_N; j += 4) {
       *reinterpret_cast<float4*>(&b[j]) =
-          *reinterpret_cast<const float4*>(&b_stage[k * TILE_N + j * THREADS_N + 4 * thread.n]);
+          *reinterpret_cast<const float4*>(&b_stage[k * B_ROW + j * THREADS_N + 4 * thread.n]);
     }
 #pragma unroll
     for (int i = 0; i < THREAD_M; ++i) {

@@ -8,7 +8,8 @@
 // element and the accumulator are aligned to the largest of them, cut off (rounded toward zero) after
 // 24 bits and two more, added exactly, and the sum is rounded toward zero, or to the nearest number for
 // 16-bit accumulators. Cards differ in how many products they add at once; here it is all of one
-// instruction's.
+// instruction's. Of products of 8-bit operands Hopper keeps about 14 bits (DeepSeek-AI, "DeepSeek-V3
+// Technical Report", 2024, section 3.3.2).
 #include "matrices.h"
 
 #include <cmath>
@@ -20,22 +21,26 @@ namespace cuhost {
 namespace {
 
 constexpr int columns = 8, most_rows = 16, most_depth = 32;
-constexpr int kept_bits = 25;  // below the leading bit of the largest term
+constexpr int kept_bits = 25, kept_bits_of_8 = 13;  // below the leading bit of the largest term
 using Reals = double __attribute__((vector_size(8 * columns)));
 using Longs = long long __attribute__((vector_size(8 * columns)));
 using Ints = int __attribute__((vector_size(4 * columns)));
 using Floats = float __attribute__((vector_size(4 * columns)));
 
-int width_of(cuhost_Kind kind) {
+constexpr int width_of(cuhost_Kind kind) {
   switch (kind) {
     case cuhost_matrix_f64: return 8;
     case cuhost_matrix_f16:
     case cuhost_matrix_bf16: return 2;
+    case cuhost_matrix_e4m3:
+    case cuhost_matrix_e5m2:
     case cuhost_matrix_s8:
     case cuhost_matrix_u8: return 1;
     default: return 4;
   }
 }
+
+constexpr int packed_of(cuhost_Kind kind) { return width_of(kind) < 4 ? 4 / width_of(kind) : 1; }
 
 template <class T>
 T as(uint32_t bits) {
@@ -54,6 +59,14 @@ double half_value(uint32_t bits) {
   uint32_t sign = (bits & 0x8000) << 16, rest = bits & 0x7fff;
   if (rest >= 0x7c00) return as<float>(sign | 0x7f800000 | (rest - 0x7c00) << 13);
   float scaled = as<float>(rest << 13) * 0x1p112f;
+  return sign ? -(double)scaled : scaled;
+}
+
+// The only special value of e4m3 is NaN.
+double e4m3_value(uint32_t bits) {
+  uint32_t sign = (bits & 0x80) << 24, rest = bits & 0x7f;
+  if (rest == 0x7f) return as<float>(0x7fffffff);
+  float scaled = as<float>(rest << 20) * 0x1p120f;
   return sign ? -(double)scaled : scaled;
 }
 
@@ -78,6 +91,8 @@ double element(const uint32_t* words, int k, cuhost_Kind kind) {
     case cuhost_matrix_f16: return half_value(words[k / 2] >> (k % 2 * 16) & 0xffff);
     case cuhost_matrix_bf16: return as<float>(words[k / 2] >> (k % 2 * 16) << 16);
     case cuhost_matrix_tf32: return as<float>(words[k] & 0xffffe000);
+    case cuhost_matrix_e4m3: return e4m3_value(words[k / 4] >> (k % 4 * 8) & 0xff);
+    case cuhost_matrix_e5m2: return half_value((words[k / 4] >> (k % 4 * 8) & 0xff) << 8);
     case cuhost_matrix_s8: return (int8_t)(words[k / 4] >> (k % 4 * 8));
     case cuhost_matrix_u8: return (uint8_t)(words[k / 4] >> (k % 4 * 8));
     case cuhost_matrix_s32: return (int32_t)words[k];
@@ -92,9 +107,8 @@ struct Operands {
 };
 
 template <cuhost_Kind kind>
-void gather_kind(Operands& all, cuhost_Product* const* lanes, int rows, int depth) {
-  constexpr int packed = kind == cuhost_matrix_f64 || kind == cuhost_matrix_tf32 ? 1
-                         : kind == cuhost_matrix_f16 || kind == cuhost_matrix_bf16 ? 2 : 4;
+void gather_a(Operands& all, cuhost_Product* const* lanes, int rows, int depth) {
+  constexpr int packed = packed_of(kind);
   int downs = rows / 8, parts = depth / (4 * packed);
   for (int lane = 0; lane < 32; ++lane) {
     int group = lane / 4, within = lane % 4 * packed;
@@ -110,8 +124,7 @@ void gather_kind(Operands& all, cuhost_Product* const* lanes, int rows, int dept
 
 template <cuhost_Kind kind>
 void gather_b(Operands& all, cuhost_Product* const* lanes, int depth) {
-  constexpr int packed = kind == cuhost_matrix_f64 || kind == cuhost_matrix_tf32 ? 1
-                         : kind == cuhost_matrix_f16 || kind == cuhost_matrix_bf16 ? 2 : 4;
+  constexpr int packed = packed_of(kind);
   for (int lane = 0; lane < 32; ++lane) {
     for (int part = 0; part < depth / (4 * packed); ++part) {
       for (int i = 0; i < packed; ++i)
@@ -120,30 +133,27 @@ void gather_b(Operands& all, cuhost_Product* const* lanes, int depth) {
   }
 }
 
+template <class F>
+void with_kind(cuhost_Kind kind, F&& f) {
+#define CASE(known) \
+    case known: return f(std::integral_constant<cuhost_Kind, known>{});
+  switch (kind) {
+    CASE(cuhost_matrix_f64)
+    CASE(cuhost_matrix_f16)
+    CASE(cuhost_matrix_bf16)
+    CASE(cuhost_matrix_tf32)
+    CASE(cuhost_matrix_s8)
+    CASE(cuhost_matrix_e4m3)
+    CASE(cuhost_matrix_e5m2)
+    default: CASE(cuhost_matrix_u8)
+  }
+#undef CASE
+}
+
 void gather(Operands& all, cuhost_Product* const* lanes, int rows) {
   const cuhost_Product& one = *lanes[0];
-  switch (one.a_kind) {
-#define CASE(kind) \
-    case kind: gather_kind<kind>(all, lanes, rows, one.depth); break;
-    CASE(cuhost_matrix_f64)
-    CASE(cuhost_matrix_f16)
-    CASE(cuhost_matrix_bf16)
-    CASE(cuhost_matrix_tf32)
-    CASE(cuhost_matrix_s8)
-    default: CASE(cuhost_matrix_u8)
-#undef CASE
-  }
-  switch (one.b_kind) {
-#define CASE(kind) \
-    case kind: gather_b<kind>(all, lanes, one.depth); break;
-    CASE(cuhost_matrix_f64)
-    CASE(cuhost_matrix_f16)
-    CASE(cuhost_matrix_bf16)
-    CASE(cuhost_matrix_tf32)
-    CASE(cuhost_matrix_s8)
-    default: CASE(cuhost_matrix_u8)
-#undef CASE
-  }
+  with_kind(one.a_kind, [&](auto kind) { gather_a<kind>(all, lanes, rows, one.depth); });
+  with_kind(one.b_kind, [&](auto kind) { gather_b<kind>(all, lanes, one.depth); });
   for (int lane = 0; lane < 32; ++lane) {
     for (int k = 0; k < rows / 4; ++k)
       all.c[lane / 4 + k / 2 * 8][lane % 4 * 2 + k % 2] = element(lanes[lane]->c, k, one.c_kind);
@@ -151,7 +161,7 @@ void gather(Operands& all, cuhost_Product* const* lanes, int rows) {
 }
 
 // The sums of a row, before they are rounded.
-Reals cut_sums(const Operands& all, int row, int depth) {
+Reals cut_sums(const Operands& all, int row, int depth, int kept) {
   Reals terms[most_depth + 1];
   const Longs size_bits = (Longs){} + 0x7fffffffffffffffll, power_bits = (Longs){} + (0x7ffll << 52);
   Longs most = (Longs){} + ((1023ll - 400) << 52);  // less than any product
@@ -161,8 +171,8 @@ Reals cut_sums(const Operands& all, int row, int depth) {
     most = (size & larger) | (most & ~larger);
   }
   Longs power = most & power_bits;
-  Reals scale = (Reals)((Longs){} + ((2046ll + kept_bits) << 52) - power);
-  Reals back = (Reals)(power - ((Longs){} + ((long long)kept_bits << 52)));
+  Reals scale = (Reals)((Longs){} + ((2046ll + kept) << 52) - power);
+  Reals back = (Reals)(power - ((Longs){} + ((long long)kept << 52)));
   Ints sums = {};
   for (int k = 0; k <= depth; ++k) sums += __builtin_convertvector(terms[k] * scale, Ints);
   return __builtin_convertvector(sums, Reals) * back;
@@ -206,8 +216,9 @@ bool any_special(const Operands& all, int rows, int depth) {
 void multiply_floats(const Operands& all, cuhost_Product* const* lanes, int rows) {
   int depth = lanes[0]->depth;
   bool halves = lanes[0]->c_kind == cuhost_matrix_f16;
+  int kept = width_of(lanes[0]->a_kind) == 1 ? kept_bits_of_8 : kept_bits;
   Reals sums[most_rows];
-  for (int row = 0; row < rows; ++row) sums[row] = cut_sums(all, row, depth);
+  for (int row = 0; row < rows; ++row) sums[row] = cut_sums(all, row, depth, kept);
   bool special = any_special(all, rows, depth);
   if (special) settle_special(all, rows, depth, sums);
   for (int row = 0; row < rows; ++row) {

@@ -20,7 +20,7 @@ struct cuhost_Meeting {
 };
 enum cuhost_Kind : unsigned char {
   cuhost_matrix_f16, cuhost_matrix_bf16, cuhost_matrix_tf32, cuhost_matrix_s8, cuhost_matrix_u8,
-  cuhost_matrix_f64, cuhost_matrix_f32, cuhost_matrix_s32
+  cuhost_matrix_e4m3, cuhost_matrix_e5m2, cuhost_matrix_f64, cuhost_matrix_f32, cuhost_matrix_s32
 };
 // d = a b + c; c becomes d.
 struct cuhost_Product : cuhost_Meeting {
@@ -50,31 +50,41 @@ struct cuhost_Fragment {
   Word words[count];
 };
 
-template <cuhost_Kind c_kind, cuhost_Kind a_kind, cuhost_Kind b_kind, int depth, bool saturated, class... Words>
-CUHOST_UNCHECKED auto cuhost_mma(int line, Words... words) {
+// Of 8 columns; `a`, `b` and `c` point to the lane's fragments, which are whole words.
+template <cuhost_Kind c_kind, cuhost_Kind a_kind, cuhost_Kind b_kind, int depth, bool saturated>
+CUHOST_UNCHECKED void cuhost_multiplied(int line, const char* name, const void* a, const void* b, const void* c, void* d) {
   cuhost_note_tensor_cores();
-  using Word = std::conditional_t<a_kind == cuhost_matrix_f64, unsigned long long, unsigned>;
   constexpr int bits = a_kind == cuhost_matrix_f64 ? 64 : a_kind == cuhost_matrix_tf32 ? 32
                        : a_kind == cuhost_matrix_f16 || a_kind == cuhost_matrix_bf16 ? 16 : 8;
-  constexpr int rows = bits == 64 ? 8 : 16, width = 8 * (int)sizeof(Word);
-  constexpr int in_a = rows * depth * bits / 32 / width, in_b = 8 * depth * bits / 32 / width;
-  constexpr int in_c = (int)sizeof...(Words) - in_a - in_b;
-  Word all[] = {(Word)words...};
+  constexpr int rows = bits == 64 ? 8 : 16;
+  constexpr int c_bits = c_kind == cuhost_matrix_f64 ? 64 : c_kind == cuhost_matrix_f16 ? 16 : 32;
   cuhost_Product mine;
   mine.work = cuhost_multiply;
-  mine.name = "mma.sync";
+  mine.name = name;
   mine.line = line;
   mine.c_kind = c_kind;
   mine.a_kind = a_kind;
   mine.b_kind = b_kind;
   mine.saturated = saturated;
   mine.depth = depth;
-  __builtin_memcpy(mine.a, all, in_a * sizeof(Word));
-  __builtin_memcpy(mine.b, all + in_a, in_b * sizeof(Word));
-  __builtin_memcpy(mine.c, all + in_a + in_b, in_c * sizeof(Word));
+  __builtin_memcpy(mine.a, a, rows * depth * bits / 256);
+  __builtin_memcpy(mine.b, b, 8 * depth * bits / 256);
+  __builtin_memcpy(mine.c, c, rows * 8 * c_bits / 256);
   cuhost_meet(&mine);
-  cuhost_Fragment<Word, in_c> result;
-  __builtin_memcpy(result.words, mine.c, sizeof result);
+  __builtin_memcpy(d, mine.c, rows * 8 * c_bits / 256);
+}
+
+template <cuhost_Kind c_kind, cuhost_Kind a_kind, cuhost_Kind b_kind, int depth, bool saturated, class... Words>
+CUHOST_UNCHECKED auto cuhost_mma(int line, Words... words) {
+  using Word = std::conditional_t<a_kind == cuhost_matrix_f64, unsigned long long, unsigned>;
+  constexpr int bits = a_kind == cuhost_matrix_f64 ? 64 : a_kind == cuhost_matrix_tf32 ? 32
+                       : a_kind == cuhost_matrix_f16 || a_kind == cuhost_matrix_bf16 ? 16 : 8;
+  constexpr int in_a = (bits == 64 ? 8 : 16) * depth * bits / 256 / (int)sizeof(Word);
+  constexpr int in_b = 8 * depth * bits / 256 / (int)sizeof(Word);
+  Word all[] = {(Word)words...};
+  cuhost_Fragment<Word, (int)sizeof...(Words) - in_a - in_b> result;
+  cuhost_multiplied<c_kind, a_kind, b_kind, depth, saturated>(line, "mma.sync", all, all + in_a,
+                                                              all + in_a + in_b, result.words);
   return result;
 }
 

@@ -63,12 +63,20 @@ inline auto cuhost_whole(unsigned long long bits) {
   return T::put(to_whole(cuhost_mode(mode), T::get(bits)));
 }
 
+// The largest number in place of infinity.
+template <class T>
+inline unsigned cuhost_finite(unsigned bits) {
+  constexpr unsigned infinity = T::value::infinity;
+  return (bits & 0x7fff) == infinity ? bits - 1 : bits;
+}
+
 // The first operand becomes the upper half.
-template <class T, char mode, bool relu>
+template <class T, char mode, bool relu, bool finite>
 inline unsigned cuhost_to_pair(unsigned high, unsigned low) {
   auto half = [](unsigned bits) {
     auto v = T::value::rounded(cuhost_f32::get(bits), cuhost_mode(mode));
-    return (unsigned)T::put(relu ? rectified(v) : v);
+    unsigned result = T::put(relu ? rectified(v) : v);
+    return finite ? cuhost_finite<T>(result) : result;
   };
   return half(high) << 16 | half(low);
 }

@@ -84,8 +84,8 @@ def add_search_options(parser: ArgumentParser) -> None:
         "--space",
         choices=SPACES,
         default="all",
-        help="Schedules of TVM to consider: its own (direct), those as a matrix product (gemm), "
-        "or all (default: all)",
+        help="Schedules of TVM to consider: its own (direct), those of a matrix product in padded "
+        "tiles (gemm), or all (default: all)",
     )
     group.add_argument(
         "--strategy",

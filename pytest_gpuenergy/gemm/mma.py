@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.estimate import Step, cycles_of
-from pytest_gpuenergy.gemm.tiling import Tiling, blocks_at_once, numbers_of_blocks, tiled_kernel
+from pytest_gpuenergy.gemm.tiling import Tiling, tiled_kernel
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
@@ -21,7 +21,6 @@ _TILES = (32, 64, 128, 256)
 _WARPS = (16, 32, 64)
 _ROW_BYTES = (64, 128)
 _STAGES = (2, 3, 4, 5)
-_THREADS = range(64, 513)
 _PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
 """Of 16-bit elements by ``mma.sync`` on a multiprocessor (NVIDIA A100 and GA102 whitepapers)."""
 _LATEST_PRODUCTS_PER_CYCLE = 1024
@@ -83,10 +82,7 @@ class MmaParameters(Tiling):
                 warp_m=warp_m,
                 warp_n=warp_n,
             )
-            if base.threads in _THREADS and (resident := base.resident(gemm, card)):
-                at_once = resident * card.multiprocessors
-                for blocks in numbers_of_blocks(gemm, base, at_once):
-                    yield replace(base, blocks=blocks)
+            yield from base.divided(gemm, card)
 
     @property
     def threads(self) -> int:
@@ -108,15 +104,6 @@ class MmaParameters(Tiling):
             of_a = self.tile_m * (self.tile_k + 16 // gemm.element_bytes)
         of_b = self.tile_k * (self.tile_n + 8)
         return gemm.element_bytes * self.stages * (of_a + of_b)
-
-    def resident(self, gemm: Gemm, card: Card) -> int:
-        """Blocks that a multiprocessor holds at once."""
-        return blocks_at_once(
-            card,
-            threads=self.threads,
-            registers=self.registers(gemm),
-            shared_bytes=self.shared_bytes(gemm),
-        )
 
     def cycles(self, gemm: Gemm, card: Card) -> float:
         """Clock cycles that the product is expected to take.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_gpuenergy.gemm.card import FIRST_ASYNCHRONOUS, Card
 from pytest_gpuenergy.gemm.estimate import Step, cycles_of
-from pytest_gpuenergy.gemm.tiling import Tiling, blocks_at_once, numbers_of_blocks, tiled_kernel
+from pytest_gpuenergy.gemm.tiling import Tiling, tiled_kernel
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
@@ -22,7 +22,6 @@ _TILES = (32, 64, 128, 256)
 _THREAD_TILES = ((4, 4), (8, 4), (4, 8), (8, 8), (16, 8), (8, 16))
 _DEPTHS = (8, 16, 32)
 _STAGES = (2, 3, 4)
-_THREADS = range(64, 513)
 _SHARED_BYTES_PER_CYCLE = 128
 """Of a multiprocessor (CUDA C++ Programming Guide: 32 banks of 4 bytes)."""
 
@@ -84,34 +83,22 @@ class SimtParameters(Tiling):
                 )
             except InputError:  # warps do not fill the tile
                 continue
-            if base.threads in _THREADS and (resident := base.resident(gemm, card)):
-                at_once = resident * card.multiprocessors
-                for blocks in numbers_of_blocks(gemm, base, at_once):
-                    yield replace(base, blocks=blocks)
+            yield from base.divided(gemm, card)
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
         return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
 
-    @property
-    def registers(self) -> int:
+    def registers(self, gemm: Gemm) -> int:
         """Registers that a thread needs, about: its sums, two columns and rows, and addresses."""
+        del gemm  # the same for all
         return self.thread_m * self.thread_n + 2 * (self.thread_m + self.thread_n) + 32
 
     def shared_bytes(self, gemm: Gemm) -> int:
         """Shared memory of a block."""
         row = self.tile_m + (0 if gemm.layout == "nt" else _WIDEST)
         return 4 * self.stages * self.tile_k * (row + self.tile_n)
-
-    def resident(self, gemm: Gemm, card: Card) -> int:
-        """Blocks that a multiprocessor holds at once."""
-        return blocks_at_once(
-            card,
-            threads=self.threads,
-            registers=self.registers,
-            shared_bytes=self.shared_bytes(gemm),
-        )
 
     def cycles(self, gemm: Gemm, card: Card) -> float:
         """Clock cycles that the product is expected to take.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.gemm.card import Card
@@ -18,6 +19,7 @@ from pytest_gpuenergy.workloads.workload import Tensor
 
 _SUM_THREADS = 256
 _SPLITS = (1, 2, 3, 4, 6, 8)
+_THREADS = range(64, 513)
 _LARGEST = 1 << 20
 _WIDEST_BYTES = 16
 """Of one copy to shared memory."""
@@ -31,7 +33,7 @@ _ELEMENTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tiling:
+class Tiling(ABC):
     """The part of a template's parameters that divides the work.
 
     Attributes:
@@ -104,6 +106,43 @@ class Tiling:
         steps, blocks = self.steps(gemm), self.blocks_of(gemm)
         every = self.tiles(gemm) * steps
         return any((every * block // blocks) % steps for block in range(blocks))
+
+    @property
+    @abstractmethod
+    def threads(self) -> int:
+        """Threads of a block."""
+
+    @abstractmethod
+    def registers(self, gemm: Gemm) -> int:
+        """Registers that a thread needs, about."""
+
+    @abstractmethod
+    def shared_bytes(self, gemm: Gemm) -> int:
+        """Shared memory of a block."""
+
+    def resident(self, gemm: Gemm, card: Card) -> int:
+        """Blocks that a multiprocessor holds at once; 0 if not even one."""
+        registers, shared_bytes = self.registers(gemm), self.shared_bytes(gemm)
+        if shared_bytes > card.shared_bytes_of_block or registers > card.most_registers:
+            return 0
+        return min(
+            card.threads // self.threads,
+            card.shared_bytes // (shared_bytes + card.reserved_shared_bytes),
+            card.registers // (registers * self.threads),
+            card.most_blocks,
+        )
+
+    def divided(self, gemm: Gemm, card: Card) -> Iterator[Self]:
+        """The same with each number of blocks worth trying; none if the card cannot run them."""
+        resident = self.resident(gemm, card)
+        tiles = self.tiles(gemm)
+        every = tiles * self.steps(gemm)
+        if resident and self.threads in _THREADS and every < _MOST_STEPS:
+            choices = {0 if split == 1 else tiles * split for split in _SPLITS}
+            choices.add(resident * card.multiprocessors)  # all at once: stream-K
+            for blocks in sorted(choices):
+                if blocks <= every:
+                    yield replace(self, blocks=blocks)
 
     def choices(self, gemm: Gemm) -> dict[str, object]:
         """What the parameters were chosen to be, each of which may have an effect of its own."""
@@ -179,39 +218,6 @@ def tiled_kernel(
         tuple(launches),
         workspaces=tuple(workspaces),
         origin=Origin(TEMPLATE, None, {"template": parameters.template, **parameters.numbers}),
-    )
-
-
-def numbers_of_blocks(gemm: Gemm, tiling: Tiling, at_once: int) -> Iterator[int]:
-    """Numbers of blocks worth trying, ascending.
-
-    Args:
-        gemm: the product.
-        tiling: how it is divided into tiles and steps.
-        at_once: blocks that the card holds.
-    """
-    tiles = tiling.tiles(gemm)
-    choices = {0 if split == 1 else tiles * split for split in _SPLITS} | {at_once}
-    every = tiles * tiling.steps(gemm)
-    return (one for one in sorted(choices) if one <= every < _MOST_STEPS)
-
-
-def blocks_at_once(card: Card, *, threads: int, registers: int, shared_bytes: int) -> int:
-    """Blocks that a multiprocessor holds, 0 if not even one.
-
-    Args:
-        card: whose multiprocessor.
-        threads: of a block.
-        registers: of a thread.
-        shared_bytes: of a block.
-    """
-    if shared_bytes > card.shared_bytes_of_block or registers > card.most_registers:
-        return 0
-    return min(
-        card.threads // threads,
-        card.shared_bytes // (shared_bytes + card.reserved_shared_bytes),
-        card.registers // (registers * threads),
-        card.most_blocks,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.conv2d import Conv2d, Conv2dShape
 from pytest_gpuenergy.workloads.conv2d_networks import NETWORKS
+from pytest_gpuenergy.workloads.given import check_names
 from pytest_gpuenergy.workloads.workload import Workload
 
 _LEAST_NUMBERS = 9  # dilation and groups may be left out
@@ -52,14 +53,7 @@ class Conv2dKind:
         for key, only in _FIXED.items():
             if (value := given.pop(key, only)) != only:
                 raise InputError(f"conv2d only supports {key} {only}, not {value!r:.40}.")
-        sizes = {field.name: field for field in fields(Conv2dShape)}
-        missing = [n for n, f in sizes.items() if f.default is MISSING and n not in given]
-        unknown = [n for n in given if n not in sizes]
-        if missing or unknown:
-            wrong = (
-                f"{missing[0]} is missing" if missing else f"it does not take {unknown[0]!r:.40}"
-            )
-            raise InputError(f"conv2d takes {', '.join(sizes)}; {wrong}.")
+        check_names(self.name, fields(Conv2dShape), given)
         return Conv2d(name, Conv2dShape(**given))  # type: ignore[arg-type]  # it checks them all
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES, Gemm
 from pytest_gpuenergy.workloads.gemm_sizes import GRAMMAR, name_of, parse_gemm
+from pytest_gpuenergy.workloads.given import check_names
 from pytest_gpuenergy.workloads.workload import Workload
 
 _SIZES = (
@@ -56,12 +57,6 @@ class GemmKind:
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Gemm:
         """From `Gemm.parameters`; all but the sizes may be missing."""
-        known = {field.name: field for field in fields(Gemm) if field.name != "name"}
-        missing = [n for n, f in known.items() if f.default is MISSING and n not in parameters]
-        unknown = [n for n in parameters if n not in known]
-        if missing or unknown:
-            wrong = (
-                f"{missing[0]} is missing" if missing else f"it does not take {unknown[0]!r:.40}"
-            )
-            raise InputError(f"gemm takes {', '.join(known)}; {wrong}.")
+        known = [field for field in fields(Gemm) if field.name != "name"]
+        check_names(self.name, known, parameters)
         return Gemm(name, **parameters)  # type: ignore[arg-type]  # it checks them all

@@ -30,7 +30,7 @@ def test_all_offered_parameters_fit(sizes: tuple[int, int, int], card: Card) -> 
     for chosen in ranked(gemm, card)[:50]:
         assert chosen.shared_bytes(gemm) <= card.shared_bytes_of_block
         assert chosen.threads <= 1024
-        assert chosen.registers * chosen.threads <= 1 << 16
+        assert chosen.registers(gemm) * chosen.threads <= 1 << 16
         assert chosen.asynchronous is (card.capability >= 80)
 
 

@@ -64,9 +64,6 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
 _TRANSLATOR = """
     arithmetic conversions declarations expressions headers kernel_text outline spin_loops
     tokens toolchain translate uninitialized unset_flags
-    ptx/arithmetic ptx/assembler ptx/atomics ptx/branches ptx/code ptx/conversions
-    ptx/instructions ptx/matrices ptx/memory ptx/names ptx/refusals ptx/statements ptx/strings
-    ptx/synchronization ptx/warps
 """
 
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fno-pie", "-w")
@@ -122,7 +119,9 @@ def build_version() -> str:
         DeviceError: as `cuda_dir`.
     """
     digest = hashlib.sha256()
-    own = [Path(__file__), *(Path(__file__).parent / f"{n}.py" for n in _TRANSLATOR.split())]
+    here = Path(__file__).parent
+    own = [Path(__file__), *(here / f"{name}.py" for name in _TRANSLATOR.split())]
+    own += sorted((here / "ptx").glob("*.py"))
     for path in [*sorted((cuda_dir() / "host").iterdir()), *own]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]

@@ -25,6 +25,7 @@ EMULATED = {
     "cuda/pipeline": "pipelines.h",
     "cuda_pipeline.h": "pipeline.h",
     "cuda_pipeline_primitives.h": "pipeline.h",
+    "mma.h": "fragments.h",
 }
 """CUDA's headers, and those of ``cuda/host`` that stand for them."""
 

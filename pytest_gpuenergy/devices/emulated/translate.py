@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pytest_gpuenergy.devices.emulated.arithmetic import marked
 from pytest_gpuenergy.devices.emulated.kernel_text import function_of
 from pytest_gpuenergy.devices.emulated.outline import Outline
+from pytest_gpuenergy.devices.emulated.ptx.keywords import with_keywords
 from pytest_gpuenergy.devices.emulated.spin_loops import with_turns
 from pytest_gpuenergy.devices.emulated.unset_flags import with_values
 from pytest_gpuenergy.support.errors import KernelFault
@@ -47,7 +48,7 @@ def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str
     Raises:
         KernelFault: ``compile`` when the text is malformed.
     """
-    text = with_turns(source)
+    text = with_turns(with_keywords(source))
     outline = Outline(marked(with_values(text)) if marks else text)
     outline.walk()
     for entry in entries:

@@ -116,8 +116,8 @@ def test_launch_bounds_that_only_an_instance_knows_are_no_hindrance(run):
         ('__global__ void k() {\n asm volatile("cp.async.ca.shared.global [%0];" :: "r"(1)); }',
          r"^line 2: cannot run on the emulated GPU: inline PTX 'cp.async.ca"),
         ('#define STOP asm("trap;")\n__global__ void k() { STOP; }', "line 1: .*inline PTX 'trap'"),
-        ("#include <mma.h>\n__global__ void k() {}",
-         "^line 1: cannot run on the emulated GPU: #include <mma.h>"),
+        ("#include <cuda_fp8.h>\n__global__ void k() {}",
+         "^line 1: cannot run on the emulated GPU: #include <cuda_fp8.h>"),
         ("__global__ void other() {}", "the launch does not fit the text: .*k"),
         ("__global__ void k() { threadIdx.x = 1; }", "line 1"),
         ("__global__ void k() { extern __shared__ int one; }", "array without bounds"),
@@ -145,7 +145,7 @@ def test_functions_of_cuda_that_are_not_emulated_are_refused_by_name(run, statem
         run(f"__global__ void k(int* y) {{\n{statement} }}", outputs={"y": (1, "int32")})
 
 
-@pytest.mark.parametrize("header", ["mma.h", "cuda_fp8.h", "cuda/atomic"])
+@pytest.mark.parametrize("header", ["cuda/ptx", "cuda_fp8.h", "cuda/atomic"])
 def test_headers_of_cuda_that_are_not_there_are_refused_by_name(run, header):
     with pytest.raises(
         KernelFault,

@@ -176,6 +176,11 @@ REAL = {
         np.where(np.isnan([v.y, v.x]), 0x7FFF, np.array([v.y, v.x]).astype("<f2").view("<u2"))
         .astype("<u2").view("<f4")[0]
     ),
+    "{ .reg .b32 w; cvt.rn.satfinite.f16x2.f32 w, %1, %1; mov.b32 %0, w; }": lambda v: _twice(
+        np.where(np.isnan(v.x), np.nan, np.clip(v.x, np.float32(-65504), np.float32(65504)))
+    ),
+    "{ .reg .f16 h; .reg .f16x2 w; cvt.rn.f16.f32 h, %1; mov.b32 w, {h, h};"
+    " add.f16x2 w, w, w; mov.b32 %0, w; }": lambda v: _twice(np.float16(v.x) * np.float16(2)),
 }  # fmt: skip
 REAL_SOURCE = (
     "__global__ void k(const float* in, float* y) {\nfloat a = in[0], b = in[1], c = in[2];\n"
@@ -200,6 +205,12 @@ def _kept(value, dropped, ties):
     half = 1 << (dropped - 1)
     bits += half if ties == "away" else half - 1 + (bits >> dropped & 1)
     return np.uint32(bits >> dropped << dropped).view(np.float32)
+
+
+def _twice(value):
+    """Two float16 numbers in the bits of a float32."""
+    bits = int(np.float16(value).view(np.uint16)) if not np.isnan(value) else 0x7FFF
+    return np.uint32(bits | bits << 16).view(np.float32)
 
 
 def _pair(high, low):

@@ -37,10 +37,25 @@ SHAPES = [
     *(Shape(16, depth, "f16", "f16", "f16") for depth in (8, 16)),
     *(Shape(16, depth, "tf32", "tf32", "f32") for depth in (4, 8)),
     *(Shape(16, depth, *kinds, "s32")
-      for depth in (16, 32) for kinds in itertools.product(("s8", "u8"), repeat=2)),
+      for depth in (16, 32) for kinds in itertools.product(("s8", "u8"), repeat=2)
+      if (depth, *kinds) != (32, "u8", "u8")),
+    *(Shape(16, 32, *kinds) for kinds in
+      (("e4m3", "e4m3", "f32"), ("e5m2", "e4m3", "f32"), ("e4m3", "e5m2", "f16"))),
+    Shape(16, 32, "u8", "u8", "s32"),
     Shape(8, 4, "f64", "f64", "f64"),
 ]  # fmt: skip
-BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, "f64": 64, "f32": 32, "s32": 32}
+BITS = {
+    "e4m3": 8,
+    "e5m2": 8,
+    "f16": 16,
+    "bf16": 16,
+    "tf32": 32,
+    "s8": 8,
+    "u8": 8,
+    "f64": 64,
+    "f32": 32,
+    "s32": 32,
+}
 NUMPY = {"f16": "<f2", "s8": "i1", "u8": "u1", "f64": "<f8", "f32": "<f4", "s32": "<i4"}
 
 
@@ -63,6 +78,11 @@ def _encoded(values, kind):
     """Bits of the elements, as bytes."""
     if kind == "bf16":
         return (values.astype("<f4").view("<u4") >> 16).astype("<u2").view("u1")
+    if kind == "e5m2":
+        return (values.astype("<f2").view("<u2") >> 8).astype("u1")
+    if kind == "e4m3":
+        bits = (values * 2.0**-120).astype("<f4").view("<u4")
+        return (bits >> 24 & 0x80 | bits >> 20 & 0x7F).astype("u1")
     return values.astype(NUMPY.get(kind, "<f4")).view("u1")
 
 
@@ -156,7 +176,7 @@ def test_a_sum_of_integers_wraps_and_can_be_held_at_the_largest(multiply):
     np.testing.assert_array_equal(multiply((shape, ".satfinite"), a, b, c), c)
 
 
-FLOATS = [shape for shape in SHAPES if shape.c == "f32"]
+FLOATS = [shape for shape in SHAPES if shape.c == "f32" and BITS[shape.a] > 8]
 
 
 def _rounded(values, kind):
@@ -212,6 +232,14 @@ def test_low_bits_of_tf32_operands_are_ignored(multiply):
     np.testing.assert_array_equal(multiply((shape, ""), a * (1 + 2.0**-11), b, c), exact)
 
 
+def test_products_of_8_bit_floats_keep_14_bits(multiply):
+    shape = next(one for one in SHAPES if one.a == "e4m3")
+    a, b, c = np.ones((1, 16, 32)), np.full((1, 32, 8), 2.0**-6), np.full((1, 16, 8), 2.0**8)
+    np.testing.assert_array_equal(multiply((shape, ""), a, b, c), c)
+    c /= 2
+    np.testing.assert_array_equal(multiply((shape, ""), a, b, c), c + 0.5)
+
+
 def test_16_bit_accumulators_are_rounded_to_the_nearest_even(multiply):
     shape = next(one for one in SHAPES if one.c == "f16")
     a, b, c = np.zeros((1, 16, shape.depth)), np.zeros((1, shape.depth, 8)), np.ones((1, 16, 8))
@@ -222,9 +250,7 @@ def test_16_bit_accumulators_are_rounded_to_the_nearest_even(multiply):
     np.testing.assert_array_equal(got, np.broadcast_to(expected, (1, 16, 8)))
 
 
-@pytest.mark.parametrize(
-    "shape", [s for s in SHAPES if s.c in ("f32", "f64")], ids=lambda s: s.name
-)
+@pytest.mark.parametrize("shape", [*FLOATS, SHAPES[-1]], ids=lambda s: s.name)
 def test_infinity_and_nan_reach_only_their_own_rows_and_columns(multiply, shape):
     a, b, c = _whole(np.random.default_rng(2), shape, warps=1)
     a[0, 0, 1], a[0, 1, 0], b[0, 2, 3], c[0, 5, 5] = np.inf, np.nan, -np.inf, np.inf

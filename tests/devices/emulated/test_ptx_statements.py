@@ -47,6 +47,7 @@ WRITTEN = {
     "a raw string": 'asm volatile(R"(add.s32 %0, %1, 1;  // one: more\n)" : "=r"(r) : "r"(t));',
     "adjacent strings": 'asm volatile("add" ".s32 %0,"\n /* : */ " %1, 1;\\n\\t"'
     ' : "=r"(r) : "r"(t));',
+    "a macro's keyword": 'ASSEMBLY("add.s32 %0, %1, 1;" : "=r"(r) : "r"(t));',
     "a macro's string": 'asm volatile("add" TYPE " %0, %1, 1;" : "=r"(r) : "r"(t));',
     "a macro's argument": 'asm volatile("add" KIND(s32) " %0, %1, 1;" : "=r"(r) : "r"(t));',
     "clobbers": 'asm volatile("add.s32 %0, %1, 1;" : "=r"(r) : "r"(t) : "memory");',
@@ -72,6 +73,7 @@ WRITTEN = {
 }  # fmt: skip
 HELPERS = """
 #define TYPE ".s32"
+#define ASSEMBLY asm volatile
 #define KIND(name) "." #name
 template <int a, int b> __device__ int two(int x, int y) { return x + y; }
 """

@@ -64,7 +64,9 @@ def _conversion(found: re.Match[str], operands: tuple[str, ...], names: Names) -
     if "ftz" in flags and given == "f32":
         values = [f"{HOST}flushed<{HOST}f32>({value})" for value in values]
     mode = mode or "rn"
-    relu = "true" if "relu" in flags else "false"
+    relu, finite = ("true" if flag in flags else "false" for flag in ("relu", "satfinite"))
+    if "satfinite" in flags and to not in ("f16", "bf16", "f16x2", "bf16x2"):
+        return ""
     if mode.endswith("i") and to == given and to in ("f32", "f64"):
         call = f"{HOST}whole<{HOST}{to}, '{mode[1]}'>({values[0]})"
     elif to == "tf32":
@@ -74,10 +76,13 @@ def _conversion(found: re.Match[str], operands: tuple[str, ...], names: Names) -
     elif packed:
         if given != "f32" or mode not in ("rn", "rz"):
             return ""
-        call = f"{HOST}to_pair<{HOST}{to[:-2]}, '{mode[1]}', {relu}>({', '.join(values)})"
+        options = f"'{mode[1]}', {relu}, {finite}"
+        call = f"{HOST}to_pair<{HOST}{to[:-2]}, {options}>({', '.join(values)})"
     else:
         saturated = "true" if "sat" in flags else "false"
         call = f"{HOST}cvt<{HOST}{to}, {HOST}{given}, '{mode[1]}', {saturated}>({values[0]})"
+        if finite == "true":
+            call = f"{HOST}finite<{HOST}{to}>({call})"
         whole = _INTEGER.fullmatch(to) and not _INTEGER.fullmatch(given)
         if relu == "true" and not whole:
             call = f"{HOST}relu<{HOST}{to}>({call})"

@@ -10,7 +10,9 @@ from pytest_gpuenergy.devices.emulated.ptx.refusals import UnsupportedError
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _OPERAND = re.compile(r"%(?:(?P<number>\d+)|(?P<percent>%))")
-_REGISTER = re.compile(r"\.reg\s+\.(?P<type>pred|[busf]\d+)\s+(?P<names>.*)", re.DOTALL)
+_REGISTER = re.compile(
+    r"\.reg\s+\.(?P<type>pred|[bus]\d+|f(?:16|16x2|32|64))\s+(?P<names>.*)", re.DOTALL
+)
 _NAME = re.compile(r"(?P<name>[\w$%]+)(?:<(?P<count>\d+)>)?")
 _INSTRUCTION = re.compile(
     r"(?:@(?P<negated>!?)\s*(?P<guard>[\w$%?]+)\s+)?(?P<opcode>[a-z]\w*(?:\s*(?:\.|::)\s*\w+)*)"
@@ -96,8 +98,9 @@ def _end(text: str, position: int) -> int:
 
 def _statement(text: str) -> Registers | Instruction:
     if found := _REGISTER.fullmatch(text):
-        bits = 1 if found["type"] == "pred" else int(found["type"][1:])
-        return Registers(tuple(_names(found["names"])), bits, found["type"].startswith("f"))
+        kind = found["type"]
+        bits = {"pred": 1, "f16x2": 32}.get(kind) or int(kind[1:])
+        return Registers(tuple(_names(found["names"])), bits, kind in ("f32", "f64"))
     match = _INSTRUCTION.fullmatch(text)
     if match is None:
         raise UnsupportedError(text)

@@ -18,6 +18,7 @@ _PRODUCTS = {
     "tf32": (("f32",), (4, 8), 32),
     "s8": (("s32",), (16, 32), 8),
     "u8": (("s32",), (16, 32), 8),
+    **dict.fromkeys(("e4m3", "e5m2"), (("f16", "f32"), (16, 32), 8)),
     "f64": (("f64",), (4,), 64),
 }
 _ROWS = re.compile(
@@ -38,7 +39,8 @@ def matrices(instruction: Instruction, names: Names) -> str:
 def _product(found: re.Match[str], instruction: Instruction, names: Names) -> str:
     a, b, c, depth = found["a"], found["b"], found["c"], int(found["k"])
     whole = a in ("s8", "u8") and b in ("s8", "u8")
-    if a not in _PRODUCTS or (a != b and not whole) or found["d"] != c:
+    small = a in ("e4m3", "e5m2") and b in ("e4m3", "e5m2")
+    if a not in _PRODUCTS or (a != b and not whole and not small) or found["d"] != c:
         return ""
     accumulators, depths, bits = _PRODUCTS[a]
     rows = 8 if a == "f64" else 16

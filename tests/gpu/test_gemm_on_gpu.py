@@ -1,0 +1,58 @@
+"""The templates of matrix products on a real GPU, in all modes that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.gemm.card import card_of
+from pytest_gpuenergy.gemm.templates import ranked
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads import Gemm
+
+pytestmark = pytest.mark.gpu
+
+MODES: Any = ["float32", "3xtf32", "tf32", "float16", "bfloat16"]
+SIZES = [(1, 1, 1), (7, 13, 5), (129, 257, 4099), (512, 384, 1024)]
+OFFERED = 6
+"""Parameters that are tried of each product, spread over all."""
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Device]:
+    with open_device("auto") as device:
+        yield device
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_offered_parameters_are_right(
+    gpu: Device, sizes: tuple[int, int, int], mode: Any, layout: Any
+) -> None:
+    gemm = Gemm("g", *sizes, layout, mode)
+    offered = ranked(gemm, card_of(gpu))
+    chosen = offered[:: max(1, len(offered) // OFFERED)]
+    gpu.prepare([one.kernel(gemm) for one in chosen])
+    for one in chosen:
+        verified = verify(gpu, one.kernel(gemm), gemm)
+        assert verified.max_relative_error <= gemm.error_bound.max_relative
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_machine_code_shows_whether_tensor_cores_are_used(gpu: Device, mode: Any) -> None:
+    gemm = Gemm("g", 64, 64, 64, mode=mode)
+    found = gpu.tensor_core_instructions(ranked(gemm, card_of(gpu))[0].kernel(gemm))
+    assert found == (set() if mode == "float32" else {"HMMA"})
+
+
+def test_tensor_cores_are_refused_in_float32(gpu: Device) -> None:
+    split, float32 = Gemm("g", 64, 64, 64, mode="3xtf32"), Gemm("g", 64, 64, 64)
+    kernel = ranked(split, card_of(gpu))[0].kernel(split)
+    with pytest.raises(KernelFault, match=r"tensor cores \(HMMA\), but g is declared as float32"):
+        verify(gpu, kernel, float32)
