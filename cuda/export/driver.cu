@@ -231,7 +231,10 @@ int main(int argc, char** argv) {
     }
   }
   void* workspaces[WORKSPACES + 1] = {};
-  for (int i = 0; i < WORKSPACES; ++i) CHECK(cudaMalloc(&workspaces[i], WORKSPACE_BYTES[i]));
+  for (int i = 0; i < WORKSPACES; ++i) {
+    CHECK(cudaMalloc(&workspaces[i], WORKSPACE_BYTES[i]));
+    CHECK(cudaMemset(workspaces[i], 0xFF, WORKSPACE_BYTES[i]));  // a kernel must not need zeros
+  }
 
   CHECK(exported::prepare());
   for (unsigned long long i = 0; i < std::max(1ull, given.launches); ++i) {

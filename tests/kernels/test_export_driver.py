@@ -12,7 +12,7 @@ import pytest
 from exported_programs import run_exported
 
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.workloads import Conv2d, Gemm
+from pytest_gpuenergy.workloads import Conv2d, Gemm, Tensor
 
 pytestmark = [
     pytest.mark.slow,
@@ -117,6 +117,42 @@ def test_products_in_each_layout_and_mode_are_computed(
     done = run_exported(tmp_path, gemm, Kernel(source, (launch,)))
     assert done.returncode == 0, done.stdout
     assert ": correct" in done.stdout
+
+
+@pytest.mark.parametrize(("layout", "next_a"), [("nn", "i * 600 + k"), ("nt", "k * 3 + i")])
+def test_a_product_larger_than_a_part_of_the_reference_is_computed(
+    tmp_path: Path, layout: Any, next_a: str
+) -> None:
+    source = """
+        inline void product(float* a, float* b, float* c) {
+          for (int i = 0; i < 3; ++i) {
+            for (int j = 0; j < 70; ++j) {
+              double sum = 0;
+              for (int k = 0; k < 600; ++k) sum += double(a[NEXT_A]) * b[k * 70 + j];
+              c[i * 70 + j] = float(sum);
+            }
+          }
+        }
+    """
+    launch = Launch("product", (1, 1, 1), (1, 1, 1), ("A", "B", "C"))
+    kernel = Kernel(source.replace("NEXT_A", next_a), (launch,))
+    done = run_exported(tmp_path, Gemm("tiny", 3, 70, 600, layout), kernel)
+    assert done.returncode == 0, done.stdout
+    assert ": correct" in done.stdout
+
+
+def test_a_kernel_that_needs_a_workspace_of_zeros_is_wrong(tmp_path: Path) -> None:
+    body = "output[i] = float(sum) + pack[0];"
+    source = "inline void gather(float* data, float* weight, float* output, float* pack) {%s}"
+    launch = Launch("gather", (1, 1, 1), (1, 1, 1), ("data", "weight", "output", "pack"))
+    kernel = Kernel(
+        source % GATHER.replace("BODY", body),
+        (launch,),
+        workspaces=(Tensor("pack", (1,), "float32", "workspace"),),
+    )
+    done = run_exported(tmp_path, Conv2d.of("tiny", *SIZES), kernel)
+    assert done.returncode == 1
+    assert "WRONG" in done.stdout
 
 
 def test_names_and_macros_of_a_kernel_do_not_meet_those_of_the_driver(tmp_path: Path) -> None:
