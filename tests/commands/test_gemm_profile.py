@@ -54,6 +54,7 @@ def put(folder: Path, name: str, text: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_each_product_is_profiled_without_locking_clocks(
     tools: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
