@@ -1,10 +1,11 @@
 // Runs one exported kernel: checks it against a double-precision reference computed on the host,
-// then times it with CUDA events around CUDA-graph replays.
+// then times it with CUDA events around CUDA-graph replays, and measures its energy with NVML.
 //
 //   nvcc -O3 -std=c++17 -arch=native driver.cu kernels/case1/kernel01.launch.cu -o case1_kernel01
-//     -DWORKLOAD_HEADER='"kernels/case1/kernel01.workload.cuh"'
-//   ./case1_kernel01 [SEED]
+//     -ldl -DWORKLOAD_HEADER='"kernels/case1/kernel01.workload.cuh"'
+//   ./case1_kernel01 [--launches N] [SEED]
 //
+// With --launches it launches N times, checks the result and measures nothing, as a profiler needs.
 // Exit code: 0 correct, 1 wrong, 2 CUDA or usage error.
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <string>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -23,11 +25,14 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "energy.cuh"
+#include "replays.cuh"
+
 enum class Type { float16, bfloat16, float32, float64, int32, int64 };
 
-// How floating-point inputs are drawn: standard normal; from -1 to 1; whole numbers from -4 to 4; all
-// equal; standard normal in ascending order; standard normal with a share of zeros. Their bits decide
-// about tens of percent of the power.
+// How floating-point inputs are drawn: standard normal; from -1 to 1; whole numbers from -4 to 4;
+// all equal; standard normal in ascending order; standard normal with a share of zeros. Their bits
+// decide about tens of percent of the power.
 enum class Inputs { NORMAL, UNIFORM, INTEGERS, ONES, ZEROS, SORTED, SPARSE };
 
 // A tensor of the workload. The bounds apply to outputs: the largest errors of a correct kernel,
@@ -43,29 +48,13 @@ struct Tensor {
 // The elements of all tensors, in order, as doubles: what a reference reads and fills.
 using Values = std::vector<std::vector<double>>;
 
-#define CHECK(call) check((call), #call)
-
-static void check(cudaError_t status, const char* call) {
-  if (status == cudaSuccess) return;
-  std::fprintf(stderr, "driver: error: %s: %s\n", call, cudaGetErrorString(status));
-  std::exit(2);
-}
-
-// Defines LABEL, FLOPS, INPUTS, SHARE_OF_ZEROS, TENSORS, WORKSPACES and WORKSPACE_BYTES, and includes
-// the reference for the workload's kind: void reference(Values&, int worker, int workers). Several
-// threads call it concurrently, and each computes its share of the outputs, which start at zero.
+// Defines LABEL, FLOPS, INPUTS, SHARE_OF_ZEROS, TENSORS, WORKSPACES and WORKSPACE_BYTES, and
+// includes the reference for the workload's kind: void reference(Values&, int worker, int workers).
+// Several threads call it concurrently, and each computes its share of the outputs, which start at
+// zero.
 #include WORKLOAD_HEADER
 
-// In kernelNN.launch.cu, which contains the kernel.
-namespace exported {
-cudaError_t prepare();
-void launch(void* const* tensors, void* const* workspaces, cudaStream_t stream);
-}  // namespace exported
-
 constexpr int COUNT = sizeof(TENSORS) / sizeof(Tensor);
-constexpr int TRIALS = 11;
-constexpr double TRIAL_MS = 50;
-constexpr int MOST_LAUNCHES = 4096;
 
 // Calls f with a null pointer to the C++ type of a tensor.
 template <typename F>
@@ -162,72 +151,70 @@ static bool is_correct(const Tensor& tensor, const std::vector<unsigned char>& b
   return good;
 }
 
-class Timer {
- public:
-  Timer(void* const* tensors, void* const* workspaces)
-      : tensors_(tensors), workspaces_(workspaces) {
-    CHECK(cudaStreamCreate(&stream_));
-    CHECK(cudaEventCreate(&begin_));
-    CHECK(cudaEventCreate(&end_));
+// The name that NVML has for a GPU.
+static std::string uuid_of(const cudaDeviceProp& gpu) {
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    char byte[4];
+    std::snprintf(byte, sizeof byte, "%02x", static_cast<unsigned char>(gpu.uuid.bytes[i]));
+    const bool begins_group = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+    text += (begins_group ? "-" : "") + std::string(byte);
   }
+  return text;
+}
 
-  // Milliseconds per launch: the median of TRIALS replays of about TRIAL_MS each.
-  double median_ms(int* launches) {
-    *launches = 16;
-    record(*launches);
-    replay_ms();  // the first replay uploads the graph
-    const double estimate = replay_ms() / *launches;
-    *launches = std::min(MOST_LAUNCHES, std::max(1, int(TRIAL_MS / estimate)));
-    record(*launches);
-    std::vector<double> times;
-    for (int trial = -2; trial < TRIALS; ++trial) {
-      const double time = replay_ms();
-      if (trial >= 0) times.push_back(time / *launches);  // two to warm up
-    }
-    std::nth_element(times.begin(), times.begin() + TRIALS / 2, times.end());
-    return times[TRIALS / 2];
+// Measures time and energy, and prints them, at last in the words that `gpuenergy report` reads.
+static void measure(Replays& replays, const cudaDeviceProp& gpu) {
+  double time_ms = replays.median_ms();
+  std::printf("time %.6f ms, %.1f GFLOP/s (median of %d replays of %d launches)\n", time_ms,
+              FLOPS / time_ms * 1e-6, TRIALS, replays.launches());
+  EnergyCounter counter(uuid_of(gpu));
+  Energy energy = {};
+  if (counter.problem().empty()) energy = measure_energy(counter, replays);
+  CHECK(cudaDeviceSynchronize());
+  if (counter.problem().empty()) {
+    time_ms = replays.ms_between(energy.first, energy.last);
+    std::printf("energy %.5f mJ, mean power %.1f W (%.2f s, %d replays of %d launches)\n",
+                energy.power_w * time_ms, energy.power_w, energy.seconds,
+                energy.last - energy.first, replays.launches());
+  } else {
+    std::printf("energy not measured: %s\n", counter.problem().c_str());
   }
-
- private:
-  void record(int launches) {
-    cudaGraph_t graph;
-    CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
-    for (int i = 0; i < launches; ++i) exported::launch(tensors_, workspaces_, stream_);
-    CHECK(cudaStreamEndCapture(stream_, &graph));
-    if (graph_ != nullptr) CHECK(cudaGraphExecDestroy(graph_));
-    CHECK(cudaGraphInstantiateWithFlags(&graph_, graph, 0));
-    CHECK(cudaGraphDestroy(graph));
+  std::printf("GFLOP/s: %.6g\n", FLOPS / time_ms * 1e-6);
+  if (counter.problem().empty()) {
+    std::printf("Mean energy per iteration: %.6g mJ\n", energy.power_w * time_ms);
   }
+  std::printf("Mean time per iteration: %.6g ms\n", time_ms);
+}
 
-  double replay_ms() {
-    float elapsed = 0;
-    CHECK(cudaEventRecord(begin_, stream_));
-    CHECK(cudaGraphLaunch(graph_, stream_));
-    CHECK(cudaEventRecord(end_, stream_));
-    CHECK(cudaEventSynchronize(end_));
-    CHECK(cudaEventElapsedTime(&elapsed, begin_, end_));
-    return elapsed;
-  }
-
-  void* const* tensors_;
-  void* const* workspaces_;
-  cudaStream_t stream_;
-  cudaEvent_t begin_, end_;
-  cudaGraphExec_t graph_ = nullptr;
+struct Arguments {
+  unsigned long long seed = 0, launches = 0;
 };
 
-int main(int argc, char** argv) {
-  unsigned long long seed = 0;
-  if (argc > 1) {
-    char* rest = nullptr;
-    errno = 0;
-    seed = std::strtoull(argv[1], &rest, 10);
-    if (argc > 2 || errno != 0 || rest == argv[1] || *rest != '\0') {
-      std::fprintf(stderr, "usage: %s [SEED]\n", argv[0]);
-      return 2;
-    }
+static unsigned long long whole(const char* text, const char* program) {
+  char* rest = nullptr;
+  errno = 0;
+  const unsigned long long value = std::strtoull(text, &rest, 10);
+  if (errno == 0 && rest != text && *rest == '\0') return value;
+  std::fprintf(stderr, "usage: %s [--launches N] [SEED]\n", program);
+  std::exit(2);
+}
+
+static Arguments parse(int argc, char** argv) {
+  Arguments given;
+  int next = 1;
+  if (argc > 2 && std::strcmp(argv[1], "--launches") == 0) {
+    given.launches = whole(argv[2], argv[0]);
+    next = 3;
   }
-  std::mt19937_64 generator(seed);
+  if (argc > next) given.seed = whole(argv[next], argv[0]);
+  if (argc > next + 1) whole("", argv[0]);
+  return given;
+}
+
+int main(int argc, char** argv) {
+  const Arguments given = parse(argc, argv);
+  std::mt19937_64 generator(given.seed);
   cudaDeviceProp gpu;
   CHECK(cudaGetDeviceProperties(&gpu, 0));
   Values values(COUNT);
@@ -244,10 +231,15 @@ int main(int argc, char** argv) {
     }
   }
   void* workspaces[WORKSPACES + 1] = {};
-  for (int i = 0; i < WORKSPACES; ++i) CHECK(cudaMalloc(&workspaces[i], WORKSPACE_BYTES[i]));
+  for (int i = 0; i < WORKSPACES; ++i) {
+    CHECK(cudaMalloc(&workspaces[i], WORKSPACE_BYTES[i]));
+    CHECK(cudaMemset(workspaces[i], 0xFF, WORKSPACE_BYTES[i]));  // a kernel must not need zeros
+  }
 
   CHECK(exported::prepare());
-  exported::launch(tensors, workspaces, nullptr);
+  for (unsigned long long i = 0; i < std::max(1ull, given.launches); ++i) {
+    exported::launch(tensors, workspaces, nullptr);
+  }
   CHECK(cudaGetLastError());
   CHECK(cudaDeviceSynchronize());
   compute_reference(values);
@@ -262,9 +254,7 @@ int main(int argc, char** argv) {
   }
   if (!good) return 1;
 
-  int launches = 0;
-  const double time_ms = Timer(tensors, workspaces).median_ms(&launches);
-  std::printf("time %.6f ms, %.1f GFLOP/s (median of %d replays of %d launches)\n", time_ms,
-              FLOPS / time_ms * 1e-6, TRIALS, launches);
+  Replays replays(tensors, workspaces);
+  if (given.launches == 0) measure(replays, gpu);
   return 0;
 }

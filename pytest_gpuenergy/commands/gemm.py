@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, tell
+from pytest_gpuenergy.commands import Subparsers, add_command, gemm_profile, tell
 from pytest_gpuenergy.commands.tune import tune
 from pytest_gpuenergy.commands.tune_options import (
     Wanted,
@@ -37,10 +37,11 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "gemm",
         None,
-        summary="Tune and compare matrix products by their sizes",
+        summary="Tune, compare and profile matrix products by their sizes",
         example="""
 gpuenergy gemm tune "MNK=1024 t=64; M=512 N=256 K=640" --out tuned
 gpuenergy gemm perf "MNK=1024" --records tuned
+gpuenergy gemm profile "MNK=1024 layout=nn" --records tuned --out profiles
 """,
     )
     chosen = parser.add_subparsers(dest="gemm_command", required=True, metavar="COMMAND")
@@ -66,6 +67,7 @@ gpuenergy gemm tune "M=512 N=256 K=640 layout=nt t=64; MN=1024 K=2048 O=1" --out
     add_device_options(tuning)
     tuning.set_defaults(quick=False)
     _add_perf(chosen)
+    gemm_profile.add_parser(chosen, _GRAMMAR)
 
 
 def _add_perf(subparsers: Subparsers) -> None:

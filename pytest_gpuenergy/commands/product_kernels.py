@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.kernel_records import RECORDS
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.support.files import is_folder
 from pytest_gpuenergy.support.project import nearest
 
 if TYPE_CHECKING:
@@ -71,8 +71,10 @@ def product_kernels(
     products = measured_products(sizes)
     name = contender or USUAL_CONTENDER
     check_contender(name)
-    if records is not None and is_file(records):
-        raise InputError(f"{records} is a file: name the folder that it is in with --records.")
+    if records is not None and not is_folder(records):
+        raise InputError(
+            f"--records {records}: there is no such folder; name one that has record files in it."
+        )
     folder = records or nearest(Path.cwd(), RECORDS) or RECORDS
     found = []
     with KernelStore() as store:

@@ -33,6 +33,7 @@ _TYPES = {
 _DEFAULT_SHARED_BYTES = 48 << 10
 """Dynamic shared memory available to a launch by default (CUDA C++ Programming Guide)."""
 
+_DRIVER = ("driver.cu", "energy.cuh", "replays.cuh")
 _BUILD, _NATIVE = "CMakeLists.txt", "native) # this machine's GPUs; to build elsewhere, set 90, say"
 _RECORDED = ("tuned_for", "time_ms", "power_w", "energy_mj")
 _COLUMNS = (
@@ -87,7 +88,7 @@ def export_kernels(
         content[f"{base}.json"] = json.dumps(_plan(item), indent=2) + "\n"
         content[f"{base}.workload.cuh"] = workload_header(item)
         content[f"{base}.launch.cu"] = launch_source(item)
-    shared = {_reference(item.workload) for item in ranked} | {"driver.cu", _BUILD}
+    shared = {_reference(item.workload) for item in ranked} | {*_DRIVER, _BUILD}
     for name in sorted(shared):
         content[name] = (cuda_dir() / "export" / name).read_text(encoding="utf-8")
     if architecture is not None:

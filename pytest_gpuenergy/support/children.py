@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_gpuenergy.support.signals import uninterrupted
@@ -19,9 +19,15 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def run_child(
-    command: Sequence[str], folder: Path, *, shown: bool = False
+    command: Sequence[str],
+    folder: Path,
+    *,
+    shown: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``command`` in ``folder`` and return its exit code and its combined output.
+
+    Its environment is that of this process unless one is given.
 
     If it is ``shown``, its output goes where this process's goes, and is not returned.
 
@@ -41,6 +47,7 @@ def run_child(
     process = subprocess.Popen(
         command,
         cwd=folder,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=None if shown else subprocess.PIPE,
         stderr=None if shown else subprocess.STDOUT,

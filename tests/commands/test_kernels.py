@@ -168,7 +168,7 @@ def test_export_as_json_lists_the_files(tmp_path: Path, capsys: pytest.CaptureFi
     words = ["kernels", "export", "--kernels", "top1", "--out", str(tmp_path / "o"), "--json"]
     assert main(words) == 0
     written = json.loads(capsys.readouterr().out)
-    assert len(written) == 2 * 4 + 4
+    assert len(written) == 2 * 4 + 6
     assert all(Path(path).is_file() for path in written)
 
 

@@ -88,7 +88,8 @@ def test_the_program_is_built_for_the_gpu_that_it_is_for(gpu: str, architecture:
         (["--gemm", "MNK=64 t=5"], "leave out t and O"),
         (["--gemm", "MNK=64", "--contender", "mkl"], "no contender 'mkl': choose from template"),
         (["--gemm", "MNK=64", "--contender", "tvm"], "no records for gemm_64x64x64_nn"),
-        (["--gemm", "MNK=64", "--records", "file"], "file is a file: name the folder"),
+        (["--gemm", "MNK=64", "--records", "file"], "--records file: there is no such folder"),
+        (["--gemm", "MNK=64", "--records", "none"], "--records none: there is no such folder"),
         (["--gemm", "MNK=64 mode=tf32", "--gpu-device", "emulated:v100"], "sm_80 or later"),
     ],
 )

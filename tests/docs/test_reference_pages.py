@@ -19,7 +19,7 @@ ACTIONS = {
     "kernels": ("list", "show", "export", "sample"),
     "powercap": ("show", "set", "restore"),
     "baseline": ("update",),
-    "gemm": ("perf",),  # the options of `gemm tune` are those of `tune`
+    "gemm": ("perf", "profile"),  # the options of `gemm tune` are those of `tune`
 }
 
 

@@ -59,6 +59,8 @@ def test_an_export_holds_everything_needed_to_build_it(tmp_path: Path) -> None:
     assert {str(path.relative_to(tmp_path / "out")) for path in written} == {
         "kernel_metadata.csv",
         "driver.cu",
+        "energy.cuh",
+        "replays.cuh",
         "CMakeLists.txt",
         "references/conv2d.cuh",
         *(

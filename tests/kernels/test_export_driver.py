@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -10,55 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exported_programs import run_exported
 
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels
-from pytest_gpuenergy.workloads import Conv2d, Gemm, Workload
+from pytest_gpuenergy.workloads import Conv2d, Gemm, Tensor
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH"),
 ]
-
-RUNTIME = """
-#include <cstdlib>
-#include <cstring>
-enum cudaError_t { cudaSuccess = 0 };
-enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaStreamCaptureModeGlobal };
-using cudaStream_t = void*; using cudaEvent_t = void*; using cudaGraph_t = void*;
-using cudaGraphExec_t = void*;
-struct cudaDeviceProp { char name[16]; };
-#define OK(signature) inline cudaError_t signature { return cudaSuccess; }
-inline const char* cudaGetErrorString(cudaError_t) { return ""; }
-inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
-  std::strcpy(p->name, "host"); return cudaSuccess; }
-template <typename T> cudaError_t cudaMalloc(T** p, size_t n) {
-  *p = static_cast<T*>(std::malloc(n)); return cudaSuccess; }
-inline cudaError_t cudaMemcpy(void* to, const void* from, size_t n, int) {
-  std::memcpy(to, from, n); return cudaSuccess; }
-inline cudaError_t cudaMemset(void* p, int v, size_t n) {
-  std::memset(p, v, n); return cudaSuccess; }
-OK(cudaGetLastError()) OK(cudaDeviceSynchronize()) OK(cudaStreamCreate(void**))
-OK(cudaEventCreate(void**)) OK(cudaEventRecord(void*, void*)) OK(cudaEventSynchronize(void*))
-OK(cudaStreamBeginCapture(void*, int)) OK(cudaStreamEndCapture(void*, void**))
-OK(cudaGraphExecDestroy(void*)) OK(cudaGraphInstantiateWithFlags(void**, void*, int))
-OK(cudaGraphDestroy(void*)) OK(cudaGraphLaunch(void*, void*))
-inline cudaError_t cudaEventElapsedTime(float* ms, void*, void*) { *ms = 64; return cudaSuccess; }
-"""
-
-HALVES = """
-#pragma once
-#include <cstring>
-struct nv_bfloat16 {
-  unsigned short bits;
-  nv_bfloat16() = default;
-  explicit nv_bfloat16(float value) {
-    unsigned word; std::memcpy(&word, &value, 4); bits = (word + 0x8000) >> 16; }
-  explicit operator float() const {
-    unsigned word = bits << 16; float value; std::memcpy(&value, &word, 4); return value; }
-};
-using half = _Float16;
-"""
 
 # A convolution of stride 2 with a window that is not square, gathered tap by tap: another loop
 # order and another padding logic than the driver's own reference.
@@ -100,26 +59,6 @@ def run_driver(
     """The driver with a kernel that is a function of the host, called instead of launched."""
     source = FUNCTION % gather.replace("BODY", body)
     return run_exported(folder, Conv2d.of("tiny", *sizes), Kernel(source, (LAUNCH,)))
-
-
-def run_exported(
-    folder: Path, workload: Workload, kernel: Kernel
-) -> subprocess.CompletedProcess[str]:
-    """The driver with a kernel of a workload called tiny."""
-    export_kernels([RankedKernel(workload, 1, kernel)], folder)
-    source = folder / "kernels" / "tiny" / "kernel01.launch.cu"
-    source.with_suffix(".cpp").write_text(re.sub(r"<<<.*>>>", "", source.read_text()))
-    (folder / "cuda_runtime.h").write_text(RUNTIME)
-    for name in ("cuda_fp16.h", "cuda_bf16.h"):
-        (folder / name).write_text(HALVES)
-    (folder / "driver.cu").rename(folder / "driver.cpp")
-    define = '-DWORKLOAD_HEADER="kernels/tiny/kernel01.workload.cuh"'
-    flags = ["-std=c++17", "-Wall", "-Werror", "-pthread", "-I.", define]
-    sources = ["driver.cpp", "kernels/tiny/kernel01.launch.cpp"]
-    subprocess.run(["g++", *flags, *sources], cwd=folder, check=True, timeout=120)
-    return subprocess.run(
-        [folder / "a.out", "7"], capture_output=True, text=True, check=False, timeout=60
-    )
 
 
 def test_a_right_kernel_is_timed_and_exits_with_0(tmp_path: Path) -> None:
@@ -178,6 +117,42 @@ def test_products_in_each_layout_and_mode_are_computed(
     done = run_exported(tmp_path, gemm, Kernel(source, (launch,)))
     assert done.returncode == 0, done.stdout
     assert ": correct" in done.stdout
+
+
+@pytest.mark.parametrize(("layout", "next_a"), [("nn", "i * 600 + k"), ("nt", "k * 3 + i")])
+def test_a_product_larger_than_a_part_of_the_reference_is_computed(
+    tmp_path: Path, layout: Any, next_a: str
+) -> None:
+    source = """
+        inline void product(float* a, float* b, float* c) {
+          for (int i = 0; i < 3; ++i) {
+            for (int j = 0; j < 70; ++j) {
+              double sum = 0;
+              for (int k = 0; k < 600; ++k) sum += double(a[NEXT_A]) * b[k * 70 + j];
+              c[i * 70 + j] = float(sum);
+            }
+          }
+        }
+    """
+    launch = Launch("product", (1, 1, 1), (1, 1, 1), ("A", "B", "C"))
+    kernel = Kernel(source.replace("NEXT_A", next_a), (launch,))
+    done = run_exported(tmp_path, Gemm("tiny", 3, 70, 600, layout), kernel)
+    assert done.returncode == 0, done.stdout
+    assert ": correct" in done.stdout
+
+
+def test_a_kernel_that_needs_a_workspace_of_zeros_is_wrong(tmp_path: Path) -> None:
+    body = "output[i] = float(sum) + pack[0];"
+    source = "inline void gather(float* data, float* weight, float* output, float* pack) {%s}"
+    launch = Launch("gather", (1, 1, 1), (1, 1, 1), ("data", "weight", "output", "pack"))
+    kernel = Kernel(
+        source % GATHER.replace("BODY", body),
+        (launch,),
+        workspaces=(Tensor("pack", (1,), "float32", "workspace"),),
+    )
+    done = run_exported(tmp_path, Conv2d.of("tiny", *SIZES), kernel)
+    assert done.returncode == 1
+    assert "WRONG" in done.stdout
 
 
 def test_names_and_macros_of_a_kernel_do_not_meet_those_of_the_driver(tmp_path: Path) -> None:

@@ -21,12 +21,26 @@ static void reference(Values& values, int worker, int workers) {
 #else
   constexpr size_t next_row = lda, next_product = 1;
 #endif
+  // A part of B that stays in the cache while all rows use it.
+  constexpr size_t HEIGHT = 256, WIDTH = 32;
+  std::vector<double> part(HEIGHT * WIDTH);
   const double *a = values[0].data(), *b = values[1].data();
-  for (size_t row = worker; row < rows; row += workers) {
-    double* c = values[2].data() + row * columns;
-    for (size_t k = 0; k < depth; ++k) {
-      const double factor = a[row * next_row + k * next_product];
-      for (size_t column = 0; column < columns; ++column) c[column] += factor * b[k * ldb + column];
+  for (size_t first = 0; first < depth; first += HEIGHT) {
+    const size_t height = std::min(HEIGHT, depth - first);
+    for (size_t column = 0; column < columns; column += WIDTH) {
+      const size_t width = std::min(WIDTH, columns - column);
+      for (size_t k = 0; k < height; ++k) {
+        std::copy_n(b + (first + k) * ldb + column, width, &part[k * WIDTH]);
+      }
+      for (size_t row = worker; row < rows; row += workers) {
+        double sums[WIDTH] = {};
+        for (size_t k = 0; k < height; ++k) {
+          const double factor = a[row * next_row + (first + k) * next_product];
+          for (size_t j = 0; j < WIDTH; ++j) sums[j] += factor * part[k * WIDTH + j];
+        }
+        double* c = values[2].data() + row * columns + column;
+        for (size_t j = 0; j < width; ++j) c[j] += sums[j];
+      }
     }
   }
 }

@@ -1,0 +1,101 @@
+"""Exported programs on the host, with the CUDA runtime replaced by host memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels
+from pytest_gpuenergy.workloads import Workload
+
+RUNTIME = """
+#pragma once
+#include <cstdlib>
+#include <cstring>
+enum cudaError_t { cudaSuccess = 0, cudaErrorNotReady = 600 };
+enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaStreamCaptureModeGlobal };
+using cudaStream_t = void*; using cudaEvent_t = void*; using cudaGraph_t = void*;
+using cudaGraphExec_t = void*;
+struct cudaDeviceProp { char name[16]; struct { char bytes[16]; } uuid; };
+#define OK(signature) inline cudaError_t signature { return cudaSuccess; }
+inline const char* cudaGetErrorString(cudaError_t) { return ""; }
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+  std::strcpy(p->name, "host"); return cudaSuccess; }
+template <typename T> cudaError_t cudaMalloc(T** p, size_t n) {
+  *p = static_cast<T*>(std::malloc(n)); return cudaSuccess; }
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t n, int) {
+  std::memcpy(to, from, n); return cudaSuccess; }
+inline cudaError_t cudaMemset(void* p, int v, size_t n) {
+  std::memset(p, v, n); return cudaSuccess; }
+OK(cudaGetLastError()) OK(cudaDeviceSynchronize()) OK(cudaStreamCreate(void**))
+OK(cudaEventCreate(void**)) OK(cudaEventQuery(void*))
+OK(cudaEventRecord(void*, void*)) OK(cudaEventSynchronize(void*))
+OK(cudaStreamBeginCapture(void*, int)) OK(cudaStreamEndCapture(void*, void**))
+OK(cudaGraphExecDestroy(void*)) OK(cudaGraphInstantiateWithFlags(void**, void*, int))
+OK(cudaGraphDestroy(void*)) OK(cudaGraphLaunch(void*, void*))
+inline cudaError_t cudaEventElapsedTime(float* ms, void*, void*) { *ms = 64; return cudaSuccess; }
+"""
+
+HALVES = """
+#pragma once
+#include <cstring>
+struct nv_bfloat16 {
+  unsigned short bits;
+  nv_bfloat16() = default;
+  explicit nv_bfloat16(float value) {
+    unsigned word; std::memcpy(&word, &value, 4); bits = (word + 0x8000) >> 16; }
+  explicit operator float() const {
+    unsigned word = bits << 16; float value; std::memcpy(&value, &word, 4); return value; }
+};
+using half = _Float16;
+"""
+
+
+def build_exported(
+    folder: Path, workload: Workload, kernel: Kernel, runtime: str = RUNTIME
+) -> Path:
+    """The program of a kernel that is a function of the host, called instead of launched.
+
+    The workload is called tiny. ``runtime`` stands for ``cuda_runtime.h``.
+    """
+    export_kernels([RankedKernel(workload, 1, kernel)], folder)
+    source = folder / "kernels" / "tiny" / "kernel01.launch.cu"
+    source.with_suffix(".cpp").write_text(re.sub(r"<<<.*>>>", "", source.read_text()))
+    (folder / "cuda_runtime.h").write_text(runtime)
+    for name in ("cuda_fp16.h", "cuda_bf16.h"):
+        (folder / name).write_text(HALVES)
+    (folder / "driver.cu").rename(folder / "driver.cpp")
+    define = '-DWORKLOAD_HEADER="kernels/tiny/kernel01.workload.cuh"'
+    flags = ["-std=c++17", "-Wall", "-Werror", "-pthread", "-rdynamic", "-I.", define]
+    sources = ["driver.cpp", "kernels/tiny/kernel01.launch.cpp", "-ldl"]
+    subprocess.run(["g++", *flags, *sources], cwd=folder, check=True, timeout=120)
+    return folder / "a.out"
+
+
+def run_program(
+    program: Path, *arguments: str, libraries: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run a program that finds NVML in the folder ``libraries``, if it is there."""
+    libraries.mkdir(parents=True, exist_ok=True)
+    nvml = libraries / "libnvidia-ml.so.1"
+    if not nvml.exists():
+        nvml.write_text("not a library")  # hides that of a machine with a GPU
+    return subprocess.run(
+        [program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "LD_LIBRARY_PATH": str(libraries)},
+    )
+
+
+def run_exported(
+    folder: Path, workload: Workload, kernel: Kernel
+) -> subprocess.CompletedProcess[str]:
+    """Build a program and run it with the seed 7, without NVML."""
+    program = build_exported(folder, workload, kernel)
+    return run_program(program, "7", libraries=folder / "libraries")
