@@ -10,18 +10,18 @@ __device__ void copy_step(Element* a_stage, Element* b_stage, const Element* A, 
                           Place place, int step) {
   int k = step * TILE_K;
   if (A_TRANSPOSED) {
-    copy_rows<TILE_K, TILE_M, A_WIDTH, A_ROW>(a_stage, A + k * LDA + place.row, LDA, K - k,
-                                              M - place.row);
+    copy_rows<TILE_K, TILE_M, A_WIDTH, A_ROW, ALL_K, ALL_M>(a_stage, A + k * LDA + place.row, LDA,
+                                                            K - k, M - place.row);
   } else {
     copy_a(a_stage, A + place.row * LDA + k, M - place.row, K - k);
   }
-  copy_rows<TILE_K, TILE_N, B_WIDTH, B_ROW>(b_stage, B + k * LDB + place.column, LDB, K - k,
-                                            N - place.column);
+  copy_rows<TILE_K, TILE_N, B_WIDTH, B_ROW, ALL_K, ALL_N>(b_stage, B + k * LDB + place.column, LDB,
+                                                          K - k, N - place.column);
 }
 
 __device__ void commit() {
 #if ASYNCHRONOUS
-  __pipeline_commit();
+  asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
@@ -29,7 +29,7 @@ __device__ void commit() {
 template <int OTHERS>
 __device__ void wait() {
 #if ASYNCHRONOUS
-  __pipeline_wait_prior(OTHERS);
+  asm volatile("cp.async.wait_group %0;" :: "n"(OTHERS) : "memory");
 #endif
   __syncthreads();
 }

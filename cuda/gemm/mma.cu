@@ -40,7 +40,7 @@ struct OperandB {
 
 // Copy TILE_M rows of TILE_K elements, of which `rows` and `columns` exist.
 __device__ void copy_a(Element* to, const Element* from, int rows, int columns) {
-  copy_rows<TILE_M, TILE_K, A_WIDTH, A_ROW>(to, from, LDA, rows, columns);
+  copy_rows<TILE_M, TILE_K, A_WIDTH, A_ROW, ALL_M, ALL_K>(to, from, LDA, rows, columns);
 }
 
 // Read four matrices of 8 rows of 16 bytes. Each thread gives the address of a row, those of the

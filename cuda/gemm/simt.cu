@@ -31,7 +31,7 @@ __device__ void copy_a(Element* to, const Element* from, int rows, int columns) 
 #pragma unroll
   for (int i = threadIdx.x; i < TILE_M * TILE_K; i += THREADS) {
     int row = i / TILE_K, column = i % TILE_K;
-    int valid = row < rows && column < columns;
+    int valid = (ALL_M || row < rows) && (ALL_K || column < columns);
     copy<1>(&to[column * A_ROW + row], valid ? from + row * LDA + column : from, valid);
   }
 }

@@ -19,12 +19,9 @@
 // shared by several blocks (split-K, stream-K): each of these writes its part of the sum to a
 // workspace, and gemm_sum adds the parts, always in the same order.
 
-#if ASYNCHRONOUS
-#include <cuda_pipeline.h>
-#endif
-
 constexpr int ROWS = (M + TILE_M - 1) / TILE_M, COLUMNS = (N + TILE_N - 1) / TILE_N;
 constexpr int STEPS = (K + TILE_K - 1) / TILE_K;
+constexpr bool ALL_M = M % TILE_M == 0, ALL_N = N % TILE_N == 0, ALL_K = K % TILE_K == 0;
 constexpr long long ALL_STEPS = static_cast<long long>(ROWS) * COLUMNS * STEPS;
 
 __device__ int first_step(int block) {
@@ -65,13 +62,31 @@ struct Piece<2> {
   using Type = unsigned short;
 };
 
+#if ASYNCHRONOUS
+// Copy BYTES past the registers, of which the first `valid` exist; the others become 0.
+template <int BYTES>
+__device__ void copy_async(void* to, const void* from, int valid) {
+  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(address), "l"(from), "r"(valid) : "memory");
+  } else if (BYTES == 8) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+                 :: "r"(address), "l"(from), "r"(valid) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :: "r"(address), "l"(from), "r"(valid) : "memory");
+  }
+}
+#endif
+
 // Copy WIDTH elements to shared memory, of which the first `valid` exist; the others become 0.
 template <int WIDTH>
 __device__ void copy(Element* to, const Element* from, int valid) {
   constexpr int BYTES = WIDTH * sizeof(Element);
 #if ASYNCHRONOUS
   if (BYTES >= 4) {
-    __pipeline_memcpy_async(to, from, BYTES, BYTES - valid * sizeof(Element));
+    copy_async<BYTES>(to, from, valid * static_cast<int>(sizeof(Element)));
     return;
   }
 #endif
@@ -84,14 +99,17 @@ __device__ void copy(Element* to, const Element* from, int valid) {
   }
 }
 
-// Copy HEIGHT rows of LENGTH elements, of which `rows` and `columns` are in the matrix.
-template <int HEIGHT, int LENGTH, int WIDTH, int TO_ROW>
+// Copy HEIGHT rows of LENGTH elements, of which `rows` and `columns` are in the matrix: all of them
+// where tiles divide it (ALL_ROWS, ALL_COLUMNS).
+template <int HEIGHT, int LENGTH, int WIDTH, int TO_ROW, bool ALL_ROWS, bool ALL_COLUMNS>
 __device__ void copy_rows(Element* to, const Element* from, int distance, int rows, int columns) {
   constexpr int PIECES = LENGTH / WIDTH;
 #pragma unroll
   for (int i = threadIdx.x; i < HEIGHT * PIECES; i += THREADS) {
     int row = i / PIECES, column = i % PIECES * WIDTH;
-    int valid = row < rows ? min(max(columns - column, 0), WIDTH) : 0;
-    copy<WIDTH>(&to[row * TO_ROW + column], valid ? from + row * distance + column : from, valid);
+    int valid = ALL_COLUMNS ? WIDTH : min(max(columns - column, 0), WIDTH);
+    if (!ALL_ROWS && row >= rows) valid = 0;
+    bool any = (ALL_ROWS && ALL_COLUMNS) || valid;
+    copy<WIDTH>(&to[row * TO_ROW + column], any ? from + row * distance + column : from, valid);
   }
 }
