@@ -69,13 +69,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     bool whole = begin == 0 && end == STEPS;
     if (!SHARED_TILES || whole) {
-      store(C + place.row * N + place.column, N, M - place.row, N - place.column, sums);
+      store<ALL_M && ALL_N>(C + place.row * N + place.column, N, M - place.row, N - place.column,
+                            sums);
     }
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.
     if (!whole) {
       float* part = parts + (2LL * block + (begin == 0)) * (TILE_M * TILE_N);
-      store(part, TILE_N, TILE_M, TILE_N, sums);
+      store<true>(part, TILE_N, TILE_M, TILE_N, sums);
     }
 #endif
     now += end - begin;

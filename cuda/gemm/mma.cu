@@ -100,19 +100,19 @@ __device__ void read_b(OperandB& left, OperandB& right, const Element* stage, co
 
 __device__ void multiply_add(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #if HALVES && BFLOAT16
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #elif HALVES
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
@@ -188,22 +188,22 @@ __device__ void multiply(Sums& sums, const Element* a_stage, const Element* b_st
   }
 }
 
-// Write a thread's sums to rows of `distance` elements, of which `rows` and `columns` exist.
-template <class T>
+// Write a thread's sums to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
+template <bool ALL, class T>
 __device__ void store(T* to, int distance, int rows, int columns, const Sums& sums) {
   using Both = typename Piece<2 * sizeof(T)>::Type;
   Lane lane;
 #pragma unroll
   for (int i = 0; i < 2 * PIECES_M; ++i) {
     int row = lane.m + 8 * i + lane.row;
-    if (row >= rows) continue;
+    if (!ALL && row >= rows) continue;
 #pragma unroll
     for (int j = 0; j < PIECES_N; ++j) {
       int column = lane.n + 8 * j + 2 * lane.column;
       T* there = to + row * distance + column;
       alignas(sizeof(Both)) T pair[2] = {T(sums.of[i / 2][j][i % 2 * 2]),
                                          T(sums.of[i / 2][j][i % 2 * 2 + 1])};
-      if (distance % 2 == 0 && column + 2 <= columns) {
+      if (distance % 2 == 0 && (ALL || column + 2 <= columns)) {
         *reinterpret_cast<Both*>(there) = *reinterpret_cast<const Both*>(pair);
       } else {
         if (column < columns) there[0] = pair[0];

@@ -28,12 +28,11 @@ struct Thread {
 
 // Copy the transpose of TILE_M rows of TILE_K elements, of which `rows` and `columns` exist.
 __device__ void copy_a(Element* to, const Element* from, int rows, int columns) {
-#pragma unroll
-  for (int i = threadIdx.x; i < TILE_M * TILE_K; i += THREADS) {
-    int row = i / TILE_K, column = i % TILE_K;
+  for_each_piece<TILE_M, TILE_K>([=](int row, int column) {
     int valid = (ALL_M || row < rows) && (ALL_K || column < columns);
-    copy<1>(&to[column * A_ROW + row], valid ? from + row * LDA + column : from, valid);
-  }
+    bool any = (ALL_M && ALL_K) || valid;
+    copy<1>(&to[column * A_ROW + row], any ? from + row * LDA + column : from, valid);
+  });
 }
 
 // Add the products of one step. A thread's rows and columns come in pieces of four.
@@ -60,18 +59,19 @@ __device__ void multiply(Sums& sums, const float* a_stage, const float* b_stage)
   }
 }
 
-// Write a thread's sums to rows of `distance` elements, of which `rows` and `columns` exist.
+// Write a thread's sums to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
+template <bool ALL>
 __device__ void store(float* to, int distance, int rows, int columns, const Sums& sums) {
   Thread thread;
 #pragma unroll
   for (int i = 0; i < THREAD_M; ++i) {
     int row = i / 4 * 4 * THREADS_M + 4 * thread.m + i % 4;
-    if (row >= rows) continue;
+    if (!ALL && row >= rows) continue;
 #pragma unroll
     for (int j = 0; j < THREAD_N; j += 4) {
       int column = j * THREADS_N + 4 * thread.n;
       float* there = to + row * distance + column;
-      if (distance % 4 == 0 && column + 4 <= columns) {
+      if (distance % 4 == 0 && (ALL || column + 4 <= columns)) {
         *reinterpret_cast<float4*>(there) =
             make_float4(sums.of[i][j], sums.of[i][j + 1], sums.of[i][j + 2], sums.of[i][j + 3]);
       } else {
