@@ -17,6 +17,7 @@ from pytest_gpuenergy.commands.product_kernels import (
     product_kernels,
 )
 from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
+from pytest_gpuenergy.support.files import is_file
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.export import RankedKernel
@@ -158,6 +159,6 @@ def _profile(ncu: str, item: RankedKernel, out: Path, uuid: str, gpu: str) -> Pa
         )
     if ": WRONG" in done.stdout:
         raise KernelFault("correctness", f"The kernel of {name} is wrong: {log} says by how much.")
-    if done.returncode or not profile.is_file():
+    if done.returncode or not is_file(profile):
         raise DeviceError(f"ncu made no profile of {name}: {log} says why.")
     return profile

@@ -53,7 +53,7 @@ def parameters(draw: st.DrawFn) -> MmaParameters:
 
 
 @pytest.mark.slow
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(products(), parameters())
 def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: MmaParameters
@@ -65,7 +65,8 @@ def test_it_is_right_for_any_sizes_and_parameters(
 @pytest.mark.slow
 def test_split_operands_are_as_exact_as_float32_in_long_sums(device: EmulatedDevice) -> None:
     gemm = Gemm("g", 16, 16, 8192, mode="3xtf32")
-    assert verify(device, TINY.kernel(gemm), gemm).max_relative_error < 1e-6
+    error = verify(device, TINY.kernel(gemm), gemm).max_relative_error
+    assert error < 0.1 * gemm.error_bound.max_relative
 
 
 @pytest.mark.slow
