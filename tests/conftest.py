@@ -29,7 +29,7 @@ with contextlib.suppress(ImportError):
 
 pytest_plugins = ["pytester", "energy_fixtures", "report_fixtures"]
 # No deadlines: several tests at once share the processor.
-hypothesis.settings.register_profile("shared", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("shared", deadline=None, max_examples=30)
 hypothesis.settings.load_profile("shared")
 # Who runs the tests in the background, or with nohup, has these ignored, and so would children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
