@@ -255,7 +255,10 @@ class Device(ABC):
             KernelFault: it does not compile.
         """
 
-    def tensor_core_instructions(self, kernel: AnyKernel) -> frozenset[str]:  # noqa: ARG002
+    def tensor_core_instructions(
+        self,
+        kernel: AnyKernel,  # noqa: ARG002 -- for devices that can look
+    ) -> frozenset[str]:
         """Names of the instructions for tensor cores in a kernel's machine code, as far as known.
 
         That of Triton kernels and library calls is not known.

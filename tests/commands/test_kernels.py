@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from gemm_products import template_records
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -280,18 +281,7 @@ def test_endless_ranks_are_refused(
 
 def test_kernels_of_one_tuner_are_chosen(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     workload = Gemm("product", 8, 8, 8)
-    recipe = TEMPLATE_FORM.with_time(TEMPLATE_FORM.recipe(SimtParameters()), 0.5)
-    file = RecordFile(
-        workload,
-        TEMPLATE_FORM,
-        "NVIDIA H200",
-        "580.1",
-        {"gpuenergy": "0.1.0"},
-        "2026-01-01",
-        64,
-        32,
-        (Record(1, "fastest", recipe),),
-    )
+    file = template_records(workload, SimtParameters())
     folder = project / "bench" / "records" / "nvidia-h200"
     dump_records(file, folder / file_name(workload, TEMPLATE_FORM.variant))
     for tuner, known in (("template", {"product"}), ("tvm", {"tiny", "other"})):

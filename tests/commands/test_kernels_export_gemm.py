@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gemm_products import template_records
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.contenders import CONTENDERS
@@ -12,7 +13,7 @@ from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
 from pytest_gpuenergy.gemm.simt import SimtParameters
 from pytest_gpuenergy.kernels import LibraryCall
 from pytest_gpuenergy.kernels.source import load_kernel
-from pytest_gpuenergy.tuning.records import Record, RecordFile, dump_records, file_name
+from pytest_gpuenergy.tuning.records import dump_records, file_name
 from pytest_gpuenergy.workloads import Gemm
 
 EXPORT = ("kernels", "export", "--out", "out")
@@ -48,18 +49,7 @@ def test_the_estimate_chooses_the_kernel_without_records() -> None:
 def test_records_choose_the_kernel_if_there_are_any(elsewhere: Path) -> None:
     product = Gemm("mine", 64, 64, 64)
     parameters = SimtParameters(tile_m=32, tile_n=64, thread_m=8, thread_n=8, stages=2)
-    recipe = TEMPLATE_FORM.with_time(TEMPLATE_FORM.recipe(parameters), 0.5)
-    file = RecordFile(
-        product,
-        TEMPLATE_FORM,
-        "NVIDIA H200",
-        "580.1",
-        {"gpuenergy": "0.1.0"},
-        "2026-01-01",
-        64,
-        64,
-        (Record(1, "fastest", recipe),),
-    )
+    file = template_records(product, parameters)
     (elsewhere / "tuned").mkdir()
     dump_records(file, elsewhere / "tuned" / file_name(product, TEMPLATE_FORM.variant))
     sizes = "MNK=64 layout=nn"

@@ -59,6 +59,11 @@ def held_by_another(uuid: str = "GPU-1", group: str = "") -> subprocess.Popen[st
     return process
 
 
+def holder(own_folders: Path, uuid: str = "GPU-1") -> int:
+    """The process ID in a lock's file."""
+    return int((own_folders / "emulated" / f"{uuid}.lock").read_text())
+
+
 def test_a_gpu_in_use_names_the_process_that_has_it() -> None:
     with held_by_another() as process:
         with (
@@ -69,12 +74,13 @@ def test_a_gpu_in_use_names_the_process_that_has_it() -> None:
         process.communicate()
 
 
-def test_a_gpu_is_free_again_when_its_user_was_killed() -> None:
+def test_a_gpu_is_free_again_when_its_user_was_killed(own_folders: Path) -> None:
     with held_by_another() as process:
+        assert holder(own_folders) == process.pid
         process.kill()
         process.wait()
         with gpu_lock(card(), wait_s=0):
-            pass
+            assert holder(own_folders) == os.getpid()
 
 
 def test_a_gpu_is_free_again_after_an_error() -> None:
@@ -101,10 +107,11 @@ def test_waiting_ends_as_soon_as_the_gpu_is_free(monkeypatch: pytest.MonkeyPatch
             assert len(waits) == 1
 
 
-def test_different_gpus_do_not_wait_for_each_other() -> None:
+def test_different_gpus_do_not_wait_for_each_other(own_folders: Path) -> None:
     with held_by_another("GPU-2") as process:
         with gpu_lock(card("GPU-1"), wait_s=0):
-            pass
+            assert holder(own_folders, "GPU-1") == os.getpid()
+            assert holder(own_folders, "GPU-2") == process.pid
         process.communicate()
 
 
@@ -117,7 +124,7 @@ def test_a_real_gpu_is_shared_by_the_users_of_the_machine(temporary: Path) -> No
 
 def test_an_emulated_gpu_is_shared_by_the_users_of_its_state(own_folders: Path) -> None:
     with gpu_lock(card(), wait_s=0):
-        assert (own_folders / "emulated" / "GPU-1.lock").read_text() == str(os.getpid())
+        assert holder(own_folders) == os.getpid()
 
 
 @pytest.fixture

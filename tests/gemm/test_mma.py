@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from gemm_products import products
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,20 +21,6 @@ TINY = MmaParameters(tile_m=32, tile_n=32, tile_k=16, warp_m=16, warp_n=16, stag
 MODES: Any = st.sampled_from(["tf32", "3xtf32", "float16", "bfloat16"])
 H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
 V100 = Card(70, 80, 64, 2048, 96 << 10, 96 << 10, 0)
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[EmulatedDevice]:
-    with EmulatedDevice() as device:
-        yield device
-
-
-@st.composite
-def products(draw: st.DrawFn) -> Gemm:
-    size, more = st.integers(1, 50), st.integers(0, 9)
-    m, n, k = draw(size), draw(size), draw(size)
-    bare = Gemm("g", m, n, k, draw(st.sampled_from(["nn", "nt"])), draw(MODES))
-    return Gemm("g", m, n, k, bare.layout, bare.mode, bare.row_of_a + draw(more), n + draw(more))
 
 
 @st.composite
@@ -54,7 +40,7 @@ def parameters(draw: st.DrawFn) -> MmaParameters:
 
 @pytest.mark.slow
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(products(), parameters())
+@given(products(MODES, 50), parameters())
 def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: MmaParameters
 ) -> None:
@@ -110,7 +96,7 @@ def test_float32_is_refused() -> None:
 
 
 @settings(max_examples=10)
-@given(products(), st.integers(1, 64))
+@given(products(MODES, 50), st.integers(1, 64))
 def test_all_offered_parameters_fit(gemm: Gemm, factor: int) -> None:
     larger = Gemm("g", gemm.M * factor, gemm.N * factor, gemm.K * factor, gemm.layout, gemm.mode)
     for chosen in ranked(larger, H200)[:50]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from gemm_products import products
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,21 +17,6 @@ from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads import Gemm
 
 TINY = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4, stages=2)
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[EmulatedDevice]:
-    with EmulatedDevice() as device:
-        yield device
-
-
-@st.composite
-def products(draw: st.DrawFn) -> Gemm:
-    size = st.integers(1, 70)
-    m, n, k = draw(size), draw(size), draw(size)
-    bare = Gemm("g", m, n, k, draw(st.sampled_from(["nn", "nt"])))
-    more = st.integers(0, 5)
-    return Gemm("g", m, n, k, bare.layout, "float32", bare.row_of_a + draw(more), n + draw(more))
 
 
 @st.composite
@@ -52,7 +37,7 @@ def parameters(draw: st.DrawFn) -> SimtParameters:
 
 @pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(products(), parameters())
+@given(products(st.just("float32"), 70), parameters())
 def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: SimtParameters
 ) -> None:
@@ -90,7 +75,7 @@ def test_a_stage_that_is_overwritten_too_early_is_found(device: EmulatedDevice) 
         verify(device, wrong, gemm)
 
 
-@given(products(), parameters())
+@given(products(st.just("float32"), 70), parameters())
 def test_every_step_of_every_tile_has_one_block(gemm: Gemm, chosen: SimtParameters) -> None:
     blocks, every = chosen.blocks_of(gemm), chosen.tiles(gemm) * chosen.steps(gemm)
     first = [every * block // blocks for block in range(blocks + 1)]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.devices.emulated.profiles import PROFILES
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads import Scalar, Tensor
+from pytest_gpuenergy.workloads import Scalar
 
 pytestmark = pytest.mark.slow
-
-
-def _fault(outcome, pattern):
-    return pytest.raises(KernelFault, match=pattern, check=lambda e: e.outcome == outcome)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +30,11 @@ def _fault(outcome, pattern):
     ],
 )  # fmt: skip
 def test_what_only_a_card_has_is_refused_with_its_line(run, source, reason):
-    with _fault("compile", f"^line [12]: cannot run on the emulated GPU: {reason}"):
+    with pytest.raises(
+        KernelFault, match=f"^line [12]: cannot run on the emulated GPU: {reason}"
+    ) as fault:
         run(source)
+    assert fault.value.outcome == "compile"
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,11 @@ def test_what_is_not_launched_or_only_named_alike_is_not_refused(run, source):
 )
 def test_more_constant_memory_than_a_program_may_have_is_refused(run, declared):
     source = f"{declared} __global__ void k(float* y) {{ y[0] = a[1]; }}"
-    with _fault("constraints", r"k has 6\d{4} bytes of __constant__ variables; .* 65536"):
+    with pytest.raises(
+        KernelFault, match=r"k has 6\d{4} bytes of __constant__ variables; .* 65536"
+    ) as fault:
         run(source, outputs={"y": (1, "float32")})
+    assert fault.value.outcome == "constraints"
 
 
 def test_constant_memory_may_be_filled(run):
@@ -95,8 +98,9 @@ def test_static_and_dynamic_shared_memory_count_together(host_cache, name, fits_
             runner.run(kernel, {}, {}, timeout_s=20.0)
         else:
             needs = f"needs {most + 4 + 32768} bytes of shared memory, 32768 static"
-            with _fault("constraints", needs):
+            with pytest.raises(KernelFault, match=needs) as fault:
                 runner.run(kernel, {}, {}, timeout_s=20.0)
+            assert fault.value.outcome == "constraints"
     runner.close()
 
 
@@ -116,18 +120,20 @@ __global__ void BOUNDS k(const float* x, float* y, int n) {
 """
 
 
-def _sums(runner, threads, bounds="", update="acc[j] += x[i]", count=1):
+def _sums(run, threads, bounds="", update="acc[j] += x[i]"):
+    """y after one turn of the loop, with x = 3."""
     source = SUMS.replace("BOUNDS", bounds).replace("UPDATE", update)
-    launch = Launch("k", (1, 1, 1), (threads, 1, 1), ("x", "y", "n"))
-    space = [Tensor(name, (1024,), "float32", "workspace") for name in ("x", "y")]
-    kernel = Kernel(source, (launch,), workspaces=tuple(space))
-    runner.run(kernel, {}, {"n": Scalar("n", "int32", count)}, timeout_s=20.0)
+    inputs, outputs = {"x": np.full(1024, 3, np.float32)}, {"y": (1024, "float32")}
+    once = (Scalar("n", "int32", 1),)
+    return run(source, inputs, outputs, block=threads, scalars=once)["y"][:threads]
 
 
 @pytest.mark.parametrize("update", ["acc[j] += x[i]", "acc[j] = fmaf(x[i], x[j], acc[j])"])
-def test_more_registers_than_a_block_may_have_are_refused(runner, update):
-    with _fault("constraints", r"keeps at least 96 values .* 1024 threads; a block may have 65536"):
-        _sums(runner, 1024, update=update)
+def test_more_registers_than_a_block_may_have_are_refused(run, update):
+    told = r"keeps at least 96 values .* 1024 threads; a block may have 65536"
+    with pytest.raises(KernelFault, match=told) as fault:
+        _sums(run, 1024, update=update)
+    assert fault.value.outcome == "constraints"
 
 
 @pytest.mark.parametrize(
@@ -135,5 +141,5 @@ def test_more_registers_than_a_block_may_have_are_refused(runner, update):
     [{"threads": 512}, {"threads": 1024, "bounds": "__launch_bounds__(1024)"},
      {"threads": 1024, "update": "acc[(j + n) % N] += x[i]"}],
 )  # fmt: skip
-def test_sums_that_fit_or_need_not_be_in_registers_are_not_refused(runner, changed):
-    _sums(runner, **changed)
+def test_sums_that_fit_or_need_not_be_in_registers_are_not_refused(run, changed):
+    np.testing.assert_array_equal(_sums(run, **changed), np.full(changed["threads"], 96 * 3))

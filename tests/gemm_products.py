@@ -1,0 +1,37 @@
+"""Matrix products to draw, and record files of templates for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
+from pytest_gpuenergy.gemm.templates import Parameters
+from pytest_gpuenergy.tuning.records import Record, RecordFile
+from pytest_gpuenergy.workloads import Gemm
+
+
+@st.composite
+def products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
+    """Products of any sizes up to ``most``, in both layouts, with any leading dimensions."""
+    size, more = st.integers(1, most), st.integers(0, 9)
+    m, n, k = draw(size), draw(size), draw(size)
+    bare = Gemm("g", m, n, k, draw(st.sampled_from(["nn", "nt"])), draw(modes))
+    return Gemm("g", m, n, k, bare.layout, bare.mode, bare.row_of_a + draw(more), n + draw(more))
+
+
+def template_records(product: Gemm, parameters: Parameters) -> RecordFile:
+    """A record file with these parameters as its only record, tuned on an H200."""
+    recipe = TEMPLATE_FORM.with_time(TEMPLATE_FORM.recipe(parameters), 0.5)
+    return RecordFile(
+        product,
+        TEMPLATE_FORM,
+        "NVIDIA H200",
+        "580.1",
+        {"gpuenergy": "0.1.0"},
+        "2026-01-01",
+        64,
+        32,
+        (Record(1, "fastest", recipe),),
+    )
