@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import UnavailableError
 
 _KIB = 1024
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": cores, threads and
@@ -58,12 +58,12 @@ def card_of(device: Device) -> Card:
     """The resources of a device, from its architecture and its number of cores.
 
     Raises:
-        InputError: the architecture is not known.
+        UnavailableError: the architecture is not known.
     """
     capability = int(device.architecture.removeprefix("sm_"))
     if capability not in _MULTIPROCESSORS:
         known = ", ".join(f"sm_{number}" for number in _MULTIPROCESSORS)
-        raise InputError(
+        raise UnavailableError(
             f"The templates do not know the resources of {device.name} ({device.architecture}): "
             f"choose a GPU of {known}."
         )

@@ -95,12 +95,21 @@ def test_products_are_verified_and_measured(folder: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
-def test_a_mode_that_no_contender_has_is_skipped(folder: pytest.Pytester) -> None:
-    old = ("--gpu-device", "emulated:v100", "--powercap", "current")
-    arguments = ["--gemm", "MNK=64 layout=nn mode=tf32", *TEMPLATE, "-rs", *old]
+@pytest.mark.parametrize(
+    ("card", "mode", "told"),
+    [
+        ("v100", "tf32", "in mode tf32 takes a GPU of sm_80 or later"),
+        ("p100", "float32", "do not know the resources of"),
+    ],
+)
+def test_a_card_on_which_the_template_cannot_run_is_skipped(
+    folder: pytest.Pytester, card: str, mode: str, told: str
+) -> None:
+    old = ("--gpu-device", f"emulated:{card}", "--powercap", "current")
+    arguments = ["--gemm", f"MNK=64 layout=nn mode={mode}", *TEMPLATE, "-rs", *old]
     result = folder.runpytest_inprocess(NAMED, *arguments)
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*in mode tf32 takes a GPU of sm_80 or later*"])
+    result.assert_outcomes(skipped=1, deselected=1)
+    result.stdout.fnmatch_lines([f"SKIPPED*{told}*"])
 
 
 def give_record(folder: Path, gpu: str) -> Path:
