@@ -210,6 +210,7 @@ class HostGpu:
         self._kernel = kernel
         self._captured: list[Callable[[], None]] | None = None
         self.blocks = SharedBlocks()
+        self.accelerators = [1]
         cuda = SimpleNamespace(
             set_allocator=lambda _: None,
             Device=HostDevice,
@@ -235,6 +236,10 @@ class HostGpu:
             array=memory,
             ndarray=self.blocks.array,
             asnumpy=np.array,
+            _core=SimpleNamespace(
+                get_reduction_accelerators=lambda: self.accelerators,
+                set_reduction_accelerators=lambda some: setattr(self, "accelerators", some),
+            ),
             get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: None),
             empty=lambda size, dtype: memory(np.zeros(size, dtype)),
             RawModule=lambda **_: SimpleNamespace(get_function=lambda _: self._launch),

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from pytest_gpuenergy.devices.arrays import Memory
+from pytest_gpuenergy.devices.cuda._compat import PLAIN_REDUCTIONS
 from pytest_gpuenergy.devices.cuda.memory import Handle, OwnMemory
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.workloads.number_types import Array
@@ -28,7 +29,7 @@ class CupyArrays:
         """Make the GPU the current one; afterwards wait for it, and free what nothing holds."""
         import cupy
 
-        with cupy.cuda.Device(self._ordinal) as device:
+        with PLAIN_REDUCTIONS, cupy.cuda.Device(self._ordinal) as device:
             try:
                 yield
             finally:

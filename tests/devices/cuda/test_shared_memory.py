@@ -63,3 +63,12 @@ def test_arrays_travel_both_ways() -> None:
     values = np.arange(5.0)
     with arrays.used():
         np.testing.assert_array_equal(arrays.get(arrays.put(values)), values)
+
+
+def test_what_cupy_reduces_with_is_put_back_when_the_last_user_is_done(gpu: HostGpu) -> None:
+    arrays, others = CupyArrays(0, can_open), CupyArrays(0, can_open)
+    with arrays.used():
+        with others.used():
+            assert gpu.accelerators == []
+        assert gpu.accelerators == []
+    assert gpu.accelerators == [1]
