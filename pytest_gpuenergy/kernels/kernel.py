@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal
 
+from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.record.amounts import AboveZero
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads.workload import Tensor
@@ -138,7 +139,7 @@ class AnyKernel(ABC):
     @property
     @abstractmethod
     def taken(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the tensors, workspaces and scalars that each function takes."""
+        """Names of the tensors, workspaces and scalars that each function or map takes."""
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -183,12 +184,14 @@ class Kernel(AnyKernel):
     Attributes:
         source: the text.
         launches: of its functions, one after another.
+        tensor_maps: that the launches take.
         recorded: its figures on real GPUs.
     """
 
     kind = "cuda"
     source: str
     launches: tuple[Launch, ...]
+    tensor_maps: tuple[TensorMap, ...] = ()
     recorded: tuple[RecordedFigures, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -203,13 +206,21 @@ class Kernel(AnyKernel):
     @property
     def content(self) -> Mapping[str, object]:
         launches = [asdict(launch) for launch in self.launches]
-        return {"source": self.source, "language": self.kind, "launches": launches}
+        maps = [asdict(one) for one in self.tensor_maps]
+        return {
+            "source": self.source,
+            "language": self.kind,
+            "launches": launches,
+            **({"tensor_maps": maps} if maps else {}),  # most have none, and keep their digest
+        }
 
     @property
     def taken(self) -> Mapping[str, tuple[str, ...]]:
-        taken: dict[str, tuple[str, ...]] = {}
+        maps = {one.name: one.tensor for one in self.tensor_maps}
+        taken = {f"The tensor map {name!r}": (tensor,) for name, tensor in maps.items()}
         for launch in self.launches:
-            taken[launch.entry] = (*taken.get(launch.entry, ()), *launch.arguments)
+            own = tuple(name for name in launch.arguments if name not in maps)
+            taken[launch.entry] = (*taken.get(launch.entry, ()), *own)
         return taken
 
 

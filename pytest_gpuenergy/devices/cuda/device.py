@@ -14,7 +14,7 @@ from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays
 from pytest_gpuenergy.devices.cuda.machine_code import tensor_core_instructions
 from pytest_gpuenergy.devices.cuda.memory import Handle
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool
+from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool, specific
 from pytest_gpuenergy.devices.device import Device, KernelRepeater, Launches, Loaded, Timeline
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
@@ -155,7 +155,7 @@ class CudaDevice(Device):
 
     def _compilers(self) -> CompilerPool:
         if self._pool is None:
-            self._pool = CompilerPool(self.architecture, cache_dir("cubin"))
+            self._pool = CompilerPool(specific(self.architecture), cache_dir("cubin"))
         return self._pool
 
     def _compiled(self, job: Job, arenas: Mapping[str, Arena]) -> Binary | None:
