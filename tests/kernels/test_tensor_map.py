@@ -25,15 +25,18 @@ KERNEL = Kernel(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"sizes": ()}, "0 dimensions instead of 1 to 5"),
-        ({"distances_bytes": ()}, "a distance for all but one"),
+        ({"dtype": "f4,f8"}, "its type is 'f4,f8', not one of float16"),
+        ({"dims": ()}, "0 dimensions instead of 1 to 5"),
+        ({"dims": (640, 5.0)}, "no integer"),
+        ({"strides_bytes": ()}, "a stride for all but one"),
         ({"box": (64,)}, "a size of the box for each dimension"),
-        ({"sizes": (640, 0)}, "not between 1 and 4294967296"),
+        ({"dims": (640, 0)}, "not between 1 and 4294967296"),
         ({"box": (64, 257)}, "not between 1 and 256"),
-        ({"distances_bytes": (1272,)}, "1272 bytes are no multiple of 16"),
-        ({"distances_bytes": (-1280,)}, "no multiple of 16 below"),
+        ({"strides_bytes": (1272,)}, r"\(1272,\) are not multiples of 16"),
+        ({"strides_bytes": (-1280,)}, "less than a row of 1280 bytes"),
         ({"box": (60, 128)}, "rows of 120 bytes in the box are no multiple of 16"),
-        ({"box": (128, 128)}, "rows of 256 bytes do not fit into a swizzle of 128"),
+        ({"box": (128, 128)}, "rows of 256 bytes in the box do not fill 128"),
+        ({"swizzle_bytes": 100}, "its swizzle is 100 instead of"),
     ],
 )
 def test_a_map_that_cannot_exist_is_refused(change: dict[str, Any], problem: str) -> None:
@@ -41,8 +44,9 @@ def test_a_map_that_cannot_exist_is_refused(change: dict[str, Any], problem: str
         replace(MAP, **change)
 
 
-def test_a_box_has_so_many_bytes() -> None:
+def test_it_knows_its_bytes() -> None:
     assert MAP.box_bytes == 64 * 128 * 2
+    assert replace(MAP, strides_bytes=(2000,)).nbytes == 511 * 2000 + 640 * 2
 
 
 def test_a_map_is_part_of_what_a_kernel_is() -> None:

@@ -43,14 +43,14 @@ def encoded(one: TensorMap, address: int, encode: Encode | None = None) -> Any:
     """
     room = np.zeros(_BYTES + _ALIGNMENT, np.uint8)
     at = -room.ctypes.data % _ALIGNMENT
-    dimensions = len(one.sizes)
+    dimensions = len(one.dims)
     status = (encode or _driver_function())(
         ctypes.c_void_p(room.ctypes.data + at),
         ctypes.c_int(_TYPES[one.dtype]),
         ctypes.c_uint32(dimensions),
         ctypes.c_void_p(address),
-        (ctypes.c_uint64 * dimensions)(*one.sizes),
-        (ctypes.c_uint64 * max(1, dimensions - 1))(*one.distances_bytes),
+        (ctypes.c_uint64 * dimensions)(*one.dims),
+        (ctypes.c_uint64 * max(1, dimensions - 1))(*one.strides_bytes),
         (ctypes.c_uint32 * dimensions)(*one.box),
         (ctypes.c_uint32 * dimensions)(*[1] * dimensions),
         ctypes.c_int(_NO_INTERLEAVE),
