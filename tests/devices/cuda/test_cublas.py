@@ -164,6 +164,15 @@ def test_a_contender_without_algorithms_is_not_here(
         CONTENDERS["cublas"](GEMM, bench)
 
 
+def test_without_its_library_it_is_not_here(device: CudaDevice) -> None:
+    bench: Any = SimpleNamespace(gpu=device)
+    told = r"\(RuntimeError: Failure finding libcublasLt\.so\): its library comes with pip"
+    with host() as library:
+        library.loads = False
+        with pytest.raises(UnavailableError, match=told):
+            CONTENDERS["cublas"](GEMM, bench)
+
+
 def test_it_has_no_products_of_three_tf32_ones(device: CudaDevice) -> None:
     bench: Any = SimpleNamespace(gpu=device)
     with pytest.raises(UnavailableError, match="does not compute product in mode 3xtf32: it can"):
