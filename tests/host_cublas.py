@@ -142,6 +142,8 @@ class HostCublas:
 
     def _config(self, algorithm: int, attribute: int, value: int, _: int, __: int) -> None:
         number = number_at(algorithm)
+        if attribute == Config.CUSTOM_OPTION:
+            raise CublasError("NOT_SUPPORTED (15)")
         at(value, np.dtype("u4"), 1)[0] = {Config.ID: number, Config.TILE_ID: 1}.get(attribute, 0)
 
     def _cap(self, algorithm: int, _: int, value: int, __: int, ___: int) -> None:

@@ -154,7 +154,8 @@ def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
     for name, (attribute, values) in _CONFIGURATION.items():
         value = _attribute(result["algo"], "config", attribute)
         names = {} if values is None else {one.value: one.name for one in getattr(library, values)}
-        details[name] = names[value].rpartition("_")[2].lower() if value in names else value
+        if value is not None:
+            details[name] = names[value].rpartition("_")[2].lower() if value in names else value
     # An algorithm may need none, but a tensor has elements.
     size, name = max(1, int(result["workspace_size"])), call.tensors["workspace"]
     return replace(
@@ -172,19 +173,22 @@ def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
 
 
 def _uses_tensor_cores(algorithm: Any) -> bool:
-    return bool(_attribute(algorithm, "cap", "NUMERICAL_IMPL_FLAGS") & _TENSOR_CORES)
+    return bool((_attribute(algorithm, "cap", "NUMERICAL_IMPL_FLAGS") or 0) & _TENSOR_CORES)
 
 
-def _attribute(algorithm: Any, kind: str, name: str) -> int:
-    """A value of an algorithm's configuration or capabilities (``cap``)."""
+def _attribute(algorithm: Any, kind: str, name: str) -> int | None:
+    """A value of an algorithm's configuration or capabilities (``cap``); None if it has none."""
     library = _library()
     attribute = getattr(library, f"MatmulAlgo{kind.title()}Attribute")[name]
     value = np.zeros(1, getattr(library, f"get_matmul_algo_{kind}_attribute_dtype")(attribute))
     written = np.zeros(1, np.uint64)
     content = np.array(algorithm)
-    getattr(library, f"matmul_algo_{kind}_get_attribute")(
-        content.ctypes.data, attribute, value.ctypes.data, value.nbytes, written.ctypes.data
-    )
+    try:
+        getattr(library, f"matmul_algo_{kind}_get_attribute")(
+            content.ctypes.data, attribute, value.ctypes.data, value.nbytes, written.ctypes.data
+        )
+    except library.cuBLASLtError:  # versions of cuBLASLt and kinds of algorithms differ
+        return None
     return int(value[0])
 
 

@@ -91,6 +91,7 @@ def test_an_algorithm_is_a_recipe_with_its_own_workspace(device: CudaDevice) -> 
     assert first.digest != second.digest
     details = {"algorithm": 9, "tile": "128x64", "split_k": 0, "cluster": "auto"}
     assert second.origin.details.items() >= details.items()
+    assert "custom" not in second.origin.details  # which it does not tell
 
 
 @pytest.mark.parametrize(("mode", "numbers"), [("float32", [7, 9]), ("tf32", [7, 9, 100])])
