@@ -33,6 +33,7 @@ class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
     @property
     def data(self) -> Any:
         return SimpleNamespace(
+            ptr=self.ctypes.data,
             memset=self._set,
             memset_async=lambda value, size, _stream: self._set(value, size),
             copy_from_device=self._copy,
@@ -218,6 +219,7 @@ class HostGpu:
             MemoryPointer=lambda memory, offset: memory if offset == 0 else None,
             Event=self._event,
             Stream=self._stream,
+            get_current_stream=lambda: HostStream(self),
             get_elapsed_time=lambda begin, end: 1e3 * (end.at_s - begin.at_s),
             runtime=SimpleNamespace(
                 CUDARuntimeError=OSError,
