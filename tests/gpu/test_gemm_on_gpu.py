@@ -11,7 +11,7 @@ from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.gemm.card import card_of
-from pytest_gpuenergy.gemm.templates import ranked
+from pytest_gpuenergy.gemm.templates import TEMPLATES, ranked
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Gemm
@@ -19,9 +19,10 @@ from pytest_gpuenergy.workloads import Gemm
 pytestmark = pytest.mark.gpu
 
 MODES: Any = ["float32", "3xtf32", "tf32", "float16", "bfloat16"]
-SIZES = [(1, 1, 1), (7, 13, 5), (129, 257, 4099), (512, 384, 1024)]
-OFFERED = 4
-"""Parameters that are tried of each product, spread over all."""
+SIZES = [(1, 1, 1), (7, 13, 5), (129, 257, 4099), (136, 264, 4104), (512, 384, 1024)]
+OFFERED = 3
+"""Parameters of each template that are tried of each product, spread over all."""
+INSTRUCTIONS = {"simt": set(), "mma": {"HMMA"}, "wgmma": {"HGMMA"}}
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +38,13 @@ def test_offered_parameters_are_right(
     gpu: Device, sizes: tuple[int, int, int], mode: Any, layout: Any
 ) -> None:
     gemm = Gemm("g", *sizes, layout, mode)
-    offered = ranked(gemm, card_of(gpu))
-    chosen = offered[:: max(1, len(offered) // OFFERED)]
+    chosen = [
+        one
+        for kind in TEMPLATES.values()
+        if mode in kind.modes and kind.suits(card_of(gpu))
+        for offered in [list(kind.fitting(gemm, card_of(gpu)))]
+        for one in offered[:: max(1, len(offered) // OFFERED)]
+    ]
     gpu.prepare([one.kernel(gemm) for one in chosen])
     for one in chosen:
         verified = verify(gpu, one.kernel(gemm), gemm)
@@ -46,11 +52,15 @@ def test_offered_parameters_are_right(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_machine_code_shows_whether_tensor_cores_are_used(gpu: Device, mode: Any) -> None:
-    gemm = Gemm("g", 64, 64, 64, mode=mode)
-    kernel = ranked(gemm, card_of(gpu))[0].kernel(gemm)
-    found = gpu.tensor_core_instructions(Job.of(kernel, gemm))
-    assert found == (set() if mode == "float32" else {"HMMA"})
+@pytest.mark.parametrize("template", INSTRUCTIONS)
+def test_machine_code_shows_whether_tensor_cores_are_used(
+    gpu: Device, template: str, mode: Any
+) -> None:
+    gemm, kind = Gemm("g", 64, 64, 64, mode=mode), TEMPLATES[template]
+    if mode not in kind.modes or not kind.suits(card_of(gpu)):
+        pytest.skip(f"the template {template} does not compute in mode {mode} here")
+    kernel = next(kind.fitting(gemm, card_of(gpu))).kernel(gemm)
+    assert gpu.tensor_core_instructions(Job.of(kernel, gemm)) == INSTRUCTIONS[template]
 
 
 def test_tensor_cores_are_refused_in_float32(gpu: Device) -> None:
