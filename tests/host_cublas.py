@@ -34,7 +34,7 @@ ON_TENSOR_CORES = 100
 ComputeType = IntEnum("ComputeType", {"COMPUTE_32F": 68, "COMPUTE_32F_FAST_TF32": 77})
 Config = IntEnum("Config", [name for name, _ in cublas._CONFIGURATION.values()], start=0)
 Cap = IntEnum("Cap", ["NUMERICAL_IMPL_FLAGS"])
-Preference = IntEnum("Preference", ["MAX_WORKSPACE_BYTES"])
+Preference = IntEnum("Preference", ["MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK"])
 Operation = IntEnum("Operation", ["TRANSB"])
 
 
@@ -126,6 +126,7 @@ class HostCublas:
     def _heuristic(self, _: int, *arguments: int) -> None:
         *_, preference, most, address, count = arguments
         self.queries += 1
+        assert self.objects[preference]["REDUCTION_SCHEME_MASK"] == 2  # in float32
         most_bytes = self.objects[preference]["MAX_WORKSPACE_BYTES"]
         fitting = [one for one in self.offered if one[1] <= most_bytes][:most]
         if not fitting:

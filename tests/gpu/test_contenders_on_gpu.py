@@ -76,9 +76,16 @@ def test_candidates_are_right(
             candidates(contender, gemm, gpu)
         return
     found = candidates(contender, gemm, gpu)
+    right = 0
     for one in found[:: -(-len(found) // TRIED)]:
-        verified = verify(gpu, one, gemm)
-        assert verified.max_relative_error <= gemm.error_bound.max_relative
+        try:
+            verified = verify(gpu, one, gemm)
+        except KernelFault as fault:
+            assert fault.outcome == "constraints"  # the card has too little shared memory for it
+        else:
+            assert verified.max_relative_error <= gemm.error_bound.max_relative
+            right += 1
+    assert right
 
 
 @pytest.mark.parametrize("mode", MODES)

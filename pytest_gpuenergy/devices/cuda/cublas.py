@@ -23,6 +23,9 @@ _MOST_ALGORITHMS = 64
 _TRANSPOSED = 1  # CUBLAS_OP_T
 _FLOAT32 = 0  # CUDA_R_32F
 _CUDA_TYPES = {"float32": _FLOAT32, "float16": 2, "bfloat16": 14}  # cudaDataType
+_ADDED_IN_FLOAT32 = 2
+"""CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: others round the parts of a shared sum to the matrices'
+type, so that the result is rounded more than once."""
 _TENSOR_CORES = 0xFE  # CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK
 _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 _CONFIGURATION = {
@@ -116,15 +119,18 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
     problem = _problem_of(call, io)
     results = library.MatmulHeuristicResult(_MOST_ALGORITHMS)
     count = np.zeros(1, np.int32)
-    most_bytes = np.array([_tensor(call, io, "workspace").nbytes], np.uint64)
+    attributes = library.MatmulPreferenceAttribute
+    preferred = {
+        attributes.MAX_WORKSPACE_BYTES: np.uint64(_tensor(call, io, "workspace").nbytes),
+        attributes.REDUCTION_SCHEME_MASK: np.uint32(_ADDED_IN_FLOAT32),
+    }
     preference = library.matmul_preference_create()
     try:
-        library.matmul_preference_set_attribute(
-            preference,
-            library.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES,
-            most_bytes.ctypes.data,
-            most_bytes.nbytes,
-        )
+        for attribute, number in preferred.items():
+            value = np.array([number])
+            library.matmul_preference_set_attribute(
+                preference, attribute, value.ctypes.data, value.nbytes
+            )
         with _refusals():
             library.matmul_algo_get_heuristic(
                 handle,

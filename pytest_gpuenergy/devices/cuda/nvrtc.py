@@ -56,7 +56,8 @@ class Compiler:
         self._nvrtc = nvrtc
         bundled = Path(cupy.__file__).parent / "_core/include/cupy/_cccl/libcudacxx"
         toolkit = pathfinder.find_nvidia_header_directory("cudart")
-        self._includes = [f"-I{folder}" for folder in (bundled, toolkit) if folder]
+        own = cuda_dir() / "nvrtc" / "driver"
+        self._includes = [f"-I{folder}" for folder in (own, bundled, toolkit) if folder]
         self._small = cuda_dir() / "nvrtc"
 
     def compile(
