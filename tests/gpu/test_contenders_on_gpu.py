@@ -81,7 +81,8 @@ def test_candidates_are_right(
         try:
             verified = verify(gpu, one, gemm)
         except KernelFault as fault:
-            assert fault.outcome == "constraints"  # the card has too little shared memory for it
+            if fault.outcome != "constraints":  # it takes more shared memory than there is
+                raise
         else:
             assert verified.max_relative_error <= gemm.error_bound.max_relative
             right += 1
