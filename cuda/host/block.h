@@ -8,7 +8,7 @@
 namespace cuhost {
 
 // A thread that has let others run may be waiting for them: `turned`.
-enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, asleep, done };
+enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, at_warpgroup, asleep, done };
 
 struct Thread {
   Index index;

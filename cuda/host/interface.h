@@ -75,8 +75,9 @@ void cuhost_variable(Build build, int number, const char* kernel, const char* na
                      size_t bytes, size_t element_bytes, Content content, const void* initial);
 // Called for each constant variable before main; returns true.
 bool cuhost_constant(Build build, size_t bytes);
-// Only the checked program has the next five.
+// Only the checked program has the next six.
 void cuhost_fence(bool device);  // or else of the block
+void cuhost_fence_proxy();       // the thread's accesses come before asynchronous ones
 void cuhost_atomic(const void* address, unsigned bytes);
 void cuhost_atomic_change(const void* address);  // the atomic has stored another value
 void cuhost_range(const void* address, size_t bytes, bool write);

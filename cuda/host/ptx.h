@@ -6,3 +6,4 @@
 #include "ptx_conversions.h"
 #include "ptx_memory.h"
 #include "ptx_warps.h"
+#include "warpgroups.h"

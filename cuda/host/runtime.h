@@ -105,6 +105,8 @@ void use_shared(const Entry* entry, Build build);  // the variables that an entr
 size_t static_shared_bytes();
 void map_dynamic_shared(size_t bytes);
 bool in_shared(uintptr_t at);
+// The address in shared memory of which these are the low 18 bits; 0 if there is none.
+uintptr_t shared_address(unsigned low);
 void poison_shared();
 void check_shared(bool dynamic_only);              // the bytes beside it
 void keep_shared(std::vector<char>& contents);
@@ -174,6 +176,9 @@ struct Hooks {
   void (*barrier)(uint32_t next);  // before its interval ends, and the next one begins
   void (*block_resumes)(unsigned slot);
   void (*phase)(const void* word, unsigned phase, PhaseEvent event);
+  void (*passes_on)(const void* place);  // what the thread did, to those that learn from the place
+  void (*learns)(const void* place);
+  void (*async_read)(uintptr_t at, unsigned bytes);
 };
 
 extern "C" {

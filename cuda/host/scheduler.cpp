@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "block.h"
+#include "matrices.h"
 
 namespace cuhost {
 
@@ -109,8 +110,14 @@ bool any_sleeps_for_others() {
 [[noreturn]] void diverged() {
   if (now->sleepers) asleep_forever("the block");
   int k = 0;
-  while (now->state[k] != at_warp) ++k;
+  while (now->state[k] != at_warp && now->state[k] != at_warpgroup) ++k;
   std::string waits = place_of(now->threads[k].index, cuhost_where.block);
+  if (now->state[k] == at_warpgroup) {
+    const auto* meeting = (const cuhost_Meeting*)now->threads[k].value;
+    fault("runtime",
+          "divergence: %s calls %s in line %d, which other threads of its warpgroup never call",
+          waits.c_str(), meeting->name, meeting->line);
+  }
   fault("runtime",
         "divergence: %s waits in a warp function whose mask 0x%08x names lanes that never call it",
         waits.c_str(), now->threads[k].mask);

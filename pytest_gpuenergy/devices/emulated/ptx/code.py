@@ -17,12 +17,13 @@ from pytest_gpuenergy.devices.emulated.ptx.names import BITS, HOST, Names
 from pytest_gpuenergy.devices.emulated.ptx.refusals import UnsupportedError
 from pytest_gpuenergy.devices.emulated.ptx.statements import Operand, Statement
 from pytest_gpuenergy.devices.emulated.ptx.synchronization import synchronization
+from pytest_gpuenergy.devices.emulated.ptx.warpgroups import warpgroups
 from pytest_gpuenergy.devices.emulated.ptx.warps import warps
 
 NOTHING = "((void)0)"
 """What stands for a statement without instructions."""
 
-_KINDS = (memory, matrices, conversions, synchronization, arithmetic, atomics, warps)
+_KINDS = (memory, matrices, conversions, synchronization, arithmetic, atomics, warps, warpgroups)
 
 
 def code_of(statement: Statement) -> str:
@@ -39,12 +40,7 @@ def code_of(statement: Statement) -> str:
     if not body and not operands:
         return NOTHING
     before = [_taken(k, operand) for k, operand in enumerate(operands)]
-    after = [
-        f"{HOST}set(cuhost_o{k}, cuhost_r{k});"
-        for k, operand in enumerate(operands)
-        if operand.access
-    ]
-    return f"__extension__ ({{ {' '.join([*before, *body, *after])} (void)0; }})"
+    return f"__extension__ ({{ {' '.join([*before, *body, names.write_back()])} (void)0; }})"
 
 
 def _taken(number: int, operand: Operand) -> str:

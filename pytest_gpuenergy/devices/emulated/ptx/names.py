@@ -96,6 +96,35 @@ class Names:
             raise UnsupportedError(f"asm that sets its input %{text[1:]}")
         return self.register(text)[0]
 
+    def place(self, text: str) -> str:
+        """The address of the variable that an output of the asm statement is.
+
+        Raises:
+            UnsupportedError: it is none, or not one of 32 bits.
+        """
+        if not _OPERAND.fullmatch(text) or BITS[self._operand(text).constraint] != 32:
+            raise UnsupportedError(
+                f"asm with {text.replace('?', '%')} as an accumulator, which is no operand of 32 bits"
+            )
+        self.target(text)
+        return f"(void*)&cuhost_o{text[1:]}"
+
+    def write_back(self) -> str:
+        """C++ that gives the outputs' variables the values of their registers."""
+        return " ".join(
+            f"{HOST}set(cuhost_o{k}, cuhost_r{k});"
+            for k, operand in enumerate(self._operands)
+            if operand.access
+        )
+
+    def read_again(self) -> str:
+        """C++ after an instruction that may have changed the outputs' variables themselves."""
+        return " ".join(
+            f"cuhost_r{k} = {HOST}operand<{HOST}b<{BITS[operand.constraint]}>>(cuhost_o{k});"
+            for k, operand in enumerate(self._operands)
+            if operand.access
+        )
+
     def require_bits(self, *texts: str) -> None:
         """Refuse registers of floating-point numbers, as ptxas does where these do not belong.
 

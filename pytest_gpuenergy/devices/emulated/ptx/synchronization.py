@@ -10,6 +10,7 @@ from pytest_gpuenergy.devices.emulated.ptx.names import HOST, Names
 _FENCE = re.compile(
     r"membar\.(?P<level>cta|gl|sys)|fence(?:\.(?:sc|acq_rel|acquire|release))?\.(?P<scope>cta|cluster|gpu|sys)"
 )
+_PROXY = re.compile(r"fence\.proxy\.async(?:\.(?:global|shared::(?:cta|cluster)))?")
 _BARRIER = re.compile(r"(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?")
 
 
@@ -22,6 +23,8 @@ def synchronization(instruction: Instruction, names: Names) -> str:
     if _BARRIER.fullmatch(opcode) and len(operands) in (1, 2):
         values = ", ".join(names.value(operand) for operand in operands)
         return f"{HOST}bar_sync(__LINE__, {values});"
+    if _PROXY.fullmatch(opcode) and not operands:
+        return f"{HOST}proxy_fence();"
     if opcode == "bar.warp.sync" and len(operands) == 1:
         return f"{HOST}warp_barrier({names.value(operands[0])});"
     if opcode == "nanosleep.u32" and len(operands) == 1:
