@@ -75,11 +75,15 @@ void shared_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
   warps_access(write ? shared_store : shared_load, at, bytes, site);
 }
 
-[[noreturn]] void not_fenced(const Shadow& shadow, uintptr_t at) {
-  std::string element = element_of(shadow, at);
-  fault("correctness",
-        "%s reads %s asynchronously, and the thread that wrote it did not call fence.proxy.async after",
-        here().c_str(), element.c_str());
+// What ordinary accesses have stored in shared memory is visible to asynchronous ones after a fence.
+void check_fenced(const Shadow& shadow, uintptr_t at, unsigned bytes) {
+  for (size_t k = shadow.index(at), last = shadow.index(at + bytes - 1); k <= last; ++k) {
+    if (!hidden_from_async(shadow.cells[k].write)) continue;
+    std::string element = element_of(shadow, shadow.address(k));
+    fault("correctness",
+          "%s reads %s asynchronously, and the thread that wrote it did not call fence.proxy.async after",
+          here().c_str(), element.c_str());
+  }
 }
 
 // What an access touches, counted; null if it cannot race. An atomic counts as a store: the memory
@@ -146,14 +150,17 @@ void phase_event(const void* word, unsigned phase, PhaseEvent event) {
 void passes_on(const void* place) { order_passes_on((uintptr_t)place, false); }
 void learns(const void* place) { order_learns((uintptr_t)place, false); }
 
-// Of shared memory, in pieces of 16 bytes.
-void async_read(uintptr_t at, unsigned bytes) {
-  Shadow* shadow = touched(at, bytes, false, nullptr);
+void async_access(uintptr_t at, unsigned bytes, AsyncAccess kind, const void* site) {
+  Shadow* shadow = touched(at, bytes, kind == async_write, site);
   if (!shadow) return;
-  for (size_t k = shadow->index(at), last = shadow->index(at + bytes - 1); k <= last; ++k) {
-    if (hidden_from_async(shadow->cells[k].write)) not_fenced(*shadow, shadow->address(k));
+  if (shadow->shift && (at | bytes) & 3) shadow->refine();
+  if (kind == async_write) {
+    touch<true>(*shadow, at, bytes);
+    return;
   }
-  touch<false>(*shadow, at, bytes);
+  if (!shadow->global) check_fenced(*shadow, at, bytes);
+  if (kind == async_read) touch<false>(*shadow, at, bytes);
+  else check_read(*shadow, at, bytes);
 }
 
 void launch_begins(const Launch& launch) {
@@ -184,7 +191,8 @@ extern const Hooks cuhost_hooks;
 const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    traffic_now,
                             warps_tally,   warps_profiled,   order_lanes_meet,
                             order_barrier, order_block_resumes, phase_event,
-                            passes_on,     learns,           async_read};
+                            passes_on,     learns,           order_async_begins,
+                            order_async_ends, async_access};
 
 void cuhost_fence(bool device) { order_fence(device); }
 void cuhost_fence_proxy() { order_fence_proxy(); }

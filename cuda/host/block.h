@@ -18,6 +18,7 @@ struct Thread {
   uint64_t value;          // given, then received
   const uint64_t* word;    // of the cuda::barrier at which it sleeps
   unsigned phase;          // whose end it waits for
+  bool tries;              // it wakes, too, when no other thread can go on
 };
 
 struct Votes {
@@ -38,6 +39,7 @@ struct Block {
   uint32_t interval;       // the barrier interval it is in
   uint64_t random_state;
   bool shuffled;
+  int in_vain;             // how often threads have tried since a phase has ended
   bool stuck;              // no thread could run when it was last its turn: only others can end its wait
   uint64_t slice;          // turns it may take before other blocks run
   uint64_t pause, due;     // blocks that end before it runs again, and how many will have by then

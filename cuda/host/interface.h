@@ -15,9 +15,10 @@ struct Where {
   Index thread, block, block_dim, grid_dim;
 };
 
-// A kernel argument: a tensor's address, or a number to be converted to the parameter's type.
+// A kernel argument: a tensor's address, a number to be converted to the parameter's type, or the address
+// of a tensor map.
 struct Argument {
-  enum Kind { pointer, integer, real } kind;
+  enum Kind { pointer, integer, real, tensor_map } kind;
   void* address;
   long long whole;
   double fraction;
@@ -26,7 +27,7 @@ struct Argument {
 struct Entry {
   const char* name;
   int parameters;
-  const char* kinds;                   // one letter per parameter: pointer, floating, integer
+  const char* kinds;                   // one letter per parameter: pointer, floating, integer, map
   const unsigned char* sizes;          // bytes of each
   void (*call)(const Argument* arguments);
   int most_threads;                    // from its launch bounds; 0 without

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "interface.h"
+#include "tensor_maps.h"
 
 namespace cuhost {
 
@@ -31,13 +32,20 @@ struct Scalar {
   size_t bytes;
 };
 
+// The tensor and form of a tensor map; the runtime adds the address.
+struct Map {
+  size_t tensor;
+  TensorMap form;
+};
+
 struct Launch {
   int entry;
   Index grid, block;
   size_t shared_bytes;
   unsigned resident;                   // blocks that a GPU holds at once, as far as threads go
   std::vector<Argument> arguments;
-  std::vector<Scalar> scalars;         // one per argument, empty for tensors
+  std::vector<Scalar> scalars;         // one per argument, empty for tensors and maps
+  std::vector<Map> maps;               // likewise, empty for others
 };
 
 // A __shared__ or device variable.
@@ -143,8 +151,11 @@ extern uint64_t barriers_passed;
 // blocks can reach it, until the phase has ended.
 void sleep_at(const uint64_t* word, unsigned phase);
 void wake(const uint64_t* word);
+// The same, but not for long: until no other thread can go on. The first time only others run; whether
+// it was not the first.
+bool try_at(const uint64_t* word, unsigned phase);
 // phases.cpp
-unsigned missing_arrivals(const uint64_t* word);
+std::string missing_at(const uint64_t* word);  // "1 more arrivals"
 bool phase_has_ended(const uint64_t* word, unsigned phase);
 
 // accesses.cpp, linked only into the checked program
@@ -165,6 +176,9 @@ struct WarpTally {
 // At the place of a barrier: an arrival passes on what its thread did, a wait learns it.
 enum PhaseEvent { phase_arrival, phase_wait, phase_look };
 
+// Of what is read later, others may not have finished to write; it is no access yet.
+enum AsyncAccess { async_will_read, async_read, async_write };
+
 struct Hooks {
   void (*launch_begins)(const Launch&);
   void (*block_begins)();
@@ -178,7 +192,10 @@ struct Hooks {
   void (*phase)(const void* word, unsigned phase, PhaseEvent event);
   void (*passes_on)(const void* place);  // what the thread did, to those that learn from the place
   void (*learns)(const void* place);
-  void (*async_read)(uintptr_t at, unsigned bytes);
+  // Around accesses that are made in the background, through the asynchronous proxy.
+  void (*async_begins)();
+  void (*async_ends)();
+  void (*async_access)(uintptr_t at, unsigned bytes, AsyncAccess kind, const void* site);
 };
 
 extern "C" {

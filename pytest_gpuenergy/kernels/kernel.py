@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal
 
+from pytest_gpuenergy.kernels.tensor_maps import TensorMap
 from pytest_gpuenergy.record.amounts import AboveZero
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads.workload import Tensor
@@ -184,12 +185,14 @@ class Kernel(AnyKernel):
         source: the text.
         launches: of its functions, one after another.
         recorded: its figures on real GPUs.
+        tensor_maps: arguments of the launches besides tensors, workspaces and scalars.
     """
 
     kind = "cuda"
     source: str
     launches: tuple[Launch, ...]
     recorded: tuple[RecordedFigures, ...] = field(default=(), compare=False)
+    tensor_maps: tuple[TensorMap, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.launches:
@@ -203,7 +206,25 @@ class Kernel(AnyKernel):
     @property
     def content(self) -> Mapping[str, object]:
         launches = [asdict(launch) for launch in self.launches]
-        return {"source": self.source, "language": self.kind, "launches": launches}
+        content = {"source": self.source, "language": self.kind, "launches": launches}
+        maps = [asdict(one) for one in self.tensor_maps]
+        return {**content, "tensor_maps": maps} if maps else content
+
+    def check_arguments(self, tensors: Iterable[str], scalars: Iterable[str]) -> None:
+        """Check that the launches, and their tensor maps, take only what there is.
+
+        Raises:
+            KernelFault: ``constraints``, if one takes anything else.
+        """
+        there = [*tensors, *(space.name for space in self.workspaces)]
+        for one in self.tensor_maps:
+            if one.tensor not in there:
+                raise KernelFault(
+                    "constraints",
+                    f"The tensor map {one.name!r} is of {one.tensor!r}, which is not a tensor or "
+                    f"workspace (there are {', '.join(there)}).",
+                )
+        super().check_arguments([*there, *(one.name for one in self.tensor_maps)], scalars)
 
     @property
     def taken(self) -> Mapping[str, tuple[str, ...]]:

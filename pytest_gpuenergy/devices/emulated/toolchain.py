@@ -38,7 +38,7 @@ from pytest_gpuenergy.support.scratch import build_folder, sweep
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 _LAYOUT = "10"  # version of the layout of the prepared folder
 _RUNTIME = (
-    *("copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
+    *("bulk_copies", "copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
     *("phases", "products", "report", "resident", "scheduler", "shared", "stacks", "undefined"),
     "warpgroups",
 )

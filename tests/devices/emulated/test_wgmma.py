@@ -8,12 +8,11 @@ import wgmma_kernels as texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import Scalar
 
 pytestmark = pytest.mark.slow
 
-BYTES = 40960
+BYTES = 49152
 B_AT = 16384
 SOURCE = """{common}{products}
 __global__ void __launch_bounds__(128) k(const uint32_t* x, const float* c, float* y,

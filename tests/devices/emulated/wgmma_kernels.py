@@ -110,3 +110,35 @@ def encoded(values, kind):
         return values.astype("<f2").view("<u2")
     words = values.astype("<f4").view("<u4")
     return (words >> 16).astype("<u2") if kind == "bf16" else words
+
+
+PIPELINE = """
+#include <cuda.h>
+__device__ __forceinline__ void init(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+    :: "r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+    :: "r"(shared_address(barrier)) : "memory");
+}
+__device__ __forceinline__ void expect(uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+    :: "r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void wait_parity(uint64_t* barrier, int parity) {
+  asm volatile("{\\n.reg .pred p;\\nagain:\\n"
+    "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\\n@p bra done;\\nbra again;\\ndone:\\n}"
+    :: "r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+__device__ __forceinline__ void load_tile(void* to, const CUtensorMap* map, int x, int y,
+                                          uint64_t* barrier) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    " [%0], [%1, {%3, %4}], [%2];"
+    :: "r"(shared_address(to)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y) : "memory");
+}
+__device__ __forceinline__ void store_tile(const CUtensorMap* map, int x, int y, const void* from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
+    :: "l"(map), "r"(shared_address(from)), "r"(x), "r"(y) : "memory");
+}
+"""

@@ -44,6 +44,32 @@ class Names:
             f"cuhost_r{k}" for k, operand in enumerate(operands) if operand.constraint in "fd"
         }
         self._count = 0
+        self._labels: dict[str, str] = {}
+
+    def label(self, labels: Sequence[str]) -> None:
+        """Make the statement's labels known.
+
+        Raises:
+            UnsupportedError: two are alike, which scopes would tell apart.
+        """
+        self._labels = {label: f"cuhost_l{k}" for k, label in enumerate(labels)}
+        if len(self._labels) < len(labels):
+            raise UnsupportedError("asm with two labels of the same name")
+
+    @property
+    def labels(self) -> str:
+        """C++ that declares them, at the beginning of the statement."""
+        return f"__label__ {', '.join(self._labels.values())};" if self._labels else ""
+
+    def jump(self, label: str) -> str:
+        """The name of a label in C++.
+
+        Raises:
+            UnsupportedError: the statement has none of that name.
+        """
+        if label not in self._labels:
+            raise UnsupportedError(f"asm with a branch to {label}, which it does not have")
+        return self._labels[label]
 
     def open(self) -> None:
         """Begin a scope."""
@@ -104,7 +130,7 @@ class Names:
         """
         if not _OPERAND.fullmatch(text) or BITS[self._operand(text).constraint] != 32:
             raise UnsupportedError(
-                f"asm with {text.replace('?', '%')} as an accumulator, which is no operand of 32 bits"
+                f"asm with {text.replace('?', '%')} as an accumulator, but no operand"
             )
         self.target(text)
         return f"(void*)&cuhost_o{text[1:]}"
