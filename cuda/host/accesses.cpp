@@ -150,17 +150,12 @@ void phase_event(const void* word, unsigned phase, PhaseEvent event) {
 void passes_on(const void* place) { order_passes_on((uintptr_t)place, false); }
 void learns(const void* place) { order_learns((uintptr_t)place, false); }
 
-void async_access(uintptr_t at, unsigned bytes, AsyncAccess kind, const void* site) {
-  Shadow* shadow = touched(at, bytes, kind == async_write, site);
+void async_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
+  Shadow* shadow = touched(at, bytes, write, site);
   if (!shadow) return;
   if (shadow->shift && (at | bytes) & 3) shadow->refine();
-  if (kind == async_write) {
-    touch<true>(*shadow, at, bytes);
-    return;
-  }
-  if (!shadow->global) check_fenced(*shadow, at, bytes);
-  if (kind == async_read) touch<false>(*shadow, at, bytes);
-  else check_read(*shadow, at, bytes);
+  if (!write && !shadow->global) check_fenced(*shadow, at, bytes);
+  write ? touch<true>(*shadow, at, bytes) : touch<false>(*shadow, at, bytes);
 }
 
 void launch_begins(const Launch& launch) {

@@ -111,17 +111,17 @@ Pieces pieces_of_tile(const TensorMap& map, const int* corner, char* shared) {
   return pieces;
 }
 
-void report(const void* at, unsigned bytes, AsyncAccess kind, const void* site) {
-  if (bytes && runs_checked()) cuhost_hooks.async_access((uintptr_t)at, bytes, kind, site);
+void report(const void* at, unsigned bytes, bool write, const void* site) {
+  if (bytes && runs_checked()) cuhost_hooks.async_access((uintptr_t)at, bytes, write, site);
 }
 
 // By sectors, as the memory system serves them.
-void report_global(const Piece& piece, AsyncAccess kind) {
-  static const char sites[3] = {};
+void report_global(const Piece& piece, bool write) {
+  static const char sites[2] = {};
   for (unsigned done = 0, next; done < piece.bytes && piece.global; done = next) {
     const char* at = piece.global + done;
     next = std::min(piece.bytes, done + sector_bytes - (unsigned)((uintptr_t)at % sector_bytes));
-    report(at, next - done, kind, &sites[kind]);
+    report(at, next - done, write, &sites[write]);
   }
 }
 
@@ -136,8 +136,8 @@ void load(const Pieces& pieces, uint64_t* word) {
   long long bytes = 0;
   std::vector<Copy> copies;
   in_background(pieces, [&](const Piece& piece) {
-    report_global(piece, async_read);
-    report(piece.shared, piece.bytes, async_write, nullptr);
+    report_global(piece, false);
+    report(piece.shared, piece.bytes, true, nullptr);
     poison(piece.shared, piece.bytes);
     copies.push_back({piece.shared, piece.global, piece.bytes, piece.global ? 0 : piece.bytes});
     bytes += piece.bytes;
@@ -147,7 +147,7 @@ void load(const Pieces& pieces, uint64_t* word) {
 
 void store(Pieces pieces) {
   in_background(pieces, [](const Piece& piece) {
-    report(piece.shared, piece.bytes, async_will_read, nullptr);
+    report(piece.shared, piece.bytes, false, nullptr);
   });
   Stores& mine = own();
   mine.open.insert(mine.open.end(), pieces.begin(), pieces.end());
@@ -183,8 +183,8 @@ void cuhost_bulk_wait(unsigned long long but_latest) {
   Stores& mine = own();
   for (; mine.groups.size() > but_latest; mine.groups.pop_front()) {
     in_background(mine.groups.front(), [](const Piece& piece) {
-      report(piece.shared, piece.bytes, async_read, nullptr);
-      report_global(piece, async_write);
+      report(piece.shared, piece.bytes, false, nullptr);
+      report_global(piece, true);
       if (piece.global) memcpy(piece.global, piece.shared, piece.bytes);
     });
   }

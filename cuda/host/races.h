@@ -31,14 +31,6 @@ inline void remember(uint64_t& last, uint64_t& other, uint64_t now) {
   last = now;
 }
 
-inline void check_read(const Shadow& shadow, uintptr_t at, unsigned bytes) {
-  for (size_t k = shadow.index(at), last = shadow.index(at + bytes - 1); k <= last; ++k) {
-    uint64_t earlier = shadow.cells[k].write;
-    if (earlier != thread_stamp && unordered(earlier, thread_stamp, shadow.global))
-      race(shadow, shadow.address(k), earlier, "writes", "reads");
-  }
-}
-
 template <bool write>
 inline void touch(const Shadow& shadow, uintptr_t at, unsigned bytes) {
   const uint64_t now = thread_stamp;

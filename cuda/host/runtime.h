@@ -176,9 +176,6 @@ struct WarpTally {
 // At the place of a barrier: an arrival passes on what its thread did, a wait learns it.
 enum PhaseEvent { phase_arrival, phase_wait, phase_look };
 
-// Of what is read later, others may not have finished to write; it is no access yet.
-enum AsyncAccess { async_will_read, async_read, async_write };
-
 struct Hooks {
   void (*launch_begins)(const Launch&);
   void (*block_begins)();
@@ -195,7 +192,7 @@ struct Hooks {
   // Around accesses that are made in the background, through the asynchronous proxy.
   void (*async_begins)();
   void (*async_ends)();
-  void (*async_access)(uintptr_t at, unsigned bytes, AsyncAccess kind, const void* site);
+  void (*async_access)(uintptr_t at, unsigned bytes, bool write, const void* site);
 };
 
 extern "C" {

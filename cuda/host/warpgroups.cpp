@@ -163,14 +163,14 @@ void each_chunk(const Operand& operand, unsigned rows, unsigned depth, unsigned 
     for (unsigned k = 0; k < depth; k += k_step) f(row, k, operand.chunk(row, k, bytes));
 }
 
-void report_reads(const Product& product, AsyncAccess kind) {
-  auto report = [kind](unsigned, unsigned, uintptr_t at) {
+void report_reads(const Product& product) {
+  auto report = [](unsigned, unsigned, uintptr_t at) {
     if (!in_shared(at) || !in_shared(at + chunk_bytes - 1)) {
       std::string what = describe_address((const void*)at, "reads");
       fault("correctness", "%s %s with wgmma.mma_async", here().c_str(),
             what.empty() ? "reads beside shared memory" : what.c_str());
     }
-    if (runs_checked()) cuhost_hooks.async_access(at, chunk_bytes, kind, nullptr);
+    if (runs_checked()) cuhost_hooks.async_access(at, chunk_bytes, false, nullptr);
   };
   unsigned bytes = bytes_of(product.kind), depth = (unsigned)product.depth;
   if (!product.a_in_registers) each_chunk(product.a, group_rows, depth, bytes, report);
@@ -250,7 +250,8 @@ void cuhost_group_product(cuhost_Meeting* const* threads) {
   product.b = operand_of(one.b_descriptor, one.b_transposed, "B");
   product.d = accumulators_of(group, threads);
   ++product.d->pending;
-  report_reads(product, async_will_read);
+  report_reads(product);
+  if (runs_checked()) cuhost_hooks.passes_on(&group.open);
   group.open.push_back(std::move(product));
 }
 
@@ -263,9 +264,10 @@ void cuhost_group_commit(cuhost_Meeting* const*) {
 void cuhost_group_wait(cuhost_Meeting* const* threads) {
   Warpgroup& group = own();
   unsigned but_latest = ((const cuhost_GroupWait*)threads[0])->but_latest;
+  if (runs_checked()) cuhost_hooks.learns(&group.open);
   for (; group.groups.size() > but_latest; group.groups.pop_front()) {
     for (const Product& product : group.groups.front()) {
-      report_reads(product, async_read);
+      report_reads(product);
       compute(product);
       --product.d->pending;
     }
