@@ -1,7 +1,7 @@
 // Asynchronous products of warpgroups, by PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 //
 // They happen as late as a kernel can rely on: operands in shared memory are read, and accumulators
-// written, when a wait needs them. Until then accumulators hold NaN of a certain form.
+// written, when a wait needs them. Until then accumulators hold a signaling NaN.
 #include "warpgroups.h"
 
 #include <array>
@@ -17,7 +17,7 @@ namespace cuhost {
 namespace {
 
 constexpr int group_threads = 128, group_rows = 64, most_columns = 256, group_depth = 16;
-constexpr unsigned in_flight_bits = 0x7fe5a5a5;
+constexpr unsigned in_flight_bits = 0x7fa5a5a5;  // arithmetic would make it quiet
 constexpr unsigned chunk_bytes = 16;       // what swizzling moves
 constexpr unsigned long long address_field = 0x3fff;
 

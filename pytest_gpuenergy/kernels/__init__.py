@@ -3,6 +3,7 @@
 from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch, Origin, RecordedFigures
+from pytest_gpuenergy.kernels.tensor_maps import TensorMap
 from pytest_gpuenergy.kernels.triton import TritonKernel
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "LibraryCall",
     "Origin",
     "RecordedFigures",
+    "TensorMap",
     "TritonKernel",
 ]

@@ -74,7 +74,9 @@ class TensorMap:
         if not 1 <= rank <= _MOST_DIMENSIONS or len(self.box) != rank:
             return f"has {rank} dimensions and a box of {len(self.box)}: give the same, 1 to 5"
         if len(self.strides) != rank - 1:
-            return f"has {len(self.strides)} strides: give one for each of {rank} dimensions but one"
+            return (
+                f"has {len(self.strides)} strides: give one for each of {rank} dimensions but one"
+            )
         if any(type(n) is not int for n in (*self.dims, *self.strides, *self.box)):
             return "has a size that is no integer"
         if not all(1 <= dim <= _LONGEST_DIMENSION for dim in self.dims):
@@ -92,5 +94,7 @@ class TensorMap:
         if self.swizzle not in _SWIZZLES:
             return f"has swizzle {self.swizzle!r}: give 0, 32, 64 or 128 bytes"
         if self.swizzle and row_bytes != self.swizzle:
-            return f"has a box whose rows have {row_bytes} bytes: swizzle={self.swizzle} needs as many"
+            return (
+                f"has a box whose rows have {row_bytes} bytes: swizzle={self.swizzle} needs as many"
+            )
         return ""

@@ -17,20 +17,24 @@ __device__ void init(uint64_t* b, int n) {
 }
 __device__ uint64_t arrive(uint64_t* b) {
   uint64_t state;
-  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 %0, [%1];" : "=l"(state) : "r"(at(b)) : "memory");
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 %0, [%1];"
+    : "=l"(state) : "r"(at(b)) : "memory");
   return state;
 }
 __device__ void arrive_twice(uint64_t* b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 2;" :: "r"(at(b)) : "memory");
 }
 __device__ void expect(uint64_t* b, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at(b)), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+    :: "r"(at(b)), "r"(bytes) : "memory");
 }
 __device__ void expect_more(uint64_t* b, int bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" :: "r"(at(b)), "r"(bytes));
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
+    :: "r"(at(b)), "r"(bytes));
 }
 __device__ void complete(uint64_t* b, int bytes) {
-  asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], %1;" :: "r"(at(b)), "r"(bytes));
+  asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
+    :: "r"(at(b)), "r"(bytes));
 }
 __device__ bool test(uint64_t* b, uint64_t state) {
   int over;
@@ -44,21 +48,25 @@ __device__ void wait(uint64_t* b, int parity) {
     "bra.uni LAB_WAIT;\\nDONE:\\n}" :: "r"(at(b)), "r"(parity) : "memory");
 }
 __device__ void wait_a_while(uint64_t* b, int parity) {
-  asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%0], %1, 100;"
+  asm volatile("{ .reg .pred p; again:"
+    "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%0], %1, 100;"
     "@!p bra again; }" :: "r"(at(b)), "r"(parity) : "memory");
 }
 """
 BEGIN = """__shared__ float s[64]; __shared__ uint64_t bar, other;
-  if (t == 0) { init(&bar, 64); init(&other, 1); asm volatile("fence.mbarrier_init.release.cluster;"); }
+  if (t == 0) { init(&bar, 64); init(&other, 1); }
+  if (t == 0) asm volatile("fence.mbarrier_init.release.cluster;");
   __syncthreads();
 """
 RIGHT = {
-    "state": "s[t] = t + 1; uint64_t state = arrive(&bar); while (!test(&bar, state)) {} y[t] = s[63 - t];",
+    "state": "s[t] = t + 1; uint64_t state = arrive(&bar); while (!test(&bar, state)) {}"
+    " y[t] = s[63 - t];",
     "parity": "s[t] = t + 1; arrive(&bar); wait(&bar, 0); y[t] = s[63 - t];",
     "time": "s[t] = t + 1; arrive(&bar); wait_a_while(&bar, 0); y[t] = s[63 - t];",
     "phases": "for (int k = 0; k < 5; ++k) { wait(&bar, ~k & 1); s[t] = t + k; arrive(&bar);"
     " wait(&bar, k & 1); y[t] = s[63 - t] - 3; if (k < 4) __syncthreads(); }",
-    "two arrivals": "s[t] = t + 1; if (t % 2) arrive_twice(&bar); wait(&bar, 0); y[t] = s[63 - t];",
+    "two arrivals": "s[t] = t + 1; __syncwarp();"
+    " if (t % 2) arrive_twice(&bar); wait(&bar, 0); y[t] = s[63 - t];",
     "bytes": "if (!t) { s[0] = 1; expect(&other, 8); complete(&other, 8); } wait(&other, 0);"
     " y[t] = 63 - t + s[0];",
     "more bytes": "if (!t) { s[0] = 1; expect_more(&other, 100); complete(&other, 108);"
@@ -76,11 +84,16 @@ RIGHT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("body", RIGHT.values(), ids=RIGHT)
-def test_threads_meet_at_an_mbarrier(run_orders, check_races, body):
-    check_races(BEGIN + body, before=BEFORE)
-    for result in run_orders(BEGIN + body, before=BEFORE):
-        np.testing.assert_array_equal(result["y"][:64], 64 - np.arange(64))
+def test_threads_meet_at_an_mbarrier(run_orders, check_races):
+    body = "".join(
+        f"{{ {BEGIN} {one} y[64 * {k} + t] = y[t]; __syncthreads(); }}"
+        for k, one in enumerate(RIGHT.values())
+    )
+    check_races(body, before=BEFORE)
+    for result in run_orders(body, before=BEFORE):
+        found = dict(zip(RIGHT, result["y"].reshape(-1, 64), strict=False))
+        for name in RIGHT:
+            np.testing.assert_array_equal(found[name], 64 - np.arange(64), err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +115,7 @@ def test_an_mbarrier_that_is_not_waited_for_is_a_race(fault_of, body):
         ("if (t) arrive(&bar); wait(&bar, 0);", "deadlock: .* for 1 more arrivals"),
         ("if (!t) { expect(&other, 12); complete(&other, 8); } wait(&other, 0);",
          "deadlock: .* for 0 more arrivals and 4 more bytes"),
-        ("arrive(&other);", "expects 0|arrives 1 times"),
+        ("if (!t) arrive_twice(&other);", "arrives 2 times .* expects 1 more"),
         ("if (!t) expect(&other, 1 << 20);", "at most 1048575"),
         ("__shared__ uint64_t none; none = 0; arrive(&none);", "nothing has initialized"),
     ],

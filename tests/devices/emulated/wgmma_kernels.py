@@ -25,7 +25,8 @@ def product(name, columns, kind, *, a="descriptor", flags=(1, 1, 0, 0)):
     transposes = {"tf32": 0, "descriptor": 2, "registers": 1}[kind if kind == "tf32" else a]
     constants = ", ".join(map(str, [*flags[:2], *flags[4 - transposes :]]))
     return f"""
-__device__ __forceinline__ void {name}(float (&d)[{count}], {parameter}, uint64_t b, int accumulate) {{
+__device__ __forceinline__ void {name}(float (&d)[{count}], {parameter}, uint64_t b,
+                                       int accumulate) {{
   asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + used + 1}, 0;\\n"
     "wgmma.mma_async.sync.aligned.m64n{columns}k{DEPTHS[kind]}.f32.{kind}.{kind} {{{d}}}, "
     "{operand}, %{count + used}, p, {constants};\\n}}\\n"
@@ -36,7 +37,9 @@ __device__ __forceinline__ void {name}(float (&d)[{count}], {parameter}, uint64_
 COMMON = """
 #include <cstdint>
 __device__ __forceinline__ void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 template <int N> __device__ __forceinline__ void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
@@ -71,7 +74,7 @@ class Layout:
 
 
 def layout(swizzle, rows, depth, itemsize, *, transposed, gap=0):
-    """A layout without overlaps, and its bytes; `gap` multiples of a swizzling pattern are left out."""
+    """A layout without overlaps, and its bytes; between bricks are `gap` unused ones."""
     width = max(swizzle, 16)
     brick = 8 * width  # eight rows of the pattern
     in_row = width // itemsize

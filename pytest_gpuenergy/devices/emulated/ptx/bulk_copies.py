@@ -31,7 +31,9 @@ def bulk_copies(instruction: Instruction, names: Names) -> str:
         if bool(found["tile"]) > bool(found["rank"]):
             return ""
         loads = ".mbarrier" in opcode
-        return (_tile if found["rank"] else _bytes)(found, given, names, loads=loads)
+        if found["rank"]:
+            return _tile(int(found["rank"]), given, names, loads=loads)
+        return _bytes(given, names, loads=loads)
     if opcode == "cp.async.bulk.commit_group" and not operands:
         return f"{HOST}bulk_commit();"
     if _WAIT.fullmatch(opcode) and len(operands) == 1 and names.constant(operands[0]):
@@ -41,27 +43,28 @@ def bulk_copies(instruction: Instruction, names: Names) -> str:
     return ""
 
 
-def _bytes(found: re.Match[str], given: tuple[str, ...], names: Names, *, loads: bool) -> str:
+def _bytes(given: tuple[str, ...], names: Names, *, loads: bool) -> str:
     """To, from, number of bytes, and of a load the barrier."""
     if len(given) != 3 + loads:
         return ""
-    to, source = (names.address(one, shared=loads == k) for one, k in zip(given, (1, 0)))
+    to = names.address(given[0], shared=loads)
+    source = names.address(given[1], shared=not loads)
     arguments = [to, source, f"(unsigned){names.value(given[2])}"]
     if loads:
         arguments.append(_barrier(given[3], names))
     return f"{HOST}bulk_{'load' if loads else 'store'}({', '.join(arguments)});"
 
 
-def _tile(found: re.Match[str], given: tuple[str, ...], names: Names, *, loads: bool) -> str:
+def _tile(rank: int, given: tuple[str, ...], names: Names, *, loads: bool) -> str:
     """Of a load: to, the tensor's tile, the barrier; of a store: the tile, from."""
     if len(given) != 2 + loads:
         return ""
     tile = _TILE.fullmatch(given[loads])
     corner = elements(tile["corner"]) if tile else []
-    if tile is None or len(corner) != int(found["rank"]):
+    if tile is None or len(corner) != rank:
         return ""
     shared = names.address(given[not loads], shared=True)
-    arguments = [names.address(f"[{tile['map']}]", shared=False), found["rank"], "cuhost_d"]
+    arguments = [names.address(f"[{tile['map']}]", shared=False), str(rank), "cuhost_d"]
     if loads:
         arguments = [shared, *arguments, _barrier(given[2], names)]
     else:

@@ -118,8 +118,8 @@ def write_plan(
         profile: the GPU, for its shared memory and the blocks that it holds at once.
 
     Raises:
-        KernelFault: ``constraints`` when an argument is neither a tensor, a workspace, a scalar nor a
-            tensor map, or when such a map reaches beyond its tensor.
+        KernelFault: ``constraints`` when an argument is neither a tensor, a workspace, a scalar nor
+            a tensor map, or when such a map reaches beyond its tensor.
     """
     kernel.check_arguments(arenas, scalars)
     tensors: list[tuple[Tensor, int, bool]] = [
