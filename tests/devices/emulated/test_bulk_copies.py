@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -211,3 +212,20 @@ def test_what_is_loaded_is_not_there_before_its_barrier_is_waited_for(run_orders
 def test_a_malformed_bulk_copy_is_a_fault_with_its_reason(run_orders, body, reason):
     with pytest.raises(KernelFault, match=reason):
         run_orders(BEGIN + body, before=BEFORE)
+
+
+@pytest.mark.parametrize(
+    ("first", "bytes_there", "reason"),
+    [
+        ("map", 4096 + 127, "covers 4224 bytes, and 'T' has 4223"),
+        ("T", 8192, "parameter 1 of load_one is a tensor map but the launch gives a tensor"),
+    ],
+)
+def test_a_map_must_fit_its_tensor_and_the_kernel(runner, tmp_path, first, bytes_there, reason):
+    given_map = TensorMap("map", "T", "uint8", (128, 33), (128,), (128, 1))
+    tensor, y = np.zeros(bytes_there, "uint8"), ("y", np.zeros(4 * WORDS, "uint8"))
+    kernel, arenas, scalars = _kernel(tmp_path, "load_one", y, given_map, (0, 0), tensor)
+    (launch,) = kernel.launches
+    launch = replace(launch, arguments=(first, *launch.arguments[1:]))
+    with pytest.raises(KernelFault, match=reason, check=lambda e: e.outcome == "constraints"):
+        runner.run(replace(kernel, launches=(launch,)), arenas, scalars, timeout_s=20.0)
