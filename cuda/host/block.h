@@ -8,7 +8,7 @@
 namespace cuhost {
 
 // A thread that has let others run may be waiting for them: `turned`.
-enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, at_warpgroup, asleep, done };
+enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, at_warpgroup, at_named, asleep, done };
 
 struct Thread {
   Index index;
@@ -19,6 +19,12 @@ struct Thread {
   const uint64_t* word;    // of the cuda::barrier at which it sleeps
   unsigned phase;          // whose end it waits for
   bool tries;              // it wakes, too, when no other thread can go on
+};
+
+constexpr unsigned named_barriers = 16;
+struct NamedBarrier {
+  unsigned threads, arrived;  // of the running round
+  uint64_t round;
 };
 
 struct Votes {
@@ -36,6 +42,7 @@ struct Block {
   int thread_count, cursor, step, live, waiting, warp_waiters, mask_waiters, sleepers;
   int barrier_line, first_at_barrier;  // of those waiting
   Votes votes, verdict;
+  NamedBarrier named[named_barriers];
   uint32_t interval;       // the barrier interval it is in
   uint64_t random_state;
   bool shuffled;

@@ -56,6 +56,8 @@ extern "C" {
 extern void* cuhost_dynamic_shared;
 
 void cuhost_barrier(int line);
+// A numbered barrier, for so many threads; some may arrive without waiting.
+void cuhost_named_barrier(unsigned number, unsigned threads, bool waits);
 int cuhost_barrier_reduce(int predicate, char operation, int line);  // + count, & and, | or
 // All live threads in the mask take part; returns the value of lane `source`, or the ballot.
 uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation);

@@ -96,9 +96,8 @@ inline void cuhost_proxy_fence() {
 }
 inline void cuhost_bar_sync(int line, unsigned long long number, unsigned long long threads = 0) {
   unsigned all = blockDim.x * blockDim.y * blockDim.z;
-  if (number || (threads && threads != all))
-    cuhost_trap("bar.sync of a part of the block, which the emulated GPU does not have,");
-  cuhost_barrier(line);
+  if (!number && (!threads || threads == all)) cuhost_barrier(line);
+  else cuhost_named_barrier((unsigned)number, threads ? (unsigned)threads : all, true);
 }
 inline void cuhost_warp_barrier(unsigned mask) { cuda_device::__syncwarp(mask); }
 

@@ -124,8 +124,13 @@ bool any_sleeps_for_others() {
 [[noreturn]] void diverged() {
   if (now->sleepers) asleep_forever("the block");
   int k = 0;
-  while (now->state[k] != at_warp && now->state[k] != at_warpgroup) ++k;
+  while (now->state[k] != at_warp && now->state[k] != at_warpgroup && now->state[k] != at_named) ++k;
   std::string waits = place_of(now->threads[k].index, cuhost_where.block);
+  if (now->state[k] == at_named) {
+    auto number = (unsigned)now->threads[k].value;
+    fault("runtime", "deadlock: %s waits at barrier %u, to which %u of %u threads have come", waits.c_str(),
+          number, now->named[number].arrived, now->named[number].threads);
+  }
   if (now->state[k] == at_warpgroup) {
     const auto* meeting = (const cuhost_Meeting*)now->threads[k].value;
     fault("runtime",
@@ -218,6 +223,7 @@ void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) 
   if (block.shuffled) shuffle();
   block.votes = {};
   block.in_vain = 0;
+  std::fill_n(block.named, named_barriers, NamedBarrier{});
   block.waiting = block.warp_waiters = block.mask_waiters = block.sleepers = block.cursor = 0;
   block.step = block.thread_count;  // no pass is in progress while threads are started
   block.slice = std::max(shortest_slice, slice_per_thread * (uint64_t)block.thread_count);

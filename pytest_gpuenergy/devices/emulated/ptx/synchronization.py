@@ -12,6 +12,7 @@ _FENCE = re.compile(
 )
 _BRANCH = re.compile(r"bra(?:\.uni)?")
 _REGISTERS = re.compile(r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32")
+_ARRIVAL = re.compile(r"(?:bar|barrier)(?:\.cta)?\.arrive(?:\.aligned)?")
 _PROXY = re.compile(r"fence\.proxy\.async(?:\.(?:global|shared::(?:cta|cluster)))?")
 _BARRIER = re.compile(r"(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?")
 
@@ -25,6 +26,9 @@ def synchronization(instruction: Instruction, names: Names) -> str:
     if _BARRIER.fullmatch(opcode) and len(operands) in (1, 2):
         values = ", ".join(names.value(operand) for operand in operands)
         return f"{HOST}bar_sync(__LINE__, {values});"
+    if _ARRIVAL.fullmatch(opcode) and len(operands) == 2:
+        number, threads = (f"(unsigned){names.value(operand)}" for operand in operands)
+        return f"::cuhost::cuhost_named_barrier({number}, {threads}, false);"
     if _PROXY.fullmatch(opcode) and not operands:
         return f"{HOST}proxy_fence();"
     if _BRANCH.fullmatch(opcode) and len(operands) == 1:
