@@ -105,7 +105,7 @@ class Judge:
         ):
             for drawing, order in TURNS:
                 inputs = case_of(workload, drawing).inputs
-                with arenas_for(workload, drawing.seed, order) as poisoned:
+                with arenas_for(workload, drawing.seed, turn=order) as poisoned:
                     for name, arena in arenas.items():
                         arena.fill(inputs.get(name, poisoned[name].value()))
                 loaded.run(order_seed=order)

@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels
+from pytest_gpuenergy.kernels.export import export_kernels
+from pytest_gpuenergy.kernels.launch_source import RankedKernel
 from pytest_gpuenergy.workloads import Workload
 
 RUNTIME = """

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pytest
@@ -58,6 +58,57 @@ class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
 
 def memory(image: Any) -> Any:
     return np.array(image).view(Memory)
+
+
+class Block:
+    """Memory that can be shared: ``ptr`` stands for its address."""
+
+    def __init__(self, size: int) -> None:
+        self.image = memory(np.zeros(size, np.uint8))
+        self.ptr = self.image.ctypes.data
+
+
+class SharedBlocks:
+    """CUDA's interprocess communication, within one process.
+
+    Attributes:
+        opened: how many mappings there are.
+        works: whether it does.
+    """
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.works = True
+        self._blocks: dict[bytes, Block] = {}
+        self._mapped: dict[int, Block] = {}
+
+    def allocate(self, size: int) -> Block:
+        assert size % (2 << 20) == 0, "CUDA may share more than this allocation"
+        block = Block(size)
+        self._blocks[str(block.ptr).encode()] = block
+        return block
+
+    def handle_of(self, pointer: int) -> bytes:
+        return str(pointer).encode()
+
+    def open(self, handle: bytes) -> int:
+        if not self.works:
+            raise OSError("cudaErrorMapBufferObjectFailed")
+        self.opened += 1
+        block = self._blocks[handle]
+        self._mapped[block.ptr] = block
+        return block.ptr
+
+    def close(self, pointer: int) -> None:
+        assert pointer in self._mapped
+        self.opened -= 1
+
+    def array(self, nbytes: int, dtype: type, at: Any) -> Any:
+        pointer, size, _owner = at
+        assert nbytes <= size
+        image = self._blocks[str(pointer).encode()].image[:nbytes].view(dtype)
+        image.keeps = at
+        return image
 
 
 class Capturing(Protocol):
@@ -129,6 +180,27 @@ class NoteModule:
         count[0] += 1
 
 
+class HostDevice:
+    """One of the GPUs: the current one, or by its number."""
+
+    attributes: ClassVar[dict[str, int]] = {"L2CacheSize": L2_BYTES}
+
+    def __init__(self, ordinal: int = 0) -> None:
+        assert ordinal == 0
+
+    def __enter__(self) -> HostDevice:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def use(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
 class HostGpu:
     """Runs ``kernel`` with its arguments' bytes; a launch takes `LAUNCH_S` of its time."""
 
@@ -137,24 +209,38 @@ class HostGpu:
         self.clock_mhz, self.sm = 1000.0, 0
         self._kernel = kernel
         self._captured: list[Callable[[], None]] | None = None
+        self.blocks = SharedBlocks()
+        self.accelerators = [1]
         cuda = SimpleNamespace(
             set_allocator=lambda _: None,
-            Device=lambda: SimpleNamespace(
-                attributes={"L2CacheSize": L2_BYTES}, use=lambda: None, synchronize=lambda: None
-            ),
+            Device=HostDevice,
+            UnownedMemory=lambda pointer, size, owner: (pointer, size, owner),
+            MemoryPointer=lambda memory, offset: memory if offset == 0 else None,
             Event=self._event,
             Stream=self._stream,
             get_elapsed_time=lambda begin, end: 1e3 * (end.at_s - begin.at_s),
             runtime=SimpleNamespace(
-                CUDARuntimeError=OSError, memGetInfo=lambda: (FREE_BYTES, 1 << 40)
+                CUDARuntimeError=OSError,
+                memGetInfo=lambda: (FREE_BYTES, 1 << 40),
+                ipcGetMemHandle=self.blocks.handle_of,
+                ipcOpenMemHandle=self.blocks.open,
+                ipcCloseMemHandle=self.blocks.close,
             ),
             driver=SimpleNamespace(CUDADriverError=OSError),
-            memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+            memory=SimpleNamespace(OutOfMemoryError=MemoryError, Memory=self.blocks.allocate),
             function=SimpleNamespace(Module=lambda: NoteModule(self)),
         )
         self.module = SimpleNamespace(
             cuda=cuda,
-            asarray=memory,
+            asarray=lambda image: image if isinstance(image, Memory) else memory(image),
+            array=memory,
+            ndarray=self.blocks.array,
+            asnumpy=np.array,
+            _core=SimpleNamespace(
+                get_reduction_accelerators=lambda: self.accelerators,
+                set_reduction_accelerators=lambda some: setattr(self, "accelerators", some),
+            ),
+            get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: None),
             empty=lambda size, dtype: memory(np.zeros(size, dtype)),
             RawModule=lambda **_: SimpleNamespace(get_function=lambda _: self._launch),
         )

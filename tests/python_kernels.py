@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena, Device, KernelRepeater, Loaded
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.arrays import DeviceArrays
+from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch
 
@@ -24,9 +26,16 @@ class PythonDevice(Device):
 
     name, uuid, architecture = "Python", "GPU-python", "sm_90"
 
-    def __init__(self, body: Body, *, emulated: bool = False) -> None:
+    def __init__(
+        self, body: Body, *, emulated: bool = False, arrays: DeviceArrays | None = None
+    ) -> None:
         self.body, self.emulated = body, emulated
         self.runs = 0
+        self._arrays = arrays
+
+    @property
+    def arrays(self) -> DeviceArrays | None:
+        return self._arrays
 
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
         raise NotImplementedError
@@ -58,7 +67,11 @@ class _Body:
 
     def run(self, order_seed: int = 0) -> None:
         del order_seed
-        arrays: dict[str, Any] = {name: arena.value() for name, arena in self.arenas.items()}
+        arrays: dict[str, Any] = {}
+        for name, arena in self.arenas.items():
+            there = arena.memory.arrays
+            with there.used():
+                arrays[name] = there.get(arena.value())
         with np.errstate(all="ignore"):
             self.device.body(**arrays)
         for name, arena in self.arenas.items():

@@ -1,13 +1,19 @@
-"""Arrays that behave as CuPy's do towards NumPy: its functions take them, but no mixture."""
+"""Arrays that behave as CuPy's do towards NumPy: its functions take them, but no mixture.
+
+`StrictArrays` are those of a device, whose memory processes may be able to share.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from pytest_gpuenergy.support.errors import DeviceError
 
 
 class StrictArray(np.lib.mixins.NDArrayOperatorsMixin):
@@ -87,23 +93,51 @@ def _plain(value: Any) -> Any:
 class StrictArrays:
     """A device's arrays, which may only be used where they are said to be."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool = False) -> None:
         self.puts = 0
-        self._users: set[int] = set()
+        self.memories = 0
+        self._shared = shared
+        self._users: Counter[int] = Counter()
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        self._users.add(threading.get_ident())
+        self._users[threading.get_ident()] += 1
         try:
             yield
         finally:
-            self._users.discard(threading.get_ident())
+            self._users[threading.get_ident()] -= 1
 
     def put(self, array: Any) -> Any:
         self.check()
+        if isinstance(array, StrictArray):
+            return array
         assert isinstance(array, np.ndarray)
         self.puts += 1
         return StrictArray(array.copy(), self)
 
+    def get(self, array: Any) -> Any:
+        assert isinstance(array, StrictArray)
+        return array.values.copy()
+
+    def memory(self, nbytes: int) -> StrictMemory:
+        if not self._shared:
+            raise DeviceError("Processes cannot share the GPU's memory here.")
+        self.memories += 1
+        return StrictMemory(self, nbytes)
+
     def check(self) -> None:
-        assert threading.get_ident() in self._users, "Another device may be the current one."
+        assert self._users[threading.get_ident()], "Another device may be the current one."
+
+
+class StrictMemory:
+    """Memory of such a device."""
+
+    in_place = True
+
+    def __init__(self, arrays: StrictArrays, nbytes: int) -> None:
+        self.arrays = arrays
+        self._image = StrictArray(np.zeros(nbytes, np.uint8), arrays)
+
+    def image(self, *, writable: bool = False) -> Any:
+        del writable
+        return self._image

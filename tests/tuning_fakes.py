@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena, Device, KernelRepeater, Loaded, Timeline
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded, Timeline
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault

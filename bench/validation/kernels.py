@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from pytest_gpuenergy.devices.device import Arena, Device, Repeater
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.source import load_kernel

@@ -83,7 +83,7 @@ def reference_of(device: Device, kernel: Kernel, workload: Workload, seconds: fl
         preheat_s=0.0,
     )
     with (
-        arenas_for(workload, seed=0) as arenas,
+        arenas_for(workload, 0, device.arrays) as arenas,
         kernels.loaded(device, kernel, workload, arenas) as repeater,
     ):
         reading = EnergyMeter(device, settings).measure(repeater)

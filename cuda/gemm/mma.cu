@@ -191,7 +191,6 @@ __device__ void multiply(Sums& sums, const Element* a_stage, const Element* b_st
 // Write a thread's sums to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
 template <bool ALL, class T>
 __device__ void store(T* to, int distance, int rows, int columns, const Sums& sums) {
-  using Both = typename Piece<2 * sizeof(T)>::Type;
   Lane lane;
 #pragma unroll
   for (int i = 0; i < 2 * PIECES_M; ++i) {
@@ -200,15 +199,8 @@ __device__ void store(T* to, int distance, int rows, int columns, const Sums& su
 #pragma unroll
     for (int j = 0; j < PIECES_N; ++j) {
       int column = lane.n + 8 * j + 2 * lane.column;
-      T* there = to + row * distance + column;
-      alignas(sizeof(Both)) T pair[2] = {T(sums.of[i / 2][j][i % 2 * 2]),
-                                         T(sums.of[i / 2][j][i % 2 * 2 + 1])};
-      if (distance % 2 == 0 && (ALL || column + 2 <= columns)) {
-        *reinterpret_cast<Both*>(there) = *reinterpret_cast<const Both*>(pair);
-      } else {
-        if (column < columns) there[0] = pair[0];
-        if (column + 1 < columns) there[1] = pair[1];
-      }
+      const float* pair = &sums.of[i / 2][j][i % 2 * 2];
+      store_pair<ALL>(to + row * distance + column, distance, columns - column, pair[0], pair[1]);
     }
   }
 }

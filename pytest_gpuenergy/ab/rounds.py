@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
-from pytest_gpuenergy.devices.device import Arena, Device
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.settings import MeterSettings

@@ -20,7 +20,7 @@ from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
 from pytest_gpuenergy.support.files import is_file
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.kernels.export import RankedKernel
+    from pytest_gpuenergy.kernels.launch_source import RankedKernel
 
 _TOOLS = {
     "nvcc": "install the CUDA toolkit, and put its folder bin on the PATH",

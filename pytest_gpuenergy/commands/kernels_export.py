@@ -12,7 +12,7 @@ from pytest_gpuenergy.commands.product_kernels import add_product_options, produ
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.kernels.export import RankedKernel
+    from pytest_gpuenergy.kernels.launch_source import RankedKernel
 
 _OF_RECORDS = ("case", "kernels", "tuner")
 _OF_PRODUCTS = ("contender", "gpu_device")
@@ -91,7 +91,7 @@ def run(arguments: Namespace) -> int:
 
 def _recorded(arguments: Namespace) -> list[RankedKernel]:
     """The kernels of record files that the options choose."""
-    from pytest_gpuenergy.kernels.export import RankedKernel
+    from pytest_gpuenergy.kernels.launch_source import RankedKernel
     from pytest_gpuenergy.tuners import kernels_of
     from pytest_gpuenergy.tuning.record_folders import choose_ranks
 

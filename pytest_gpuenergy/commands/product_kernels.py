@@ -13,7 +13,7 @@ from pytest_gpuenergy.support.project import nearest
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.kernels.export import RankedKernel
+    from pytest_gpuenergy.kernels.launch_source import RankedKernel
 
 USUAL_CONTENDER = "template"
 
@@ -63,8 +63,8 @@ def product_kernels(
         UnavailableError: the contender has no kernel for a product.
     """
     from pytest_gpuenergy.contenders import CONTENDERS, Bench
-    from pytest_gpuenergy.kernels.export import RankedKernel
     from pytest_gpuenergy.kernels.kernel import Kernel
+    from pytest_gpuenergy.kernels.launch_source import RankedKernel
     from pytest_gpuenergy.tvm.store import KernelStore
     from pytest_gpuenergy.workloads.gemm_sizes import measured_products
 

@@ -7,75 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.arrays import DeviceArrays
-from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.workloads.number_types import stored_as
-from pytest_gpuenergy.workloads.workload import Array, Tensor
-
-
-@dataclass(frozen=True)
-class Arena:
-    """A tensor's bytes between two guard bands, in a file so that processes can share them.
-
-    The file holds ``GUARD_BYTES`` of `guard`, the tensor, and again ``GUARD_BYTES``, with up to 255
-    more bytes to make its length a multiple of 256.
-    """
-
-    tensor: Tensor
-    path: Path
-
-    @classmethod
-    def create(cls, path: Path, tensor: Tensor, value: Array | None = None) -> Arena:
-        """Write the file with ``value`` as the payload, or 0xFF (NaN) everywhere without one."""
-        end = GUARD_BYTES + tensor.nbytes
-        payload: Sequence[bytes | memoryview]
-        if value is None:
-            nan = b"\xff" * GUARD_BYTES
-            whole, rest = divmod(tensor.nbytes, GUARD_BYTES)
-            payload = [nan] * whole + [nan[:rest]]
-        else:
-            payload = [_bytes_of(tensor, value).data]
-        past_end = guard(tensor.name, end, -tensor.nbytes % 256 + GUARD_BYTES)
-        with path.open("wb") as file:
-            for piece in (guard(tensor.name, 0, GUARD_BYTES).data, *payload, past_end.data):
-                file.write(piece)
-        return cls(tensor, path)
-
-    def image(self, mode: Literal["r", "r+"] = "r") -> Bytes:
-        """The whole file, mapped (``r`` read only, ``r+`` writable)."""
-        mapped: Bytes = np.memmap(self.path, dtype=np.uint8, mode=mode)
-        return mapped
-
-    def value(self) -> Array:
-        """A copy of the tensor."""
-        return (
-            np.array(self.payload(self.image()))
-            .view(stored_as(self.tensor.dtype))
-            .reshape(self.tensor.shape)
-        )
-
-    def fill(self, value: Array | None = None) -> None:
-        """Overwrite the tensor with ``value``, or with 0xFF (NaN) everywhere without one."""
-        payload = self.payload(self.image("r+"))
-        payload[:] = 0xFF if value is None else _bytes_of(self.tensor, value)
-
-    def payload(self, image: Bytes) -> Bytes:
-        """The tensor's bytes in an image of the file."""
-        return image[GUARD_BYTES : GUARD_BYTES + self.tensor.nbytes]
-
-
-def _bytes_of(tensor: Tensor, value: Array) -> Bytes:
-    if value.shape != tensor.shape or value.dtype != stored_as(tensor.dtype):
-        raise ValueError(f"{tensor.name}: {value.shape} {value.dtype} is not {tensor}")
-    return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -185,7 +125,7 @@ class Relaunching(Protocol):
         All outputs are first overwritten with the present contents of the arenas; inputs,
         workspaces and device variables stay as the launches so far have left them. Every set of
         buffers that has been used takes part. When the GPU has finished, the contents of the first
-        set are written to the arenas, and then those of each other set that differs from it.
+        set are written to the arenas, and then those of each other set that may differ from it.
 
         Args:
             once: launch a few times, overwrite the outputs, and launch a single time directly

@@ -26,18 +26,19 @@ def guard(name: str, start: int, count: int) -> Bytes:
     return taken
 
 
-def written(name: str, image: Bytes, nbytes: int) -> npt.NDArray[np.intp]:
-    """Positions in an image at which its guard bands have changed.
+def written(name: str, before: Bytes, after: Bytes, nbytes: int) -> npt.NDArray[np.intp]:
+    """Positions at which guard bands have changed, counted from the start of the first.
 
     Args:
         name: of the buffer.
-        image: two guard bands with ``nbytes`` in between, and up to 255 bytes of padding.
-        nbytes: of the buffer.
+        before: the first guard band.
+        after: the second, with up to 255 bytes of padding in front.
+        nbytes: of the buffer, which lies between them.
     """
     end = GUARD_BYTES + nbytes
-    before = np.flatnonzero(image[:GUARD_BYTES] != guard(name, 0, GUARD_BYTES))
-    after = np.flatnonzero(image[end:] != guard(name, end, len(image) - end))
-    return np.concatenate([before, after + end])
+    first = np.flatnonzero(before != guard(name, 0, GUARD_BYTES))
+    second = np.flatnonzero(after != guard(name, end, len(after)))
+    return np.concatenate([first, second + end])
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.devices.device import Arena, Relaunching
-from pytest_gpuenergy.devices.guards import GUARD_BYTES, written
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.arrays import Arrays, HostArrays
+from pytest_gpuenergy.devices.device import Relaunching
+from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, written
 from pytest_gpuenergy.engine.comparison import Reference, compare, places
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.bounds import ErrorBound
@@ -21,7 +23,7 @@ class ArenaCheck:
     """Checks arenas after a run: outputs correct, inputs and guard bands unchanged.
 
     Args:
-        arenas: by tensor name; the inputs must keep their current contents.
+        arenas: by tensor name, all in one place; the inputs must keep their current contents.
         reference: computes the correct outputs, by tensor name.
         bounds: the largest error allowed for each output.
         seed: of the inputs, for messages.
@@ -42,11 +44,13 @@ class ArenaCheck:
         self._seed = seed
         self._draw = draw or np.random.default_rng()
         self._outputs = {n: a for n, a in arenas.items() if a.tensor.role == "output"}
-        self._inputs = {
-            name: np.array(arena.image())
-            for name, arena in arenas.items()
-            if arena.tensor.role == "input"
-        }
+        self._arrays: Arrays = next(iter(arenas.values())).memory.arrays if arenas else HostArrays()
+        with self._arrays.used():
+            self._inputs = {
+                name: arena.image().copy()
+                for name, arena in arenas.items()
+                if arena.tensor.role == "input"
+            }
 
     def __call__(self) -> ErrorBound:
         """Return the errors of the outputs, see `compare`.
@@ -56,22 +60,19 @@ class ArenaCheck:
             KernelFault: an output is wrong, or an input or guard band has changed. The message
                 says where.
         """
-        for arena in self._arenas.values():
-            _check_guards(arena)
-        for name, before in self._inputs.items():
-            arena = self._arenas[name]
-            image = arena.image()
-            if (before.view(np.uint64) != image.view(np.uint64)).any():
-                changed = arena.payload(before != image)
-                mask = np.any(changed.reshape(*arena.tensor.shape, -1), axis=-1)
-                raise KernelFault(
-                    "correctness", f"{places(name, mask)} changed, although {name} is an input."
-                )
-        outputs = {
-            name: numbers(arena.value(), arena.tensor.dtype)
-            for name, arena in self._outputs.items()
-        }
-        return compare(outputs, self._reference(), self._bounds, self._seed)
+        reference = self._reference()
+        with self._arrays.used():
+            for arena in self._arenas.values():
+                _check_guards(arena)
+            for name, before in self._inputs.items():
+                _check_input(self._arenas[name], before)
+            outputs = {
+                name: numbers(arena.elements(), arena.tensor.dtype)
+                for name, arena in self._outputs.items()
+            }
+            if reference.arrays is None:
+                outputs = {name: self._arrays.get(value) for name, value in outputs.items()}
+            return compare(outputs, reference, self._bounds, self._seed)
 
     def poison(self) -> None:
         """Fill the outputs with NaN; integers with -1 or, if unsigned, their largest value."""
@@ -80,9 +81,11 @@ class ArenaCheck:
 
     def falsify(self) -> None:
         """Make a few elements of each output wrong, see `falsified`."""
-        for arena in self._outputs.values():
-            dtype = arena.tensor.dtype
-            arena.fill(stored(falsified(numbers(arena.value(), dtype), self._draw), dtype))
+        with self._arrays.used():
+            for arena in self._outputs.values():
+                dtype = arena.tensor.dtype
+                right = numbers(arena.elements(), dtype)
+                arena.fill(stored(falsified(right, self._draw), dtype))
 
 
 def check_again(kernel: Relaunching, check: ArenaCheck) -> None:
@@ -131,7 +134,8 @@ def falsified(right: Array, draw: np.random.Generator) -> Array:
     false = right.copy()
     if not right.size:
         return false
-    places = draw.integers(right.size, size=math.ceil(math.sqrt(right.size)))
+    drawn = draw.integers(right.size, size=math.ceil(math.sqrt(right.size)))
+    places = np.asarray(drawn, like=right)
     chosen = right.reshape(-1)[places]
     false.reshape(-1)[places] = _far_off(chosen, float(right.min()), float(right.max()))
     return false
@@ -162,9 +166,19 @@ def _moved(
     return low + (values - low + half) % reach
 
 
+def _check_input(arena: Arena, before: Bytes) -> None:
+    name, image = arena.tensor.name, arena.image()
+    if (before.view(np.uint64) != image.view(np.uint64)).any():
+        changed = arena.payload(before != image)
+        mask = np.any(changed.reshape(*arena.tensor.shape, -1), axis=-1)
+        raise KernelFault(
+            "correctness", f"{places(name, mask)} changed, although {name} is an input."
+        )
+
+
 def _check_guards(arena: Arena) -> None:
     tensor = arena.tensor
-    changed = written(tensor.name, arena.image(), tensor.nbytes)
+    changed = written(tensor.name, *arena.guards(), tensor.nbytes)
     end = GUARD_BYTES + tensor.nbytes
     before, after = changed[changed < end], changed[changed >= end]
     for there, where in ((before, "before the start"), (after, "past the end")):

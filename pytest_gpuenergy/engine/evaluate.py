@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.devices.device import Arena, Device
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.objective import Evaluation, promising
 from pytest_gpuenergy.engine.quick import measure_power_w, measure_time_ms

@@ -119,7 +119,7 @@ class Harness:
     ) -> Measurement:
         job = Job.of(kernel, workload, cache=self._cache, timeout_s=self._timeout_s, apart=True)
         try:
-            with arenas_for(workload, job.seed) as arenas:
+            with arenas_for(workload, job.seed, self._device.arrays) as arenas:
                 check = check_of(self._device, workload, arenas, job.seed)
                 repeat = self._device.repeat(job, arenas)
                 return self._measured(

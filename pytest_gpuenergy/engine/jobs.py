@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta, Struct
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.engine.arena_check import ArenaCheck
 from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.engine.references import cached_reference

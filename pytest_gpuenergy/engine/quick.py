@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena, Device, Timeline
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.device import Device, Timeline
 from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.energy.source import CounterError
@@ -57,7 +58,7 @@ def verify_timed(device: Device, kernel: AnyKernel, workload: Workload) -> None:
         KernelFault: it is wrong at first or later, or fails.
     """
     verify(device, kernel, workload)
-    with arenas_for(workload, seed=0) as arenas:
+    with arenas_for(workload, 0, device.arrays) as arenas:
         check = check_of(device, workload, arenas, seed=0)
         with device.repeat(quick_job(kernel, workload), arenas) as repeater:
             repeater.start()

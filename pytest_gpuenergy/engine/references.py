@@ -16,16 +16,17 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_gpuenergy.devices.arrays import DeviceArrays
+from pytest_gpuenergy.devices.arrays import DeviceArrays, HostArrays
 from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.workloads.edges import REACHES, Edges, fits
 from pytest_gpuenergy.workloads.number_types import Array, is_floating, largest, least
+from pytest_gpuenergy.workloads.repetition import repeated
 from pytest_gpuenergy.workloads.sensitivity import Condition, Values, conditions_of, scales_of
 from pytest_gpuenergy.workloads.workload import Workload
 
-FORMAT = 6
+FORMAT = 7
 _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"
 _ORDINARY = len(REACHES)
 _REMEMBERED = 3
@@ -50,7 +51,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs with the correct outputs."""
+    """Inputs with the correct outputs; see `Workload.draw_inputs`."""
 
     inputs: Mapping[str, Array]
     reference: Reference
@@ -100,7 +101,7 @@ def cached_reference(
 
 
 def ordinary_inputs(workload: Workload, seed: int) -> Mapping[str, Array]:
-    """`Workload.make_inputs`, drawn once for all kernels of a case."""
+    """`Workload.draw_inputs`, drawn once for all kernels of a case."""
     return _inputs(workload, Drawing(seed), _ORDINARY)
 
 
@@ -122,13 +123,13 @@ def _made(
     for reach in _reaches(workload) if drawing.sign else ():
         inputs = _inputs(workload, drawing, reach)
         with _refusing():
-            wide = workload.widened(_placed(inputs, arrays))
+            wide = workload.widened(_whole(workload, inputs, arrays))
             values = workload.reference(workload.widened(wide))
             if fits(values, _limits(workload)):
                 scales = scales_of(workload.reference, wide, values)
                 return Case(inputs, Reference(values, scales, arrays)), reach
     inputs = _inputs(workload, drawing, _ORDINARY)
-    wide = workload.widened(_placed(inputs, arrays))
+    wide = workload.widened(_whole(workload, inputs, arrays))
     values = workload.reference(workload.widened(wide))
     conditions = {}
     if workload.judged_by_element:
@@ -136,8 +137,11 @@ def _made(
     return Case(inputs, Reference(values, conditions, arrays)), _ORDINARY
 
 
-def _placed(inputs: Mapping[str, Array], arrays: DeviceArrays | None) -> Mapping[str, Array]:
-    return inputs if arrays is None else {name: arrays.put(one) for name, one in inputs.items()}
+def _whole(
+    workload: Workload, inputs: Mapping[str, Array], arrays: DeviceArrays | None
+) -> Mapping[str, Array]:
+    put = (arrays or HostArrays()).put
+    return {one.name: repeated(put(inputs[one.name]), one.shape) for one in workload.inputs}
 
 
 def _reaches(workload: Workload) -> range:
@@ -188,11 +192,11 @@ def _drawn(draw: _Draw) -> dict[str, Array]:
 
 def _draw(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array]:
     if reach == _ORDINARY:
-        return workload.make_inputs(drawing.seed)
+        return workload.draw_inputs(drawing.seed)
     # A maximum or minimum of everything is hidden by any value close to 0.
     small = drawing.sign > 0 and any(tensor.size > 1 for tensor in workload.outputs)
     edges = Edges(drawing.sign, *REACHES[reach], small)
-    return workload.make_edge_inputs(drawing.seed, edges)
+    return workload.draw_inputs(drawing.seed, edges)
 
 
 def _path(workload: Workload, drawing: Drawing) -> Path:

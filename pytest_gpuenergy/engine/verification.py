@@ -12,12 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena, Device
+from pytest_gpuenergy.devices.arena import Arena, arena_bytes
+from pytest_gpuenergy.devices.arrays import DeviceArrays, Memory
+from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.engine.precision import check_precision
-from pytest_gpuenergy.engine.references import Case, cached_reference, case_of, ordinary_inputs
+from pytest_gpuenergy.engine.references import (
+    Case,
+    cached_reference,
+    case_of,
+    is_large,
+    ordinary_inputs,
+)
 from pytest_gpuenergy.engine.seeds import SEEDS, drawings_of, drawn_seed
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
@@ -98,7 +106,7 @@ def _errors(
     errors = []
     with (
         _cases(device, workload, seeds) as cases,
-        arenas_for(workload, job.seed) as arenas,
+        arenas_for(workload, job.seed, device.arrays) as arenas,
         device.load(job, arenas) as loaded,
     ):
         for turn, (seed, case) in enumerate(zip(seeds, cases, strict=True)):
@@ -146,20 +154,35 @@ def check_of(
 
 
 @contextlib.contextmanager
-def arenas_for(workload: Workload, seed: int, turn: int = 0) -> Iterator[dict[str, Arena]]:
-    """A temporary folder of arenas, by tensor name: seeded inputs, and outputs full of poison.
+def arenas_for(
+    workload: Workload, seed: int, arrays: DeviceArrays | None = None, *, turn: int = 0
+) -> Iterator[dict[str, Arena]]:
+    """Temporary arenas, by tensor name: seeded inputs, and outputs full of poison.
+
+    Those of a large workload are in the memory of ``arrays`` if possible, otherwise in files.
 
     Poison is NaN in turn 0 (in integers -1 or, if unsigned, the largest value); in all other turns
     the largest and smallest values of the type alternate, infinities included. An element that is
     never written is therefore wrong in at least one turn, whatever the kernel combines it with.
     """
-    with arenas_of(workload.io, _contents(workload, seed, turn)) as arenas:
+    values = _contents(workload, seed, turn)
+    memories: dict[str, Memory] | None = None
+    if arrays is not None and is_large(workload):
+        with contextlib.suppress(DeviceError):
+            memories = {one.name: arrays.memory(arena_bytes(one)) for one in workload.tensors}
+    if memories is not None:
+        yield {
+            one.name: Arena.within(memories[one.name], one, values.get(one.name))
+            for one in workload.tensors
+        }
+        return
+    with arenas_of(workload.io, values) as arenas:
         yield arenas
 
 
 @contextlib.contextmanager
 def arenas_of(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[str, Arena]]:
-    """A temporary folder of arenas, by tensor name, with ``values``, or 0xFF (NaN) without one.
+    """A temporary folder of arenas, by tensor name, with ``values``, see `Arena.fill`.
 
     Raises:
         DeviceError: there is no room for them.
@@ -189,6 +212,7 @@ def _contents(workload: Workload, seed: int, turn: int) -> dict[str, Array]:
 
 
 def _extremes(tensor: Tensor) -> Array:
+    """The beginning of a tensor of largest and smallest values."""
     dtype = stored_as(tensor.dtype)
     if is_floating(tensor.dtype):
         pair = rounded_to(np.array([np.inf, -np.inf]), tensor.dtype)
@@ -196,10 +220,7 @@ def _extremes(tensor: Tensor) -> Array:
         pair = np.array([np.iinfo(dtype).max, np.iinfo(dtype).min], dtype)
     else:  # turn 0 had the largest
         pair = np.zeros(2, dtype)
-    values = np.empty(tensor.size, dtype)
-    for turn, value in enumerate(pair):
-        values[turn :: len(pair)] = value
-    return values.reshape(tensor.shape)
+    return pair if tensor.size > len(pair) else np.resize(pair, tensor.shape)
 
 
 def _memory_path(

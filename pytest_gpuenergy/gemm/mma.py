@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.estimate import Step, cycles_of
-from pytest_gpuenergy.gemm.tiling import Tiling, tiled_kernel
+from pytest_gpuenergy.gemm.tiling import Tiling, copied_kernel
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
@@ -139,6 +139,4 @@ class MmaParameters(Tiling):
             "SPLIT": gemm.mode == "3xtf32",
             "ASYNCHRONOUS": True,
         }
-        return tiled_kernel(
-            gemm, self, constants, threads=self.threads, shared_bytes=self.shared_bytes(gemm)
-        )
+        return copied_kernel(gemm, self, constants, self.shared_bytes(gemm))

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.mma import MmaParameters
 from pytest_gpuenergy.gemm.simt import SimtParameters
+from pytest_gpuenergy.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.workloads.gemm import Gemm
 
-Parameters = SimtParameters | MmaParameters
+Parameters = SimtParameters | MmaParameters | WgmmaParameters
 TEMPLATES: Mapping[str, type[Parameters]] = {
-    kind.template: kind for kind in (SimtParameters, MmaParameters)
+    kind.template: kind for kind in (SimtParameters, MmaParameters, WgmmaParameters)
 }
 """By name."""
 
@@ -25,7 +26,7 @@ def ranked(gemm: Gemm, card: Card) -> list[Parameters]:
         InputError: no parameters fit.
     """
     kinds = [kind for kind in TEMPLATES.values() if gemm.mode in kind.modes]
-    able = [kind for kind in kinds if kind.least_capability <= card.capability]
+    able = [kind for kind in kinds if kind.suits(card)]
     if not able:
         least = min(kind.least_capability for kind in kinds)
         raise UnavailableError(

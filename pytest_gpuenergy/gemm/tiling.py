@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin
+from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tuning.names import TEMPLATE
 from pytest_gpuenergy.workloads.gemm import Gemm
 from pytest_gpuenergy.workloads.workload import Tensor
 
+Constant = int | bool | str
 _SUM_THREADS = 256
 _SPLITS = (1, 2, 3, 4, 6, 8)
 _THREADS = range(64, 513)
@@ -48,6 +51,8 @@ class Tiling(ABC):
     """
 
     template: ClassVar[str]
+    least_capability: ClassVar[int]
+    most_capability: ClassVar[int] = 1 << 20
 
     tile_m: int = 64
     tile_n: int = 64
@@ -107,6 +112,11 @@ class Tiling(ABC):
         every = self.tiles(gemm) * steps
         return any((every * block // blocks) % steps for block in range(blocks))
 
+    @classmethod
+    def suits(cls, card: Card) -> bool:
+        """Whether the template's instructions exist on a card."""
+        return cls.least_capability <= card.capability <= cls.most_capability
+
     @property
     @abstractmethod
     def threads(self) -> int:
@@ -156,37 +166,48 @@ class Tiling(ABC):
             "M": gemm.M,
             "N": gemm.N,
             "K": gemm.K,
-            "LDA": gemm.lda,
-            "LDB": gemm.ldb,
             "A_TRANSPOSED": gemm.layout == "nt",
             "TILE_M": self.tile_m,
             "TILE_N": self.tile_n,
             "TILE_K": self.tile_k,
             "STAGES": self.stages,
-            "A_WIDTH": _width(gemm, gemm.lda),
-            "B_WIDTH": _width(gemm, gemm.ldb),
             "BLOCKS": self.blocks_of(gemm),
             "GROUP": self.group,
             "SHARED_TILES": self.shares_tiles(gemm),
         }
 
 
+def copied_kernel(
+    gemm: Gemm, parameters: Tiling, constants: Mapping[str, Constant], shared_bytes: int
+) -> Kernel:
+    """As `tiled_kernel`, of a template whose threads copy the matrices: see ``copies.cu``."""
+    rows = {
+        "LDA": gemm.lda,
+        "LDB": gemm.ldb,
+        "A_WIDTH": _width(gemm, gemm.lda),
+        "B_WIDTH": _width(gemm, gemm.ldb),
+    }
+    texts = ("copies", parameters.template, "kernel")
+    return tiled_kernel(gemm, parameters, {**rows, **constants}, texts, shared_bytes)
+
+
 def tiled_kernel(
     gemm: Gemm,
     parameters: Tiling,
-    constants: Mapping[str, int | bool],
-    *,
-    threads: int,
+    constants: Mapping[str, Constant],
+    texts: Sequence[str],
     shared_bytes: int,
+    tensor_maps: tuple[TensorMap, ...] = (),
 ) -> Kernel:
     """A kernel of a template, with a second launch for the parts of shared tiles.
 
     Args:
         gemm: the product.
-        parameters: of which the template is ``cuda/gemm/<template>.cu``.
-        constants: for that text, besides `Tiling.constants`.
-        threads: of a block.
+        parameters: of the template.
+        constants: for its text, besides `Tiling.constants`; texts are for the preprocessor.
+        texts: its files in ``cuda/gemm``.
         shared_bytes: of a block.
+        tensor_maps: of A and B, which the kernel then takes instead.
 
     Raises:
         InputError: the tiles are too small for the product.
@@ -196,17 +217,13 @@ def tiled_kernel(
             f"{gemm.name} has too many tiles of {parameters.tile_m} x {parameters.tile_n}: choose "
             "larger tiles."
         )
-    every = {**parameters.constants(gemm), "THREADS": threads, **constants}
-    lines = [
-        f"#define {name} {int(value)}"
-        if isinstance(value, bool)
-        else f"constexpr int {name} = {value};"
-        for name, value in every.items()
-    ]
+    every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
+    lines = itertools.starmap(_definition, every.items())
     blocks, shares = parameters.blocks_of(gemm), parameters.shares_tiles(gemm)
-    texts = ("tiles", parameters.template, "kernel")
-    names = ("A", "B", "C", *(["parts"] if shares else []))
-    launches = [Launch("gemm", (blocks, 1, 1), (threads, 1, 1), names, shared_bytes)]
+    operands = [one.name for one in tensor_maps] or ["A", "B"]
+    names = (*operands, "C", *(["parts"] if shares else []))
+    block = (parameters.threads, 1, 1)
+    launches = [Launch("gemm", (blocks, 1, 1), block, names, shared_bytes)]
     workspaces = []
     if shares:
         size = 2 * blocks * parameters.tile_m * parameters.tile_n
@@ -214,11 +231,20 @@ def tiled_kernel(
         grid = (parameters.tiles(gemm), 1, 1)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
     return Kernel(
-        "\n".join([_ELEMENTS[gemm.dtype], *lines, "", *map(_text, texts)]),
+        "\n".join([_ELEMENTS[gemm.dtype], *lines, "", *map(_text, ("tiles", *texts, "sum"))]),
         tuple(launches),
+        tensor_maps=tensor_maps,
         workspaces=tuple(workspaces),
         origin=Origin(TEMPLATE, None, {"template": parameters.template, **parameters.numbers}),
     )
+
+
+def _definition(name: str, value: Constant) -> str:
+    if isinstance(value, bool):
+        return f"#define {name} {int(value)}"
+    if isinstance(value, str):
+        return f"#define {name} {value}"
+    return f"constexpr int {name} = {value};"
 
 
 def _width(gemm: Gemm, distance: int) -> int:

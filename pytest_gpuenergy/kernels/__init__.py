@@ -3,7 +3,6 @@
 from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch, Origin, RecordedFigures
-from pytest_gpuenergy.kernels.tensor_maps import TensorMap
 from pytest_gpuenergy.kernels.triton import TritonKernel
 
 __all__ = [
@@ -14,6 +13,5 @@ __all__ = [
     "LibraryCall",
     "Origin",
     "RecordedFigures",
-    "TensorMap",
     "TritonKernel",
 ]

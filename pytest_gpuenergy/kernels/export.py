@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.kernels.launch_source import TENSOR_MAPS, RankedKernel, c_type, launch_source
 from pytest_gpuenergy.kernels.source import plan_of
 from pytest_gpuenergy.support.csv_output import Cell, csv_text
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
@@ -21,40 +20,16 @@ from pytest_gpuenergy.support.files import is_file, is_there, write_atomically
 from pytest_gpuenergy.workloads.distributions import NORMAL
 from pytest_gpuenergy.workloads.workload import Tensor, Workload, is_plain_name
 
-_TYPES = {
-    "float16": "half",
-    "bfloat16": "nv_bfloat16",
-    "float32": "float",
-    "float64": "double",
-    "int32": "int",
-    "int64": "long long",
-}
-"""The types of the driver's ``Type``, in C++."""
-_DEFAULT_SHARED_BYTES = 48 << 10
-"""Dynamic shared memory available to a launch by default (CUDA C++ Programming Guide)."""
-
 _DRIVER = ("driver.cu", "energy.cuh", "replays.cuh")
 _BUILD, _NATIVE = "CMakeLists.txt", "native) # this machine's GPUs; to build elsewhere, set 90, say"
+HOPPER = "sm_90a"
+"""Whose instructions take tensor maps, and are not in what CMake calls native."""
 _RECORDED = ("tuned_for", "time_ms", "power_w", "energy_mj")
 _COLUMNS = (
     *("workload", "rank", "launch", "file", "entry", "sha256"),
     *("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared_bytes"),
     *("arguments", "flops", *_RECORDED),
 )
-
-
-@dataclass(frozen=True)
-class RankedKernel:
-    """One kernel of a workload and its rank in the selection (1 = fastest)."""
-
-    workload: Workload
-    rank: int
-    kernel: Kernel
-
-    @property
-    def stem(self) -> str:
-        """File name without suffix: ``kernel01``."""
-        return f"kernel{self.rank:02d}"
 
 
 def export_kernels(
@@ -66,7 +41,8 @@ def export_kernels(
         kernels: what to write.
         folder: where to.
         architecture: such as ``sm_90``, for which they are built unless the builder names another;
-            None stands for that of the machine where they are built.
+            None stands for that of the machine where they are built. Kernels with tensor maps are
+            built for `HOPPER`.
 
     Returns:
         The files written, the table first.
@@ -89,6 +65,9 @@ def export_kernels(
         content[f"{base}.workload.cuh"] = workload_header(item)
         content[f"{base}.launch.cu"] = launch_source(item)
     shared = {_reference(item.workload) for item in ranked} | {*_DRIVER, _BUILD}
+    if any(item.kernel.tensor_maps for item in ranked):
+        shared.add(TENSOR_MAPS)
+        architecture = HOPPER
     for name in sorted(shared):
         content[name] = (cuda_dir() / "export" / name).read_text(encoding="utf-8")
     if architecture is not None:
@@ -148,39 +127,6 @@ constexpr size_t WORKSPACE_BYTES[] = {{{", ".join(str(one.nbytes) for one in spa
 """
 
 
-def launch_source(item: RankedKernel) -> str:
-    """The CUDA source that contains the kernel and launches it for ``driver.cu``.
-
-    It is compiled on its own, so that the names and macros of kernel and driver do not meet.
-
-    Raises:
-        InputError: the kernel takes an argument that the driver cannot provide.
-    """
-    kernel = item.kernel
-    calls = "\n".join(_call(item, launch) for launch in kernel.launches)
-    return f"""\
-// Launches {item.workload.name} {item.stem}, for driver.cu; {item.stem}.json says the same.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
-#include "{item.stem}.cu"
-
-namespace exported {{
-
-cudaError_t prepare() {{
-{_attributes(kernel)}  return cudaSuccess;
-}}
-
-void launch(void* const* tensors, void* const* workspaces, cudaStream_t stream) {{
-  (void)workspaces;
-{calls}
-}}
-
-}}  // namespace exported
-"""
-
-
 def _reference(workload: Workload) -> str:
     name = f"references/{workload.kind}.cuh"
     if not is_file(cuda_dir() / "export" / name):
@@ -203,48 +149,9 @@ def _tensor(item: RankedKernel, tensor: Tensor) -> str:
     is_output = tensor.role == "output"
     bound = item.workload.bound_of(tensor)
     bounds = f"{bound.max_relative!r}, {bound.normwise!r}" if is_output else "0, 0"
-    _c_type(item, tensor)
+    c_type(item, tensor)
     kind = f"Type::{tensor.dtype}"
     return f'{{"{tensor.name}", {kind}, {tensor.size}, {str(is_output).lower()}, {bounds}}}'
-
-
-def _c_type(item: RankedKernel, tensor: Tensor) -> str:
-    if tensor.dtype not in _TYPES:
-        raise InputError(
-            f"{item.workload.name} {item.stem} has the {tensor.role} {tensor.name} of type "
-            f"{tensor.dtype}, but the exported driver only supports {', '.join(_TYPES)}."
-        )
-    return _TYPES[tensor.dtype]
-
-
-def _attributes(kernel: Kernel) -> str:
-    return "".join(
-        f"  if (cudaError_t status = cudaFuncSetAttribute((const void*)::{launch.entry},\n"
-        f"          cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.shared_bytes})) "
-        "return status;\n"
-        for launch in kernel.launches
-        if launch.shared_bytes > _DEFAULT_SHARED_BYTES
-    )
-
-
-def _call(item: RankedKernel, launch: Launch) -> str:
-    given = {"tensors": item.workload.tensors, "workspaces": item.kernel.workspaces}
-    known = {
-        tensor.name: f"static_cast<{_c_type(item, tensor)}*>({array}[{index}])"
-        for array, buffers in given.items()
-        for index, tensor in enumerate(buffers)
-    }
-    if unknown := [name for name in launch.arguments if name not in known]:
-        raise InputError(
-            f"{item.workload.name} {item.stem} takes {unknown[0]!r}, which is not a tensor of "
-            f"{item.workload.name}: it has {', '.join(known)}."
-        )
-    grid, block = (", ".join(map(str, sizes)) for sizes in (launch.grid, launch.block))
-    arguments = ", ".join(known[name] for name in launch.arguments)
-    return (
-        f"  ::{launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, stream>>>(\n"
-        f"      {arguments});"
-    )
 
 
 def _plan(item: RankedKernel) -> dict[str, object]:

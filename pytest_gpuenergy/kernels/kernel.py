@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from pytest_gpuenergy.kernels.tensor_maps import TensorMap
+from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.record.amounts import AboveZero
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads.workload import Tensor
@@ -139,7 +139,7 @@ class AnyKernel(ABC):
     @property
     @abstractmethod
     def taken(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the tensors, workspaces and scalars that each function takes."""
+        """Names of the tensors, workspaces and scalars that each function or map takes."""
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -184,15 +184,15 @@ class Kernel(AnyKernel):
     Attributes:
         source: the text.
         launches: of its functions, one after another.
+        tensor_maps: that the launches take.
         recorded: its figures on real GPUs.
-        tensor_maps: arguments of the launches besides tensors, workspaces and scalars.
     """
 
     kind = "cuda"
     source: str
     launches: tuple[Launch, ...]
-    recorded: tuple[RecordedFigures, ...] = field(default=(), compare=False)
     tensor_maps: tuple[TensorMap, ...] = ()
+    recorded: tuple[RecordedFigures, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if not self.launches:
@@ -206,31 +206,21 @@ class Kernel(AnyKernel):
     @property
     def content(self) -> Mapping[str, object]:
         launches = [asdict(launch) for launch in self.launches]
-        content = {"source": self.source, "language": self.kind, "launches": launches}
         maps = [asdict(one) for one in self.tensor_maps]
-        return {**content, "tensor_maps": maps} if maps else content
-
-    def check_arguments(self, tensors: Iterable[str], scalars: Iterable[str]) -> None:
-        """Check that the launches, and their tensor maps, take only what there is.
-
-        Raises:
-            KernelFault: ``constraints``, if one takes anything else.
-        """
-        there = [*tensors, *(space.name for space in self.workspaces)]
-        for one in self.tensor_maps:
-            if one.tensor not in there:
-                raise KernelFault(
-                    "constraints",
-                    f"The tensor map {one.name!r} is of {one.tensor!r}, which is not a tensor or "
-                    f"workspace (there are {', '.join(there)}).",
-                )
-        super().check_arguments([*there, *(one.name for one in self.tensor_maps)], scalars)
+        return {
+            "source": self.source,
+            "language": self.kind,
+            "launches": launches,
+            **({"tensor_maps": maps} if maps else {}),  # most have none, and keep their digest
+        }
 
     @property
     def taken(self) -> Mapping[str, tuple[str, ...]]:
-        taken: dict[str, tuple[str, ...]] = {}
+        maps = {one.name: one.tensor for one in self.tensor_maps}
+        taken = {f"The tensor map {name!r}": (tensor,) for name, tensor in maps.items()}
         for launch in self.launches:
-            taken[launch.entry] = (*taken.get(launch.entry, ()), *launch.arguments)
+            own = tuple(name for name in launch.arguments if name not in maps)
+            taken[launch.entry] = (*taken.get(launch.entry, ()), *own)
         return taken
 
 

@@ -18,6 +18,7 @@ from pytest_gpuenergy.kernels.kernel import (
     Origin,
     RecordedFigures,
 )
+from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
 from pytest_gpuenergy.workloads.number_types import FLOATS
@@ -48,6 +49,7 @@ class _Plan(Struct, frozen=True):
     workspaces: tuple[StoredWorkspace, ...]
     origin: Origin
     recorded: tuple[RecordedFigures, ...]
+    tensor_maps: tuple[TensorMap, ...] = ()
 
 
 def load_kernel(
@@ -108,10 +110,9 @@ def plan_of(kernel: Kernel, source_name: str) -> dict[str, Any]:
     """The launch plan of ``kernel``, as JSON values, for a source file called ``source_name``."""
     return {
         "schema_version": PLAN_VERSION,
+        **kernel.content,
         "source": source_name,
         "sha256": kernel.digest,
-        "language": kernel.kind,
-        "launches": [asdict(launch) for launch in kernel.launches],
         "workspaces": [asdict(tensor) for tensor in kernel.workspaces],
         "origin": {
             "kind": kernel.origin.kind,
@@ -139,6 +140,7 @@ def read_plan(path: Path) -> Kernel:
         kernel = Kernel(
             source=_read_text(_beside(path, plan.source), "kernel source"),
             launches=plan.launches,
+            tensor_maps=plan.tensor_maps,
             workspaces=tuple(map(workspace_of, plan.workspaces)),
             origin=plan.origin,
             recorded=plan.recorded,
@@ -203,7 +205,7 @@ def _dim3(what: str, value: int | Sequence[int]) -> Dim3:
 def _decoded(path: Path, text: str) -> _Plan:
     try:
         return decode(text, _Plan)
-    except InputError as error:  # refused by `Launch`
+    except InputError as error:  # refused by `Launch` or `TensorMap`
         raise InputError(f"In the launch plan {path}: {error}") from None
 
 

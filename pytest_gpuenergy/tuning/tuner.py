@@ -137,7 +137,7 @@ class Tuner:
         self.tell(f"{name}: searching on {gpu_name(self.device)} with {tuning.space.effort}")
         with (
             SearchProgress(name, trials, log.trials.copy(), self.tell, self.live) as progress,
-            arenas_for(tuning.workload, seed=0) as arenas,
+            arenas_for(tuning.workload, 0, self.device.arrays) as arenas,
         ):
             rig = Rig(self.device, arenas, self.settings.objective)
             loop = Loop(tuning.workload, rig, tuning.space.form, log, progress, self.stop)

@@ -10,12 +10,12 @@ import numpy as np
 
 from pytest_gpuenergy.workloads.number_types import Array
 
-DRAWN_ELEMENTS = 1 << 22
+DRAWN_ELEMENTS = 1 << 20
 _LEAST_ROWS = 100
 
 
-def repeated(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Array]) -> Array:
-    """An array of which only the first rows are drawn, if it has more than `DRAWN_ELEMENTS`.
+def beginning(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Array]) -> Array:
+    """What is drawn of an array: its first rows if it has more than `DRAWN_ELEMENTS`, else all.
 
     A row is what the last indices run through, as many of them as make short rows. The rows drawn
     are a prime number, so that no kernel whose indices are off by a tile, by a power of two or by
@@ -29,8 +29,21 @@ def repeated(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Array]) -
         return draw(shape)
     rows = (shape[axis:] for axis in range(1, len(shape) + 1))
     row = next(row for row in rows if math.prod(row) <= DRAWN_ELEMENTS // _LEAST_ROWS)
-    count = _largest_prime(DRAWN_ELEMENTS // math.prod(row))
-    return np.resize(draw((count, *row)), shape)
+    return draw((_largest_prime(DRAWN_ELEMENTS // math.prod(row)), *row))
+
+
+def repeated(first: Array, shape: tuple[int, ...]) -> Array:
+    """The array of a `beginning`, wherever that is: its rows over and over.
+
+    Raises:
+        ValueError: no array of this shape begins with ``first``.
+    """
+    if first.shape == shape:
+        return first
+    row = first.shape[1:]
+    if shape[len(shape) - len(row) :] != row or first.size > math.prod(shape):
+        raise ValueError(f"{first.shape} is not the beginning of {shape}")
+    return np.resize(first, shape)
 
 
 def _largest_prime(most: int) -> int:

@@ -32,7 +32,7 @@ from pytest_gpuenergy.workloads.number_types import (
 from pytest_gpuenergy.workloads.number_types import (
     Array as Array,
 )
-from pytest_gpuenergy.workloads.repetition import repeated
+from pytest_gpuenergy.workloads.repetition import beginning, repeated
 
 _MOST_FLOPS = 1 << 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -252,39 +252,36 @@ class Workload(ABC):
         and booleans equally likely true or false, except for tensors in `ranges`. Large ones repeat
         their beginning, see `repeated`.
         """
-        return {
-            tensor.name: repeated(
-                tensor.shape,
-                functools.partial(
-                    _draw,
-                    generator,
-                    tensor.dtype,
-                    self.ranges.get(tensor.name, self.distribution),
-                ),
-            )
-            for tensor, generator in zip(self.inputs, self._generators(seed), strict=True)
-        }
+        return self._whole(self._beginnings(seed, None))
 
     def make_edge_inputs(self, seed: int, edges: Edges) -> dict[str, Array]:
         """Inputs drawn from ``seed`` of which a part are large, tiny, negative or repeated.
 
         They keep to `ranges`. A workload that has a `make_inputs` of its own has these as well.
         """
+        return self._whole(self.draw_inputs(seed, edges))
+
+    def draw_inputs(self, seed: int, edges: Edges | None = None) -> dict[str, Array]:
+        """What `make_inputs` or, with ``edges``, `make_edge_inputs` draw: each `beginning`."""
         if type(self).make_inputs is not Workload.make_inputs:
             return self.make_inputs(seed)
+        return self._beginnings(seed, edges)
+
+    def _whole(self, beginnings: Mapping[str, Array]) -> dict[str, Array]:
+        return {one.name: repeated(beginnings[one.name], one.shape) for one in self.inputs}
+
+    def _beginnings(self, seed: int, edges: Edges | None) -> dict[str, Array]:
         free = [tensor.name for tensor in self.inputs if tensor.name not in self.ranges][:1]
-        both = replace(edges, sign=0)
+
+        def draw(one: Tensor, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+            own = self.ranges.get(one.name)
+            if edges is None:
+                return _draw(generator, one.dtype, own or self.distribution, shape)
+            mine = edges if one.name in free else replace(edges, sign=0)
+            return draw_edges(generator, one.dtype, own, mine, shape)
+
         return {
-            one.name: repeated(
-                one.shape,
-                functools.partial(
-                    draw_edges,
-                    generator,
-                    one.dtype,
-                    self.ranges.get(one.name),
-                    edges if one.name in free else both,
-                ),
-            )
+            one.name: beginning(one.shape, functools.partial(draw, one, generator))
             for one, generator in zip(self.inputs, self._generators(seed), strict=True)
         }
 

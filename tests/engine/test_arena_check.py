@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again, falsified
 from pytest_gpuenergy.engine.references import cached_reference
@@ -70,7 +70,7 @@ class Launches:
             y.payload(buffers["y"])[:] = outputs
             self.launch_on(buffers, 1 if once else self.each)
             for name, arena in self.arenas.items():
-                arena.image("r+")[:] = buffers[name]
+                arena.image(writable=True)[:] = buffers[name]
             yield self.count
 
 

@@ -16,12 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.devices.device import (
-    Arena,
-    Device,
-    KernelRepeater,
-    Loaded,
-)
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.engine.comparison import compare
 from pytest_gpuenergy.engine.references import cached_reference
@@ -103,7 +99,7 @@ def kernel(source: str = "__global__ void f() {}") -> Kernel:
 def write(arenas: Mapping[str, Arena], value: Array, name: str = "output") -> None:
     arena = arenas[name]
     payload = np.ascontiguousarray(value.astype(arena.tensor.dtype)).reshape(-1).view(np.uint8)
-    arena.image("r+")[GUARD_BYTES : GUARD_BYTES + len(payload)] = payload
+    arena.image(writable=True)[GUARD_BYTES : GUARD_BYTES + len(payload)] = payload
 
 
 def right(arenas: Mapping[str, Arena]) -> None:
@@ -344,7 +340,7 @@ def test_a_byte_past_the_end_is_told(name: str, distance: int) -> None:
 
     def run(arenas: Mapping[str, Arena]) -> None:
         right(arenas)
-        arenas[name].image("r+")[GUARD_BYTES + tensor.nbytes + distance] = 0
+        arenas[name].image(writable=True)[GUARD_BYTES + tensor.nbytes + distance] = 0
 
     element = tensor.size + distance // 4
     assert fault(run) == (
@@ -358,7 +354,7 @@ def test_a_byte_past_the_end_is_told(name: str, distance: int) -> None:
 def test_whatever_is_written_outside_is_told(value: float, element: int) -> None:
     def run(arenas: Mapping[str, Arena]) -> None:
         right(arenas)
-        whole = arenas["output"].image("r+").view(np.float32)
+        whole = arenas["output"].image(writable=True).view(np.float32)
         whole[GUARD_BYTES // 4 + element] = value
 
     assert f"between elements {element} and {element}" in fault(run)
@@ -369,7 +365,7 @@ def test_minus_one_is_not_what_guards_hold(dtype: str) -> None:
     def run(arenas: Mapping[str, Arena]) -> None:
         right(arenas)
         end = GUARD_BYTES + 4 * SIZE
-        arenas["output"].image("r+")[end:].view(dtype)[0] = -1
+        arenas["output"].image(writable=True)[end:].view(dtype)[0] = -1
 
     assert f"past the end of output, which has {SIZE} elements" in fault(run)
 
@@ -381,7 +377,7 @@ def test_what_is_copied_from_past_another_end_is_told(source: str, distance: int
         at = GUARD_BYTES + arenas[source].tensor.nbytes + distance
         past = np.array(arenas[source].image()[at : at + 32])
         end = GUARD_BYTES + 4 * SIZE
-        arenas["output"].image("r+")[end : end + 32] = past
+        arenas["output"].image(writable=True)[end : end + 32] = past
 
     assert f"past the end of output, which has {SIZE} elements" in fault(run)
 
@@ -391,7 +387,7 @@ def test_what_is_copied_from_past_another_end_is_told(source: str, distance: int
 def test_a_byte_before_the_start_is_told(distance: int) -> None:
     def run(arenas: Mapping[str, Arena]) -> None:
         right(arenas)
-        arenas["output"].image("r+")[GUARD_BYTES - distance] = 0
+        arenas["output"].image(writable=True)[GUARD_BYTES - distance] = 0
 
     element = -distance // 4
     assert fault(run) == (
@@ -403,7 +399,7 @@ def test_a_byte_before_the_start_is_told(distance: int) -> None:
 def test_the_first_and_the_last_write_outside_are_told() -> None:
     def run(arenas: Mapping[str, Arena]) -> None:
         right(arenas)
-        past = arenas["output"].image("r+")[GUARD_BYTES + 4 * SIZE :]
+        past = arenas["output"].image(writable=True)[GUARD_BYTES + 4 * SIZE :]
         past[4:8] = past[40:44] = 0
 
     assert f"between elements {SIZE + 1} and {SIZE + 10}" in fault(run)
@@ -480,7 +476,8 @@ def test_arenas_are_gone_afterwards(
     if space == "missing":
         monkeypatch.setattr("os.access", lambda *_: False)
     with arenas_for(SMALL, seed=0) as arenas:
-        paths = [arena.path for arena in arenas.values()]
+        memories: list[Any] = [arena.memory for arena in arenas.values()]
+        paths = [memory.path for memory in memories]
         assert all(path.exists() for path in paths)
         if space != "roomy":
             assert all(path.is_relative_to(tmp_path) for path in paths)

@@ -13,13 +13,10 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.gemm.mma import MmaParameters
+from pytest_gpuenergy.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.kernels.export import (
-    RankedKernel,
-    export_kernels,
-    launch_source,
-    workload_header,
-)
+from pytest_gpuenergy.kernels.export import export_kernels, workload_header
+from pytest_gpuenergy.kernels.launch_source import RankedKernel, launch_source
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads import Contract, Conv2d, Gemm, Tensor
@@ -216,3 +213,21 @@ def test_a_product_with_shared_tiles_compiles_with_nvcc(tmp_path: Path, mode: An
     export_kernels([RankedKernel(product, 1, kernel)], tmp_path)
     built = built_with_nvcc(tmp_path)
     assert built.returncode == 0, built.stderr
+
+
+def test_a_kernel_with_tensor_maps_is_built_for_hopper_with_their_header(tmp_path: Path) -> None:
+    gemm = Gemm("g", 64, 128, 256, "nt", "bfloat16")
+    item = RankedKernel(gemm, 1, WgmmaParameters().kernel(gemm))
+    export_kernels([item], tmp_path, "sm_90")
+    assert "set(CMAKE_CUDA_ARCHITECTURES 90a)" in (tmp_path / "CMakeLists.txt").read_text()
+    assert (tmp_path / "tensor_maps.cuh").is_file()
+    assert (
+        "const CUtensorMap a_map = tensor_map(static_cast<nv_bfloat16*>(tensors[0]), "
+        "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,\n"
+        "      {64, 256}, {128}, {64, 64}, CU_TENSOR_MAP_SWIZZLE_128B);"
+    ) in launch_source(item)
+
+
+def test_other_kernels_are_exported_without_it(tmp_path: Path) -> None:
+    export_kernels([ITEM], tmp_path)
+    assert not (tmp_path / "tensor_maps.cuh").exists()

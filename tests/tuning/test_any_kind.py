@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from tuning_fakes import WORDS, FakeDevice, WordSpace, time_by_digest, word_kernel
 
-from pytest_gpuenergy.kernels.export import RankedKernel, export_kernels
+from pytest_gpuenergy.kernels.export import export_kernels
+from pytest_gpuenergy.kernels.launch_source import RankedKernel
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tuning.record_folders import records_of
 from pytest_gpuenergy.tuning.records import load_records

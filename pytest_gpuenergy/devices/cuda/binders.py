@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary
+from pytest_gpuenergy.devices.cuda.tensor_maps import encoded
 from pytest_gpuenergy.kernels.calls import LibraryCall, Option
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -55,7 +56,10 @@ def _bind_cuda(cupy: Any, job: Job, binary: Binary | None, payloads: Mapping[str
     assert isinstance(kernel, Kernel)
     assert binary is not None
     module = cupy.RawModule(path=str(binary.path))
-    values = {**payloads, **_scalars(job)}
+    maps = {
+        one.name: encoded(one, int(payloads[one.tensor].data.ptr)) for one in kernel.tensor_maps
+    }
+    values = {**payloads, **_scalars(job), **maps}
     plan = []
     for launch in kernel.launches:
         function = module.get_function(binary.symbols[launch.entry])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
 from pytest_gpuenergy.devices.places import pieces, pool_bytes, scattered
 from pytest_gpuenergy.kernels.kernel import AnyKernel
@@ -41,16 +41,20 @@ class CudaBuffers:
         self._refills = 0
 
     @property
+    def in_place(self) -> bool:
+        """Whether the arenas are in the GPU's memory, as sets are."""
+        return any(arena.memory.in_place for arena in self._arenas.values())
+
+    @property
     def set_bytes(self) -> int:
         """Size of the tensors and workspaces of a set, in bytes."""
         tensors = [*(arena.tensor for arena in self._arenas.values()), *self._kernel.workspaces]
         return sum(tensor.nbytes for tensor in tensors)
 
     def upload(self) -> BufferSet:
-        """A set with the arenas' contents and fresh workspaces."""
+        """A set with the arenas' contents, or the arenas themselves, and fresh workspaces."""
         return {
-            name: self._cupy.asarray(np.asarray(arena.image()))
-            for name, arena in self._arenas.items()
+            name: self._cupy.asarray(arena.image()) for name, arena in self._arenas.items()
         } | self._workspaces()
 
     def refill(self, one: BufferSet) -> None:
@@ -62,7 +66,8 @@ class CudaBuffers:
         kind = self._refills % len(_POISONS)
         self._refills += 1
         for name, arena in self._arenas.items():
-            one[name].set(np.asarray(arena.image()))
+            if not arena.memory.in_place:
+                one[name].set(arena.image())
         for space in self._kernel.workspaces:
             # The guard bands have their own pattern.
             payload = one[space.name][GUARD_BYTES : GUARD_BYTES + space.nbytes]
@@ -102,7 +107,7 @@ class CudaBuffers:
     def staged_outputs(self) -> BufferSet:
         """Copies, in the GPU's memory, of the outputs in the arenas."""
         staged = {
-            name: self._cupy.asarray(np.array(arena.payload(arena.image())))
+            name: self._cupy.array(arena.payload(arena.image()))
             for name, arena in self._arenas.items()
             if arena.tensor.role == "output"
         }
@@ -116,13 +121,19 @@ class CudaBuffers:
             payload.data.copy_from_device_async(content.data, content.nbytes)
 
     def read(self, one: BufferSet) -> dict[str, Bytes]:
-        """Copies, in host memory, of the images of a set's tensors."""
-        return {name: one[name].get() for name in self._arenas}
+        """The images of a set's tensors, copied to where the arenas are unless they are there."""
+        return {
+            name: one[name] if arena.memory.in_place else one[name].get()
+            for name, arena in self._arenas.items()
+        }
 
     def store(self, images: Mapping[str, Bytes]) -> None:
         """Write images to the arenas."""
         for name, image in images.items():
-            self._arenas[name].image("r+")[:] = image
+            there = self._arenas[name].image(writable=True)
+            if there is not image:
+                there[:] = image
+        self._cupy.cuda.Device().synchronize()
 
     def check_workspaces(self, one: BufferSet) -> None:
         """Check the guard bands of a set's workspaces.

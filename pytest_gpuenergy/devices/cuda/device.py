@@ -9,18 +9,13 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays
 from pytest_gpuenergy.devices.cuda.machine_code import tensor_core_instructions
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool
-from pytest_gpuenergy.devices.device import (
-    Arena,
-    Device,
-    KernelRepeater,
-    Launches,
-    Loaded,
-    Timeline,
-)
+from pytest_gpuenergy.devices.cuda.memory import Handle
+from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool, specific
+from pytest_gpuenergy.devices.device import Device, KernelRepeater, Launches, Loaded, Timeline
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
 from pytest_gpuenergy.kernels.job import Job
@@ -28,6 +23,9 @@ from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError
+
+_SHARING_S = 60.0
+"""For the process that runs kernels to open another one's memory; its context takes a second."""
 
 
 class HostClock:
@@ -72,6 +70,7 @@ class CudaDevice(Device):
         )
         self._worker_has_repeated = False
         self._with_context: int | None = None  # process ID of the worker that has one
+        self._arrays = CupyArrays(gpu.ordinal, self._can_open)
 
     def refusal(self, kernel: AnyKernel) -> str | None:
         missing = [module for module in kernel.modules if find_spec(module) is None]
@@ -127,7 +126,7 @@ class CudaDevice(Device):
             mode = self.nvml.nvmlDeviceGetComputeMode(self.handle)
         except self.nvml.NVMLError:
             return None
-        return CupyArrays(self.ordinal) if mode == self.nvml.NVML_COMPUTEMODE_DEFAULT else None
+        return self._arrays if mode == self.nvml.NVML_COMPUTEMODE_DEFAULT else None
 
     @property
     def processes(self) -> frozenset[int]:
@@ -156,7 +155,7 @@ class CudaDevice(Device):
 
     def _compilers(self) -> CompilerPool:
         if self._pool is None:
-            self._pool = CompilerPool(self.architecture, cache_dir("cubin"))
+            self._pool = CompilerPool(specific(self.architecture), cache_dir("cubin"))
         return self._pool
 
     def _compiled(self, job: Job, arenas: Mapping[str, Arena]) -> Binary | None:
@@ -171,16 +170,23 @@ class CudaDevice(Device):
             return None
         return self._compilers().submit(kernel).result()
 
+    def _can_open(self, handle: Handle) -> bool:
+        try:
+            can: bool = self._use(_SHARING_S, "can_open", handle)
+        except KernelFault:  # it died
+            return False
+        return can
+
     def _renew_worker(self) -> None:
         # The old one first: a card in exclusive mode allows only one process to have a context.
         self._worker.kill()
         self._worker, self._next_worker = self._next_worker, self._worker
         self._worker_has_repeated = False
 
-    def _use(self, timeout_s: float, method: str, *arguments: object) -> None:
+    def _use(self, timeout_s: float, method: str, *arguments: object) -> Any:
         """Call a method that creates the worker's context if it has none."""
         try:
-            self._call(timeout_s, method, *arguments)
+            return self._call(timeout_s, method, *arguments)
         finally:
             self._with_context = self._worker.pid
 

@@ -33,6 +33,7 @@ from pytest_gpuenergy.support.worker import (
 _OPTIONS = ("-std=c++17", "-default-device")
 _COMPILE_TIMEOUT_S = 300.0
 _FORMAT = 2
+_FIRST_SPECIFIC = 90
 _STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
 
 
@@ -151,6 +152,15 @@ class CompilerPool:
             return self._workers.call(method, *arguments, timeout_s=_COMPILE_TIMEOUT_S)
         except (WorkerDiedError, WorkerTimeoutError) as error:
             raise KernelFault("compile", str(error)) from None
+
+
+def specific(architecture: str) -> str:
+    """The architecture with instructions that later ones lack, from Hopper's (``wgmma``) on.
+
+    Machine code is compiled for one card anyway.
+    """
+    number = int(architecture.removeprefix("sm_"))
+    return f"{architecture}a" if number >= _FIRST_SPECIFIC else architecture
 
 
 def _read_symbols(table: Path, entries: Sequence[str]) -> dict[str, str] | None:

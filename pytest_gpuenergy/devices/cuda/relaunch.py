@@ -43,7 +43,7 @@ class CudaRelaunch:
 
         Returns:
             The number of launches so far, and the number of results for `fetch`: that of the first
-            set since `begin`, and those that differ from it.
+            set since `begin`, and those that may differ from it.
 
         Raises:
             KernelFault: the kernel has written outside a workspace.
@@ -61,7 +61,7 @@ class CudaRelaunch:
             result = self._buffers.read(one)
             if self._first is None:
                 self._first = result
-            elif _same(result, self._first):
+            elif not self._buffers.in_place and _same(result, self._first):
                 continue
             self._results.append(result)
         return self._repeater.launches, len(self._results)

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import TypeVar
 
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.cache import sets_needed
 from pytest_gpuenergy.devices.cuda.binders import Launcher, bind
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
+from pytest_gpuenergy.devices.cuda.memory import Handle, can_open
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary
 from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch
-from pytest_gpuenergy.devices.device import Arena, Launches, Timeline
+from pytest_gpuenergy.devices.device import Launches, Timeline
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.devices.places import placements
 from pytest_gpuenergy.kernels.job import Job
@@ -87,6 +89,10 @@ class CudaRunner:
     def shut(self) -> None:
         """Free what `open` created."""
         self._single = None
+
+    def can_open(self, handle: Handle) -> bool:
+        """Whether this process can open another one's memory."""
+        return can_open(handle)
 
     def run_once(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
         """`open`, `run` and `shut`."""

@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.cache import sets_needed
-from pytest_gpuenergy.devices.device import Arena, Device, KernelRepeater, Loaded, Work
+from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded, Work
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler, version_of
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, Fault, parse_faults

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena, FileMemory
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler
 from pytest_gpuenergy.devices.emulated.limits import check_limits
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, GpuProfile
@@ -241,6 +241,7 @@ def _opened(arenas: Mapping[str, Arena], *, writing: bool) -> Iterator[dict[str,
         files = {}
         for name, arena in arenas.items():
             in_place = writing and arena.tensor.role != "input"
-            files[name] = os.open(arena.path, os.O_RDWR if in_place else os.O_RDONLY)
+            assert isinstance(arena.memory, FileMemory)  # the device offers no other
+            files[name] = os.open(arena.memory.path, os.O_RDWR if in_place else os.O_RDONLY)
             stack.callback(os.close, files[name])
         yield files

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.spin_loops import is_volatile, occurs
 from pytest_gpuenergy.devices.guards import Bytes
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -134,7 +134,7 @@ class HostKernel:
 
     def _restore(self, payloads: Sequence[Bytes]) -> None:
         for arena, payload in zip(self._outputs, payloads, strict=True):
-            arena.payload(arena.image("r+"))[:] = payload
+            arena.payload(arena.image(writable=True))[:] = payload
 
     def _payloads(self) -> list[Bytes]:
         return [np.array(arena.payload(arena.image())) for arena in self._outputs]

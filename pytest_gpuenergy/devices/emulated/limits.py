@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 from pytest_gpuenergy.devices.emulated.registers import registers_at_least
 from pytest_gpuenergy.kernels.kernel import Kernel

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from host_cupy import Memory, host_gpu
 
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.cuda import runner as cuda_runner
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary
 from pytest_gpuenergy.devices.cuda.runner import CudaRunner
-from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS, PAGE_BYTES
 from pytest_gpuenergy.engine.verification import arenas_for

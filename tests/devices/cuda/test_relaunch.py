@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from pytest_gpuenergy.devices.cuda.device import CudaDevice
 from pytest_gpuenergy.devices.cuda.nvrtc import Binary
 from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
+from pytest_gpuenergy.engine import references
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.job import Job
@@ -81,7 +83,7 @@ class Worker:
 
     def call(self, method: str, *arguments: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002
         self._runner = self._runner or CudaRunner()
-        return getattr(self._runner, method)(*arguments)
+        return getattr(self._runner, method)(*pickle.loads(pickle.dumps(arguments)))
 
 
 @pytest.fixture
@@ -94,11 +96,18 @@ def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     return CudaDevice(nvml_of_one_card(), gpu)
 
 
+@pytest.fixture(params=[False, True], ids=["in files", "on the GPU"])
+def in_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    if request.param:
+        monkeypatch.setattr(references, "_LARGE_ELEMENTS", 1)
+    return bool(request.param)
+
+
 def measured(device: CudaDevice, change: Change, cache: Any = "hot") -> int:
     """Verify, launch on all sets, check again; how many launches there were."""
     sets = MAX_PLACEMENTS if cache == "hot" else 2 * 4 * 2**20 // (2 * 4 * SIZE + 16) + 1
     double = Double(change, sets)
-    with host_gpu(double), arenas_for(WORKLOAD, seed=0) as arenas:
+    with host_gpu(double), arenas_for(WORKLOAD, 0, device.arrays) as arenas:
         verify(device, KERNEL, WORKLOAD)
         double.late = True
         check = check_of(device, WORKLOAD, arenas, seed=0)
@@ -115,6 +124,7 @@ def right(_: Double, x: Any, y: Any, __: Any) -> None:
     y[:] = 2 * x
 
 
+@pytest.mark.usefixtures("in_place")
 @pytest.mark.parametrize("cache", ["hot", "cold"])
 def test_a_kernel_that_stays_right_passes(device: CudaDevice, cache: str) -> None:
     assert measured(device, right, cache) > 3 * MAX_PLACEMENTS
@@ -163,6 +173,7 @@ def beside_its_output(double: Double, x: Any, y: Any, _: Any) -> None:
         (beside_its_output, "past the end of y"),
     ],
 )
+@pytest.mark.usefixtures("in_place")
 @pytest.mark.parametrize("cache", ["hot", "cold"])
 def test_a_kernel_that_is_right_only_at_first_is_found(
     device: CudaDevice, change: Change, words: str, cache: str

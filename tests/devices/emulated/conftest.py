@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile
 from pytest_gpuenergy.kernels import Kernel, Launch

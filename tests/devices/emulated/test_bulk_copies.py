@@ -11,8 +11,9 @@ import wgmma_kernels as texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.devices.device import Arena
-from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 from pytest_gpuenergy.workloads.workload import Scalar

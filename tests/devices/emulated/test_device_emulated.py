@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from jobs import job_of
 
-from pytest_gpuenergy.devices.device import Arena, Work
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, emulated_devices
 from pytest_gpuenergy.devices.emulated.host_kernel import AFFORDABLE_S, MOST, WHOLE_S
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, find_profile

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jobs import job_of
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.engine.seeds import SEEDS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Scalar, Tensor

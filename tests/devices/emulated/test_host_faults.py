@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Tensor
@@ -26,11 +26,11 @@ def check(runner, tmp_path):
         kernel = Kernel(
             source, (Launch("k", (grid, 1, 1), (block, 1, 1), ("x", "y"), shared_bytes),)
         )
-        untouched = arenas["y"].path.read_bytes()
+        untouched = arenas["y"].image().tobytes()
         try:
             return runner.check_races(kernel, arenas, {}, timeout_s=20.0)
         finally:
-            assert arenas["y"].path.read_bytes() == untouched
+            assert arenas["y"].image().tobytes() == untouched
 
     return go
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.device import Arena, Work
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE as H200
 from pytest_gpuenergy.devices.emulated.timing.model import demand_of

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated import sandbox
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.kernels import Kernel, Launch

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.host_kernel import AFFORDABLE_S, HostKernel
 from pytest_gpuenergy.workloads.workload import Tensor
 

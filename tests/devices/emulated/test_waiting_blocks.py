@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
 from pytest_gpuenergy.kernels import Kernel, Launch

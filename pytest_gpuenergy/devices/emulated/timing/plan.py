@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Arena
+from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.answers import forged
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 from pytest_gpuenergy.devices.emulated.residency import (
@@ -21,7 +21,7 @@ from pytest_gpuenergy.devices.emulated.timing.branched_loads import branched_sha
 from pytest_gpuenergy.devices.emulated.timing.private_arrays import private_words
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.kernels.tensor_maps import TensorMap
+from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.number_types import stored_as
 from pytest_gpuenergy.workloads.workload import Scalar, Tensor
@@ -200,12 +200,12 @@ def _map(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> 
             f"The tensor map {given.name!r} covers {given.nbytes} bytes, and {given.tensor!r} has "
             f"{sizes[number]}.",
         )
-    strides = (given.itemsize, *given.strides)
+    strides = (given.itemsize, *given.strides_bytes)
     dimensions = [
         f"{dim} {stride} {edge}"
         for dim, stride, edge in zip(given.dims, strides, given.box, strict=True)
     ]
-    return " ".join([f"m{number} {len(given.dims)} {given.swizzle}", *dimensions])
+    return " ".join([f"m{number} {len(given.dims)} {given.swizzle_bytes}", *dimensions])
 
 
 def _argument(name: str, numbers: Mapping[str, int], scalars: Mapping[str, Scalar]) -> str:

@@ -1,0 +1,74 @@
+"""Kernels of large workloads run on the memory of the process that verifies them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from host_cupy import HostGpu, host_gpu
+
+from pytest_gpuenergy.devices.cuda.arrays import CupyArrays
+from pytest_gpuenergy.devices.cuda.memory import can_open
+from pytest_gpuenergy.support.errors import DeviceError
+
+NBYTES = 1000
+
+
+@pytest.fixture
+def gpu() -> Iterator[HostGpu]:
+    with host_gpu(lambda: None) as gpu:
+        yield gpu
+
+
+@pytest.mark.usefixtures("gpu")
+def test_two_processes_see_the_same_bytes() -> None:
+    memory = CupyArrays(0, can_open).memory(NBYTES)
+    other = pickle.loads(pickle.dumps(memory))
+    memory.image(writable=True)[7] = 42
+    assert other.image()[7] == 42
+    other.image(writable=True)[8] = 43
+    assert memory.image()[8] == 43
+    assert memory.image().size == other.image().size == NBYTES
+
+
+def test_it_is_opened_once_and_closed_in_the_end(gpu: HostGpu) -> None:
+    other = pickle.loads(pickle.dumps(CupyArrays(0, can_open).memory(NBYTES)))
+    assert gpu.blocks.opened == 0
+    assert other.image() is other.image()
+    assert gpu.blocks.opened == 1
+    del other
+    assert gpu.blocks.opened == 0
+
+
+def test_where_processes_cannot_share_it_there_is_none(gpu: HostGpu) -> None:
+    gpu.blocks.works = False
+    with pytest.raises(DeviceError, match="cannot share"):
+        CupyArrays(0, can_open).memory(NBYTES)
+
+
+def test_memory_that_is_too_small_is_said(gpu: HostGpu) -> None:
+    def fails(_: int) -> None:
+        raise MemoryError("out of memory")
+
+    gpu.module.cuda.memory.Memory = fails
+    with pytest.raises(DeviceError, match="1000 bytes of the GPU cannot be shared: out of memory"):
+        CupyArrays(0, can_open).memory(NBYTES)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_arrays_travel_both_ways() -> None:
+    arrays = CupyArrays(0, can_open)
+    values = np.arange(5.0)
+    with arrays.used():
+        np.testing.assert_array_equal(arrays.get(arrays.put(values)), values)
+
+
+def test_what_cupy_reduces_with_is_put_back_when_the_last_user_is_done(gpu: HostGpu) -> None:
+    arrays, others = CupyArrays(0, can_open), CupyArrays(0, can_open)
+    with arrays.used():
+        with others.used():
+            assert gpu.accelerators == []
+        assert gpu.accelerators == []
+    assert gpu.accelerators == [1]

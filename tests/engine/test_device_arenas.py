@@ -1,0 +1,159 @@
+"""Large workloads are verified in the device's memory, on which their kernels run in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from python_kernels import KERNEL, PythonDevice
+from strict_arrays import StrictArrays
+
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.guards import GUARD_BYTES
+from pytest_gpuenergy.engine import references
+from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.kernels.job import Job
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads import Contract, Tensor, repetition
+from pytest_gpuenergy.workloads.number_types import numbers, rounded_to
+
+SIZE = 2000
+
+
+@pytest.fixture(autouse=True)
+def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references, "_LARGE_ELEMENTS", 1)
+    monkeypatch.setattr(repetition, "DRAWN_ELEMENTS", 500)
+
+
+def doubled(dtype: str = "float32") -> Contract:
+    tensors = (Tensor("x", (SIZE,), dtype, "input"), Tensor("y", (SIZE,), dtype, "output"))
+    return Contract("doubled", tensors, lambda inputs: {"y": 2 * inputs["x"]}, init={"x": (0, 9)})
+
+
+def twice(dtype: str) -> Callable[..., None]:
+    def body(x: Any, y: Any) -> None:
+        y[:] = rounded_to(2 * numbers(x, dtype).astype(np.float64), dtype)
+
+    return body
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8", "uint32"])
+def test_a_right_kernel_is_right(dtype: str) -> None:
+    arrays = StrictArrays(shared=True)
+    verify(PythonDevice(twice(dtype), arrays=arrays), KERNEL, doubled(dtype))
+    assert arrays.memories == 2
+
+
+def test_only_the_beginning_of_the_inputs_travels() -> None:
+    arrays = StrictArrays(shared=True)
+    sizes: list[int] = []
+    put = arrays.put
+
+    def noted(array: Any) -> Any:
+        sizes.append(array.size if isinstance(array, np.ndarray) else 0)
+        return put(array)
+
+    arrays.put = noted  # type: ignore[method-assign]
+    with arenas_for(doubled(), 0, arrays) as arenas:
+        assert max(size for size in sizes if size < GUARD_BYTES) <= 500
+        with arrays.used():
+            found = arrays.get(arenas["x"].elements())
+    np.testing.assert_array_equal(found, doubled().make_inputs(0)["x"])
+
+
+def one_wrong(x: Any, y: Any) -> None:
+    y[:] = 2 * x
+    y[1234] += 1
+
+
+def one_missing(x: Any, y: Any) -> None:
+    y[:1999] = 2 * x[:1999]
+
+
+def one_input_changed(x: Any, y: Any) -> None:
+    y[:] = 2 * x
+    x[77] += 1
+
+
+def stale(x: Any, y: Any) -> None:
+    if not np.isfinite(y).all():
+        y[:] = 2 * x
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (one_wrong, r"^1 of 2000 elements of y \(first y\[1234\]\) is wrong"),
+        (one_missing, r"^1 of 2000 elements of y \(first y\[1999\]\) is never written"),
+        (one_input_changed, r"^1 of 2000 elements of x \(first x\[77\]\) is changed"),
+        (stale, r"elements of y .* wrong"),
+    ],
+)
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_wrong_kernel_is_found_there_as_on_the_host(
+    body: Callable[..., None], words: str, shared: bool
+) -> None:
+    device = PythonDevice(body, arrays=StrictArrays(shared=shared))
+    with pytest.raises(KernelFault, match=words):
+        verify(device, KERNEL, doubled())
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        (GUARD_BYTES - 1, "before the start of y"),
+        (GUARD_BYTES + 4 * SIZE, "past the end of y"),
+    ],
+)
+def test_a_write_beside_a_tensor_is_found(at: int, words: str) -> None:
+    arrays = StrictArrays(shared=True)
+    device = PythonDevice(twice("float32"), arrays=arrays)
+    with arenas_for(doubled(), 0, arrays) as arenas:
+        check = check_of(device, doubled(), arenas, 0)
+        run(device, arenas)
+        check()
+        with arrays.used():
+            arenas["y"].image(writable=True)[at] = 0
+        with pytest.raises(KernelFault, match=words):
+            check()
+
+
+def test_outputs_made_wrong_on_purpose_are_wrong() -> None:
+    arrays = StrictArrays(shared=True)
+    device = PythonDevice(twice("float32"), arrays=arrays)
+    with arenas_for(doubled(), 0, arrays) as arenas:
+        check = check_of(device, doubled(), arenas, 0)
+        run(device, arenas)
+        check.falsify()
+        with pytest.raises(KernelFault, match=r"of 2000 elements of y .* wrong"):
+            check()
+
+
+def run(device: PythonDevice, arenas: Mapping[str, Arena]) -> None:
+    with device.load(Job.of(KERNEL, doubled()), arenas) as loaded:
+        loaded.run()
+
+
+def test_a_reference_that_needs_the_hosts_arrays_is_compared_there() -> None:
+    tensors = doubled().tensors
+    workload = Contract(
+        "doubled", tensors, lambda inputs: {"y": np.array([2 * float(x) for x in inputs["x"]])}
+    )
+    device = PythonDevice(one_wrong, arrays=StrictArrays(shared=True))
+    with pytest.raises(KernelFault, match=r"first y\[1234\]"):
+        verify(device, KERNEL, workload)
+
+
+def test_without_shared_memory_arenas_are_files() -> None:
+    arrays = StrictArrays(shared=False)
+    with arenas_for(doubled(), 0, arrays) as arenas:
+        assert not any(arena.memory.in_place for arena in arenas.values())
+
+
+def test_small_workloads_stay_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references, "_LARGE_ELEMENTS", 2 * SIZE + 1)
+    with arenas_for(doubled(), 0, StrictArrays(shared=True)) as arenas:
+        assert not any(arena.memory.in_place for arena in arenas.values())
