@@ -70,7 +70,7 @@ class Assembler:
         return code
 
     def _translated(self, text: str) -> str:
-        return code_of(statement_at(text, self._strings.value))
+        return code_of(statement_at(text, self._strings.value, self._strings.body))
 
     def refusal(self, position: int) -> str:
         """Why the statement is refused: the instruction that cannot run, or all of them."""

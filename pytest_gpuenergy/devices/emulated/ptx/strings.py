@@ -12,12 +12,15 @@ _DEFINED = re.compile(
     rf"(?P<body>(?:{LITERAL}|\#[ \t]*\w++|\w++|[ \t]|\\\r?\n)++)$",
     re.VERBOSE | re.MULTILINE,
 )
+_BODY = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)[ \t]+(?P<body>(?:[^\n\\]|\\.|\\\n)*)$", re.MULTILINE
+)
 _PART = re.compile(rf"(?P<literal>{LITERAL})|\#[ \t]*(?P<shown>\w+)|(?P<name>\w+)", re.VERBOSE)
 _DEEPEST = 8
 
 
 class Strings:
-    """The strings that a text's macros stand for.
+    """What a text's macros stand for, as far as asm statements use it.
 
     Args:
         source: CUDA C++ text. Of several definitions of a macro, any may be the one that holds: it
@@ -26,12 +29,21 @@ class Strings:
 
     def __init__(self, source: str) -> None:
         self._macros: dict[str, tuple[list[str], str] | None] = {}
+        self._bodies: dict[str, str | None] = {}
+        for found in _BODY.finditer(source):
+            body = found["body"].replace("\\\n", " ").strip()
+            if self._bodies.setdefault(found["name"], body) != body:
+                self._bodies[found["name"]] = None
         for found in _DEFINED.finditer(source):
             names = [name.strip() for name in (found["parameters"] or "()")[1:-1].split(",")]
             macro = (names, found["body"].replace("\\\n", " ").strip())
             known = self._macros.setdefault(found["name"], macro)
             if known != macro:
                 self._macros[found["name"]] = None
+
+    def body(self, name: str) -> str | None:
+        """The text of a macro without parameters; None where there is none, or several."""
+        return self._bodies.get(name)
 
     def value(self, name: str, arguments: str, depth: int = 0) -> str | None:
         """The string for a macro's name and its arguments in parentheses, or none; else None."""
