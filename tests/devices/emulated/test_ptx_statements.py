@@ -50,6 +50,10 @@ WRITTEN = {
     "a macro's keyword": 'ASSEMBLY("add.s32 %0, %1, 1;" : "=r"(r) : "r"(t));',
     "a macro's string": 'asm volatile("add" TYPE " %0, %1, 1;" : "=r"(r) : "r"(t));',
     "a macro's argument": 'asm volatile("add" KIND(s32) " %0, %1, 1;" : "=r"(r) : "r"(t));',
+    "a macro's operands": 'asm("add.s32 %0, %1, 1;" : SUM : TERM);',
+    "a macro that is defined twice": 'asm volatile("add" EITHER " %0, %1, 1;" : SUM : TERM);',
+    "branches": 'asm("{ .reg .pred p; mov.b32 %0, 0; more: setp.gt.s32 p, %0, %1; @p bra.uni end;'
+    ' add.s32 %0, %0, 1; bra more; end: }" : "+r"(r) : TERM);',
     "clobbers": 'asm volatile("add.s32 %0, %1, 1;" : "=r"(r) : "r"(t) : "memory");',
     "commas and templates": 'asm("add.s32 %0, %1, %2;" : "=r"(r) : "r"(two<1, 2>(t, 0)), "n"(1));',
     "a conditional": 'asm("add.s32 %0, %1, %2;" : "=r"(r) : "r"(t ? t : 0), "r"(t < 0 ? 2 : 1));',
@@ -75,6 +79,13 @@ HELPERS = """
 #define TYPE ".s32"
 #define ASSEMBLY asm volatile
 #define KIND(name) "." #name
+#define SUM "=r"(r)
+#define TERM "r"(t)
+#if defined(__CUDA_ARCH__)
+#define EITHER ".s32"  // the other one is for the host
+#else
+#define EITHER ".f32"
+#endif
 template <int a, int b> __device__ int two(int x, int y) { return x + y; }
 """
 
