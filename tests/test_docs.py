@@ -73,7 +73,7 @@ def test_the_package_description_has_links_that_an_index_can_show() -> None:
 def test_the_fault_on_the_page_about_the_emulated_gpu_is_injected(
     pytester: pytest.Pytester,
 ) -> None:
-    script = pytester.makepyfile(snippet=snippets("docs/reference/emulated-gpu.md")[0])
+    script = pytester.makepyfile(snippet=snippets("docs/reference/emulated-gpu.md")[-1])
     assert pytester.runpython(script).ret == 0
 
 

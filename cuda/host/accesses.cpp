@@ -75,6 +75,17 @@ void shared_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
   warps_access(write ? shared_store : shared_load, at, bytes, site);
 }
 
+// What ordinary accesses have stored in shared memory is visible to asynchronous ones after a fence.
+void check_fenced(const Shadow& shadow, uintptr_t at, unsigned bytes) {
+  for (size_t k = shadow.index(at), last = shadow.index(at + bytes - 1); k <= last; ++k) {
+    if (!hidden_from_async(shadow.cells[k].write)) continue;
+    std::string element = element_of(shadow, shadow.address(k));
+    fault("correctness",
+          "%s reads %s asynchronously, and the thread that wrote it did not call fence.proxy.async after",
+          here().c_str(), element.c_str());
+  }
+}
+
 // What an access touches, counted; null if it cannot race. An atomic counts as a store: the memory
 // system itself reads the old value.
 inline Shadow* touched(uintptr_t at, unsigned bytes, bool write, const void* site) {
@@ -136,6 +147,17 @@ void phase_event(const void* word, unsigned phase, PhaseEvent event) {
   if (event == phase_wait) order_learns(place, global);
 }
 
+void passes_on(const void* place) { order_passes_on((uintptr_t)place, false); }
+void learns(const void* place) { order_learns((uintptr_t)place, false); }
+
+void async_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
+  Shadow* shadow = touched(at, bytes, write, site);
+  if (!shadow) return;
+  if (shadow->shift && (at | bytes) & 3) shadow->refine();
+  if (!write && !shadow->global) check_fenced(*shadow, at, bytes);
+  write ? touch<true>(*shadow, at, bytes) : touch<false>(*shadow, at, bytes);
+}
+
 void launch_begins(const Launch& launch) {
   int threads = (int)(launch.block.x * launch.block.y * launch.block.z);
   traffic = {};
@@ -163,9 +185,12 @@ extern "C" {
 extern const Hooks cuhost_hooks;
 const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    traffic_now,
                             warps_tally,   warps_profiled,   order_lanes_meet,
-                            order_barrier, order_block_resumes, phase_event};
+                            order_barrier, order_block_resumes, phase_event,
+                            passes_on,     learns,           order_async_begins,
+                            order_async_ends, async_access};
 
 void cuhost_fence(bool device) { order_fence(device); }
+void cuhost_fence_proxy() { order_fence_proxy(); }
 
 void cuhost_atomic(const void* address, unsigned bytes) {
   uintptr_t at = (uintptr_t)address;

@@ -8,7 +8,7 @@
 namespace cuhost {
 
 // A thread that has let others run may be waiting for them: `turned`.
-enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, asleep, done };
+enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, at_warpgroup, at_named, asleep, done };
 
 struct Thread {
   Index index;
@@ -18,6 +18,13 @@ struct Thread {
   uint64_t value;          // given, then received
   const uint64_t* word;    // of the cuda::barrier at which it sleeps
   unsigned phase;          // whose end it waits for
+  bool tries;              // it wakes, too, when no other thread can go on
+};
+
+constexpr unsigned named_barriers = 16;
+struct NamedBarrier {
+  unsigned threads, arrived;  // of the running round
+  uint64_t round;
 };
 
 struct Votes {
@@ -35,9 +42,11 @@ struct Block {
   int thread_count, cursor, step, live, waiting, warp_waiters, mask_waiters, sleepers;
   int barrier_line, first_at_barrier;  // of those waiting
   Votes votes, verdict;
+  NamedBarrier named[named_barriers];
   uint32_t interval;       // the barrier interval it is in
   uint64_t random_state;
   bool shuffled;
+  int in_vain;             // how often threads have tried since a phase has ended
   bool stuck;              // no thread could run when it was last its turn: only others can end its wait
   uint64_t slice;          // turns it may take before other blocks run
   uint64_t pause, due;     // blocks that end before it runs again, and how many will have by then

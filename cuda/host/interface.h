@@ -15,9 +15,10 @@ struct Where {
   Index thread, block, block_dim, grid_dim;
 };
 
-// A kernel argument: a tensor's address, or a number to be converted to the parameter's type.
+// A kernel argument: a tensor's address, a number to be converted to the parameter's type, or the address
+// of a tensor map.
 struct Argument {
-  enum Kind { pointer, integer, real } kind;
+  enum Kind { pointer, integer, real, tensor_map } kind;
   void* address;
   long long whole;
   double fraction;
@@ -26,7 +27,7 @@ struct Argument {
 struct Entry {
   const char* name;
   int parameters;
-  const char* kinds;                   // one letter per parameter: pointer, floating, integer
+  const char* kinds;                   // one letter per parameter: pointer, floating, integer, map
   const unsigned char* sizes;          // bytes of each
   void (*call)(const Argument* arguments);
   int most_threads;                    // from its launch bounds; 0 without
@@ -55,6 +56,8 @@ extern "C" {
 extern void* cuhost_dynamic_shared;
 
 void cuhost_barrier(int line);
+// A numbered barrier, for so many threads; some may arrive without waiting.
+void cuhost_named_barrier(unsigned number, unsigned threads, bool waits);
 int cuhost_barrier_reduce(int predicate, char operation, int line);  // + count, & and, | or
 // All live threads in the mask take part; returns the value of lane `source`, or the ballot.
 uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation);
@@ -75,8 +78,9 @@ void cuhost_variable(Build build, int number, const char* kernel, const char* na
                      size_t bytes, size_t element_bytes, Content content, const void* initial);
 // Called for each constant variable before main; returns true.
 bool cuhost_constant(Build build, size_t bytes);
-// Only the checked program has the next five.
+// Only the checked program has the next six.
 void cuhost_fence(bool device);  // or else of the block
+void cuhost_fence_proxy();       // the thread's accesses come before asynchronous ones
 void cuhost_atomic(const void* address, unsigned bytes);
 void cuhost_atomic_change(const void* address);  // the atomic has stored another value
 void cuhost_range(const void* address, size_t bytes, bool write);

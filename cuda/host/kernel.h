@@ -18,6 +18,7 @@
 #include "interface.h"
 #include "refused.h"
 #include "rounding.h"
+#include "tensor_maps.h"
 #include "threads.h"
 #include "vectors.h"
 
@@ -27,13 +28,21 @@ namespace std = ::std;
 
 namespace cuhost {
 
+// CUtensorMap, and what a text that does without its header declares instead.
+template <class T>
+constexpr bool is_tensor_map = std::is_class_v<T> && sizeof(T) == tensor_map_bytes && alignof(T) >= 64;
+
 template <class T>
 inline T convert(const Argument& argument) {
   if constexpr (std::is_pointer_v<T>) {
     return (T)argument.address;
+  } else if constexpr (is_tensor_map<T>) {
+    T result{};
+    __builtin_memcpy((void*)&result, argument.address, sizeof(TensorMap));
+    return result;
   } else {
     static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>,
-                  "a kernel parameter must be a pointer or a number on the emulated GPU");
+                  "a kernel parameter must be a pointer, a number or a tensor map on the emulated GPU");
     return argument.kind == Argument::real ? (T)argument.fraction : (T)argument.whole;
   }
 }
@@ -41,7 +50,7 @@ inline T convert(const Argument& argument) {
 template <class... P>
 struct Parameters {
   static constexpr char kinds[] = {
-      (std::is_pointer_v<P> ? 'p' : std::is_floating_point_v<P> ? 'f' : 'i')..., '\0'};
+      (std::is_pointer_v<P> ? 'p' : is_tensor_map<P> ? 'm' : std::is_floating_point_v<P> ? 'f' : 'i')..., '\0'};
   static constexpr unsigned char sizes[] = {(unsigned char)sizeof(P)..., 0};
 };
 

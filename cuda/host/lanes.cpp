@@ -1,9 +1,14 @@
 // What the lanes of a warp do together: they wait for one another, exchange values and vote.
 #include "block.h"
-#include "matrices.h"
+
+#include <cstring>
+
+#include "warpgroups.h"
 
 namespace cuhost {
 namespace {
+
+constexpr int group_threads = 128;
 
 int warp_end(int first) { return first + 32 < now->thread_count ? first + 32 : now->thread_count; }
 
@@ -67,6 +72,24 @@ void meet(int first, unsigned members) {
   cuhost_Meeting* lanes[32];
   for (int k = 0; k < 32; ++k) lanes[k] = meeting_of(now->threads[first + k]);
   lanes[0]->work(lanes);
+}
+
+// The threads of a warpgroup go on together once all have come to the same instruction.
+bool release_warpgroup(int first) {
+  for (int k = current + 1; k < current + group_threads; ++k)
+    if (now->state[first + k % group_threads] != at_warpgroup) return false;
+  cuhost_Meeting* threads[group_threads];
+  for (int k = 0; k < group_threads; ++k) {
+    const Thread &one = now->threads[first], &other = now->threads[first + k];
+    threads[k] = meeting_of(other);
+    if (threads[k]->line == threads[0]->line && threads[k]->work == threads[0]->work) continue;
+    fault("runtime", "divergence: %s calls %s in line %d and %s calls %s in line %d",
+          place_of(one.index, cuhost_where.block).c_str(), threads[0]->name, threads[0]->line,
+          place_of(other.index, cuhost_where.block).c_str(), threads[k]->name, threads[k]->line);
+  }
+  threads[0]->work(threads);
+  memset(now->state + first, ready, group_threads);
+  return true;
 }
 
 // Gives each of the lanes that have met its result.
@@ -171,6 +194,17 @@ unsigned cuhost_active_lanes(int line) {
 int cuhost_lane() { return current % 32; }
 
 void cuhost_meet(cuhost_Meeting* mine) { cuhost_warp(~0u, (uint64_t)mine, 0, warp_meeting); }
+
+void cuhost_meet_warpgroup(cuhost_Meeting* mine) {
+  int me = current, first = me / group_threads * group_threads;
+  if (first + group_threads > now->thread_count)
+    fault("runtime", "%s calls %s in line %d, which takes the four warps of a warpgroup: its block has %d "
+          "threads", here().c_str(), mine->name, mine->line, now->thread_count);
+  now->threads[me].value = (uint64_t)mine;
+  now->state[me] = at_warpgroup;
+  if (!release_warpgroup(first)) block_here();
+  else enter(me);
+}
 }
 
 }  // namespace cuhost

@@ -31,11 +31,15 @@ void fit(const Launch& launch) {
     fault("constraints", "%s takes %d parameters but the launch gives %zu arguments", entry->name,
           entry->parameters, launch.arguments.size());
   for (size_t k = 0; k < launch.arguments.size(); ++k) {
-    bool pointer = launch.arguments[k].kind == Argument::pointer;
-    if (pointer != (entry->kinds[k] == 'p'))
-      fault("constraints", "parameter %zu of %s is a %s but the launch gives a %s", k + 1,
-            entry->name, pointer ? "number" : "pointer", pointer ? "tensor" : "number");
-    if (pointer) continue;
+    Argument::Kind kind_given = launch.arguments[k].kind;
+    bool pointer = kind_given == Argument::pointer, map = kind_given == Argument::tensor_map;
+    if (pointer != (entry->kinds[k] == 'p') || map != (entry->kinds[k] == 'm'))
+      fault("constraints", "parameter %zu of %s is a %s but the launch gives a %s", k + 1, entry->name,
+            entry->kinds[k] == 'p'   ? "pointer"
+            : entry->kinds[k] == 'm' ? "tensor map"
+                                     : "number",
+            pointer ? "tensor" : map ? "tensor map" : "number");
+    if (pointer || map) continue;
     // A real card gets the bytes of the scalar unconverted.
     const Scalar& scalar = launch.scalars[k];
     const char* kind = launch.arguments[k].kind == Argument::real ? "floating" : "integer";

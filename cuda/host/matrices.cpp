@@ -1,31 +1,16 @@
-// Products of matrices as tensor cores compute them, and the parts of matrices that lanes hold.
+// Products of the matrices of which each lane of a warp holds a part, and how lanes exchange them.
 //
 // Layouts: PTX ISA, "Matrix Fragments for mma". A register holds neighbours of a row of A, or of a
 // column of B; registers go first down and then along A, and down B.
-//
-// Arithmetic of floating-point operands, after Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior
-// of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021: products are exact. All those of an
-// element and the accumulator are aligned to the largest of them, cut off (rounded toward zero) after
-// 24 bits and two more, added exactly, and the sum is rounded toward zero, or to the nearest number for
-// 16-bit accumulators. Cards differ in how many products they add at once; here it is all of one
-// instruction's. Of products of 8-bit operands Hopper keeps about 14 bits (DeepSeek-AI, "DeepSeek-V3
-// Technical Report", 2024, section 3.3.2).
 #include "matrices.h"
 
 #include <cmath>
 #include <cstring>
 
-#include "runtime.h"
+#include "products.h"
 
 namespace cuhost {
 namespace {
-
-constexpr int columns = 8, most_rows = 16, most_depth = 32;
-constexpr int kept_bits = 25, kept_bits_of_8 = 13;  // below the leading bit of the largest term
-using Reals = double __attribute__((vector_size(8 * columns)));
-using Longs = long long __attribute__((vector_size(8 * columns)));
-using Ints = int __attribute__((vector_size(4 * columns)));
-using Floats = float __attribute__((vector_size(4 * columns)));
 
 constexpr int width_of(cuhost_Kind kind) {
   switch (kind) {
@@ -46,12 +31,6 @@ template <class T>
 T as(uint32_t bits) {
   T result;
   memcpy(&result, &bits, sizeof result);
-  return result;
-}
-template <class T>
-uint32_t bits_of(T value) {
-  uint32_t result;
-  memcpy(&result, &value, sizeof result);
   return result;
 }
 
@@ -80,7 +59,8 @@ uint32_t half_bits(double value) {
   return sign | (uint32_t)((power + 14) * 1024 + (int)std::nearbyint(std::ldexp(size, 10 - power)));
 }
 
-// Element k of the words that a lane holds.
+}  // namespace
+
 double element(const uint32_t* words, int k, cuhost_Kind kind) {
   switch (kind) {
     case cuhost_matrix_f64: {
@@ -100,11 +80,7 @@ double element(const uint32_t* words, int k, cuhost_Kind kind) {
   }
 }
 
-struct Operands {
-  double a[most_rows][most_depth];
-  Reals b[most_depth];
-  Reals c[most_rows];
-};
+namespace {
 
 template <cuhost_Kind kind>
 void gather_a(Operands& all, cuhost_Product* const* lanes, int rows, int depth) {
@@ -160,81 +136,18 @@ void gather(Operands& all, cuhost_Product* const* lanes, int rows) {
   }
 }
 
-// The sums of a row, before they are rounded.
-Reals cut_sums(const Operands& all, int row, int depth, int kept) {
-  Reals terms[most_depth + 1];
-  const Longs size_bits = (Longs){} + 0x7fffffffffffffffll, power_bits = (Longs){} + (0x7ffll << 52);
-  Longs most = (Longs){} + ((1023ll - 400) << 52);  // less than any product
-  for (int k = 0; k <= depth; ++k) {
-    terms[k] = k < depth ? all.a[row][k] * all.b[k] : all.c[row];
-    Longs size = (Longs)terms[k] & size_bits, larger = size > most;
-    most = (size & larger) | (most & ~larger);
-  }
-  Longs power = most & power_bits;
-  Reals scale = (Reals)((Longs){} + ((2046ll + kept) << 52) - power);
-  Reals back = (Reals)(power - ((Longs){} + ((long long)kept << 52)));
-  Ints sums = {};
-  for (int k = 0; k <= depth; ++k) sums += __builtin_convertvector(terms[k] * scale, Ints);
-  return __builtin_convertvector(sums, Reals) * back;
-}
-
-// Toward zero; too large numbers become infinite.
-Ints cut_floats(Reals sums) {
-  const Longs size_bits = (Longs){} + 0x7fffffffffffffffll;
-  Floats nearest = __builtin_convertvector(sums, Floats);
-  Reals again = __builtin_convertvector(nearest, Reals);
-  Longs size = (Longs)sums & size_bits;
-  Longs above = (((Longs)again & size_bits) > size) & (size < (Longs){} + ((1023ll + 128) << 52));
-  return (Ints)nearest + __builtin_convertvector(above, Ints);
-}
-
-bool is_special(double value) { return !std::isfinite(value); }
-
-// Elements that infinity or NaN reaches.
-void settle_special(const Operands& all, int rows, int depth, Reals* sums) {
-  for (int row = 0; row < rows; ++row) {
-    for (int column = 0; column < columns; ++column) {
-      double sum = all.c[row][column];
-      for (int k = 0; k < depth; ++k) sum += all.a[row][k] * all.b[k][column];
-      if (is_special(sum)) sums[row][column] = sum;
-    }
-  }
-}
-
-bool any_special(const Operands& all, int rows, int depth) {
-  const Longs power_bits = (Longs){} + (0x7ffll << 52);
-  Longs found = {};
-  for (int k = 0; k < depth; ++k) found |= ((Longs)all.b[k] & power_bits) == power_bits;
-  for (int row = 0; row < rows; ++row) found |= ((Longs)all.c[row] & power_bits) == power_bits;
-  bool any = false;
-  for (int k = 0; k < columns; ++k) any |= found[k] != 0;
-  for (int row = 0; row < rows; ++row)
-    for (int k = 0; k < depth; ++k) any |= is_special(all.a[row][k]);
-  return any;
-}
-
 void multiply_floats(const Operands& all, cuhost_Product* const* lanes, int rows) {
-  int depth = lanes[0]->depth;
   bool halves = lanes[0]->c_kind == cuhost_matrix_f16;
-  int kept = width_of(lanes[0]->a_kind) == 1 ? kept_bits_of_8 : kept_bits;
-  Reals sums[most_rows];
-  for (int row = 0; row < rows; ++row) sums[row] = cut_sums(all, row, depth, kept);
-  bool special = any_special(all, rows, depth);
-  if (special) settle_special(all, rows, depth, sums);
+  static Sums sums;
+  add_products(all, rows, lanes[0]->depth, width_of(lanes[0]->a_kind) == 1, sums);
   for (int row = 0; row < rows; ++row) {
-    Ints floats = cut_floats(sums[row]);
     for (int column = 0; column < columns; ++column) {
       uint32_t* d = lanes[row % 8 * 4 + column / 2]->c;
-      double sum = sums[row][column];
-      if (halves) {
-        int shift = column % 2 * 16;
-        d[row / 8] = (d[row / 8] & ~(0xffffu << shift)) | half_bits(sum) << shift;
-      } else {
-        bool is_nan = special && sum != sum, infinite = special && !is_nan && is_special(sum);
-        d[row / 8 * 2 + column % 2] = is_nan     ? 0x7fffffff
-                                      : infinite ? bits_of((float)sum)
-                                                 : (uint32_t)floats[column];
-      }
+      int shift = column % 2 * 16;
+      if (halves)
+        d[row / 8] = (d[row / 8] & ~(0xffffu << shift)) | half_bits(sums.exact[row][column]) << shift;
+      else
+        d[row / 8 * 2 + column % 2] = sums.floats[row][column];
     }
   }
 }

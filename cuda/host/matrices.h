@@ -12,7 +12,8 @@
 
 namespace cuhost {
 
-// A lane's part in what all 32 lanes of its warp do at one line: the last to arrive does the work.
+// A thread's part in what all those of its warp, or warpgroup, do at one line: the last to arrive does
+// the work.
 struct cuhost_Meeting {
   void (*work)(cuhost_Meeting* const* lanes);
   const char* name;

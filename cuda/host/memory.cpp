@@ -30,6 +30,19 @@ static Index dimensions() {
 
 static bool read_token() { return scanf("%31s", plan.token) == 1; }
 
+// rank swizzle, and of each dimension extent stride box
+static void read_map(TensorMap& map) {
+  map = {};
+  map.mark = TensorMap::known;
+  map.rank = (uint16_t)number();
+  map.swizzle = (uint16_t)number();
+  for (int k = 0; k < map.rank && k < most_dimensions; ++k) {
+    map.extents[k] = (uint64_t)number();
+    map.strides[k] = (uint64_t)number();
+    map.box[k] = (uint32_t)number();
+  }
+}
+
 // token; check, sampling and limits; tensors; launches: see plan.py, which writes it.
 void read_plan() {
   if (!read_token()) fault("runtime", "there is no plan");
@@ -59,12 +72,17 @@ void read_plan() {
     launch.resident = (unsigned)number();
     launch.arguments.resize((size_t)number());
     launch.scalars.resize(launch.arguments.size());
+    launch.maps.resize(launch.arguments.size());
     for (size_t k = 0; k < launch.arguments.size(); ++k) {
       Argument& argument = launch.arguments[k];
       std::string text = word();
       const char* value = text.c_str() + 1;
       argument = {};
-      if (text[0] == 't') {
+      if (text[0] == 'm') {
+        argument.kind = Argument::tensor_map;
+        launch.maps[k].tensor = (size_t)atoi(value);
+        read_map(launch.maps[k].form);
+      } else if (text[0] == 't') {
         argument.kind = Argument::pointer;
         argument.whole = atoi(value);  // the tensor's number until it is mapped
       } else if (text[0] == 'i') {
@@ -75,7 +93,7 @@ void read_plan() {
         argument.kind = Argument::real;
         argument.fraction = strtod(value, nullptr);
       }
-      if (argument.kind == Argument::pointer) continue;
+      if (argument.kind == Argument::pointer || argument.kind == Argument::tensor_map) continue;
       Scalar& scalar = launch.scalars[k];
       scalar.name = word();
       scalar.type = word();
@@ -148,9 +166,14 @@ void map_tensors() {
     }
   }
   for (Launch& launch : plan.launches) {
-    for (Argument& argument : launch.arguments) {
+    for (size_t k = 0; k < launch.arguments.size(); ++k) {
+      Argument& argument = launch.arguments[k];
+      Map& map = launch.maps[k];
       if (argument.kind == Argument::pointer)
         argument.address = plan.tensors.at((size_t)argument.whole).payload;
+      if (argument.kind != Argument::tensor_map) continue;
+      map.form.base = plan.tensors.at(map.tensor).payload;
+      argument.address = &map.form;
     }
   }
 }

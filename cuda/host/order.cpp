@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "views.h"
 
@@ -47,6 +48,7 @@ struct Knowledge {
   View outer;
   Epochs fenced;
   std::unordered_map<uintptr_t, Place> places;
+  std::vector<uint64_t> proxy_fences;  // of each thread the stamp after its last one
 };
 
 // From which interval on intervals are those of one block.
@@ -61,6 +63,7 @@ Knowledge* mine;
 std::unordered_map<uintptr_t, View> on_device;  // what places in global memory pass on
 std::vector<Segment> segments;
 std::vector<Index> begun;        // blocks
+std::unordered_set<uint64_t> async_stamps;  // of accesses by the asynchronous proxy
 
 unsigned running() { return thread_stamp & 1023; }
 
@@ -160,6 +163,7 @@ void order_launch_begins(int threads) {
   segments.clear();
   begun.clear();
   on_device.clear();
+  async_stamps.clear();
   View::forget_all();
 }
 
@@ -175,6 +179,7 @@ void order_block_begins(unsigned slot) {
   mine->fenced.interval = 0;
   mine->fenced.of.clear();
   mine->places.clear();
+  mine->proxy_fences.assign((size_t)thread_count, 0);
   segments.push_back({barrier_interval, mine->number});
   begun.push_back(cuhost_where.block);
 }
@@ -237,6 +242,28 @@ void order_fence(bool device) {
   list(clock);
   ++epoch_of[thread];
   update_stamp();
+}
+
+static void next_epoch() {
+  ++epoch_of[running()];
+  update_stamp();
+}
+
+void order_fence_proxy() {
+  next_epoch();
+  mine->proxy_fences[running()] = thread_stamp;
+}
+
+void order_async_begins() {
+  next_epoch();
+  async_stamps.insert(thread_stamp);
+}
+void order_async_ends() { next_epoch(); }
+
+// Stamps of a block's thread ascend.
+bool hidden_from_async(uint64_t write) {
+  if (write >> 32 < mine->first || mine->proxy_fences[write & 1023] > write) return false;
+  return !async_stamps.count(write);
 }
 
 // Places in shared memory are the block's own; what others in global memory pass on to its own threads

@@ -24,6 +24,15 @@ void order_strong(uintptr_t at, bool global, bool writes);
 void order_passes_on(uintptr_t at, bool global);
 void order_learns(uintptr_t at, bool global);
 
+// fence.proxy.async: what the thread did so far comes before what others, ordered after it, do through
+// the asynchronous proxy.
+void order_fence_proxy();
+// The accesses of the next `begins` to `ends` are of the asynchronous proxy.
+void order_async_begins();
+void order_async_ends();
+// Whether a write, by its stamp, may not be visible to the asynchronous proxy.
+bool hidden_from_async(uint64_t write);
+
 bool known_in_block(uint64_t earlier, unsigned thread);
 bool known_from_elsewhere(uint64_t earlier, unsigned thread);  // before an interval of the block
 bool of_other_block(uint64_t stamp);

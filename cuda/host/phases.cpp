@@ -2,6 +2,7 @@
 #include "phases.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <deque>
 #include <unordered_map>
 #include <vector>
@@ -23,10 +24,10 @@ static_assert(sizeof(Word) == sizeof(uint64_t), "as much as on a card");
 Word& word_at(const uint64_t* at) {
   Word& word = *(Word*)at;
   if ((uintptr_t)at % sizeof *at)
-    fault("runtime", "misaligned address: %s uses a cuda::barrier that is not aligned to 8 bytes",
+    fault("runtime", "misaligned address: %s uses a cuda::barrier or mbarrier that is not aligned to 8 bytes",
           here().c_str());
   if (word.valid != mark)
-    fault("runtime", "%s uses a cuda::barrier that nothing has initialized, or that was overwritten",
+    fault("runtime", "%s uses a cuda::barrier or mbarrier that nothing has initialized, or that was overwritten",
           here().c_str());
   return word;
 }
@@ -41,26 +42,36 @@ struct Pending {
   unsigned phase;
 };
 
+struct Transfers {
+  std::vector<Pending> copies;
+  long long bytes = 0;  // that the running phase waits for
+};
+
 struct Expected {
   uint64_t block = 0;  // see running_block
-  std::unordered_map<const void*, std::vector<Pending>> by_word;
+  std::unordered_map<const void*, Transfers> by_word;
 };
 
 std::deque<Expected> expected;  // by the slots of blocks
 
-auto& own_copies() {
+auto& own_transfers() {
   if (expected.size() <= running_slot()) expected.resize(running_slot() + 1);
   Expected& mine = expected[running_slot()];
   if (mine.block != running_block()) mine = {running_block(), {}};
   return mine.by_word;
 }
 
+long long missing_bytes(const uint64_t* at) {
+  auto found = own_transfers().find(at);
+  return found == own_transfers().end() ? 0 : found->second.bytes;
+}
+
 // The end of a phase shows nothing to those that do not wait for it.
 void waited(const uint64_t* at, unsigned phase, bool all_arrived) {
-  auto& copies = own_copies();
-  auto found = copies.find(at);
-  if (found != copies.end()) {
-    auto& [word, pending] = *found;
+  auto& transfers = own_transfers();
+  auto found = transfers.find(at);
+  if (found != transfers.end()) {
+    std::vector<Pending>& pending = found->second.copies;
     unsigned current = word_at(at).phase;
     auto due = std::stable_partition(pending.begin(), pending.end(), [&](const Pending& each) {
       return each.phase == current && !all_arrived;
@@ -73,18 +84,32 @@ void waited(const uint64_t* at, unsigned phase, bool all_arrived) {
 
 }  // namespace
 
-unsigned missing_arrivals(const uint64_t* at) { return (unsigned)word_at(at).pending; }
+std::string missing_at(const uint64_t* at) {
+  char text[80];
+  snprintf(text, sizeof text, "%u more arrivals", (unsigned)word_at(at).pending);
+  std::string result = text;
+  if (long long bytes = missing_bytes(at)) result += " and " + std::to_string(bytes) + " more bytes";
+  return result;
+}
 
 bool phase_has_ended(const uint64_t* at, unsigned phase) { return word_at(at).phase != phase; }
+
+void arrive_with_copies(uint64_t* at, const std::vector<Copy>& copies, long long bytes) {
+  unsigned phase = word_at(at).phase;
+  note(at, phase, phase_arrival);
+  for (const Copy& copy : copies) own_transfers()[at].copies.push_back({copy, phase});
+  cuhost_phase_expect(at, -bytes);
+  cuhost_phase_settle(at);
+}
 
 extern "C" {
 
 void cuhost_phase_begin(uint64_t* at, long long expected) {
   if (expected < 0 || (uint64_t)expected > limit)
-    fault("runtime", "%s initializes a cuda::barrier for %lld arrivals: 0 to %llu are possible",
+    fault("runtime", "%s initializes a cuda::barrier or mbarrier for %lld arrivals: 0 to %llu are possible",
           here().c_str(), expected, (unsigned long long)limit);
   report_access(at, sizeof *at, true, __builtin_return_address(0));
-  own_copies().erase(at);
+  own_transfers().erase(at);
   Word word{(uint64_t)expected, (uint64_t)expected, 0, mark};
   *(Word*)at = word;
 }
@@ -94,12 +119,12 @@ cuhost_Arrival cuhost_phase_arrive(uint64_t* at, long long count, bool drop) {
   unsigned phase = word.phase;
   note(at, phase, phase_arrival);
   if (count < 0 || (uint64_t)count > word.pending || (drop && !word.expected))
-    fault("runtime", "%s arrives %lld times at a cuda::barrier that expects %llu more arrivals",
+    fault("runtime", "%s arrives %lld times at a cuda::barrier or mbarrier that expects %llu more arrivals",
           here().c_str(), count, (unsigned long long)word.pending);
   word.pending -= (uint64_t)count;
   cuhost_turns = 0;
   if (drop) word.expected -= 1;
-  return {phase, !word.pending};
+  return {phase, !word.pending && !missing_bytes(at)};
 }
 
 void cuhost_completion_begins(uint64_t* at) {
@@ -112,6 +137,34 @@ void cuhost_phase_end(uint64_t* at) {
   word.pending = word.expected;
   word.phase = (word.phase + 1) & phase_mask;
   wake(at);
+}
+
+void cuhost_phase_forget(uint64_t* at) {
+  word_at(at);
+  report_access(at, sizeof *at, true, __builtin_return_address(0));
+  own_transfers().erase(at);
+  *at = 0;
+}
+
+void cuhost_phase_expect(uint64_t* at, long long bytes) {
+  note(at, word_at(at).phase, phase_look);
+  long long& missing = own_transfers()[at].bytes;
+  missing += bytes;
+  if (missing > (long long)limit || missing < -(long long)limit)
+    fault("runtime", "%s lets an mbarrier wait for %lld bytes: at most %llu are possible", here().c_str(),
+          missing, (unsigned long long)limit);
+}
+
+void cuhost_phase_settle(uint64_t* at) {
+  if (!word_at(at).pending && !missing_bytes(at)) cuhost_phase_end(at);
+}
+
+bool cuhost_phase_tried(const uint64_t* at, unsigned phase) {
+  if (!phase_has_ended(at, phase)) {
+    note(at, phase, phase_look);
+    if (!try_at(at, phase)) return false;
+  }
+  return cuhost_phase_over(at, phase);
 }
 
 bool cuhost_phase_over(const uint64_t* at, unsigned phase) {
@@ -133,7 +186,7 @@ unsigned cuhost_phase_of_parity(const uint64_t* at, bool parity) {
 
 void cuhost_phase_copy(uint64_t* at, void* to, const void* from, size_t bytes, size_t alignment) {
   unsigned phase = word_at(at).phase;
-  own_copies()[at].push_back({begin_copy({to, from, bytes, 0}, alignment, __builtin_return_address(0)), phase});
+  own_transfers()[at].copies.push_back({begin_copy({to, from, bytes, 0}, alignment, __builtin_return_address(0)), phase});
 }
 }
 

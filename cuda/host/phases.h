@@ -17,8 +17,16 @@ cuhost_Arrival cuhost_phase_arrive(uint64_t* word, long long count, bool drop);
 void cuhost_completion_begins(uint64_t* word);
 void cuhost_completion_ends(const uint64_t* word);
 void cuhost_phase_end(uint64_t* word);
+void cuhost_phase_forget(uint64_t* word);  // it is no barrier any more
+// Bytes of asynchronous copies for which the phase waits too, more or, if negative, fewer.
+void cuhost_phase_expect(uint64_t* word, long long bytes);
+// The rest of an arrival, or of bytes that have come: ends the phase if nothing is missing.
+void cuhost_phase_settle(uint64_t* word);
 bool cuhost_phase_over(const uint64_t* word, unsigned phase);
 void cuhost_phase_wait(const uint64_t* word, unsigned phase);
+// Whether the phase is over, possibly after others have run. The first try of a phase that is not over
+// fails.
+bool cuhost_phase_tried(const uint64_t* word, unsigned phase);
 // The phase of that parity which is current or the last one.
 unsigned cuhost_phase_of_parity(const uint64_t* word, bool parity);
 // Copies of any size, which arrive at the end of the phase, or like cuhost_copy_later's.

@@ -20,6 +20,11 @@ struct cuhost_Unsigned<64> { using type = unsigned long long; };
 template <int bits>
 using cuhost_b = typename cuhost_Unsigned<bits>::type;
 
+constexpr bool cuhost_same(const char* one, const char* other) {
+  while (*one && *one == *other) ++one, ++other;
+  return *one == *other;
+}
+
 // The destination _
 struct cuhost_Sink {
   template <class T>

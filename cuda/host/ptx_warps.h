@@ -64,6 +64,11 @@ inline bool cuhost_vote_uni(bool p, unsigned members) {
 }
 inline unsigned cuhost_vote_ballot(bool p, unsigned members) { return cuda_device::__ballot_sync(members, p); }
 
+// The lowest of them.
+inline unsigned cuhost_elect(unsigned members) {
+  return (unsigned)__builtin_ctz(cuda_device::__ballot_sync(members, 1));
+}
+
 #define CUHOST_PTX_REDUX(name)                                                            \
   template <class T>                                                                      \
   inline unsigned cuhost_redux_##name(Bits64 value, unsigned members) {                   \

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "interface.h"
+#include "tensor_maps.h"
 
 namespace cuhost {
 
@@ -31,13 +32,20 @@ struct Scalar {
   size_t bytes;
 };
 
+// The tensor and form of a tensor map; the runtime adds the address.
+struct Map {
+  size_t tensor;
+  TensorMap form;
+};
+
 struct Launch {
   int entry;
   Index grid, block;
   size_t shared_bytes;
   unsigned resident;                   // blocks that a GPU holds at once, as far as threads go
   std::vector<Argument> arguments;
-  std::vector<Scalar> scalars;         // one per argument, empty for tensors
+  std::vector<Scalar> scalars;         // one per argument, empty for tensors and maps
+  std::vector<Map> maps;               // likewise, empty for others
 };
 
 // A __shared__ or device variable.
@@ -105,6 +113,8 @@ void use_shared(const Entry* entry, Build build);  // the variables that an entr
 size_t static_shared_bytes();
 void map_dynamic_shared(size_t bytes);
 bool in_shared(uintptr_t at);
+// The address in shared memory of which these are the low 18 bits; 0 if there is none.
+uintptr_t shared_address(unsigned low);
 void poison_shared();
 void check_shared(bool dynamic_only);              // the bytes beside it
 void keep_shared(std::vector<char>& contents);
@@ -141,8 +151,11 @@ extern uint64_t barriers_passed;
 // blocks can reach it, until the phase has ended.
 void sleep_at(const uint64_t* word, unsigned phase);
 void wake(const uint64_t* word);
+// The same, but not for long: until no other thread can go on. The first time only others run; whether
+// it was not the first.
+bool try_at(const uint64_t* word, unsigned phase);
 // phases.cpp
-unsigned missing_arrivals(const uint64_t* word);
+std::string missing_at(const uint64_t* word);  // "1 more arrivals"
 bool phase_has_ended(const uint64_t* word, unsigned phase);
 
 // accesses.cpp, linked only into the checked program
@@ -174,6 +187,12 @@ struct Hooks {
   void (*barrier)(uint32_t next);  // before its interval ends, and the next one begins
   void (*block_resumes)(unsigned slot);
   void (*phase)(const void* word, unsigned phase, PhaseEvent event);
+  void (*passes_on)(const void* place);  // what the thread did, to those that learn from the place
+  void (*learns)(const void* place);
+  // Around accesses that are made in the background, through the asynchronous proxy.
+  void (*async_begins)();
+  void (*async_ends)();
+  void (*async_access)(uintptr_t at, unsigned bytes, bool write, const void* site);
 };
 
 extern "C" {

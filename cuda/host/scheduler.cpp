@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "block.h"
+#include "matrices.h"
 
 namespace cuhost {
 
@@ -25,6 +26,7 @@ const Scheduler* running;
 namespace {
 
 constexpr int patience = 200;  // turns before others run
+constexpr int most_in_vain = 1000;
 constexpr uint64_t slice_per_thread = 128, shortest_slice = 4096, longest_slices = 8;
 
 int turns_left = patience;
@@ -89,6 +91,19 @@ void wake_from_outside() {
   }
 }
 
+// Those that only try; whether there are any, and something may still come of it.
+bool wake_triers() {
+  if (now->in_vain++ > most_in_vain) return false;
+  bool any = false;
+  for (int k = 0; k < now->thread_count && now->sleepers; ++k) {
+    if (now->state[k] != asleep || !now->threads[k].tries) continue;
+    now->state[k] = ready;
+    --now->sleepers;
+    any = true;
+  }
+  return any;
+}
+
 bool any_sleeps_for_others() {
   for (int k = 0; k < now->thread_count && now->sleepers; ++k)
     if (sleeps_for_others(k)) return true;
@@ -100,17 +115,28 @@ bool any_sleeps_for_others() {
   while (now->state[k] != asleep) ++k;
   const Thread& thread = now->threads[k];
   fault("runtime",
-        "deadlock: %s waits at a cuda::barrier for %u more arrivals, and every other thread of %s "
+        "deadlock: %s waits at a cuda::barrier or mbarrier for %s, and every other thread of %s "
         "waits too or has finished",
-        place_of(thread.index, cuhost_where.block).c_str(), missing_arrivals(thread.word), of_which);
+        place_of(thread.index, cuhost_where.block).c_str(), missing_at(thread.word).c_str(), of_which);
 }
 
 // All threads wait, but not all of them at the barrier.
 [[noreturn]] void diverged() {
   if (now->sleepers) asleep_forever("the block");
   int k = 0;
-  while (now->state[k] != at_warp) ++k;
+  while (now->state[k] != at_warp && now->state[k] != at_warpgroup && now->state[k] != at_named) ++k;
   std::string waits = place_of(now->threads[k].index, cuhost_where.block);
+  if (now->state[k] == at_named) {
+    auto number = (unsigned)now->threads[k].value;
+    fault("runtime", "deadlock: %s waits at barrier %u, to which %u of %u threads have come", waits.c_str(),
+          number, now->named[number].arrived, now->named[number].threads);
+  }
+  if (now->state[k] == at_warpgroup) {
+    const auto* meeting = (const cuhost_Meeting*)now->threads[k].value;
+    fault("runtime",
+          "divergence: %s calls %s in line %d, which other threads of its warpgroup never call",
+          waits.c_str(), meeting->name, meeting->line);
+  }
   fault("runtime",
         "divergence: %s waits in a warp function whose mask 0x%08x names lanes that never call it",
         waits.c_str(), now->threads[k].mask);
@@ -183,6 +209,7 @@ void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) 
   block.thread_count = block.live = (int)(extent.x * extent.y * extent.z);
   for (int k = 0; k < block.thread_count; ++k) {
     block.threads[k].index = index;
+    block.threads[k].tries = false;
     block.state[k] = fresh;
     block.epoch_of[k] = 0;
     block.order[k] = order_seed == 1 ? block.thread_count - 1 - k : k;
@@ -195,6 +222,8 @@ void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) 
   block.random_state = order_seed * 0x9e3779b97f4a7c15ull + barrier_interval + 1;
   if (block.shuffled) shuffle();
   block.votes = {};
+  block.in_vain = 0;
+  std::fill_n(block.named, named_barriers, NamedBarrier{});
   block.waiting = block.warp_waiters = block.mask_waiters = block.sleepers = block.cursor = 0;
   block.step = block.thread_count;  // no pass is in progress while threads are started
   block.slice = std::max(shortest_slice, slice_per_thread * (uint64_t)block.thread_count);
@@ -230,7 +259,7 @@ bool proceed(Block& block) {
     if (block.mask_waiters && release_masks()) moved = true;
     if (moved) {
       block.stuck = false;
-    } else if (block.waiting != block.live) {
+    } else if (block.waiting != block.live && !wake_triers()) {
       if (any_sleeps_for_others()) return false;
       diverged();
     }
@@ -251,16 +280,35 @@ void give_way(uint64_t blocks) {
   cuhost_yield();
 }
 
-void sleep_at(const uint64_t* word, unsigned phase) {
-  now->threads[current].word = word;
-  now->threads[current].phase = phase;
+static void sleep(const uint64_t* word, unsigned phase, bool tries) {
+  Thread& thread = now->threads[current];
+  thread.word = word;
+  thread.phase = phase;
+  thread.tries = tries;
   now->state[current] = asleep;
   ++now->sleepers;
   block_here();
 }
 
+void sleep_at(const uint64_t* word, unsigned phase) { sleep(word, phase, false); }
+
+bool try_at(const uint64_t* word, unsigned phase) {
+  Thread& thread = now->threads[current];
+  bool again = thread.tries && thread.word == word && thread.phase == phase;
+  if (again) {
+    sleep(word, phase, true);
+  } else {
+    thread.word = word;
+    thread.phase = phase;
+    thread.tries = true;
+    cuhost_yield();
+  }
+  return again;
+}
+
 void wake(const uint64_t* word) {
   cuhost_turns = 0;
+  now->in_vain = 0;
   for (int k = 0; k < now->thread_count && now->sleepers; ++k) {
     if (now->state[k] != asleep || now->threads[k].word != word) continue;
     now->state[k] = ready;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "runtime.h"
 
@@ -18,6 +19,10 @@ void* cuhost_dynamic_shared = nullptr;
 namespace {
 
 std::vector<Variable> shared;  // those that the entry may use
+// Dynamic shared memory begins at a multiple of this, as on a card whose kernels ask for no more.
+constexpr size_t dynamic_alignment = 1024;
+// Descriptors of matrices hold so many bytes' addresses.
+constexpr size_t window_bytes = 1 << 18;
 
 // Integers are large (or, in every other block, negative) for the first seed, 0 for the second, and the
 // other way round for the third: a flag that is never set is then not always true, and a maximum or
@@ -33,6 +38,8 @@ void poison_static() {
     else poison(variable.begin, variable.bytes);
   }
 }
+
+size_t padding() { return (dynamic_alignment - 1) & -dynamic_shared_bytes; }
 
 template <class F>
 void each_part(F&& part) {
@@ -68,6 +75,15 @@ bool in_shared(uintptr_t at) {
          std::any_of(shared.begin(), shared.end(), contains);
 }
 
+uintptr_t shared_address(unsigned low) {
+  uintptr_t found = 0;
+  each_part([&](const char* begin, size_t bytes) {
+    size_t offset = (low - (uintptr_t)begin) & (window_bytes - 1);
+    if (!found && offset < bytes) found = (uintptr_t)begin + offset;
+  });
+  return found;
+}
+
 extern "C" {
 bool cuhost_is_shared(const void* address) { return in_shared((uintptr_t)address); }
 bool cuhost_is_local(const void* address) { return on_fiber_stack(address); }
@@ -76,7 +92,7 @@ bool cuhost_is_local(const void* address) { return on_fiber_stack(address); }
 void poison_shared() {
   poison_static();
   poison(dynamic_shared, dynamic_shared_bytes);
-  fill_guard(dynamic_shared + dynamic_shared_bytes, 127 & -dynamic_shared_bytes);
+  fill_guard(dynamic_shared + dynamic_shared_bytes, padding());
 }
 
 void keep_shared(std::vector<char>& contents) {
@@ -105,25 +121,36 @@ static char* map_low(size_t bytes) {
   fault("runtime", "there is no room for shared memory below 2 GiB");
 }
 
-// The memory ends at the end of a page, so that an overrun faults; alignment leaves up to 127 bytes
-// in between, which are checked after each block.
+// Whether some variable has the low bits of an address in the dynamic part.
+static bool in_windows_of_variables(const char* begin, size_t bytes) {
+  for (const Variable& variable : shared) {
+    size_t after = (size_t)(variable.begin - begin) & (window_bytes - 1);
+    if (after < bytes || after + variable.bytes > window_bytes) return true;
+  }
+  return false;
+}
+
+// The memory ends at the end of a page, so that an overrun faults; alignment leaves some bytes in
+// between, which are checked after each block.
 void map_dynamic_shared(size_t bytes) {
   static char* region = nullptr;
   static size_t pages = 0;
-  if (region) munmap(region, pages + 2 * gap_bytes);
+  if (region) munmap(region, pages + 2 * gap_bytes + window_bytes);
   pages = (bytes + 65535 + 1) & ~(size_t)65535;
-  region = map_low(pages + 2 * gap_bytes);
-  must_map(region + gap_bytes, pages, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+  region = map_low(pages + 2 * gap_bytes + window_bytes);
   dynamic_shared_bytes = bytes;
-  dynamic_shared = region + gap_bytes + pages - (bytes + 127) / 128 * 128;
+  size_t from_end = bytes + padding(), page = (size_t)sysconf(_SC_PAGESIZE);
+  char* end = region + gap_bytes + pages;
+  for (size_t k = 0; k < window_bytes && in_windows_of_variables(end - from_end, bytes); k += page) end += page;
+  must_map(end - pages, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+  dynamic_shared = end - from_end;
   cuhost_dynamic_shared = dynamic_shared;
 }
 
 void check_shared(bool dynamic_only) {
   const char* touched = dynamic_only ? nullptr : touched_edge(shared);
   if (!touched)
-    touched = written_in_guard(dynamic_shared + dynamic_shared_bytes, 127 & -dynamic_shared_bytes);
+    touched = written_in_guard(dynamic_shared + dynamic_shared_bytes, padding());
   if (touched)
     fault("runtime", "illegal address: block (%u,%u,%u) of %s %s", cuhost_where.block.x,
           cuhost_where.block.y, cuhost_where.block.z, running_kernel,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 _SUPPORTED_NAMES = """
-    cuda.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h vector_types.h
-    vector_functions.h math_constants.h device_functions.h
+    cuda.h cudaTypedefs.h cuda_runtime.h cuda_runtime_api.h device_launch_parameters.h
+    vector_types.h vector_functions.h math_constants.h device_functions.h
     cassert cfloat climits cmath cstddef cstdint cstdio cstdlib cstring limits type_traits utility
     assert.h float.h limits.h math.h stddef.h stdint.h stdio.h stdlib.h string.h
     cuda/std/cstdint cuda/std/type_traits cuda/std/limits cuda/std/cstddef cuda/std/cmath

@@ -36,11 +36,13 @@ from pytest_gpuenergy.support.paths import written_to_cache
 from pytest_gpuenergy.support.scratch import build_folder, sweep
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-_LAYOUT = "9"  # version of the layout of the prepared folder
+_LAYOUT = "10"  # version of the layout of the prepared folder
 _RUNTIME = (
-    *("copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
-    *("phases", "report", "resident", "scheduler", "shared", "stacks", "undefined"),
+    *("bulk_copies", "copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
+    *("named_barriers", "phases", "products", "report", "resident", "scheduler", "shared"),
+    *("stacks", "undefined", "warpgroups"),
 )
+_VECTORIZED = ("matrices", "products", "warpgroups")
 _CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
 # Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,
@@ -207,7 +209,7 @@ class Toolchain:
             commands = []
             for unit in _RUNTIME + _CHECKED_RUNTIME:
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
-                flags = [*RUNTIME_FLAGS, *(MATRIX_FLAGS if unit == "matrices" else ())]
+                flags = [*RUNTIME_FLAGS, *(MATRIX_FLAGS if unit in _VECTORIZED else ())]
                 commands.append([*flags, "-c", source, "-o", f"{folder / unit}.o"])
             self._run_all(scratch, commands, jobs)
             self._link_runtime(scratch, folder)

@@ -116,7 +116,7 @@ def test_a_copy_is_not_there_before_its_phase_ends(run_orders, copy):
          "deadlock: .* for 56 more arrivals"),
         ("__shared__ barrier none; none.arrive_and_wait();", "nothing has initialized"),
         ("(void)bar.arrive(3);", "expects 1 more"),
-        ("if (!t) init(&bar, -1);", "initializes a cuda::barrier for -1"),
+        ("if (!t) init(&bar, -1);", "initializes a cuda::barrier or mbarrier for -1"),
         ("cuda::memcpy_async((char*)s + 1, (const char*)x + 1, cuda::aligned_size_t<16>(32), bar);",
          "misaligned address: .* multiple of 16"),
     ],

@@ -50,6 +50,10 @@ WRITTEN = {
     "a macro's keyword": 'ASSEMBLY("add.s32 %0, %1, 1;" : "=r"(r) : "r"(t));',
     "a macro's string": 'asm volatile("add" TYPE " %0, %1, 1;" : "=r"(r) : "r"(t));',
     "a macro's argument": 'asm volatile("add" KIND(s32) " %0, %1, 1;" : "=r"(r) : "r"(t));',
+    "a macro's operands": 'asm("add.s32 %0, %1, 1;" : SUM : TERM);',
+    "a macro that is defined twice": 'asm volatile("add" EITHER " %0, %1, 1;" : SUM : TERM);',
+    "branches": 'asm("{ .reg .pred p; mov.b32 %0, 0; more: setp.gt.s32 p, %0, %1; @p bra.uni end;'
+    ' add.s32 %0, %0, 1; bra more; end: }" : "+r"(r) : TERM);',
     "clobbers": 'asm volatile("add.s32 %0, %1, 1;" : "=r"(r) : "r"(t) : "memory");',
     "commas and templates": 'asm("add.s32 %0, %1, %2;" : "=r"(r) : "r"(two<1, 2>(t, 0)), "n"(1));',
     "a conditional": 'asm("add.s32 %0, %1, %2;" : "=r"(r) : "r"(t ? t : 0), "r"(t < 0 ? 2 : 1));',
@@ -75,6 +79,13 @@ HELPERS = """
 #define TYPE ".s32"
 #define ASSEMBLY asm volatile
 #define KIND(name) "." #name
+#define SUM "=r"(r)
+#define TERM "r"(t)
+#if defined(__CUDA_ARCH__)
+#define EITHER ".s32"  // the other one is for the host
+#else
+#define EITHER ".f32"
+#endif
 template <int a, int b> __device__ int two(int x, int y) { return x + y; }
 """
 
@@ -104,12 +115,19 @@ def test_a_statement_may_be_written_with(increments, form):
 
 
 REFUSED = [
-    ("wgmma.fence.sync.aligned;", "inline PTX 'wgmma.fence.sync.aligned'"),
-    ("mbarrier.init.shared.b64 [%0], 1;", "inline PTX 'mbarrier.init.shared.b64 "),
-    ("cp.async.bulk.commit_group;", "inline PTX 'cp.async.bulk.commit_group'"),
+    ("wgmma.wait_group.sync.aligned %0;", "inline PTX 'wgmma.wait_group.sync.aligned %0'"),
+    ("mbarrier.arrive.noComplete.shared.b64 _, [%0], 1;", "inline PTX 'mbarrier.arrive.noCompl"),
+    ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%0], [%0], 16;", "cp.reduce"),
+    ("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%0}], [%0];", "tensor.2d"),
+    (
+        "{ .reg .pred p; setp.ne.b32 p, %0, 0; wgmma.mma_async.sync.aligned.m64n4k16.f32.f16.f16"
+        " {%0, %0}, %0, %0, p, 1, 1, 0, 0; }",
+        "m64n4k16",
+    ),
     ("tcgen05.wait::ld.sync.aligned;", "inline PTX 'tcgen05.wait::ld.sync.aligned'"),
     ("mov.u32 %0, 1; trap;", "inline PTX 'trap'"),
-    ("LOOP: bra LOOP;", "inline PTX 'LOOP: bra LOOP'"),
+    ("LOOP: bra END;", "asm with a branch to END, which it does not have"),
+    ("A: { A: bra A; }", "asm with two labels of the same name"),
     ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%0}, {%0}, {%0}, {%0};", "m8n8k4.row"),
     ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0}, {%0}, {%0}, {%0};", "m16n8k8"),
     ("add.rz.f32 %0, %0, %0;", "inline PTX 'add.rz.f32 %0, %0, %0'"),
@@ -160,11 +178,11 @@ def test_an_operand_of_another_size_than_its_constraint_is_refused(run):
 @pytest.mark.parametrize("called", [False, True])
 def test_what_is_refused_in_a_macro_may_stand_there_unused(run, called):
     source = (
-        '#define ARRIVE asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(0))\n'
+        '#define ARRIVE asm volatile("mbarrier.pending_count.b64 _, %0;" :: "l"(0ll))\n'
         f"__global__ void k(int* y) {{ y[0] = 1; {'ARRIVE;' if called else ''} }}"
     )
     if called:
-        with pytest.raises(KernelFault, match=r"inline PTX 'mbarrier.arrive.shared.b64 _, \[%0\]'"):
+        with pytest.raises(KernelFault, match=r"inline PTX 'mbarrier.pending_count.b64 _, %0'"):
             run(source, outputs={"y": (1, "int32")})
     else:
         assert run(source, outputs={"y": (1, "int32")})["y"] == [1]

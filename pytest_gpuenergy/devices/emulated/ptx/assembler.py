@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pytest_gpuenergy.devices.emulated.ptx.branches import first_conditional
 from pytest_gpuenergy.devices.emulated.ptx.code import code_of
@@ -14,7 +14,7 @@ from pytest_gpuenergy.devices.emulated.ptx.statements import (
     shown_template,
     statement_at,
 )
-from pytest_gpuenergy.devices.emulated.ptx.strings import Strings
+from pytest_gpuenergy.devices.emulated.ptx.strings import Strings, with_choice
 from pytest_gpuenergy.devices.emulated.tokens import LITERAL, SKIPPED
 
 _KEYWORD = re.compile(
@@ -59,6 +59,8 @@ class Assembler:
                 for directive, branch in conditional.branches
             )
             return "".join(["\n", *parts, "#endif\n"])
+        if choice := self._strings.choice_in(text):
+            return self._chosen(text, *choice)
         try:
             code = self._translated(text)
         except UnsupportedError as unsupported:
@@ -69,8 +71,18 @@ class Assembler:
             self.headers.add("ptx.h")
         return code
 
+    def _chosen(self, text: str, name: str, choices: Sequence[str]) -> str:
+        """Code for each string that a macro may stand for, of which the compiler takes one."""
+        parts = (
+            f"if constexpr (::cuhost::cuhost_same({name}, {choice})) "
+            f"{{ {self._code(with_choice(text, name, choice))}; }}"
+            for choice in choices
+        )
+        self.headers.add("ptx.h")
+        return f"__extension__ ({{ {' else '.join(parts)} (void)0; }})"
+
     def _translated(self, text: str) -> str:
-        return code_of(statement_at(text, self._strings.value))
+        return code_of(statement_at(text, self._strings.value, self._strings.body))
 
     def refusal(self, position: int) -> str:
         """Why the statement is refused: the instruction that cannot run, or all of them."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pytest_gpuenergy.devices.emulated.ptx.arithmetic import arithmetic
 from pytest_gpuenergy.devices.emulated.ptx.atomics import atomics
+from pytest_gpuenergy.devices.emulated.ptx.barriers import barriers
+from pytest_gpuenergy.devices.emulated.ptx.bulk_copies import bulk_copies
 from pytest_gpuenergy.devices.emulated.ptx.conversions import conversions
 from pytest_gpuenergy.devices.emulated.ptx.instructions import (
-    Instruction,
+    Label,
+    Part,
     Registers,
     Scope,
     parsed,
@@ -17,12 +20,16 @@ from pytest_gpuenergy.devices.emulated.ptx.names import BITS, HOST, Names
 from pytest_gpuenergy.devices.emulated.ptx.refusals import UnsupportedError
 from pytest_gpuenergy.devices.emulated.ptx.statements import Operand, Statement
 from pytest_gpuenergy.devices.emulated.ptx.synchronization import synchronization
+from pytest_gpuenergy.devices.emulated.ptx.warpgroups import warpgroups
 from pytest_gpuenergy.devices.emulated.ptx.warps import warps
 
 NOTHING = "((void)0)"
 """What stands for a statement without instructions."""
 
-_KINDS = (memory, matrices, conversions, synchronization, arithmetic, atomics, warps)
+_KINDS = (
+    *(memory, matrices, conversions, synchronization, arithmetic, atomics, warps),
+    *(warpgroups, barriers, bulk_copies),
+)
 
 
 def code_of(statement: Statement) -> str:
@@ -33,18 +40,16 @@ def code_of(statement: Statement) -> str:
     """
     operands = statement.operands
     names = Names(operands)
-    body = [_part(part, names) for part in parsed(statement.template)]
+    parts = list(parsed(statement.template))
+    labels = [part.name for part in parts if isinstance(part, Label)]
+    names.label(labels)
+    body = [_part(part, names) for part in parts]
     if names.depth:
         raise UnsupportedError("asm with a brace that nothing closes")
     if not body and not operands:
         return NOTHING
-    before = [_taken(k, operand) for k, operand in enumerate(operands)]
-    after = [
-        f"{HOST}set(cuhost_o{k}, cuhost_r{k});"
-        for k, operand in enumerate(operands)
-        if operand.access
-    ]
-    return f"__extension__ ({{ {' '.join([*before, *body, *after])} (void)0; }})"
+    before = [names.labels, *(_taken(k, operand) for k, operand in enumerate(operands))]
+    return f"__extension__ ({{ {' '.join([*before, *body, names.write_back()])} (void)0; }})"
 
 
 def _taken(number: int, operand: Operand) -> str:
@@ -61,7 +66,9 @@ def _taken(number: int, operand: Operand) -> str:
     return f"{place} {register} {variable}{value};"
 
 
-def _part(part: Scope | Registers | Instruction, names: Names) -> str:
+def _part(part: Part, names: Names) -> str:
+    if isinstance(part, Label):
+        return f"{names.jump(part.name)}:;"
     if isinstance(part, Scope):
         names.open() if part.opens else names.close()
         return "{" if part.opens else "}"

@@ -13,6 +13,7 @@ _OPERAND = re.compile(r"%(?:(?P<number>\d+)|(?P<percent>%))")
 _REGISTER = re.compile(
     r"\.reg\s+\.(?P<type>pred|[bus]\d+|f(?:16|16x2|32|64))\s+(?P<names>.*)", re.DOTALL
 )
+_LABEL = re.compile(r"(?P<name>[A-Za-z_$][\w$]*)\s*:(?!:)")
 _NAME = re.compile(r"(?P<name>[\w$%]+)(?:<(?P<count>\d+)>)?")
 _INSTRUCTION = re.compile(
     r"(?:@(?P<negated>!?)\s*(?P<guard>[\w$%?]+)\s+)?(?P<opcode>[a-z]\w*(?:\s*(?:\.|::)\s*\w+)*)"
@@ -26,6 +27,13 @@ class Scope:
     """A brace that opens or closes a scope of registers."""
 
     opens: bool
+
+
+@dataclass(frozen=True)
+class Label:
+    """A place to which instructions of the statement branch."""
+
+    name: str
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,10 @@ class Instruction:
     text: str
 
 
-def parsed(template: str) -> Iterator[Scope | Registers | Instruction]:
+Part = Scope | Label | Registers | Instruction
+
+
+def parsed(template: str) -> Iterator[Part]:
     """What stands in a template, in order.
 
     Args:
@@ -73,6 +84,9 @@ def parsed(template: str) -> Iterator[Scope | Registers | Instruction]:
         elif text[position] in "{}":
             yield Scope(text[position] == "{")
             position += 1
+        elif label := _LABEL.match(text, position):
+            yield Label(label["name"])
+            position = label.end()
         else:
             end = _end(text, position)
             yield _statement(" ".join(text[position:end].split()))

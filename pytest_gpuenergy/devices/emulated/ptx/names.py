@@ -44,6 +44,32 @@ class Names:
             f"cuhost_r{k}" for k, operand in enumerate(operands) if operand.constraint in "fd"
         }
         self._count = 0
+        self._labels: dict[str, str] = {}
+
+    def label(self, labels: Sequence[str]) -> None:
+        """Make the statement's labels known.
+
+        Raises:
+            UnsupportedError: two are alike, which scopes would tell apart.
+        """
+        self._labels = {label: f"cuhost_l{k}" for k, label in enumerate(labels)}
+        if len(self._labels) < len(labels):
+            raise UnsupportedError("asm with two labels of the same name")
+
+    @property
+    def labels(self) -> str:
+        """C++ that declares them, at the beginning of the statement."""
+        return f"__label__ {', '.join(self._labels.values())};" if self._labels else ""
+
+    def jump(self, label: str) -> str:
+        """The name of a label in C++.
+
+        Raises:
+            UnsupportedError: the statement has none of that name.
+        """
+        if label not in self._labels:
+            raise UnsupportedError(f"asm with a branch to {label}, which it does not have")
+        return self._labels[label]
 
     def open(self) -> None:
         """Begin a scope."""
@@ -95,6 +121,35 @@ class Names:
         if _OPERAND.fullmatch(text) and not self._operand(text).access:
             raise UnsupportedError(f"asm that sets its input %{text[1:]}")
         return self.register(text)[0]
+
+    def place(self, text: str) -> str:
+        """The address of the variable that an output of the asm statement is.
+
+        Raises:
+            UnsupportedError: it is none, or not one of 32 bits.
+        """
+        if not _OPERAND.fullmatch(text) or BITS[self._operand(text).constraint] != 32:
+            raise UnsupportedError(
+                f"asm with {text.replace('?', '%')} as an accumulator, but no operand"
+            )
+        self.target(text)
+        return f"(void*)&cuhost_o{text[1:]}"
+
+    def write_back(self) -> str:
+        """C++ that gives the outputs' variables the values of their registers."""
+        return " ".join(
+            f"{HOST}set(cuhost_o{k}, cuhost_r{k});"
+            for k, operand in enumerate(self._operands)
+            if operand.access
+        )
+
+    def read_again(self) -> str:
+        """C++ after an instruction that may have changed the outputs' variables themselves."""
+        return " ".join(
+            f"cuhost_r{k} = {HOST}operand<{HOST}b<{BITS[operand.constraint]}>>(cuhost_o{k});"
+            for k, operand in enumerate(self._operands)
+            if operand.access
+        )
 
     def require_bits(self, *texts: str) -> None:
         """Refuse registers of floating-point numbers, as ptxas does where these do not belong.

@@ -28,6 +28,9 @@ _CONSTRAINT = re.compile(r"[=+]?[rhlfdni]")
 Macros = Callable[[str, str], str | None]
 """The string that a macro with these arguments stands for; None where it is none."""
 
+Bodies = Callable[[str], str | None]
+"""The text that a macro without parameters stands for; None where it is none."""
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -73,12 +76,13 @@ def shown_template(source: str, position: int) -> str:
     return re.sub(r"\\[nt]|\\\n", " ", "".join(pieces)).strip()
 
 
-def statement_at(text: str, macros: Macros) -> Statement:
+def statement_at(text: str, macros: Macros, bodies: Bodies) -> Statement:
     """The statement that is left after its keyword.
 
     Args:
         text: of the statement.
         macros: strings of the kernel's macros.
+        bodies: of its macros, which may stand for operands.
 
     Raises:
         UnsupportedError: it is malformed, or of a kind that nvcc does not have.
@@ -92,7 +96,10 @@ def statement_at(text: str, macros: Macros) -> Statement:
     template = _template(text[start:stop], macros)
     operands: list[Operand] = []
     for number, (_, _, tokens) in enumerate(sections[1:3]):
-        operands += [_operand(text, item, output=number == 0) for item in _items(tokens)]
+        for item in _items(tokens):
+            body = bodies(item[0].text) if len(item) == 1 else None
+            given = [(text, item)] if body is None else _listed(body)
+            operands += [_operand(within, one, output=number == 0) for within, one in given]
     return Statement(template, tuple(operands))
 
 
@@ -152,6 +159,12 @@ def _items(tokens: Sequence[tuple[Token, int]]) -> Iterator[list[Token]]:
             item.append(token)
     if item:
         yield item
+
+
+def _listed(body: str) -> list[tuple[str, list[Token]]]:
+    """The operands that a macro stands for."""
+    text = f"({body})"
+    return [(text, item) for item in _items(list(nested(text, 0))[1:-1])]
 
 
 def _operand(text: str, item: Sequence[Token], *, output: bool) -> Operand:

@@ -1,4 +1,4 @@
-"""Instructions by which threads wait for one another or order their accesses."""
+"""Instructions by which threads branch, wait for one another or order their accesses."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from pytest_gpuenergy.devices.emulated.ptx.names import HOST, Names
 _FENCE = re.compile(
     r"membar\.(?P<level>cta|gl|sys)|fence(?:\.(?:sc|acq_rel|acquire|release))?\.(?P<scope>cta|cluster|gpu|sys)"
 )
+_BRANCH = re.compile(r"bra(?:\.uni)?")
+_REGISTERS = re.compile(r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32")
+_ARRIVAL = re.compile(r"(?:bar|barrier)(?:\.cta)?\.arrive(?:\.aligned)?")
+_PROXY = re.compile(r"fence\.proxy\.async(?:\.(?:global|shared::(?:cta|cluster)))?")
 _BARRIER = re.compile(r"(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?")
 
 
@@ -22,6 +26,17 @@ def synchronization(instruction: Instruction, names: Names) -> str:
     if _BARRIER.fullmatch(opcode) and len(operands) in (1, 2):
         values = ", ".join(names.value(operand) for operand in operands)
         return f"{HOST}bar_sync(__LINE__, {values});"
+    if _ARRIVAL.fullmatch(opcode) and len(operands) == 2:
+        number, threads = (f"(unsigned){names.value(operand)}" for operand in operands)
+        return f"::cuhost::cuhost_named_barrier({number}, {threads}, false);"
+    if _PROXY.fullmatch(opcode) and not operands:
+        return f"{HOST}proxy_fence();"
+    if _BRANCH.fullmatch(opcode) and len(operands) == 1:
+        return f"::cuhost::cuhost_turn(); goto {names.jump(operands[0])};"
+    if _REGISTERS.fullmatch(opcode) and len(operands) == 1 and names.constant(operands[0]):
+        return "(void)0;"
+    if opcode == "fence.mbarrier_init.release.cluster" and not operands:
+        return "(void)0;"  # of barriers in other blocks' shared memory
     if opcode == "bar.warp.sync" and len(operands) == 1:
         return f"{HOST}warp_barrier({names.value(operands[0])});"
     if opcode == "nanosleep.u32" and len(operands) == 1:

@@ -30,6 +30,10 @@ def warps(instruction: Instruction, names: Names) -> str:
         value, mask = (names.value(text) for text in operands[1:])
         call = f"{HOST}redux_{found['name']}<{HOST}{found['type']}>({value}, {mask})"
         return f"{names.target(operands[0])} = {call};"
+    if opcode == "elect.sync" and len(operands) == 3:
+        leader, elected = (names.target(text) for text in operands[:2])
+        call = f"const unsigned cuhost_d = {HOST}elect({names.value(operands[2])});"
+        return f"{{ {call} {leader} = cuhost_d; {elected} = cuhost_d == {HOST}laneid(); }}"
     if opcode == "activemask.b32" and len(operands) == 1:
         return f"{names.target(operands[0])} = ::cuhost::cuhost_active_lanes(__LINE__);"
     return ""

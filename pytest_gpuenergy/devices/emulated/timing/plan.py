@@ -21,6 +21,8 @@ from pytest_gpuenergy.devices.emulated.timing.branched_loads import branched_sha
 from pytest_gpuenergy.devices.emulated.timing.private_arrays import private_words
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.kernels.tensor_map import TensorMap
+from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.number_types import stored_as
 from pytest_gpuenergy.workloads.workload import Scalar, Tensor
 
@@ -84,6 +86,7 @@ def entries_of(kernel: Kernel) -> tuple[str, ...]:
 def used_arenas(kernel: Kernel, arenas: Mapping[str, Arena]) -> dict[str, Arena]:
     """The arenas that the launches name, in a fixed order."""
     named = dict.fromkeys(name for launch in kernel.launches for name in launch.arguments)
+    named |= dict.fromkeys(one.tensor for one in kernel.tensor_maps if one.name in named)
     return {name: arenas[name] for name in named if name in arenas}
 
 
@@ -115,7 +118,8 @@ def write_plan(
         profile: the GPU, for its shared memory and the blocks that it holds at once.
 
     Raises:
-        KernelFault: ``constraints`` when an argument is neither a tensor, a workspace nor a scalar.
+        KernelFault: ``constraints`` when an argument is neither a tensor, a workspace, a scalar nor
+            a tensor map, or when such a map reaches beyond its tensor.
     """
     kernel.check_arguments(arenas, scalars)
     tensors: list[tuple[Tensor, int, bool]] = [
@@ -136,19 +140,25 @@ def write_plan(
         lines.append(
             f"{_word(tensor.name)} {tensor.dtype} {file} {int(writable)} {tensor.nbytes} {item}"
         )
+    sizes = [tensor.nbytes for tensor, _, _ in tensors]
+    maps = {one.name: _map(one, numbers, sizes) for one in kernel.tensor_maps}
     lines.append(str(len(kernel.launches)))
-    return "\n".join([*lines, *_launch_lines(kernel, numbers, scalars, profile)]) + "\n"
+    return "\n".join([*lines, *_launch_lines(kernel, numbers, scalars, maps, profile)]) + "\n"
 
 
 def _launch_lines(
     kernel: Kernel,
     numbers: Mapping[str, int],
     scalars: Mapping[str, Scalar],
+    maps: Mapping[str, str],
     profile: GpuProfile,
 ) -> Iterator[str]:
     entries = entries_of(kernel)
     for launch in kernel.launches:
-        arguments = [_argument(name, numbers, scalars) for name in launch.arguments]
+        arguments = [
+            maps[name] if name in maps else _argument(name, numbers, scalars)
+            for name in launch.arguments
+        ]
         sizes = " ".join(map(str, (*launch.grid, *launch.block, launch.shared_bytes)))
         resident = resident_blocks(kernel, launch, profile)
         yield f"{entries.index(launch.entry)} {sizes} {resident} {len(arguments)}"
@@ -177,6 +187,25 @@ def write_runs(
 
 def _word(name: str) -> str:
     return re.sub(r"\s", "_", name)[:200] or "_"
+
+
+def _map(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> str:
+    """The tensor's number, rank and swizzle; extent, stride in bytes and edge of each dimension."""
+    number = numbers.get(given.tensor)
+    if number is None:
+        return ""  # no launch takes it
+    if given.nbytes > sizes[number]:
+        raise KernelFault(
+            "constraints",
+            f"The tensor map {given.name!r} covers {given.nbytes} bytes, and {given.tensor!r} has "
+            f"{sizes[number]}.",
+        )
+    strides = (given.itemsize, *given.strides_bytes)
+    dimensions = [
+        f"{dim} {stride} {edge}"
+        for dim, stride, edge in zip(given.dims, strides, given.box, strict=True)
+    ]
+    return " ".join([f"m{number} {len(given.dims)} {given.swizzle_bytes}", *dimensions])
 
 
 def _argument(name: str, numbers: Mapping[str, int], scalars: Mapping[str, Scalar]) -> str:

@@ -1,0 +1,194 @@
+// Bulk copies, by PTX ISA, "cp.async.bulk" and "Tensors".
+//
+// They happen as late as a kernel can rely on: what is loaded is there when a thread waits for its
+// barrier, and what is stored is read and written when its thread waits for its group.
+#include "bulk_copies.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "copies.h"
+#include "tensor_maps.h"
+
+namespace cuhost {
+namespace {
+
+constexpr unsigned sector_bytes = 32, bulk_alignment = 16, tile_alignment = 128;
+
+// Without an address in global memory it is outside of the tensor.
+struct Piece {
+  char *shared, *global;
+  unsigned bytes;
+};
+using Pieces = std::vector<Piece>;
+
+struct Stores {
+  uint64_t block = 0;                      // see running_block
+  Pieces open;                             // not committed yet
+  std::deque<Pieces> groups;
+};
+
+std::deque<std::vector<Stores>> stores;    // of each thread of the blocks that have not ended
+
+Stores& own() {
+  if (stores.size() <= running_slot()) stores.resize(running_slot() + 1);
+  std::vector<Stores>& all = stores[running_slot()];
+  if (all.empty()) all.resize(max_threads);
+  Stores& mine = all[thread_stamp & 1023];
+  if (mine.block != running_block()) mine = Stores{running_block(), {}, {}};
+  return mine;
+}
+
+void check_shared_place(const char* shared, size_t bytes, unsigned alignment) {
+  if ((uintptr_t)shared % alignment)
+    fault("runtime", "misaligned address: %s copies in bulk to or from shared memory at one that is not a "
+          "multiple of %u bytes", here().c_str(), alignment);
+  if (!in_shared((uintptr_t)shared) || !in_shared((uintptr_t)shared + bytes - 1))
+    fault("correctness", "%s copies %zu bytes in bulk to or from a place that is not all in shared memory",
+          here().c_str(), bytes);
+}
+
+Pieces piece_of_bytes(char* shared, char* global, unsigned bytes) {
+  if (bytes % bulk_alignment || (uintptr_t)global % bulk_alignment)
+    fault("runtime", "misaligned address: %s copies %u bytes in bulk: address and size must be multiples "
+          "of %u bytes", here().c_str(), bytes, bulk_alignment);
+  if (bytes) check_shared_place(shared, bytes, bulk_alignment);
+  return {{shared, global, bytes}};
+}
+
+TensorMap known_map(const void* at, int rank) {
+  TensorMap map;
+  memcpy(&map, at, sizeof map);
+  if (map.mark != TensorMap::known)
+    fault("runtime", "%s copies with a tensor map that the launch did not give", here().c_str());
+  if (map.rank != rank)
+    fault("runtime", "%s copies tiles of %d dimensions with a tensor map of %d", here().c_str(), rank,
+          (int)map.rank);
+  return map;
+}
+
+char* swizzled(char* at, unsigned width) {
+  uintptr_t mask = width ? width - swizzled_chunk_bytes : 0;
+  return (char*)((uintptr_t)at ^ ((uintptr_t)at >> 3 & mask));
+}
+
+// A row of a tile, of which `inside` says whether it is in the tensor but for its ends.
+void add_row(Pieces& pieces, const TensorMap& map, char* shared, char* global, long long first, bool inside) {
+  auto item = (long long)map.strides[0], extent = (long long)map.extents[0];
+  long long low = std::min(std::max(-first, 0ll), (long long)map.box[0]) * item;
+  long long high = inside ? std::min(std::max(extent - first, 0ll), (long long)map.box[0]) * item : low;
+  long long row_bytes = (long long)map.box[0] * item;
+  for (long long at = 0; at < row_bytes;) {
+    long long end = std::min(row_bytes, (at / swizzled_chunk_bytes + 1) * swizzled_chunk_bytes);
+    bool within = at >= low && at < high;
+    if (at < low) end = std::min(end, low);
+    else if (within) end = std::min(end, high);
+    pieces.push_back({swizzled(shared + at, map.swizzle), within ? global + first * item + at : nullptr,
+                      (unsigned)(end - at)});
+    at = end;
+  }
+}
+
+Pieces pieces_of_tile(const TensorMap& map, const int* corner, char* shared) {
+  size_t row_bytes = map.box[0] * map.strides[0], rows = 1;
+  for (int k = 1; k < map.rank; ++k) rows *= map.box[k];
+  check_shared_place(shared, rows * row_bytes, tile_alignment);
+  Pieces pieces;
+  for (size_t row = 0; row < rows; ++row) {
+    char* global = map.base;
+    bool inside = true;
+    size_t left = row;
+    for (int k = 1; k < map.rank; ++k) {
+      long long at = corner[k] + (long long)(left % map.box[k]);
+      left /= map.box[k];
+      inside &= at >= 0 && (uint64_t)at < map.extents[k];
+      global += at * (long long)map.strides[k];
+    }
+    add_row(pieces, map, shared + row * row_bytes, global, corner[0], inside);
+  }
+  return pieces;
+}
+
+void report(const void* at, unsigned bytes, bool write, const void* site) {
+  if (bytes && runs_checked()) cuhost_hooks.async_access((uintptr_t)at, bytes, write, site);
+}
+
+// By sectors, as the memory system serves them.
+void report_global(const Piece& piece, bool write) {
+  static const char sites[2] = {};
+  for (unsigned done = 0, next; done < piece.bytes && piece.global; done = next) {
+    const char* at = piece.global + done;
+    next = std::min(piece.bytes, done + sector_bytes - (unsigned)((uintptr_t)at % sector_bytes));
+    report(at, next - done, write, &sites[write]);
+  }
+}
+
+template <class F>
+void in_background(const Pieces& pieces, F&& f) {
+  if (runs_checked()) cuhost_hooks.async_begins();
+  for (const Piece& piece : pieces) f(piece);
+  if (runs_checked()) cuhost_hooks.async_ends();
+}
+
+void load(const Pieces& pieces, uint64_t* word) {
+  long long bytes = 0;
+  std::vector<Copy> copies;
+  in_background(pieces, [&](const Piece& piece) {
+    report_global(piece, false);
+    report(piece.shared, piece.bytes, true, nullptr);
+    poison(piece.shared, piece.bytes);
+    copies.push_back({piece.shared, piece.global, piece.bytes, piece.global ? 0 : piece.bytes});
+    bytes += piece.bytes;
+  });
+  arrive_with_copies(word, copies, bytes);
+}
+
+void store(Pieces pieces) {
+  in_background(pieces, [](const Piece& piece) {
+    report(piece.shared, piece.bytes, false, nullptr);
+  });
+  Stores& mine = own();
+  mine.open.insert(mine.open.end(), pieces.begin(), pieces.end());
+}
+
+}  // namespace
+
+extern "C" {
+
+void cuhost_bulk_load(void* to, const void* from, unsigned bytes, uint64_t* word) {
+  load(piece_of_bytes((char*)to, (char*)from, bytes), word);
+}
+
+void cuhost_tile_load(void* to, const void* map, int rank, const int* at, uint64_t* word) {
+  load(pieces_of_tile(known_map(map, rank), at, (char*)to), word);
+}
+
+void cuhost_bulk_store(void* to, const void* from, unsigned bytes) {
+  store(piece_of_bytes((char*)from, (char*)to, bytes));
+}
+
+void cuhost_tile_store(const void* map, int rank, const int* at, const void* from) {
+  store(pieces_of_tile(known_map(map, rank), at, (char*)from));
+}
+
+void cuhost_bulk_commit() {
+  Stores& mine = own();
+  mine.groups.push_back(std::move(mine.open));
+  mine.open.clear();
+}
+
+void cuhost_bulk_wait(unsigned long long but_latest) {
+  Stores& mine = own();
+  for (; mine.groups.size() > but_latest; mine.groups.pop_front()) {
+    in_background(mine.groups.front(), [](const Piece& piece) {
+      report(piece.shared, piece.bytes, false, nullptr);
+      report_global(piece, true);
+      if (piece.global) memcpy(piece.global, piece.shared, piece.bytes);
+    });
+  }
+}
+}
+
+}  // namespace cuhost

@@ -1,0 +1,181 @@
+"""``wgmma``: where its operands lie, what it computes, and when."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import wgmma_kernels as texts
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads.workload import Scalar
+
+pytestmark = pytest.mark.slow
+
+BYTES = 49152
+B_AT = 16384
+SOURCE = """{common}{products}
+__global__ void __launch_bounds__(128) k(const uint32_t* x, const float* c, float* y,
+    int a_leading, int a_stride, int a_swizzle, int b_leading, int b_stride, int b_swizzle,
+    int form, int accumulate) {{
+  extern __shared__ __align__(1024) uint32_t s[];
+  for (int i = threadIdx.x; i < {bytes} / 4; i += 128) s[i] = x[i];
+  asm volatile("fence.proxy.async;" ::: "memory");
+  __syncthreads();
+  float d[{count}];
+  for (int k = 0; k < {count}; ++k) d[k] = c[threadIdx.x * {count} + k];
+  uint64_t a = descriptor(shared_address(s), a_leading, a_stride, a_swizzle);
+  uint64_t b = descriptor(shared_address(s) + {b_at}, b_leading, b_stride, b_swizzle);
+  fence();
+  {calls}
+  commit();
+  wait<0>();
+  store<{columns}>(d, y);
+}}"""
+FORMS = [(1, 1, 0, 0), (1, 1, 1, 0), (1, -1, 0, 1), (-1, 1, 1, 1)]
+
+
+def _source(columns, kind):
+    forms = FORMS[:1] if kind == "tf32" else FORMS
+    products = "".join(
+        texts.product(f"p{k}", columns, kind, flags=flags) for k, flags in enumerate(forms)
+    )
+    calls = " ".join(f"if (form == {k}) p{k}(d, a, b, accumulate);" for k in range(len(forms)))
+    return SOURCE.format(common=texts.COMMON, products=products, bytes=BYTES, b_at=B_AT,
+                         count=columns // 2, columns=columns, calls=calls)  # fmt: skip
+
+
+def _held(matrix):
+    """Which elements of a result each thread holds, in the order of its registers."""
+    thread, k = np.meshgrid(np.arange(128), np.arange(matrix.shape[1] // 2), indexing="ij")
+    row = thread // 32 * 16 + thread % 32 // 4 + k // 2 % 2 * 8
+    return matrix[row, k // 4 * 8 + thread % 4 * 2 + k % 2]
+
+
+@settings(max_examples=12, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+@pytest.mark.parametrize(
+    ("columns", "kind"), [(8, "bf16"), (256, "bf16"), (72, "f16"), (40, "tf32")]
+)
+@given(data=st.data())
+def test_products_of_matrices_in_shared_memory(run, columns, kind, data):
+    form = data.draw(st.integers(0, 0 if kind == "tf32" else 3))
+    a_scale, b_scale, *transposed = FORMS[form]
+    accumulate = data.draw(st.booleans())
+    swizzles = data.draw(st.tuples(*[st.sampled_from(sorted(texts.SWIZZLES))] * 2))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    depth, itemsize = texts.DEPTHS[kind], 4 if kind == "tf32" else 2
+    image = rng.integers(0, 2**32, BYTES // 4, np.uint32).view(f"<u{itemsize}")
+    scalars, operands = [], []
+    for name, rows, start, swizzle, turned in zip("ab", (64, columns), (0, B_AT), swizzles,
+                                                  transposed, strict=True):  # fmt: skip
+        gap = data.draw(st.integers(0, 1)) if rows == 64 else 0
+        lay, size = texts.layout(swizzle, rows, depth, itemsize, transposed=bool(turned), gap=gap)
+        assert size <= (B_AT if name == "a" else BYTES - B_AT)
+        matrix = rng.integers(-4, 5, (rows, depth)).astype("<f4")
+        at = texts.offsets(lay, rows, depth, itemsize, start)
+        image[at // itemsize] = texts.encoded(matrix, kind)
+        operands.append(matrix)
+        sizes = (lay.leading, lay.stride, texts.SWIZZLES[swizzle])
+        scalars += [Scalar(f"{name}{k}", "int32", one) for k, one in enumerate(sizes)]
+    scalars += [Scalar("form", "int32", form), Scalar("accumulate", "int32", int(accumulate))]
+    c = rng.integers(-99, 100, (64, columns)).astype("<f4")
+    inputs = {"x": image.view("<u4"), "c": np.ascontiguousarray(_held(c))}
+    y = run(_source(columns, kind), inputs, {"y": (64 * columns, "float32")}, block=128,
+            shared_bytes=BYTES, scalars=scalars,
+            arguments=("x", "c", "y", *(one.name for one in scalars)))["y"]  # fmt: skip
+    expected = a_scale * b_scale * operands[0] @ operands[1].T + accumulate * c
+    np.testing.assert_array_equal(y.reshape(64, columns), expected)
+
+
+def test_a_comes_from_registers(run):
+    rng = np.random.default_rng(5)
+    a, b = (rng.integers(-4, 5, shape).astype("<f4") for shape in ((64, 16), (16, 16)))
+    thread, k = np.meshgrid(np.arange(128), np.arange(8), indexing="ij")
+    row = thread // 32 * 16 + thread % 32 // 4 + k // 2 % 2 * 8
+    held = a[row, k // 4 * 8 + thread % 4 * 2 + k % 2]
+    lay, size = texts.layout(32, 16, 16, 2, transposed=True)
+    image = np.zeros(size // 2, "<u2")
+    image[texts.offsets(lay, 16, 16, 2) // 2] = texts.encoded(b, "f16")
+    product = texts.product("multiply", 16, "f16", a="registers", flags=(1, 1, 0, 1))
+    source = f"""{texts.COMMON}{product}
+    __global__ void k(const uint32_t* x, const uint32_t* a, float* y) {{
+      __shared__ __align__(1024) uint32_t s[{size // 4}];
+      for (int i = threadIdx.x; i < {size // 4}; i += 128) s[i] = x[i];
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      __syncthreads();
+      float d[8];
+      fence();
+      uint64_t b = descriptor(shared_address(s), {lay.leading}, {lay.stride}, 3);
+      multiply(d, a + 4 * threadIdx.x, b, 0);
+      commit();
+      wait<0>();
+      store<16>(d, y);
+    }}"""
+    inputs = {"x": image.view("<u4"), "a": texts.encoded(held, "f16").view("<u4")}
+    y = run(source, inputs, {"y": (1024, "float32")}, block=128)["y"]
+    np.testing.assert_array_equal(y.reshape(64, 16), a @ b.T)
+
+
+SMALL = (
+    texts.COMMON
+    + texts.product("multiply", 8, "f16")
+    + texts.product("wider", 16, "f16").replace("float (&d)[8]", "float* d")
+)
+BEGIN = """
+  __shared__ __align__(128) uint32_t s[1024];
+  for (int i = t; i < 1024; i += blockDim.x) s[i] = 0x3c003c00;
+  asm volatile("fence.proxy.async;" ::: "memory");
+  __syncthreads();
+  float d[8] = {};
+  uint64_t in_a = descriptor(shared_address(s), 1024, 128, 0);
+  uint64_t in_b = descriptor(shared_address(s), 128, 256, 0);
+"""
+PRODUCT = "fence(); multiply((float (&)[4])d, in_a, in_b, 1); commit();"
+
+
+def test_groups_are_waited_for_one_after_another(run_orders, check_races):
+    body = f"""{BEGIN} float e[4] = {{}};
+      {PRODUCT} multiply(e, in_a, in_b, 1); multiply(e, in_a, in_b, 1); commit();
+      wait<1>(); y[t] = d[0]; y[t + 128] = e[0]; wait<0>(); y[t + 256] = e[0];"""
+    check_races(body, before=SMALL, block=128)
+    for result in run_orders(body, before=SMALL, block=128):
+        assert (result["y"][:128] == 16).all()
+        assert np.isnan(result["y"][128:256]).all()
+        assert (result["y"][256:384] == 32).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("multiply((float (&)[4])d, in_a, in_b, 1);", "without a wgmma.fence"),
+        (f"{PRODUCT} d[1] += 1; wait<0>();", "changes an accumulator"),
+        (f"{PRODUCT} wider(d, in_a, in_b, 1);", "for 16 columns .* that are in use for 8"),
+        (PRODUCT.replace("in_a,", "descriptor(1 << 17, 1024, 128, 0),"), "outside shared memory"),
+        (PRODUCT.replace("in_a,", "descriptor(shared_address(s + 512), 1024, 1024, 0),"),
+         "with wgmma.mma_async"),
+        (f"s[5] = 0; __syncthreads(); {PRODUCT} wait<0>();", "did not call fence.proxy.async"),
+        (f"{PRODUCT} if (t == 3) s[0] = 1; wait<0>();", "race on shared memory"),
+    ],
+)  # fmt: skip
+def test_wrong_use_of_a_product_is_found(fault_of, body, reason):
+    fault = fault_of(BEGIN + body, before=SMALL, block=128)
+    assert fault.outcome == "correctness"
+    assert re.search(reason, str(fault))
+
+
+@pytest.mark.parametrize(
+    ("body", "block", "reason"),
+    [
+        (f"if (t < 96) {{ {PRODUCT} }}", 128, "other threads of its warpgroup never call"),
+        ("if (t < 64) { fence(); } else { commit(); }", 128, "divergence: .* wgmma.commit_group"),
+        ("fence();", 96, "four warps of a warpgroup: its block has 96 threads"),
+        (PRODUCT.replace("in_a, in_b", "in_a + t, in_b"), 128, "with different descriptors"),
+    ],
+)
+def test_warps_that_part_are_a_fault(run_orders, body, block, reason):
+    with pytest.raises(KernelFault, match=reason, check=lambda e: e.outcome == "runtime"):
+        run_orders(BEGIN + body, before=SMALL, block=block)
