@@ -5,7 +5,7 @@
 //   PRODUCER_REGISTERS, CONSUMER_REGISTERS   of a thread
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n256k16.f32.bf16.bf16"
 //   SUMS_PLACES        its TILE_N / 2 sums in PTX, SUMS_OPERANDS in C++
-//   A_PLACE, B_PLACE, ADD_PLACE   its other operands
+//   A_PLACE, B_PLACE, ADD_PLACE   its other operands; A_ALONG: 1 if rows of C are along lines of A
 //
 // The producer lets the tensor memory accelerator copy boxes of A and B to shared memory, described
 // by tensor maps: what lies outside the matrices becomes 0. The consumers multiply directly from
@@ -134,12 +134,6 @@ __device__ __forceinline__ unsigned long long part_of_b(const Element* stage, in
   return described(stage + k * LINE, TILE_K * 128, 1024);
 }
 
-#if A_TRANSPOSED
-#define A_DIRECTION "1"  // rows of C are along the lines
-#else
-#define A_DIRECTION "0"
-#endif
-
 // Begin to add a product, or to set the sums to it.
 __device__ __forceinline__ void multiply_add(float (&sums)[TILE_N / 2], unsigned long long a,
                                              unsigned long long b, int add) {
@@ -147,7 +141,7 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILE_N / 2], unsigned
       "{\n"
       ".reg .pred add;\n"
       "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
-      MULTIPLY_ADD " {" SUMS_PLACES "}, " A_PLACE ", " B_PLACE ", add, 1, 1, " A_DIRECTION ", 1;\n"
+      MULTIPLY_ADD " {" SUMS_PLACES "}, " A_PLACE ", " B_PLACE ", add, 1, 1, " A_ALONG ", 1;\n"
       "}"
       : SUMS_OPERANDS
       : "l"(a), "l"(b), "r"(add));

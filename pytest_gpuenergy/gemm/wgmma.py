@@ -182,6 +182,7 @@ class WgmmaParameters(Tiling):
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
             "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(count))}"',
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(count)),
+            "A_ALONG": f'"{int(gemm.layout == "nt")}"',
             "A_PLACE": f'"%{count}"',
             "B_PLACE": f'"%{count + 1}"',
             "ADD_PLACE": f'"%{count + 2}"',

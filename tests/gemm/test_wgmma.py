@@ -1,0 +1,127 @@
+"""The template for Hopper is right for any sizes, layouts, types and parameters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.gemm.card import Card
+from pytest_gpuenergy.gemm.templates import ranked
+from pytest_gpuenergy.gemm.wgmma import WgmmaParameters
+from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.workloads import Gemm
+
+SMALL = WgmmaParameters(tile_m=64, tile_n=64, stages=2, consumers=1)
+PRODUCT = Gemm("g", M=72, N=136, K=200, mode="bfloat16")
+H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
+B200 = replace(H200, capability=100)
+
+
+@st.composite
+def gemms(draw: st.DrawFn) -> Gemm:
+    """Products of which rows are a multiple of 16 bytes apart."""
+    layout: Any = draw(st.sampled_from(["nn", "nt"]))
+    mode: Any = draw(st.sampled_from(["float16", "bfloat16"]))
+    sizes = {name: draw(st.integers(1, 140)) for name in "MNK"}
+    row_of_a = sizes["K"] if layout == "nn" else sizes["M"]
+    lda, ldb = (
+        -(-least // 8) * 8 + draw(st.sampled_from([0, 0, 24])) for least in (row_of_a, sizes["N"])
+    )
+    return Gemm("g", **sizes, layout=layout, mode=mode, lda=lda, ldb=ldb)
+
+
+@st.composite
+def parameters(draw: st.DrawFn) -> WgmmaParameters:
+    consumers = draw(st.sampled_from([1, 2]))
+    return WgmmaParameters(
+        tile_m=64 * consumers * draw(st.sampled_from([1, 2])),
+        tile_n=draw(st.sampled_from([64, 128])),
+        tile_k=draw(st.sampled_from([64, 128])),
+        stages=draw(st.integers(2, 3)),
+        consumers=consumers,
+        blocks=draw(st.sampled_from([0, 1, 3])),
+    )
+
+
+@pytest.mark.slow
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(gemms(), parameters())
+def test_it_is_right_for_any_sizes_and_parameters(
+    device: EmulatedDevice, gemm: Gemm, chosen: WgmmaParameters
+) -> None:
+    verified = verify(device, chosen.kernel(gemm), gemm)
+    assert verified.max_relative_error <= gemm.error_bound.max_relative
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        "wait(full[ring.stage], ring.parity);",
+        "wait(empty[ring.stage], ring.parity ^ 1);",
+        "finish<0>(sums);",
+        'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");',
+    ],
+)
+def test_a_missing_wait_is_found(device: EmulatedDevice, line: str) -> None:
+    kernel = SMALL.kernel(PRODUCT)
+    assert kernel.source.count(line) == 1
+    with pytest.raises(KernelFault):
+        verify(device, replace(kernel, source=kernel.source.replace(line, "")), PRODUCT)
+
+
+@pytest.mark.slow
+def test_a_stage_that_is_free_too_early_is_found(device: EmulatedDevice) -> None:
+    kernel = SMALL.kernel(PRODUCT)
+    text = kernel.source.replace("finish<1>(sums);", "finish<2>(sums);")
+    with pytest.raises(KernelFault):
+        verify(device, replace(kernel, source=text), PRODUCT)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tile_m": 96}, "cannot be divided among 1 warpgroups"),
+        ({"tile_n": 320}, "cannot be divided among 1 warpgroups"),
+        ({"tile_k": 32}, "cannot be divided among 1 warpgroups"),
+        ({"consumers": 2}, "cannot be divided among 2 warpgroups"),
+        ({"consumers": 4}, "1 to 3 consumers, not 4"),
+    ],
+)
+def test_a_tile_that_warpgroups_do_not_fill_is_refused(change: dict[str, int], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        replace(SMALL, **change)
+
+
+def test_other_types_are_refused() -> None:
+    with pytest.raises(InputError, match="elements of 16 bits, not in mode tf32"):
+        SMALL.kernel(Gemm("g", 64, 64, 64, mode="tf32"))
+
+
+def test_rows_that_tensor_maps_cannot_describe_are_left_to_other_templates() -> None:
+    gemm = Gemm("g", 64, 64, 60, mode="bfloat16")
+    with pytest.raises(InputError, match="multiple of 16 bytes apart, which those of g are not"):
+        SMALL.kernel(gemm)
+    assert {one.template for one in ranked(gemm, H200)} == {"mma"}
+
+
+def test_it_is_for_hopper_only() -> None:
+    gemm = Gemm("g", 4096, 4096, 4096, mode="bfloat16")
+    assert ranked(gemm, H200)[0].template == "wgmma"
+    assert {one.template for one in ranked(gemm, B200)} == {"mma"}
+
+
+@settings(max_examples=10)
+@given(gemms(), st.sampled_from([1, 8, 64]))
+def test_all_offered_parameters_fit(gemm: Gemm, factor: int) -> None:
+    larger = Gemm("g", gemm.M * factor, gemm.N * factor, gemm.K * factor, gemm.layout, gemm.mode)
+    for chosen in list(WgmmaParameters.fitting(larger, H200))[::50]:
+        assert chosen.shared_bytes(larger) <= H200.shared_bytes_of_block
+        assert chosen.registers(larger) * chosen.threads <= 1 << 16
+        assert chosen.cycles(larger, H200) >= larger.flops / 2 / (H200.multiprocessors * 2048)
