@@ -5,8 +5,8 @@ from __future__ import annotations
 from pytest_gpuenergy.energy.preheat import LEAST_PAUSE_S, Preheat
 from pytest_gpuenergy.energy.thermal import Settling
 
-COLD = Settling(50.0, 60.0, 0.5, 0.004, 0.001)
-SETTLED = Settling(60.0, 60.2, 0.5, 0.004, 0.001)
+COLD = Settling(50.0, 60.0, 0.5, 0.4, 0.004, 0.001)
+SETTLED = Settling(60.0, 60.2, 0.5, 0.4, 0.004, 0.001)
 
 
 def seconds(preheat: Preheat, settling: Settling | None = COLD, most_s: int = 100) -> int:
