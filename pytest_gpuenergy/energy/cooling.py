@@ -1,12 +1,12 @@
 """What the readings of a card's temperature say about how it is cooled, and what they leave open.
 
 For a given time constant of the heat sink, the temperature is linear in four parameters, and
-readings turn a normal distribution of them into another one. Several models, which differ in the
-time constant and in what is assumed of the heat sink's size at first, are kept side by side and weighed by
-the probability that they gave to the readings: Bayesian model averaging (J. A. Hoeting, D. Madigan,
-A. E. Raftery, C. T. Volinsky, "Bayesian model averaging: a tutorial", Statistical Science 14,
-1999). A few seconds of readings cannot tell a small heat sink from a large, slow one, and the
-average says so where the most likely model alone would not.
+readings turn a normal distribution of these into another one. Several models, which differ in the
+time constant and in what is assumed of the heat sink's size at first, are kept side by side and
+weighed by the probability that they gave to the readings: Bayesian model averaging (J. A. Hoeting,
+D. Madigan, A. E. Raftery, C. T. Volinsky, "Bayesian model averaging: a tutorial", Statistical
+Science 14, 1999). Readings of a few seconds cannot tell a small heat sink from a large, slow one.
+The average says so where the most likely model alone would not.
 """
 
 from __future__ import annotations

@@ -27,24 +27,25 @@ _JUMP = 0.003
 """A larger relative change of power between two windows is not the temperature's doing."""
 _LEAST_WINDOWS = 7
 
-_STEP, _STEP_K = 0.012, 5.5
-"""Size of a step of the power and the distance to the next one. Of seven steps on two H100s and
-four H200s the root mean square is 1.25 %; on an H100 there were two within 11 K, on an H200 none
-within 15 s at one temperature (docs/notes/temperature.md)."""
+_STEP, _STEP_K = 0.012, 8.0
+"""Size of a step of the power, and the distance to the next one. The seven steps in
+docs/notes/card-states.md and docs/notes/temperature.md are of 1.0 to 1.7 %; one H100 had two of
+them while its die warmed from 54 to 69 degrees."""
 
 
 def step_error(away_k: float) -> float:
     """How far the power is from proportion at a temperature ``away_k`` from the present one.
 
-    A staircase less its mean slope is a sawtooth. With the next step at an unknown distance, its
-    values at two near temperatures differ by a variance of ``_STEP**2 * away_k / _STEP_K``, and at
-    two far ones by ``_STEP**2 / 6``, twice its own. Between these it follows the exponential
-    variogram (N. Cressie, "Statistics for Spatial Data", 1993, section 2.3.1).
+    Between the two lie as many steps as the mean slope counts, or fewer, or more. Of a staircase in
+    which the next step is at an unknown distance, the variance is ``_STEP**2 * x * (1 - x)`` with x
+    the fraction of ``_STEP_K``. Real stairs are not regular: farther away than half the distance,
+    where the variance is largest, no more is known.
 
     Returns:
         The relative standard deviation.
     """
-    return _STEP * math.sqrt(-math.expm1(-6 * away_k / _STEP_K) / 6)
+    fraction = min(away_k / _STEP_K, 0.5)
+    return _STEP * math.sqrt(fraction * (1 - fraction))
 
 
 @dataclass(frozen=True)
