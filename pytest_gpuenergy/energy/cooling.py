@@ -11,6 +11,7 @@ The average says so where the most likely model alone would not.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -34,19 +35,28 @@ class _Kind(NamedTuple):
         spread: standard deviation of the logarithm of that.
         rise_k: by how much it warms under the greatest power seen.
         rise_spread_k: standard deviation of that.
+        start_k: how far it is from rest when the first sample is taken.
+        start_spread_k: standard deviation of that.
     """
 
     usual_s: float
     spread: float
     rise_k: float
     rise_spread_k: float
+    start_k: float
+    start_spread_k: float
 
 
-_KINDS = (_Kind(25.0, 0.8, 2.0, 2.0), _Kind(14.0, 0.5, 13.0, 5.0))
-"""Equally likely: cooled as the H200s of docs/notes/temperature.md are, or as the H100s."""
-_OTHERS_K = np.array([[-25.0, 15.0], [20.0, 15.0], [0.0, 2.0]])
-"""The same of the rise of the temperature through all power before the first sample and through the
-die, and of how far the heat sink is from rest when the first sample is taken."""
+_KINDS = (
+    _Kind(25.0, 0.8, 2.0, 2.0, 0.0, 1.0),
+    _Kind(14.0, 0.5, 13.0, 5.0, 0.0, 2.0),
+    _Kind(14.0, 0.5, 13.0, 5.0, 7.0, 4.0),
+)
+"""Equally likely: cooled as the H200s of docs/notes/temperature.md are; as the H100s are, after a
+rest; and as these, still warm from what another process has run."""
+_AIR_K, _DIE_K = np.array([-25.0, 15.0]), np.array([20.0, 15.0])
+"""Mean and standard deviation, under the same power, of the temperature without power relative to
+that of the first sample, and of the rise through the die."""
 _READING_K = 2.5
 """Standard error that a reading of whole kelvins counts with: neighbouring ones err alike."""
 
@@ -117,14 +127,24 @@ class Evidence:
         """Counting as ``factor`` of what it is."""
         return Evidence(factor * self.squares, factor * self.products)
 
-    def plus(self, columns: _Floats, rises_c: _Floats) -> Evidence:
-        """With further readings.
+    def plus(self, columns: _Floats, rises_c: _Floats, *, level_error_k: float) -> Evidence:
+        """With further readings, of successive samples.
 
         Args:
             columns: what each parameter is multiplied by, of shape (readings, models, 4).
             rises_c: the temperatures relative to that of the first sample.
+            level_error_k: standard deviation of an error that all of them share.
         """
-        weighed = columns / _READING_K**2
+        count = len(rises_c)
+        if not count:
+            return self
+        mean, mean_c = columns.mean(axis=0, keepdims=True), rises_c.mean(keepdims=True)
+        return self._plus(columns - mean, rises_c - mean_c, _READING_K)._plus(
+            mean, mean_c, math.hypot(_READING_K / math.sqrt(count), level_error_k)
+        )
+
+    def _plus(self, columns: _Floats, rises_c: _Floats, error_k: float) -> Evidence:
+        weighed = columns / error_k**2
         return Evidence(
             self.squares + np.einsum("nij,nik->ijk", weighed, columns),
             self.products + np.einsum("nij,n->ij", weighed, rises_c),
@@ -150,8 +170,14 @@ class Evidence:
 
 def _assumed(start_w: float, peak_w: float) -> tuple[_Floats, _Floats]:
     """Means and standard deviations of the parameters at first, each of shape (models, 4)."""
-    kinds_k = [(kind.rise_k, kind.rise_spread_k) for kind in _KINDS]
-    sinks_k = np.repeat(np.array(kinds_k), len(_CONSTANTS_S), axis=0)
-    air_k, die_k, start_k = (np.broadcast_to(one, sinks_k.shape) for one in _OTHERS_K)
-    assumed = np.stack([air_k * (start_w / peak_w), die_k / peak_w, sinks_k / peak_w, start_k], 1)
+    kinds = [
+        [
+            _AIR_K * (start_w / peak_w),
+            _DIE_K / peak_w,
+            np.array([kind.rise_k, kind.rise_spread_k]) / peak_w,
+            np.array([kind.start_k, kind.start_spread_k]),
+        ]
+        for kind in _KINDS
+    ]
+    assumed = np.repeat(np.array(kinds), len(_CONSTANTS_S), axis=0)
     return assumed[..., 0], assumed[..., 1]

@@ -35,8 +35,10 @@ _SHARES = (0.3, 1.5)
 """Least and greatest part of the power that heats the die, relative to that of the first kernel."""
 _LEAST_RISE_K = 3.0
 """With a smaller rise, nothing is said about that part."""
+_LEVEL_ERROR_K = 1.5
+"""Standard deviation, common to a run, of what that part leaves unexplained of the temperature."""
 _ONSET_S = 0.8
-"""After a change of load, in which the die warms."""
+"""After a change of load, in which the die warms or cools."""
 _MOST_FEEDBACK = 0.5
 """A card whose warming raised its power by more of what warms it would not have been sold."""
 
@@ -82,9 +84,16 @@ class Settling:
 
     @property
     def gain_error(self) -> float:
-        """Standard error of `gain`, with that of a step of the power on the way."""
+        """Standard error of `gain`, with that of a step of the power on the way.
+
+        Steps so near that a warm card may take them are part of `record.estimate.WANDER` already.
+        """
         away_k = math.hypot(self._to_go_k, self.error_k)
-        return math.hypot(self.per_k_error * away_k, self.per_k * self.error_k, step_error(away_k))
+        return math.hypot(
+            self.per_k_error * away_k,
+            self.per_k * self.error_k,
+            step_error(max(0.0, away_k - _SETTLED_ERROR_K)),
+        )
 
     @property
     def possible_gain(self) -> float:
@@ -114,10 +123,11 @@ class ThermalModel:
         self._peak_w = start.power_w
         self._evidence = Evidence.none()
         self._leakage = Leakage()
+        self._level_error_k = 0.0  # the first run's share is 1 by definition
 
     def add_pause(self, end: Sample) -> None:
         """Add a time since the last sample in which no kernel ran, with its mean power."""
-        self._keep([end])
+        self._keep([end], np.array([end.time_s > self._end_s + _ONSET_S]), 0.0)
 
     def add_run(self, run: Sequence[Sample]) -> None:
         """Add a complete run of one kernel, from its start."""
@@ -125,7 +135,9 @@ class ThermalModel:
         late = _after_onset(run)
         powers_w = np.array([one.power_w for one in run])
         self._leakage = self._leakage.plus(powers_w[late], study.modelled_c[late])
-        self._keep([one._replace(power_w=one.power_w * study.share) for one in run])
+        heating = [one._replace(power_w=one.power_w * study.share) for one in run]
+        self._keep(heating, late, self._level_error_k)
+        self._level_error_k = _LEVEL_ERROR_K
 
     def settling(self, run: Sequence[Sample], trials: int) -> Settling:
         """Where the temperature is and will be, at the end of a run that has not been added.
@@ -150,12 +162,15 @@ class ThermalModel:
             self._leakage.error,
         )
 
-    def _keep(self, samples: Sequence[Sample]) -> None:
+    def _keep(
+        self, samples: Sequence[Sample], late: npt.NDArray[np.bool_], level_error_k: float
+    ) -> None:
         smooth_w = self._smoothed(samples)
         columns, rises_c = self._equations(samples, smooth_w)
-        late = _after_onset(samples) if len(samples) > 1 else np.array([True])
         kept = math.exp((self._end_s - samples[-1].time_s) / _FORGOTTEN_S)
-        self._evidence = self._evidence.times(kept).plus(columns[late], rises_c[late])
+        self._evidence = self._evidence.times(kept).plus(
+            columns[late], rises_c[late], level_error_k=level_error_k
+        )
         self._peak_w = max(self._peak_w, *(one.power_w for one in samples))
         self._smooth_w, self._end_s = smooth_w[-1], samples[-1].time_s
 
@@ -186,7 +201,7 @@ class ThermalModel:
         columns, rises_c = self._equations(run, self._smoothed(run))
         late = _after_onset(run)
         peak_w = max(self._peak_w, *(one.power_w for one in run))
-        known = self._evidence.plus(columns[late], rises_c[late])
+        known = self._evidence.plus(columns[late], rises_c[late], level_error_k=self._level_error_k)
         posterior = known.posterior(self._start.power_w, peak_w)
         return _Study(run, columns, rises_c, self._start.temperature_c, posterior)
 
