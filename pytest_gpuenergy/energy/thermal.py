@@ -40,7 +40,8 @@ _LEVEL_ERROR_K = 1.5
 _ONSET_S = 0.8
 """After a change of load, in which the die warms or cools."""
 _MOST_FEEDBACK = 0.5
-"""A card whose warming raised its power by more of what warms it would not have been sold."""
+"""By how many kelvins at most one kelvin is taken to raise the temperature further, through the
+power; on an H100 it is 0.15. Above 1 a card would never settle."""
 
 _SETTLED_ERROR_K, _SINK_ERROR = 0.3, 0.065
 """Standard error of the way that the temperature has still to go, besides what the readings leave

@@ -163,6 +163,25 @@ def test_a_longer_run_leaves_less_open(sink_k: float, sink_s: float, power_w: fl
     assert abs(long.settled_c - card.temperature_c(power_w, power_w)) < 3 * long.error_k
 
 
+def test_short_runs_do_not_make_the_heat_sink_of_a_warm_card_small() -> None:
+    """Another process has warmed the card, so that its heat sink is not seen to warm at first."""
+    rng = np.random.default_rng(3)
+    held = []
+    for sink_k in np.linspace(9, 17, 8):
+        card = Card(sink_k_per_w=sink_k / 600, sink_s=14.0)
+        card.run(rng.uniform(300, 650), 60.0)
+        model = ThermalModel(card.rest(4.0))
+        model.add_run(card.run(rng.uniform(300, 650), 30.0))
+        for load_w in rng.uniform(220, 650, 12):
+            model.add_pause(card.rest(0.5))
+            run = card.run(load_w, 2.0)
+            settling = model.settling(run, trials=8)
+            off = settled_power_w(run, settling) / load_w - 1
+            held.append(abs(off) < 2 * settling.gain_error)
+            model.add_run(run)
+    assert np.mean(held) > 0.85
+
+
 def test_a_run_of_one_sample_gives_a_settling() -> None:
     card = Card()
     model = ThermalModel(card.rest())
