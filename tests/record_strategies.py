@@ -129,6 +129,7 @@ def measurements(draw: st.DrawFn) -> Measurement:
         begin=draw(st.none() | CONDITIONS),
         end=draw(st.none() | CONDITIONS),
         temperature_c=draw(st.none() | FINITE),
+        settling_error=draw(st.none() | NOT_NEGATIVE),
         effective_sm_clock_mhz=draw(st.none() | NOT_NEGATIVE),
         clock_states=draw(STATES),
         cap_binding=draw(st.none() | st.booleans()),

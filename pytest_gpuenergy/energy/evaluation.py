@@ -99,6 +99,7 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         power_w=window.power_w * gain.factor,
         raw_energy_mj=window.energy_mj,
         settling=seen.settling,
+        settling_error=gain.error,
         warm_trials=window.warm_trials,
         trials=window.trials,
         start=seen.start,

@@ -9,7 +9,8 @@ from pytest_gpuenergy.energy.thermal import Settling
 LEAST_PAUSE_S = 5.0
 """After a shorter pause a card is still warm."""
 SETTLED = 0.003
-"""The preheating ends when the power will change by no more than this fraction."""
+"""The preheating ends when the power is not expected to change by more than this fraction, by its
+root mean square over all that the readings so far leave open."""
 _FIRST_NEWS_S, _NEWS_S = 1.0, 5.0
 """When the time left is announced: at first, and how often from then on."""
 
@@ -43,7 +44,7 @@ class Preheat:
             self._since_s = now_s
             self._told_s = now_s + _FIRST_NEWS_S - _NEWS_S
         left_s = self._left_s - (now_s - self._since_s)
-        if settling is None or abs(settling.gain) <= SETTLED or left_s <= 0:
+        if settling is None or settling.possible_gain <= SETTLED or left_s <= 0:
             self.end(now_s)
             return False
         if now_s - self._told_s >= _NEWS_S:

@@ -1,4 +1,4 @@
-"""How a card's temperature follows its power, and its power the temperature.
+"""How a card's temperature follows its power, and where both settle.
 
 The temperature is modelled as that of two resistances in series:
 
@@ -24,44 +24,29 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pytest_gpuenergy.energy.cooling import DIE_S, SINK_S, Evidence, Posterior
+from pytest_gpuenergy.energy.leakage import Leakage, step_error
+
 _Floats = npt.NDArray[np.float64]
 
-_DIE_S = 0.35
-_SINK_S = np.array([4.0, 7.0, 12.0, 20.0, 35.0, 60.0])
-"""Time constants; which of those of the heat sink fits is part of what is learned."""
-_SINK_USUAL_S, _SINK_SPREAD = 14.0, 0.7
-"""Assumed at first: the median, and the standard deviation of the logarithm."""
-_USUAL_K = np.array([-25.0, 20.0, 10.0, 0.0])
-_SPREAD_K = np.array([15.0, 15.0, 15.0, 2.0])
-"""Assumed at first, under the greatest power seen: the rise of the temperature through all power
-before the first sample, through the die and through the heat sink, and their standard deviations;
-the last is how far the heat sink is from rest when the first sample is taken."""
-_READING_K = 2.5
-"""Standard error that a reading of whole kelvins counts with: neighbouring ones err alike."""
 _FORGOTTEN_S = 100.0
 """Time constant with which evidence about the temperature fades: fans change their speed."""
 _SHARES = (0.3, 1.5)
 """Least and greatest part of the power that heats the die, relative to that of the first kernel."""
 _LEAST_RISE_K = 3.0
 """With a smaller rise, nothing is said about that part."""
-
-_PER_K, _PER_K_SPREAD = 0.0042, 0.0012
-"""Assumed at first: relative change of power per kelvin, and its standard deviation."""
-_PER_K_ERROR = 0.15
-"""Relative standard error that is left however much has been seen: kernels differ."""
+_LEVEL_ERROR_K = 1.5
+"""Standard deviation, common to a run, of what that part leaves unexplained of the temperature."""
 _ONSET_S = 0.8
-"""After a change of load, in which the die warms."""
-_WINDOW = 3
-_WINDOW_ERROR = 0.0015
-"""Samples of which power and temperature are averaged, and the power's relative standard error."""
-_STEP = 0.003
-"""A larger relative change of power between two windows is not the temperature's doing."""
-_LEAST_WINDOWS = 7
+"""After a change of load, in which the die warms or cools."""
+_MOST_FEEDBACK = 0.5
+"""By how many kelvins at most one kelvin is taken to raise the temperature further, through the
+power; on an H100 it is 0.15. Above 1 a card would never settle."""
 
-_SETTLED_ERROR_K, _SINK_ERROR, _TO_GO_ERROR = 0.3, 0.065, 0.2
-"""Standard error of the way that the temperature has still to go: half a reading's step, a fraction
-of the rise through the heat sink, and a fraction of the way. On an H100, whose heat sink rises by
-12 K under 500 W, twelve items were off by 0.77 K (docs/notes/temperature.md); the last is a guess.
+_SETTLED_ERROR_K, _SINK_ERROR = 0.3, 0.065
+"""Standard error of the way that the temperature has still to go, besides what the readings leave
+open: half a reading's step, and a fraction of the rise through the heat sink. On an H100, whose
+heat sink rises by 12 K under 500 W, twelve items were off by 0.77 K (docs/notes/temperature.md).
 """
 
 
@@ -81,6 +66,7 @@ class Settling:
         temperature_c: mean over the trials.
         settled_c: after a long time under this kernel alone.
         error_k: standard error of the difference of the two.
+        open_k: the part of that error which more readings would reduce.
         per_k: relative change of the power per kelvin.
         per_k_error: its standard error.
     """
@@ -88,19 +74,36 @@ class Settling:
     temperature_c: float
     settled_c: float
     error_k: float
+    open_k: float
     per_k: float
     per_k_error: float
 
     @property
     def gain(self) -> float:
         """By how much the power will still rise, as a fraction."""
-        return self.per_k * (self.settled_c - self.temperature_c)
+        return self.per_k * self._to_go_k
 
     @property
     def gain_error(self) -> float:
-        """Standard error of `gain`."""
-        to_go_k = self.settled_c - self.temperature_c
-        return math.hypot(self.per_k_error * to_go_k, self.per_k * self.error_k)
+        """Standard error of `gain`, with that of a step of the power on the way.
+
+        Steps so near that a warm card may take them are part of `record.estimate.WANDER` already.
+        """
+        away_k = math.hypot(self._to_go_k, self.error_k)
+        return math.hypot(
+            self.per_k_error * away_k,
+            self.per_k * self.error_k,
+            step_error(max(0.0, away_k - _SETTLED_ERROR_K)),
+        )
+
+    @property
+    def possible_gain(self) -> float:
+        """Root mean square of what `gain` may be by the readings so far."""
+        return self.per_k * math.hypot(self._to_go_k, self.open_k)
+
+    @property
+    def _to_go_k(self) -> float:
+        return self.settled_c - self.temperature_c
 
 
 def _after_onset(run: Sequence[Sample]) -> npt.NDArray[np.bool_]:
@@ -117,20 +120,25 @@ class ThermalModel:
     def __init__(self, start: Sample) -> None:
         self._start = start
         self._end_s = start.time_s
-        self._smooth_w = np.full(1 + len(_SINK_S), start.power_w)
+        self._smooth_w = np.full(1 + len(SINK_S), start.power_w)
         self._peak_w = start.power_w
-        self._evidence = _Evidence.none()
-        self._slope = _Slope()
+        self._evidence = Evidence.none()
+        self._leakage = Leakage()
+        self._level_error_k = 0.0  # the first run's share is 1 by definition
 
     def add_pause(self, end: Sample) -> None:
         """Add a time since the last sample in which no kernel ran, with its mean power."""
-        self._keep([end])
+        self._keep([end], np.array([end.time_s > self._end_s + _ONSET_S]), 0.0)
 
     def add_run(self, run: Sequence[Sample]) -> None:
         """Add a complete run of one kernel, from its start."""
         study = self._study(run)
-        self._slope = self._slope.plus(run, study.modelled_c)
-        self._keep([one._replace(power_w=one.power_w * study.share) for one in run])
+        late = _after_onset(run)
+        powers_w = np.array([one.power_w for one in run])
+        self._leakage = self._leakage.plus(powers_w[late], study.modelled_c[late])
+        heating = [one._replace(power_w=one.power_w * study.share) for one in run]
+        self._keep(heating, late, self._level_error_k)
+        self._level_error_k = _LEVEL_ERROR_K
 
     def settling(self, run: Sequence[Sample], trials: int) -> Settling:
         """Where the temperature is and will be, at the end of a run that has not been added.
@@ -142,32 +150,34 @@ class ThermalModel:
         study = self._study(run)
         last = run[-trials:]
         power_w = sum(one.power_w for one in last) / len(last)
-        to_go_k = study.settled_c(power_w) - float(study.modelled_c[-trials:].mean())
         temperature_c = sum(one.temperature_c for one in last) / len(last)
+        # What is still to come of the temperature raises the power, which raises the temperature.
+        feedback = min(self._leakage.per_k * study.rise_k(power_w), _MOST_FEEDBACK)
+        to_go_k, open_k = study.to_go_k(power_w, trials)
         return Settling(
             temperature_c,
-            temperature_c + to_go_k,
-            math.hypot(
-                _SETTLED_ERROR_K,
-                _SINK_ERROR * study.sink_k_per_w * power_w,
-                _TO_GO_ERROR * to_go_k,
-            ),
-            self._slope.per_k,
-            self._slope.error,
+            temperature_c + to_go_k / (1 - feedback),
+            math.hypot(_SETTLED_ERROR_K, _SINK_ERROR * study.sink_k(power_w), open_k),
+            open_k,
+            self._leakage.per_k,
+            self._leakage.error,
         )
 
-    def _keep(self, samples: Sequence[Sample]) -> None:
+    def _keep(
+        self, samples: Sequence[Sample], late: npt.NDArray[np.bool_], level_error_k: float
+    ) -> None:
         smooth_w = self._smoothed(samples)
         columns, rises_c = self._equations(samples, smooth_w)
-        late = _after_onset(samples) if len(samples) > 1 else np.array([True])
         kept = math.exp((self._end_s - samples[-1].time_s) / _FORGOTTEN_S)
-        self._evidence = self._evidence.times(kept).plus(columns[late], rises_c[late])
+        self._evidence = self._evidence.times(kept).plus(
+            columns[late], rises_c[late], level_error_k=level_error_k
+        )
         self._peak_w = max(self._peak_w, *(one.power_w for one in samples))
         self._smooth_w, self._end_s = smooth_w[-1], samples[-1].time_s
 
     def _smoothed(self, samples: Sequence[Sample]) -> _Floats:
-        """The power as smoothed by the die and by each heat sink: shape (samples, 1 + sinks)."""
-        constants_s = np.array([_DIE_S, *_SINK_S])
+        """The power as smoothed by the die and by each heat sink: shape (samples, 1 + models)."""
+        constants_s = np.array([DIE_S, *SINK_S])
         before_s, state_w = self._end_s, self._smooth_w
         rows = []
         for one in samples:
@@ -178,17 +188,13 @@ class ThermalModel:
         return np.array(rows)
 
     def _equations(self, samples: Sequence[Sample], smooth_w: _Floats) -> tuple[_Floats, _Floats]:
-        """Coefficients of the parameters, shape (samples, sinks, 4), and the temperatures.
-
-        The parameters are the temperature of the air relative to that of the start, the resistances
-        of die and heat sink, and how far the heat sink was from rest at the start.
-        """
+        """The arguments of `Evidence.plus`."""
         times_s = np.array([one.time_s for one in samples]) - self._start.time_s
-        columns = np.empty((len(samples), len(_SINK_S), 4))
+        columns = np.empty((len(samples), len(SINK_S), 4))
         columns[..., 0] = 1.0
         columns[..., 1] = smooth_w[:, :1]
         columns[..., 2] = smooth_w[:, 1:]
-        columns[..., 3] = np.exp(-times_s[:, np.newaxis] / _SINK_S)
+        columns[..., 3] = np.exp(-times_s[:, np.newaxis] / SINK_S)
         rises_c = np.array([one.temperature_c for one in samples]) - self._start.temperature_c
         return columns, rises_c
 
@@ -196,122 +202,77 @@ class ThermalModel:
         columns, rises_c = self._equations(run, self._smoothed(run))
         late = _after_onset(run)
         peak_w = max(self._peak_w, *(one.power_w for one in run))
-        scale = np.array([self._start.power_w / peak_w, 1 / peak_w, 1 / peak_w, 1.0])
-        evidence = self._evidence.plus(columns[late], rises_c[late])
-        sink, found = evidence.most_likely(_USUAL_K * scale, _SPREAD_K * scale)
-        modelled = columns[:, sink] @ found
-        off_k = float((rises_c - modelled)[late].mean()) if late.any() else 0.0
-        # The run's own share: its rise, as far as the model gives it, times this fits its readings.
-        own_s = run[-1].time_s - run[0].time_s
-        response = found[1] + found[2] * -math.expm1(-own_s / float(_SINK_S[sink]))
-        rise_k = run[-1].power_w * float(response)
-        share = (
-            1.0 if rise_k < _LEAST_RISE_K else min(max(1 + off_k / rise_k, _SHARES[0]), _SHARES[1])
-        )
-        first_c = self._start.temperature_c
-        return _Study(
-            first_c + float(found[0]),
-            share * float(found[1] + found[2]),
-            share * float(found[2]),
-            share,
-            first_c + modelled + off_k,
-        )
+        known = self._evidence.plus(columns[late], rises_c[late], level_error_k=self._level_error_k)
+        posterior = known.posterior(self._start.power_w, peak_w)
+        return _Study(run, columns, rises_c, self._start.temperature_c, posterior)
 
 
-@dataclass(frozen=True)
 class _Study:
     """What one run shows in the light of all before it.
 
-    Attributes:
-        air_c: the temperature without any power.
-        rise_k_per_w: in the end, under this kernel.
-        sink_k_per_w: the heat sink's part of it.
-        share: the part of the power that heats the die.
-        modelled_c: at each sample, without the readings' rounding.
+    Its own share of the power that heats the die is such that the model fits its readings.
+
+    Args:
+        run: the samples.
+        columns: see `Evidence.plus`.
+        rises_c: of the samples, relative to ``first_c``.
+        first_c: temperature of the first sample of all.
+        posterior: of the parameters.
     """
 
-    air_c: float
-    rise_k_per_w: float
-    sink_k_per_w: float
-    share: float
-    modelled_c: _Floats
-
-    def settled_c(self, power_w: float) -> float:
-        """The temperature in the end."""
-        return self.air_c + self.rise_k_per_w * power_w
-
-
-@dataclass(frozen=True)
-class _Evidence:
-    """Normal equations of the temperature, for each time constant of the heat sink."""
-
-    squares: _Floats
-    products: _Floats
-
-    @classmethod
-    def none(cls) -> _Evidence:
-        return cls(np.zeros((len(_SINK_S), 4, 4)), np.zeros((len(_SINK_S), 4)))
-
-    def times(self, factor: float) -> _Evidence:
-        return _Evidence(factor * self.squares, factor * self.products)
-
-    def plus(self, columns: _Floats, rises_c: _Floats) -> _Evidence:
-        weighed = columns / _READING_K**2
-        return _Evidence(
-            self.squares + np.einsum("nij,nik->ijk", weighed, columns),
-            self.products + np.einsum("nij,n->ij", weighed, rises_c),
-        )
-
-    def most_likely(self, usual: _Floats, spread: _Floats) -> tuple[int, _Floats]:
-        """The most likely time constant, by its index, and the parameters with it."""
-        prior = np.diag(1 / spread**2)
-        right = self.products + prior @ usual
-        found = np.linalg.solve(self.squares + prior, right[..., np.newaxis])[..., 0]
-        # Up to a constant, the sum of squares at its minimum, with that of the prior.
-        costs = -np.einsum("ij,ij->i", found, right)
-        costs = costs + (np.log(_SINK_S / _SINK_USUAL_S) / _SINK_SPREAD) ** 2
-        best = int(costs.argmin())
-        return best, found[best]
-
-
-@dataclass(frozen=True)
-class _Slope:
-    """The power's relative change per kelvin, by least squares over parts of runs without steps."""
-
-    squares: float = 1 / _PER_K_SPREAD**2
-    products: float = _PER_K / _PER_K_SPREAD**2
-
-    @property
-    def per_k(self) -> float:
-        return self.products / self.squares
-
-    @property
-    def error(self) -> float:
-        return math.hypot(1 / math.sqrt(self.squares), _PER_K_ERROR * self.per_k)
-
-    def plus(self, run: Sequence[Sample], modelled_c: _Floats) -> _Slope:
+    def __init__(
+        self,
+        run: Sequence[Sample],
+        columns: _Floats,
+        rises_c: _Floats,
+        first_c: float,
+        posterior: Posterior,
+    ) -> None:
+        self._columns = columns
+        self._posterior = posterior
+        self._air_c, self._die_k_per_w, self._sink_k_per_w, _ = np.moveaxis(posterior.points, -1, 0)
         late = _after_onset(run)
-        count = int(late.sum()) // _WINDOW
-        if count < _LEAST_WINDOWS:
-            return self
-        shape = (count, _WINDOW)
-        powers = np.log([one.power_w for one in run])[late][: count * _WINDOW]
-        powers = powers.reshape(shape).mean(axis=1)
-        warmth = modelled_c[late][: count * _WINDOW].reshape(shape).mean(axis=1)
-        squares, products = self.squares, self.products
-        for part in _between_steps(powers - self.per_k * warmth):
-            across = warmth[part] - warmth[part].mean()
-            squares += float(across @ across) / _WINDOW_ERROR**2
-            products += float(across @ powers[part]) / _WINDOW_ERROR**2
-        return _Slope(squares, products)
+        self._off_c = np.zeros(self._air_c.shape)
+        if late.any():
+            self._off_c += rises_c[late].mean() - self._at_points(columns[late].mean(axis=0))
+        own_s = run[-1].time_s - run[0].time_s
+        warm = -np.expm1(-own_s / SINK_S)[:, np.newaxis]
+        rises_k = run[-1].power_w * (self._die_k_per_w + self._sink_k_per_w * warm)
+        shares = 1 + self._off_c / np.maximum(rises_k, _LEAST_RISE_K)
+        self._shares = np.where(rises_k < _LEAST_RISE_K, 1.0, np.clip(shares, *_SHARES))
+        modelled = np.einsum("nij,ij,i->n", columns, posterior.means, posterior.weights)
+        self.modelled_c: _Floats = first_c + modelled + posterior.mean(self._off_c)
+        """At each sample, without the readings' rounding."""
 
+    @property
+    def share(self) -> float:
+        """The part of the power that heats the die."""
+        return self._posterior.mean(self._shares)
 
-def _between_steps(powers: _Floats) -> list[npt.NDArray[np.int64]]:
-    """Indices of the parts of a series in which it does not step, without the steps themselves."""
-    side = 3
-    jumps = np.zeros(len(powers))
-    for at in range(side, len(powers) - side + 1):
-        jumps[at] = abs(powers[at : at + side].mean() - powers[at - side : at].mean())
-    inside = jumps > _STEP
-    parts = np.split(np.arange(len(powers)), np.flatnonzero(np.diff(inside)) + 1)
-    return [part for part in parts if len(part) >= _LEAST_WINDOWS and not inside[part[0]]]
+    def rise_k(self, power_w: float) -> float:
+        """The rise of the temperature through a power, in the end."""
+        return self._posterior.mean(self._rises_k_per_w()) * power_w
+
+    def sink_k(self, power_w: float) -> float:
+        """The heat sink's part of it."""
+        return self._posterior.mean(self._shares * self._sink_k_per_w) * power_w
+
+    def to_go_k(self, power_w: float, trials: int) -> tuple[float, float]:
+        """How far the temperature will rise above its mean over the last trials.
+
+        Returns:
+            The mean, and the standard error by what the readings leave open.
+        """
+        now_c = self._at_points(self._columns[-trials:].mean(axis=0)) + self._off_c
+        to_go_k = self._air_c + self._rises_k_per_w() * power_w - now_c
+        mean_k = self._posterior.mean(to_go_k)
+        return mean_k, math.sqrt(self._posterior.mean((to_go_k - mean_k) ** 2))
+
+    def _rises_k_per_w(self) -> _Floats:
+        rises: _Floats = self._shares * (self._die_k_per_w + self._sink_k_per_w)
+        return rises
+
+    def _at_points(self, columns: _Floats) -> _Floats:
+        """What the points give for coefficients of shape (models, 4)."""
+        found: _Floats = np.einsum("ij,ipj->ip", columns, self._posterior.points)
+        return found

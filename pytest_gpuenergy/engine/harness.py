@@ -282,6 +282,7 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         raw_energy_mj=reading.raw_energy_mj,
         temperature_c=reading.temperature_c,
         settled_temperature_c=None if reading.settling is None else reading.settling.settled_c,
+        settling_error=None if reading.settling is None else reading.settling_error,
         effective_sm_clock_mhz=reading.effective_sm_clock_mhz,
         clock_states=reading.clock_states,
         cap_binding=binding,

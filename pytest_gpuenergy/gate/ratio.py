@@ -31,18 +31,21 @@ class Sample:
         relative_error: standard error of the mean from the scatter of the session's own trials, as
             a fraction, without the error that all of them share.
         degrees: degrees of freedom of that error; infinite for a figure known exactly.
+        shared_error: standard deviation of the error that all trials share, as a fraction, as far
+            as it is known.
     """
 
     mean: float
     relative_error: float
     degrees: float
+    shared_error: float = 0.0
 
     @classmethod
     def of(cls, found: Estimate, trials: int, *, shared: float = 0.0) -> Sample:
         """From a figure with its 95 % interval, which is Student's t over ``trials`` trials.
 
         ``shared`` is the known relative standard deviation that the interval includes in addition
-        to the scatter of the trials (see `record.estimate.WANDER`); it is removed.
+        to the scatter of the trials. It becomes `shared_error`, as far as the interval has room.
 
         Raises:
             ValueError: there are fewer than two trials, the mean is not above zero, or the error
@@ -53,18 +56,24 @@ class Sample:
         half = found.half_width / found.value
         if not 0 <= half < _LARGEST_ERROR:  # its fourth power must be finite
             raise ValueError("the interval is almost infinite, or its ends are swapped")
+        shared = min(shared, half / NORMAL)
         own = math.sqrt(max(0.0, half**2 - (NORMAL * shared) ** 2))
-        return cls(found.value, own / student_t(trials - 1), trials - 1)
+        return cls(found.value, own / student_t(trials - 1), trials - 1, shared)
+
+    def session_variance(self, session_sd: float) -> float:
+        """The variance between sessions, which is no less than that of the error known here."""
+        return max(session_sd, self.shared_error) ** 2
 
 
 def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> Estimate:
     """ln(new / base) with an interval that excludes a probability of ``tail`` at either end.
 
     The variance is the sum of both relative variances (to first order, the relative error of a
-    figure is the error of its logarithm) and twice the variance between sessions, which the trials
-    of one session cannot show. The degrees of freedom follow Welch and Satterthwaite (B. L. Welch,
-    "The generalization of 'Student's' problem when several different population variances are
-    involved", Biometrika 34, 1947); the declared variance has infinitely many.
+    figure is the error of its logarithm) and, for each side, of the variance between sessions,
+    which the trials of one session cannot show. The degrees of freedom follow Welch and
+    Satterthwaite (B. L. Welch, "The generalization of 'Student's' problem when several different
+    population variances are involved", Biometrika 34, 1947); the variance between sessions has
+    infinitely many.
 
     Args:
         base: the earlier figure.
@@ -73,14 +82,15 @@ def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> E
         tail: probability of each tail.
     """
     own = [(side.relative_error**2, side.degrees) for side in (base, new)]
-    variance = sum(value for value, _ in own) + 2 * session_sd**2
+    between = sum(side.session_variance(session_sd) for side in (base, new))
+    variance = sum(value for value, _ in own) + between
     return _around(math.log(new.mean) - math.log(base.mean), variance, _welch(own, variance), tail)
 
 
 def log_excess(found: Sample, allowed: float, *, session_sd: float, tail: float) -> Estimate:
     """ln(found / allowed) as `log_ratio`, for an exact number ``allowed``."""
     own = [(found.relative_error**2, found.degrees)]
-    variance = own[0][0] + session_sd**2
+    variance = own[0][0] + found.session_variance(session_sd)
     return _around(math.log(found.mean) - math.log(allowed), variance, _welch(own, variance), tail)
 
 

@@ -173,7 +173,9 @@ def sample(measurement: Measurement, metric: Metric) -> Sample | None:
     found = measurement.estimate(metric)
     if found is None:
         return None
+    settling = 0.0 if metric is Metric.TIME else measurement.settling_error or 0.0
+    shared = math.hypot(WANDER[metric], settling)
     try:
-        return Sample.of(found, measurement.scatter_count, shared=WANDER[metric])
+        return Sample.of(found, measurement.scatter_count, shared=shared)
     except ValueError:
         return None

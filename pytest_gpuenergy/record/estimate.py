@@ -11,18 +11,18 @@ from pytest_gpuenergy.record.metrics import Metric
 
 WANDER: Mapping[Metric, float] = {
     Metric.TIME: 0.0012,
-    Metric.ENERGY: 0.0033,
-    Metric.EDP: 0.0043,
+    Metric.ENERGY: 0.0025,
+    Metric.EDP: 0.0032,
 }
-"""Relative standard deviation that all trials of an item share, so that their scatter cannot show
-it. It comes from the state of the card, whose actual clock and power change in steps from time to
-time; a step is up to 1.5 % of the power.
+"""Relative standard deviation that all trials of an item share on a warm card, so that their
+scatter cannot show it. It comes from the state of the card, whose actual clock and power change in
+steps from time to time; a step is up to 1.5 % of the power. What a card adds that has yet to warm
+or to cool is counted apart (`energy.leakage.step_error`).
 
-On two H200s, 160 items of four kernels deviated from 12 s of their kernel running around them by
-0.11 % in time, 0.26 % in energy and 0.27 % in EDP (root mean square). The placement of the buffers,
-which each interval already includes, explains all of the deviation in time; the scatter of the
-trials explains 0.21 % in energy. The worst kernel on one card deviated by 0.46 % in energy, of
-which the trials explain 0.13 %. The values lie between the mean and the worst kernel; see
+496 items on six H200s, each measured between parts of 12 s of its kernel, deviated from these by
+0.16 % in time, 0.24 % in energy and 0.30 % in EDP (root mean square). The placement of the buffers
+and the scatter of the trials, which each interval already includes, explain most of it. With these
+values 95 % of the intervals of time hold, 98 % of energy and 99 % of EDP; see
 docs/notes/common-error.md.
 """
 

@@ -32,13 +32,15 @@ class Measurement(Struct, frozen=True):
     joules. ``warm_trials`` are from the end of the heat-up: they contribute to the intervals, not
     to the figures. Energy, EDP, power and GFLOP/s/W are those of a card that has settled under the
     kernel, at ``settled_temperature_c``; ``raw_energy_mj`` is the energy as measured, at
-    ``temperature_c``. That and ``effective_sm_clock_mhz`` are means over the trials; the clock is
-    that of an SM by its own cycle counter, which differs from the one that NVML reports (None: not
-    known, also in older records). ``clock_states`` are the levels of that clock during the heat-up
-    and the trials (empty: not known, or a limit moves the clock). All figures are per launch, in
-    ms, mJ, W, GFLOP/s, GFLOP/s/W and mJ ms. ``wall_s`` is the duration of the item, ``phases_s``
-    that of each of `PHASES`. ``in_process`` reports whether the measuring process itself launched
-    the work, as it does for callables, rather than a worker process (None: not recorded).
+    ``temperature_c``. ``settling_error`` is the relative standard error of the way from one to the
+    other, which the intervals include. ``temperature_c`` and ``effective_sm_clock_mhz`` are means
+    over the trials; the clock is that of an SM by its own cycle counter, which differs from the one
+    that NVML reports (None: not known, also in older records). ``clock_states`` are the levels of
+    that clock during the heat-up and the trials (empty: not known, or a limit moves the clock). All
+    figures are per launch, in ms, mJ, W, GFLOP/s, GFLOP/s/W and mJ ms. ``wall_s`` is the duration
+    of the item, ``phases_s`` that of each of `PHASES`. ``in_process`` reports whether the measuring
+    process itself launched the work, as it does for callables, rather than a worker process (None:
+    not recorded).
     """
 
     node_id: str
@@ -71,6 +73,7 @@ class Measurement(Struct, frozen=True):
     raw_energy_mj: NotNegative | None = None
     temperature_c: float | None = None
     settled_temperature_c: float | None = None
+    settling_error: NotNegative | None = None
     effective_sm_clock_mhz: NotNegative | None = None
     clock_states: tuple[ClockState, ...] = ()
     cap_binding: bool | None = None

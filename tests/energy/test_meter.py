@@ -157,13 +157,19 @@ def test_a_trial_lasts_whole_updates_of_the_counter(device: EmulatedDevice, repe
         assert 0.3 - 0.01 <= trial.seconds <= 0.4 + 0.01
 
 
-def after(device: EmulatedDevice, repeat: Repeat, before_w: float, for_s: float = 14.0) -> Reading:
+def after(
+    device: EmulatedDevice,
+    repeat: Repeat,
+    before_w: float,
+    for_s: float = 14.0,
+    settings: MeterSettings | None = None,
+) -> Reading:
     """A kernel of 129 W, measured right after one of ``before_w``."""
     with repeat(0.02, before_w) as repeater:
         repeater.start()
         device.clock.sleep_s(for_s)
         repeater.stop()
-    return measure(device, repeat(56.0, 129.0))[0]
+    return measure(device, repeat(56.0, 129.0), settings)[0]
 
 
 def heat_s(reading: Reading, device: EmulatedDevice, began_s: float) -> float:
@@ -176,7 +182,7 @@ def test_after_a_hotter_kernel_the_heat_up_is_longer(
     heats_s = []
     for before_w in (129.0, 316.0):
         began_s = device.clock.now_s()
-        reading = after(device, repeat, before_w)
+        reading = after(device, repeat, before_w, settings=MeterSettings(preheat_s=0.0))
         heats_s.append(heat_s(reading, device, began_s) - 14.0)
     assert heats_s[0] == pytest.approx(1.1, abs=0.25)
     assert heats_s[1] > heats_s[0] + 2.0
@@ -190,7 +196,16 @@ def test_the_interval_after_a_hotter_kernel_holds_what_the_card_settles_at(
     settled = after(device, repeat, 129.0, for_s=120.0).energy_mj
     assert cooling.value == pytest.approx(settled.value, rel=0.004)
     assert cooling.low < settled.value < cooling.high
-    assert cooling.high - cooling.low > 1.2 * (settled.high - settled.low)
+
+
+def test_what_is_left_of_a_hotter_kernel_is_part_of_the_interval(
+    device: EmulatedDevice, repeat: Repeat
+) -> None:
+    raw = MeterSettings(preheat_s=0.0, corrected=False)
+    cooling = after(device, repeat, 690.0, 60.0, raw).energy_mj
+    device.clock.sleep_s(120.0)
+    settled = after(device, repeat, 129.0, 120.0, raw).energy_mj
+    assert cooling.half_width > 1.2 * settled.half_width
 
 
 class RealEdges(EnergyCounter):
@@ -240,7 +255,9 @@ def test_trials_begin_only_after_the_warm_up(device: EmulatedDevice, repeat: Rep
 def test_the_heat_up_tells_of_the_scatter_of_few_trials(
     device: EmulatedDevice, repeat: Repeat
 ) -> None:
-    few = MeterSettings(min_trials=2, min_measure_s=0.0, relative_half_width=1.0)
+    few = MeterSettings(
+        min_trials=2, min_measure_s=0.0, relative_half_width=1.0, corrected=False, preheat_s=0.0
+    )
     reading, _ = measure(device, repeat(), few)
     assert len(reading.trials) == 2
     assert 5 <= len(reading.warm_trials) <= 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pytest_gpuenergy.energy.preheat import LEAST_PAUSE_S, Preheat
 from pytest_gpuenergy.energy.thermal import Settling
 
-COLD = Settling(50.0, 60.0, 0.5, 0.004, 0.001)
-SETTLED = Settling(60.0, 60.2, 0.5, 0.004, 0.001)
+COLD = Settling(50.0, 60.0, 0.5, 0.4, 0.004, 0.001)
+SETTLED = Settling(60.0, 60.2, 0.5, 0.4, 0.004, 0.001)
 
 
 def seconds(preheat: Preheat, settling: Settling | None = COLD, most_s: int = 100) -> int:
@@ -23,6 +23,16 @@ def test_a_cold_card_is_heated_for_as_long_as_allowed() -> None:
 
 def test_a_settled_card_is_not_heated() -> None:
     assert seconds(Preheat(20.0, lambda _: None), SETTLED) == 0
+
+
+def test_a_card_that_may_yet_get_warmer_is_heated() -> None:
+    unknown = Settling(60.0, 60.2, 3.0, 3.0, 0.004, 0.001)
+    assert seconds(Preheat(20.0, lambda _: None), unknown) == 20
+
+
+def test_an_error_that_heating_does_not_reduce_is_no_reason_to_heat() -> None:
+    inexact = Settling(60.0, 60.2, 3.0, 0.4, 0.004, 0.001)
+    assert seconds(Preheat(20.0, lambda _: None), inexact) == 0
 
 
 def test_a_card_without_a_temperature_is_not_heated() -> None:

@@ -103,7 +103,7 @@ def test_a_kernel_that_heats_mostly_the_memory_is_told_from_others() -> None:
     settling = model.settling(run, trials=8)
     end_c = card.temperature_c(0.55 * 500, 0.55 * 500)
     assert settling.settled_c == pytest.approx(end_c, abs=3.0)
-    assert settled_power_w(run, settling) == pytest.approx(500.0, rel=0.012)
+    assert settled_power_w(run, settling) == pytest.approx(500.0, rel=0.015)
 
 
 def test_the_power_per_kelvin_is_learned_from_a_long_heat_up() -> None:
@@ -137,6 +137,49 @@ def test_a_settled_card_needs_no_correction() -> None:
     model.add_run(card.run(450.0, 90.0))
     settling = model.settling(card.run(450.0, 2.0), trials=8)
     assert settling.gain == pytest.approx(0.0, abs=0.002)
+
+
+def test_a_few_seconds_do_not_exclude_that_the_temperature_rises_further() -> None:
+    """Cards of which seconds show almost the same, and minutes something else."""
+    ends_k, settlings = [], []
+    for sink_k_per_w, sink_s in ((0.001, 20.0), (0.008, 60.0)):
+        card = Card(sink_k_per_w=sink_k_per_w, sink_s=sink_s)
+        model = ThermalModel(card.rest())
+        run = card.run(500.0, 5.0)
+        settlings.append(model.settling(run, trials=8))
+        ends_k.append(card.temperature_c(500.0, 500.0))
+    for end_k, settling in zip(ends_k, settlings, strict=True):
+        assert abs(settling.settled_c - end_k) < 2 * settling.error_k
+        assert settling.open_k > 1.5
+
+
+@given(sink_k=st.floats(0, 15), sink_s=st.floats(6, 60), power_w=st.floats(200, 700))
+def test_a_longer_run_leaves_less_open(sink_k: float, sink_s: float, power_w: float) -> None:
+    card = Card(sink_k_per_w=sink_k / 700, sink_s=sink_s)
+    model = ThermalModel(card.rest())
+    run = card.run(power_w, 60.0)
+    short, long = (model.settling(run[:count], trials=8) for count in (20, 600))
+    assert long.open_k < short.open_k
+    assert abs(long.settled_c - card.temperature_c(power_w, power_w)) < 3 * long.error_k
+
+
+def test_short_runs_do_not_make_the_heat_sink_of_a_warm_card_small() -> None:
+    """Another process has warmed the card, so that its heat sink is not seen to warm at first."""
+    rng = np.random.default_rng(3)
+    held = []
+    for sink_k in np.linspace(9, 17, 8):
+        card = Card(sink_k_per_w=sink_k / 600, sink_s=14.0)
+        card.run(rng.uniform(300, 650), 60.0)
+        model = ThermalModel(card.rest(4.0))
+        model.add_run(card.run(rng.uniform(300, 650), 30.0))
+        for load_w in rng.uniform(220, 650, 12):
+            model.add_pause(card.rest(0.5))
+            run = card.run(load_w, 2.0)
+            settling = model.settling(run, trials=8)
+            off = settled_power_w(run, settling) / load_w - 1
+            held.append(abs(off) < 2 * settling.gain_error)
+            model.add_run(run)
+    assert np.mean(held) > 0.85
 
 
 def test_a_run_of_one_sample_gives_a_settling() -> None:

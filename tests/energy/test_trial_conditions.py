@@ -18,6 +18,7 @@ from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
 from pytest_gpuenergy.energy.clock_states import mean_clock_mhz
 from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.energy.reading import Reading
+from pytest_gpuenergy.energy.settings import MeterSettings
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 
@@ -81,7 +82,7 @@ def run_warm(device: EmulatedDevice, repeat: Repeat, after_s: float) -> Reading:
         repeater.stop()
         EnergyMeter(device).measure(repeater)
         device.inject("clock_states", {"after_s": after_s})
-        return EnergyMeter(device).measure(repeater)
+        return EnergyMeter(device, MeterSettings(preheat_s=0.0)).measure(repeater)
 
 
 def test_a_step_within_the_trials_is_flagged_and_named(

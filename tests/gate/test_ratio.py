@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.energy.statistics import estimate
 from pytest_gpuenergy.gate.ratio import Sample, log_excess, log_ratio, paired_log_ratio
 from pytest_gpuenergy.record.estimate import Estimate
+from pytest_gpuenergy.support.statistics import NORMAL
 
 MEANS = st.floats(1e-6, 1e6)
 ERRORS = st.floats(0, 0.1)
@@ -33,6 +35,21 @@ def test_what_all_trials_share_is_left_out(values: list[float], shared: float) -
     sample = Sample.of(found, len(values), shared=shared)
     assert sample.relative_error == pytest.approx(of(values).relative_error, abs=1e-6)
     assert sample.degrees == of(values).degrees
+
+
+@given(SAMPLES, SAMPLES, st.floats(0, 0.01), st.floats(0, 0.01), TAILS)
+def test_what_trials_share_is_part_of_the_deviation_between_sessions(
+    one: Sample, other: Sample, shared: float, sd: float, tail: float
+) -> None:
+    sides = [replace(side, shared_error=shared) for side in (one, other)]
+    found = log_ratio(*sides, session_sd=sd, tail=tail)
+    assert found == log_ratio(one, other, session_sd=max(sd, shared), tail=tail)
+
+
+def test_an_error_that_trials_share_is_no_larger_than_the_interval() -> None:
+    sample = Sample.of(Estimate(1.0, 0.99, 1.01), 5, shared=1e300)
+    assert sample.relative_error == 0.0
+    assert sample.shared_error == pytest.approx(0.01 / NORMAL)
 
 
 @given(SAMPLES, SAMPLES, SDS, TAILS)

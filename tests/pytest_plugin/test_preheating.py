@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from pytest_gpuenergy.devices.select import open_device
@@ -42,8 +44,10 @@ def test_a_quiet_run_does_not_tell_of_the_heating_up(project) -> None:
 def test_the_record_has_the_energy_as_measured_and_both_temperatures(project) -> None:
     project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "0")
     first = project.stored().measurements[0]
-    assert first.settled_temperature_c > first.temperature_c
-    assert first.energy_mj > first.raw_energy_mj
+    warmer = first.settled_temperature_c - first.temperature_c
+    assert math.copysign(1, warmer) == math.copysign(1, first.energy_mj - first.raw_energy_mj)
+    half_width = (first.energy_mj_ci95.high - first.energy_mj_ci95.low) / 2
+    assert 0 < 1.96 * first.settling_error < half_width / first.energy_mj
     raw = sum(trial.energy_mj for trial in first.trials) / len(first.trials)
     assert first.raw_energy_mj == pytest.approx(raw)
 

@@ -1,0 +1,183 @@
+"""What the readings of a card's temperature say about how it is cooled, and what they leave open.
+
+For a given time constant of the heat sink, the temperature is linear in four parameters, and
+readings turn a normal distribution of these into another one. Several models, which differ in the
+time constant and in what is assumed of the heat sink's size at first, are kept side by side and
+weighed by the probability that they gave to the readings: Bayesian model averaging (J. A. Hoeting,
+D. Madigan, A. E. Raftery, C. T. Volinsky, "Bayesian model averaging: a tutorial", Statistical
+Science 14, 1999). Readings of a few seconds cannot tell a small heat sink from a large, slow one.
+The average says so where the most likely model alone would not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+_Floats = npt.NDArray[np.float64]
+
+DIE_S = 0.5
+"""Time constant of the die."""
+_CONSTANTS_S = np.array([5.0, 8.0, 13.0, 22.0, 36.0, 60.0, 100.0])
+"""Time constants of the heat sink."""
+
+
+class _Kind(NamedTuple):
+    """What is assumed of a heat sink at first.
+
+    Attributes:
+        usual_s: median of its time constant.
+        spread: standard deviation of the logarithm of that.
+        rise_k: by how much it warms under the greatest power seen.
+        rise_spread_k: standard deviation of that.
+        start_k: how far it is from rest when the first sample is taken.
+        start_spread_k: standard deviation of that.
+    """
+
+    usual_s: float
+    spread: float
+    rise_k: float
+    rise_spread_k: float
+    start_k: float
+    start_spread_k: float
+
+
+_KINDS = (
+    _Kind(25.0, 0.8, 2.0, 2.0, 0.0, 1.0),
+    _Kind(14.0, 0.5, 13.0, 5.0, 0.0, 2.0),
+    _Kind(14.0, 0.5, 13.0, 5.0, 7.0, 4.0),
+)
+"""Equally likely: cooled as the H200s of docs/notes/temperature.md are; as the H100s are, after a
+rest; and as these, still warm from what another process has run."""
+_AIR_K, _DIE_K = np.array([-25.0, 15.0]), np.array([20.0, 15.0])
+"""Mean and standard deviation, under the same power, of the temperature without power relative to
+that of the first sample, and of the rise through the die."""
+_READING_K = 2.5
+"""Standard error that a reading of whole kelvins counts with: neighbouring ones err alike."""
+
+SINK_S = np.tile(_CONSTANTS_S, len(_KINDS))
+"""Time constant of the heat sink in each model."""
+_PARAMETERS = 4
+
+
+def _prior(kind: _Kind) -> _Floats:
+    """The probabilities of the time constants."""
+    weights = np.exp(-0.5 * (np.log(_CONSTANTS_S / kind.usual_s) / kind.spread) ** 2)
+    found: _Floats = weights / weights.sum()
+    return found
+
+
+_LOG_PRIOR = np.log(np.concatenate([_prior(kind) for kind in _KINDS]))
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """What is known of the parameters: a normal distribution for each model.
+
+    Attributes:
+        weights: the probability of each model.
+        means: shape (models, 4).
+        covariances: shape (models, 4, 4).
+    """
+
+    weights: _Floats
+    means: _Floats
+    covariances: _Floats
+
+    @cached_property
+    def points(self) -> _Floats:
+        """Eight equally likely points for each model, of shape (models, 8, 4).
+
+        They have the distribution's mean and covariance, so moments of functions that are nearly
+        linear follow from them: the cubature rule of third degree (I. Arasaratnam, S. Haykin,
+        "Cubature Kalman filters", IEEE Transactions on Automatic Control 54, 2009).
+        """
+        axes = np.sqrt(_PARAMETERS) * np.swapaxes(np.linalg.cholesky(self.covariances), 1, 2)
+        points: _Floats = self.means[:, np.newaxis] + np.concatenate([axes, -axes], axis=1)
+        return points
+
+    def mean(self, values: _Floats) -> float:
+        """The mean of a quantity with these values, of shape (models, 8), at the `points`."""
+        return float(self.weights @ values.mean(axis=1))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Normal equations of the temperature in each model, of shapes (models, 4, 4) and (models, 4).
+
+    The parameters are the temperature without power relative to that of the first sample, the
+    resistances of die and heat sink, and how far the heat sink was from rest at the first sample.
+    """
+
+    squares: _Floats
+    products: _Floats
+
+    @classmethod
+    def none(cls) -> Evidence:
+        """Before any reading."""
+        models = len(SINK_S)
+        return cls(np.zeros((models, _PARAMETERS, _PARAMETERS)), np.zeros((models, _PARAMETERS)))
+
+    def times(self, factor: float) -> Evidence:
+        """Counting as ``factor`` of what it is."""
+        return Evidence(factor * self.squares, factor * self.products)
+
+    def plus(self, columns: _Floats, rises_c: _Floats, *, level_error_k: float) -> Evidence:
+        """With further readings, of successive samples.
+
+        Args:
+            columns: what each parameter is multiplied by, of shape (readings, models, 4).
+            rises_c: the temperatures relative to that of the first sample.
+            level_error_k: standard deviation of an error that all of them share.
+        """
+        count = len(rises_c)
+        if not count:
+            return self
+        mean, mean_c = columns.mean(axis=0, keepdims=True), rises_c.mean(keepdims=True)
+        return self._plus(columns - mean, rises_c - mean_c, _READING_K)._plus(
+            mean, mean_c, math.hypot(_READING_K / math.sqrt(count), level_error_k)
+        )
+
+    def _plus(self, columns: _Floats, rises_c: _Floats, error_k: float) -> Evidence:
+        weighed = columns / error_k**2
+        return Evidence(
+            self.squares + np.einsum("nij,nik->ijk", weighed, columns),
+            self.products + np.einsum("nij,n->ij", weighed, rises_c),
+        )
+
+    def posterior(self, start_w: float, peak_w: float) -> Posterior:
+        """What is known, given the power before the first sample and the greatest one seen."""
+        usual, spread = _assumed(start_w, peak_w)
+        precision = self.squares + np.einsum("ij,jk->ijk", spread**-2.0, np.eye(_PARAMETERS))
+        right = self.products + usual / spread**2
+        covariances = np.linalg.inv(precision)
+        means = np.einsum("ijk,ik->ij", covariances, right)
+        # Up to a constant, the logarithm of the probability that a model gave to the readings.
+        log_weights = _LOG_PRIOR + 0.5 * (
+            np.einsum("ij,ij->i", means, right)
+            - ((usual / spread) ** 2).sum(axis=1)
+            - np.linalg.slogdet(precision)[1]
+            - 2 * np.log(spread).sum(axis=1)
+        )
+        weights = np.exp(log_weights - log_weights.max())
+        return Posterior(weights / weights.sum(), means, covariances)
+
+
+def _assumed(start_w: float, peak_w: float) -> tuple[_Floats, _Floats]:
+    """Means and standard deviations of the parameters at first, each of shape (models, 4)."""
+    kinds = [
+        [
+            _AIR_K * (start_w / peak_w),
+            _DIE_K / peak_w,
+            np.array([kind.rise_k, kind.rise_spread_k]) / peak_w,
+            np.array([kind.start_k, kind.start_spread_k]),
+        ]
+        for kind in _KINDS
+    ]
+    assumed = np.repeat(np.array(kinds), len(_CONSTANTS_S), axis=0)
+    return assumed[..., 0], assumed[..., 1]

@@ -1,0 +1,43 @@
+"""How a card's power depends on its temperature: in proportion, and in steps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.energy.leakage import step_error
+from pytest_gpuenergy.energy.thermal import Settling
+
+
+@given(nearer=st.floats(0, 100), farther=st.floats(0, 100))
+def test_the_farther_a_temperature_the_less_is_known_of_the_steps_on_the_way(
+    nearer: float, farther: float
+) -> None:
+    nearer, farther = sorted((nearer, farther))
+    assert 0 <= step_error(nearer) <= step_error(farther)
+
+
+def test_at_the_present_temperature_there_is_no_step() -> None:
+    assert step_error(0.0) == 0.0
+
+
+@given(away_k=st.floats(0.1, 4))
+def test_the_error_is_that_of_a_staircase_of_unknown_phase(away_k: float) -> None:
+    step, spacing_k = 0.012, 8.0
+    starts_k = np.linspace(0, spacing_k, 4001)
+    crossed = np.floor((starts_k + away_k) / spacing_k)
+    error = np.std(step * (crossed - away_k / spacing_k))
+    assert step_error(away_k) == pytest.approx(error, rel=0.02)
+
+
+@given(to_go_k=st.floats(2, 10), error_k=st.floats(0.1, 5))
+def test_a_gain_counts_both_the_slope_and_the_steps(to_go_k: float, error_k: float) -> None:
+    steady, stepping = (
+        Settling(50.0, 50.0 + to_go_k, error_k, 0.0, per_k, 0.0) for per_k in (0.0, 0.004)
+    )
+    assert steady.gain_error > 0.9 * step_error(to_go_k - 0.3)
+    assert stepping.gain_error == pytest.approx(math.hypot(steady.gain_error, 0.004 * error_k))
