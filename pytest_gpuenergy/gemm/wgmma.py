@@ -35,8 +35,10 @@ _REGISTERS: Mapping[int, tuple[int, int, int]] = {
 
 They add up to no more than the 64 Ki registers of a multiprocessor.
 """
-_OTHER_REGISTERS = 28
-"""Of a thread, besides its sums."""
+_OTHER_REGISTERS = 34
+"""Of a thread, besides its sums, as ptxas of CUDA 13.0 says."""
+_OTHERS_OF_INSTRUCTION = 26
+"""Registers besides its sums that an instruction takes; it must do with those at launch (ptxas)."""
 _PRODUCTS_PER_CYCLE = 2048
 """Of 16-bit elements on a multiprocessor: 989 TFLOP/s of 132 at 1830 MHz (H100 whitepaper)."""
 _SHARED_BYTES_PER_CYCLE = 128
@@ -88,6 +90,12 @@ class WgmmaParameters(Tiling):
                 "four in each direction."
             )
 
+        if self.tile_n // 2 + _OTHERS_OF_INSTRUCTION > _REGISTERS[self.consumers][0]:
+            raise InputError(
+                f"The template {self.template} cannot compute tiles with {self.tile_n} columns "
+                f"with {self.consumers} consumers: a thread has too few registers."
+            )
+
     @classmethod
     def fitting(cls, gemm: Gemm, card: Card) -> Iterator[WgmmaParameters]:
         """Parameters worth trying for a product on a card that has the resources for them."""
@@ -96,11 +104,12 @@ class WgmmaParameters(Tiling):
         for tile_m, tile_n, tile_k, consumers, stages in itertools.product(
             _TILES_M, _TILES_N, _DEPTHS, _REGISTERS, _STAGES
         ):
-            if tile_m % (_WARPGROUP_ROWS * consumers):
+            try:
+                base = cls(
+                    tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, stages=stages, consumers=consumers
+                )
+            except InputError:  # rows are not divided evenly, or registers do not suffice
                 continue
-            base = cls(
-                tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, stages=stages, consumers=consumers
-            )
             if base.sums + _OTHER_REGISTERS <= _REGISTERS[consumers][2]:
                 yield from base.divided(gemm, card)
 

@@ -57,7 +57,8 @@ def rounded_to(values: npt.NDArray[np.float64], dtype: str) -> Array:
     away = np.abs(single.astype(np.float64)) > np.abs(values)
     bits = np.where(exact, bits, (bits - away) | 1).astype(np.uint32)
     whole = bits + (0x7FFF + ((bits >> 16) & 1))
-    return np.asarray(np.where(np.isnan(single), 0x7FC0, whole >> 16).astype(np.uint16))
+    rounded: Array = np.where(np.isnan(single), 0x7FC0, whole >> 16).astype(np.uint16)
+    return rounded
 
 
 def numbers(array: Array, dtype: str) -> Array:

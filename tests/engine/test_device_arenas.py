@@ -20,6 +20,7 @@ from pytest_gpuenergy.workloads import Contract, Tensor, repetition
 from pytest_gpuenergy.workloads.number_types import numbers, rounded_to
 
 SIZE = 2000
+DTYPES = ["float32", "float16", "bfloat16", "float64", "int8", "uint32"]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def twice(dtype: str) -> Callable[..., None]:
     return body
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8", "uint32"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_right_kernel_is_right(dtype: str) -> None:
     arrays = StrictArrays(shared=True)
     verify(PythonDevice(twice(dtype), arrays=arrays), KERNEL, doubled(dtype))
@@ -121,11 +122,12 @@ def test_a_write_beside_a_tensor_is_found(at: int, words: str) -> None:
             check()
 
 
-def test_outputs_made_wrong_on_purpose_are_wrong() -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_outputs_made_wrong_on_purpose_are_wrong(dtype: str) -> None:
     arrays = StrictArrays(shared=True)
-    device = PythonDevice(twice("float32"), arrays=arrays)
-    with arenas_for(doubled(), 0, arrays) as arenas:
-        check = check_of(device, doubled(), arenas, 0)
+    device = PythonDevice(twice(dtype), arrays=arrays)
+    with arenas_for(doubled(dtype), 0, arrays) as arenas:
+        check = check_of(device, doubled(dtype), arenas, 0)
         run(device, arenas)
         check.falsify()
         with pytest.raises(KernelFault, match=r"of 2000 elements of y .* wrong"):

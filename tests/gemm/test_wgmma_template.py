@@ -92,6 +92,7 @@ def test_a_stage_that_is_free_too_early_is_found(device: EmulatedDevice) -> None
         ({"tile_k": 32}, "cannot be divided among 1 warpgroups"),
         ({"consumers": 2}, "cannot be divided among 2 warpgroups"),
         ({"consumers": 4}, "1 to 3 consumers, not 4"),
+        ({"tile_m": 192, "tile_n": 256, "consumers": 3}, "tiles with 256 columns with 3 consumers"),
     ],
 )
 def test_a_tile_that_warpgroups_do_not_fill_is_refused(change: dict[str, int], words: str) -> None:
