@@ -1,7 +1,7 @@
 // A matrix product C = A B by the kernels of CUTLASS 3.x for sm_90, as the column-major product
-// C' = B' A' of the transposed matrices, which is how CUTLASS names and lists its kernels. What
-// precedes this text defines Element, LayoutB, Schedule, EpilogueSchedule and Scheduler, and the
-// sizes below.
+// of the transposed matrices, C' = B' A', which is how CUTLASS names and lists its kernels. What
+// precedes this text defines Element, LayoutB (that of A'), Schedule, EpilogueSchedule and
+// Scheduler, and the sizes below.
 
 using TileShape = cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>, cute::Int<kTileK>>;
 using ClusterShape = cute::Shape<cute::Int<kClusterM>, cute::Int<kClusterN>, cute::_1>;
@@ -11,7 +11,7 @@ using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
     cutlass::epilogue::collective::EpilogueTileAuto, float, float, void, Column, kAlignmentC, Element,
     Column, kAlignmentC, EpilogueSchedule>::CollectiveOp;
 using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Operand, Column, kAlignmentA, Operand, LayoutB,
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, Column, kAlignmentA, Element, LayoutB,
     kAlignmentB, float, TileShape, ClusterShape,
     cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
         sizeof(typename Epilogue::SharedStorage))>,
@@ -47,7 +47,7 @@ Gemm::Arguments arguments_of(Problem const& problem) {
   Gemm::Arguments arguments{
       cutlass::gemm::GemmUniversalMode::kGemm,
       {problem.n, problem.m, problem.k, 1},
-      {static_cast<Operand const*>(problem.b), stride_a, static_cast<Operand const*>(problem.a),
+      {static_cast<Element const*>(problem.b), stride_a, static_cast<Element const*>(problem.a),
        stride_b},
       {{1.0f, 0.0f}, nullptr, {}, static_cast<Element*>(problem.c), stride_d},
       cutlass::KernelHardwareInfo::make_kernel_hardware_info<GemmKernel>()};

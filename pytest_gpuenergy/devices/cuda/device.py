@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
 from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays
-from pytest_gpuenergy.devices.cuda.machine_code import tensor_core_instructions
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool
+from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.machine_code import cubins_in, tensor_core_instructions
+from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers, find_nvcc
+from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
 from pytest_gpuenergy.devices.device import (
     Arena,
     Device,
@@ -25,6 +28,7 @@ from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
+from pytest_gpuenergy.kernels.program import CudaProgram
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError
@@ -62,6 +66,7 @@ class CudaDevice(Device):
                 "'pytest-gpuenergy[cuda13]' (or cuda12), or use --gpu-device emulated."
             )
         self._pool: CompilerPool | None = None
+        self._program_pool: ProgramCompilers | None = None
         # By UUID, so that CUDA's order in a worker cannot differ from NVML's.
         self._worker, self._next_worker = (
             Worker(
@@ -74,6 +79,11 @@ class CudaDevice(Device):
         self._with_context: int | None = None  # process ID of the worker that has one
 
     def refusal(self, kernel: AnyKernel) -> str | None:
+        if isinstance(kernel, CudaProgram) and find_nvcc() is None:
+            return (
+                f"{kernel.label} needs nvcc, which is not on the PATH: install the CUDA toolkit, "
+                "and put its folder bin on the PATH."
+            )
         missing = [module for module in kernel.modules if find_spec(module) is None]
         if not missing:
             return None
@@ -81,8 +91,8 @@ class CudaDevice(Device):
 
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
         for kernel in kernels:
-            if isinstance(kernel, Kernel):
-                self._compilers().submit(kernel)
+            if not self.refusal(kernel):
+                self._submit(kernel)
 
     def compile(self, kernel: AnyKernel) -> None:
         self._binary(kernel)
@@ -91,7 +101,10 @@ class CudaDevice(Device):
         binary = self._binary(kernel)
         if binary is None:
             return frozenset()
-        return tensor_core_instructions(binary.path.read_bytes(), binary.symbols.values())
+        content = binary.path.read_bytes()
+        if isinstance(kernel, CudaProgram):
+            return frozenset().union(*map(tensor_core_instructions, cubins_in(content)))
+        return tensor_core_instructions(content, binary.symbols.values())
 
     @contextmanager
     def load(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[Loaded]:
@@ -150,9 +163,10 @@ class CudaDevice(Device):
     def close(self) -> None:
         self._worker.kill()
         self._next_worker.kill()
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        for pool in (self._pool, self._program_pool):
+            if pool is not None:
+                pool.close()
+        self._pool = self._program_pool = None
 
     def _compilers(self) -> CompilerPool:
         if self._pool is None:
@@ -164,12 +178,20 @@ class CudaDevice(Device):
         return self._binary(job.kernel)
 
     def _binary(self, kernel: AnyKernel) -> Binary | None:
-        """What NVRTC compiled; None for a kernel that the worker prepares itself."""
+        """What was compiled; None for a kernel that the worker prepares itself."""
         if reason := self.refusal(kernel):
             raise KernelFault("constraints", reason)
-        if not isinstance(kernel, Kernel):
-            return None
-        return self._compilers().submit(kernel).result()
+        future = self._submit(kernel)
+        return None if future is None else future.result()
+
+    def _submit(self, kernel: AnyKernel) -> Future[Binary] | None:
+        if isinstance(kernel, Kernel):
+            return self._compilers().submit(kernel)
+        if isinstance(kernel, CudaProgram):
+            if self._program_pool is None:
+                self._program_pool = ProgramCompilers(self.architecture, cache_dir("programs"))
+            return self._program_pool.submit(kernel)
+        return None
 
     def _renew_worker(self) -> None:
         # The old one first: a card in exclusive mode allows only one process to have a context.

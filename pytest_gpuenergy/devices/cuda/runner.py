@@ -10,8 +10,8 @@ from typing import TypeVar
 from pytest_gpuenergy.devices.cache import sets_needed
 from pytest_gpuenergy.devices.cuda.binders import Launcher, bind
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
+from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary
 from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch
 from pytest_gpuenergy.devices.device import Arena, Launches, Timeline
 from pytest_gpuenergy.devices.guards import GUARD_BYTES

@@ -12,7 +12,7 @@ import pytest
 from host_cupy import Memory, host_gpu
 
 from pytest_gpuenergy.devices.cuda import runner as cuda_runner
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary
+from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.devices.device import Arena
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
