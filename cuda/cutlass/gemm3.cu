@@ -1,14 +1,14 @@
 // A matrix product C = A B by the kernels of CUTLASS 3.x for sm_90, as the column-major product
 // of the transposed matrices, C' = B' A', which is how CUTLASS names and lists its kernels. What
-// precedes this text defines Element, LayoutB (that of A'), Schedule, EpilogueSchedule and
-// Scheduler, and the sizes below.
+// precedes this text defines Element, ElementC (void unless the epilogue could read C), LayoutB (that
+// of A'), Schedule, EpilogueSchedule and Scheduler, and the sizes below.
 
 using TileShape = cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>, cute::Int<kTileK>>;
 using ClusterShape = cute::Shape<cute::Int<kClusterM>, cute::Int<kClusterN>, cute::_1>;
 using Column = cutlass::layout::ColumnMajor;
 using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
-    cutlass::epilogue::collective::EpilogueTileAuto, float, float, void, Column, kAlignmentC, Element,
+    cutlass::epilogue::collective::EpilogueTileAuto, float, float, ElementC, Column, kAlignmentC, Element,
     Column, kAlignmentC, EpilogueSchedule>::CollectiveOp;
 using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, Column, kAlignmentA, Element, LayoutB,

@@ -25,15 +25,17 @@ _TYPES: Mapping[str, str] = {
     "float16": "cutlass::half_t",
     "bfloat16": "cutlass::bfloat16_t",
 }
-_SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+SHORT_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+"""As in the names of kernels."""
 _LAYOUTS = {"nn": "cutlass::layout::RowMajor", "nt": "cutlass::layout::ColumnMajor"}
-_CORES: Mapping[Mode, str] = {
+CORES: Mapping[Mode, str] = {
     "float32": "simt_sgemm",
     "3xtf32": "tensorop_s1688gemm",
     "tf32": "tensorop_s1688tf32gemm",
     "float16": "tensorop_f16_s16816gemm_f16",
     "bfloat16": "tensorop_bf16_s16816gemm_bf16",
 }
+"""As in the names of kernels of CUTLASS 2.x."""
 _SIMT_WARPS = {
     (256, 128): (4, 2),
     (128, 256): (2, 4),
@@ -105,7 +107,7 @@ class Cutlass2:
         m, n, k = self.tile
         stages = self._stages(gemm, capability)
         return (
-            f"cutlass_{_CORES[gemm.mode]}_{m}x{n}_{k}x{stages}_{gemm.layout}"
+            f"cutlass_{CORES[gemm.mode]}_{m}x{n}_{k}x{stages}_{gemm.layout}"
             f"_align{max(alignment.a, alignment.b)}{'_stream_k' if self.stream_k else ''}"
         )
 
@@ -160,21 +162,27 @@ class Cutlass3:
         cluster: blocks of a cluster along both.
         schedule: how warps share the work.
         stream_k: whether blocks share the work of all tiles evenly.
+        stores_by_tma: whether results go through shared memory.
+        could_add: whether its epilogue is made to add C, which it is not asked to do.
     """
 
     tile: tuple[int, int, int]
     cluster: tuple[int, int]
     schedule: Schedule
     stream_k: bool = False
+    stores_by_tma: bool = True
+    could_add: bool = False
 
     def name(self, gemm: Gemm, capability: int) -> str:  # noqa: ARG002 -- there is one
         """As CUTLASS's library calls it."""
-        short = _SHORT[gemm.dtype]
+        short = SHORT_TYPES[gemm.dtype]
+        added = short if self.could_add else "void"
         tile, cluster = ("x".join(map(str, sizes)) for sizes in (self.tile, (*self.cluster, 1)))
         return (
-            f"cutlass3x_sm90_tensorop_gemm_{short}_{short}_f32_void_{short}_{tile}_{cluster}_0_"
+            f"cutlass3x_sm90_tensorop_gemm_{short}_{short}_f32_{added}_{short}_{tile}_{cluster}_0_"
             f"{gemm.layout}n_align{_VECTOR_BYTES // gemm.element_bytes}"
-            f"{'_stream_k' if self.stream_k else ''}_warpspecialized{self.schedule}_epi_tma"
+            f"{'_stream_k' if self.stream_k else ''}_warpspecialized{self.schedule}"
+            f"_epi_{'tma' if self.stores_by_tma else 'nosmem'}"
         )
 
     def source(self, gemm: Gemm, capability: int) -> str:  # noqa: ARG002 -- there is one
@@ -185,8 +193,8 @@ class Cutlass3:
             # That of A', the transposed A.
             "LayoutB": _LAYOUTS["nt" if gemm.layout == "nn" else "nn"],
             "Schedule": f"cutlass::gemm::KernelTmaWarpSpecialized{word}",
-            "EpilogueSchedule": "cutlass::epilogue::TmaWarpSpecialized"
-            + (word if word == "Cooperative" else ""),
+            "ElementC": _TYPES[gemm.dtype] if self.could_add else "void",
+            "EpilogueSchedule": f"cutlass::epilogue::{self._epilogue}",
             "Scheduler": f"cutlass::gemm::{'StreamK' if self.stream_k else 'Persistent'}Scheduler",
         }
         m, n, k = self.tile
@@ -206,6 +214,13 @@ class Cutlass3:
             "cutlass/gemm/kernel/tile_scheduler.hpp",
         ]
         return _program(headers, types, sizes, "gemm3.cu")
+
+    @property
+    def _epilogue(self) -> str:
+        if not self.stores_by_tma:
+            return "NoSmemWarpSpecialized"
+        shared = "Cooperative" if self.schedule == "_cooperative" else ""
+        return f"TmaWarpSpecialized{shared}"
 
 
 Configuration = Cutlass2 | Cutlass3
