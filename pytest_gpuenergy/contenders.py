@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.engine.best_of import best_of
 from pytest_gpuenergy.gemm.card import card_of
+from pytest_gpuenergy.gemm.cublas import cublas_call
 from pytest_gpuenergy.gemm.space import fits, recorded_kernel
 from pytest_gpuenergy.gemm.templates import ranked
-from pytest_gpuenergy.support.errors import UnavailableError
+from pytest_gpuenergy.gemm.triton import triton_candidates
+from pytest_gpuenergy.support.errors import KernelFault, UnavailableError
 from pytest_gpuenergy.tuners import records_of
 from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, TunerName
 from pytest_gpuenergy.tvm.generators import require_space
@@ -27,7 +30,7 @@ class Bench:
     """What a contender makes its kernel with.
 
     Attributes:
-        gpu: on which the kernel will run.
+        gpu: on which the kernel will run; claimed, if candidates are to be timed there.
         records: folder of record files, which need not exist.
         store: makes the kernels of TVM's records.
     """
@@ -56,14 +59,38 @@ def tvm_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
     return bench.store.kernel(file, file.ranks[0])
 
 
+def triton_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+    """The best of a persistent Triton kernel's configurations."""
+    return best_of(triton_candidates(gemm, card_of(bench.gpu)), gemm, bench.gpu)
+
+
+def cublas_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+    """The best of all algorithms that cuBLASLt's heuristics offer."""
+    call = cublas_call(gemm)
+    if reason := bench.gpu.refusal(call):
+        raise UnavailableError(reason)
+    try:
+        candidates = bench.gpu.offered(call, gemm.io)
+    except KernelFault as fault:
+        if fault.outcome != "constraints":
+            raise
+        raise UnavailableError(str(fault)) from None
+    return best_of(candidates, gemm, bench.gpu)
+
+
 CONTENDERS: Mapping[str, Callable[[Gemm, Bench], AnyKernel]] = {
     "template": template_kernel,
     "tvm": tvm_kernel,
+    "triton": triton_kernel,
+    "cublas": cublas_kernel,
 }
 """By their names in items.
 
 They raise `UnavailableError` if they have no kernel here; any other error is a failure.
 """
+
+WITHOUT_TEXT = frozenset({"triton", "cublas"})
+"""Those whose kernels are no CUDA text, which a program without this package could contain."""
 
 TUNED_BY: Mapping[str, TunerName] = {"template": TEMPLATE, "tvm": TVM}
 """Whose records a contender uses, if any."""

@@ -34,17 +34,21 @@ def add_product_options(parser: ArgumentParser) -> None:
 
 
 def check_contender(name: str) -> None:
-    """Check the name of a contender.
+    """Check the name of a contender whose kernels are to be part of a program.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: there is none of that name, or its kernels are no CUDA text.
     """
-    from pytest_gpuenergy.contenders import CONTENDERS
+    from pytest_gpuenergy.contenders import CONTENDERS, WITHOUT_TEXT
 
-    if name not in CONTENDERS:
+    able = [one for one in CONTENDERS if one not in WITHOUT_TEXT]
+    if name in WITHOUT_TEXT:
         raise InputError(
-            f"There is no contender {name!r:.40}: choose from {', '.join(CONTENDERS)}."
+            f"The kernels of the contender {name} are no CUDA text that a program could contain: "
+            f"choose from {', '.join(able)}."
         )
+    if name not in CONTENDERS:
+        raise InputError(f"There is no contender {name!r:.40}: choose from {', '.join(able)}.")
 
 
 def product_kernels(
@@ -59,7 +63,7 @@ def product_kernels(
         records: folder of record files; None stands for that of the project.
 
     Raises:
-        InputError: the sizes or the contender are not understood, or a kernel is no CUDA text.
+        InputError: the sizes are not understood, or `check_contender` refuses the contender.
         UnavailableError: the contender has no kernel for a product.
     """
     from pytest_gpuenergy.contenders import CONTENDERS, Bench
@@ -80,10 +84,6 @@ def product_kernels(
     with KernelStore() as store:
         for product in products:
             kernel = CONTENDERS[name](product, Bench(device, folder, store))
-            if not isinstance(kernel, Kernel):
-                raise InputError(
-                    f"The kernel of the contender {name} for {product.name} is no CUDA text that "
-                    "a program could contain: choose another contender."
-                )
+            assert isinstance(kernel, Kernel)
             found.append(RankedKernel(product, 1, kernel))
     return found

@@ -15,10 +15,12 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
+from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.number_types import stored_as
-from pytest_gpuenergy.workloads.workload import Array, Tensor
+from pytest_gpuenergy.workloads.workload import Array, IoContract, Tensor
 
 
 @dataclass(frozen=True)
@@ -257,16 +259,28 @@ class Device(ABC):
 
     def tensor_core_instructions(
         self,
-        kernel: AnyKernel,  # noqa: ARG002 -- for devices that can look
+        job: Job,  # noqa: ARG002 -- for devices that can look
     ) -> frozenset[str]:
-        """Names of the instructions for tensor cores in a kernel's machine code, as far as known.
+        """Names of the instructions for tensor cores in the machine code of a job's kernel.
 
-        That of Triton kernels and library calls is not known.
+        None are known of library calls.
 
         Raises:
             KernelFault: the kernel does not compile.
         """
         return frozenset()
+
+    def offered(self, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:  # noqa: ARG002
+        """The ways to make a call that its library offers, the most promising first.
+
+        Args:
+            call: leaves the choice to the library.
+            io: the tensors that it takes.
+
+        Raises:
+            KernelFault: the library cannot make the call here.
+        """
+        raise KernelFault("constraints", self.refusal(call) or f"{call.label} has no choices.")
 
     @abstractmethod
     def load(self, job: Job, arenas: Mapping[str, Arena]) -> AbstractContextManager[Loaded]:

@@ -23,6 +23,10 @@ _RECORDED = (
     "nvidia-ml-py",
     "apache-tvm",
     "torch",
+    "triton",
+    "nvmath-python",
+    "nvidia-cublas-cu12",
+    "nvidia-cublas",
     "nvidia-cudnn-cu12",
     "nvidia-cudnn-cu13",
 )
@@ -60,11 +64,20 @@ def run_info(
         architecture=device.architecture,
         emulated=device.emulated,
         power_limits_w=_limits(device),
-        software={**_versions(), **device.describe()},
+        software=software(device),
         options=dict(options),
         git_revision=git_revision,
         cap_table_w=tuple(cap_table_w),
     )
+
+
+def software(device: Device) -> dict[str, str]:
+    """Versions of the packages, the driver, the runtime and the compilers behind what is measured.
+
+    Raises:
+        DeviceError: the device does not respond.
+    """
+    return {**_versions(), **device.describe()}
 
 
 def git_revision_of(folder: Path) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import Workload
@@ -11,12 +12,14 @@ from pytest_gpuenergy.workloads.workload import Workload
 def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> None:
     """Refuse tensor cores where the workload does not allow them.
 
+    The machine code of a library cannot be looked through, so that its word must be taken.
+
     Raises:
         KernelFault: ``correctness``, if the machine code uses them; or the kernel does not compile.
     """
     if workload.allows_tensor_cores:
         return
-    if found := device.tensor_core_instructions(kernel):
+    if found := device.tensor_core_instructions(Job.of(kernel, workload)):
         raise KernelFault(
             "correctness",
             f"The machine code has instructions for tensor cores ({', '.join(sorted(found))}), but "

@@ -28,6 +28,14 @@ class LibraryEntry:
 
 LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     "torch.matmul": LibraryEntry(("input", "other", "out"), {"allow_tf32": False}, ("torch",)),
+    # C = A B, all stored by rows: A as M rows or transposed, B as K rows that may be longer than N
+    # elements, C densely. `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of that version of
+    # cuBLASLt; without one, the first that its heuristics offer is taken.
+    "cublasLt.matmul": LibraryEntry(
+        ("a", "b", "c", "workspace"),
+        {"compute": "32F", "a_transposed": False, "algorithm": "", "version": 0},
+        ("nvmath", "cupy"),
+    ),
 }
 """By the name used in a `LibraryCall`."""
 

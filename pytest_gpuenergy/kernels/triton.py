@@ -24,7 +24,7 @@ class TritonKernel(AnyKernel):
         function: name of the function.
         grid: programs in x, y and z.
         arguments: names of tensors, workspaces and scalars, in the order of the parameters.
-        constants: values of the ``tl.constexpr`` parameters, by name.
+        constants: values of all other parameters, ``tl.constexpr`` or not, by name.
         num_warps: warps of a program; a power of two.
         num_stages: stages of software pipelines.
 

@@ -16,7 +16,8 @@ from pytest_gpuenergy.tvm.recipe import METASCHEDULE
 from pytest_gpuenergy.workloads import Gemm
 
 NAMED = "bench/test_gemm.py"
-CONTENDERS = ("template", "tvm")
+CONTENDERS = ("template", "tvm", "triton", "cublas")
+OTHERS = len(CONTENDERS) - 1
 TEMPLATE = ["-k", "template", "--powercap", "1"]
 TVM = ["-k", "tvm", "--powercap", "1"]
 SMALL = Gemm("small", 8, 6, 5)
@@ -108,7 +109,7 @@ def test_a_card_on_which_the_template_cannot_run_is_skipped(
     old = ("--gpu-device", f"emulated:{card}", "--powercap", "current")
     arguments = ["--gemm", f"MNK=64 layout=nn mode={mode}", *TEMPLATE, "-rs", *old]
     result = folder.runpytest_inprocess(NAMED, *arguments)
-    result.assert_outcomes(skipped=1, deselected=1)
+    result.assert_outcomes(skipped=1, deselected=OTHERS)
     result.stdout.fnmatch_lines([f"SKIPPED*{told}*"])
 
 
@@ -136,7 +137,7 @@ def test_tvm_has_the_best_record_of_the_shape(folder: pytest.Pytester) -> None:
     sizes = "M=8 N=6 K=5 layout=nn"
     arguments = ["--gemm", sizes, *TVM, "--gpuenergy-json", "r.json"]
     result = folder.runpytest_inprocess(NAMED, *arguments)
-    result.assert_outcomes(passed=1, deselected=1)
+    result.assert_outcomes(passed=1, deselected=OTHERS)
     result.stdout.fnmatch_lines(
         ["bench: kernels from *nvidia-a30, tuned for NVIDIA A30, as there are none for NVIDIA H200"]
     )
@@ -148,7 +149,7 @@ def test_tvm_has_the_best_record_of_the_shape(folder: pytest.Pytester) -> None:
 def test_a_product_without_records_is_skipped_with_what_to_do(folder: pytest.Pytester) -> None:
     sizes = "M=8 N=6 K=5 layout=nn mode=bfloat16 lda=7; M=512 N=256 K=640 layout=nt"
     result = folder.runpytest_inprocess(NAMED, "--gemm", sizes, *TVM, "-rs")
-    result.assert_outcomes(skipped=2, deselected=2)
+    result.assert_outcomes(skipped=2, deselected=2 * OTHERS)
     shape = "gemm:M=8 N=6 K=5 layout=nn mode=bfloat16 lda=7"
     for option in (f'--shape "{shape}"', "--case gemm_512x256x640_nt"):
         result.stdout.fnmatch_lines(
@@ -165,7 +166,7 @@ def test_a_record_of_tvm_is_skipped_where_tvm_is_not_installed(
     give_record(folder.path / "bench" / "records" / "nvidia-h200", "NVIDIA H200")
     sizes = "M=8 N=6 K=5 layout=nn"
     result = folder.runpytest_inprocess(NAMED, "--gemm", sizes, *TVM, "-rs")
-    result.assert_outcomes(skipped=1, deselected=1)
+    result.assert_outcomes(skipped=1, deselected=OTHERS)
     result.stdout.fnmatch_lines(["SKIPPED*needs Apache TVM, which is not installed: pip install*"])
 
 
@@ -173,8 +174,17 @@ def test_a_record_of_tvm_is_skipped_where_tvm_is_not_installed(
 def test_tf32_is_skipped_since_tvm_has_none(folder: pytest.Pytester) -> None:
     sizes = "MNK=64 layout=nn mode=tf32"
     result = folder.runpytest_inprocess(NAMED, "--gemm", sizes, *TVM, "-rs")
-    result.assert_outcomes(skipped=1, deselected=1)
+    result.assert_outcomes(skipped=1, deselected=OTHERS)
     result.stdout.fnmatch_lines(["SKIPPED*which has no schedules in mode tf32*"])
+
+
+@pytest.mark.slow
+def test_kernels_that_are_no_text_are_skipped_on_the_emulated_gpu(folder: pytest.Pytester) -> None:
+    arguments = ["--gemm", "MNK=8 layout=nn", "-k", "triton or cublas", "--powercap", "1", "-rs"]
+    result = folder.runpytest_inprocess(NAMED, *arguments)
+    result.assert_outcomes(skipped=2, deselected=2)
+    for kernel in ("matmul", "cublasLt.matmul"):
+        result.stdout.fnmatch_lines([f"SKIPPED* {kernel} needs a real GPU: the emulated one runs*"])
 
 
 @pytest.mark.slow
@@ -183,7 +193,7 @@ def test_a_contender_that_cannot_be_made_fails_in_one_sentence(folder: pytest.Py
     path.write_text(path.read_text().replace("threadIdx.x", "threadIdx.w"))
     sizes = "M=8 N=6 K=5 layout=nn"
     result = folder.runpytest_inprocess(NAMED, "--gemm", sizes, *TVM, "--records", "records")
-    result.assert_outcomes(failed=1, deselected=1)
+    result.assert_outcomes(failed=1, deselected=OTHERS)
     result.stdout.fnmatch_lines(["The record file *cannot be used*threadIdx.w*"])
     assert "Traceback" not in result.stdout.str()
     assert "def test_gemm" not in result.stdout.str()

@@ -8,10 +8,8 @@ import pytest
 from gemm_products import template_records
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.contenders import CONTENDERS
 from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
 from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.kernels import LibraryCall
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.tuning.records import dump_records, file_name
 from pytest_gpuenergy.workloads import Gemm
@@ -76,6 +74,8 @@ def test_the_program_is_built_for_the_gpu_that_it_is_for(gpu: str, architecture:
         (["--gpu-device", "emulated"], "--gpu-device is only for matrix products"),
         (["--gemm", "MNK"], "which is not understood: give sizes such as"),
         (["--gemm", "MNK=64 t=5"], "leave out t and O"),
+        (["--gemm", "MNK=64", "--contender", "triton"], "of the contender triton are no CUDA text"),
+        (["--gemm", "MNK=64", "--contender", "cublas"], "choose from template, tvm"),
         (["--gemm", "MNK=64", "--contender", "mkl"], "no contender 'mkl': choose from template"),
         (["--gemm", "MNK=64", "--contender", "tvm"], "no records for gemm_64x64x64_nn"),
         (["--gemm", "MNK=64", "--records", "file"], "--records file: there is no such folder"),
@@ -91,15 +91,6 @@ def test_what_cannot_be_exported_is_told_in_one_sentence(
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
     assert not Path("out").exists()
-
-
-def test_a_kernel_that_is_no_text_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    call = LibraryCall("torch.matmul", {"input": "A", "other": "B", "out": "C"})
-    monkeypatch.setitem(CONTENDERS, "library", lambda *_: call)  # type: ignore[arg-type]  # a dict
-    assert main([*EXPORT, "--gemm", "MNK=64", "--contender", "library", *EMULATED]) == 2
-    assert "library for gemm_64x64x64_nn is no CUDA text" in capsys.readouterr().err
 
 
 def test_a_full_folder_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:

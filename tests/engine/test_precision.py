@@ -10,6 +10,7 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.gemm.mma import MmaParameters
 from pytest_gpuenergy.gemm.simt import SimtParameters
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Gemm
 
@@ -46,4 +47,4 @@ def test_text_that_is_not_compiled_does_not_count(device: EmulatedDevice) -> Non
     kernel = ON_CUDA_CORES.kernel(FLOAT32)
     unused = "#if 0\n" + ON_TENSOR_CORES.kernel(SPLIT).source + "\n#endif\n"
     other = type(kernel)(unused + kernel.source, kernel.launches)
-    assert device.tensor_core_instructions(other) == frozenset()
+    assert device.tensor_core_instructions(Job.of(other, FLOAT32)) == frozenset()

@@ -12,6 +12,7 @@ from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.gemm.card import card_of
 from pytest_gpuenergy.gemm.templates import ranked
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Gemm
 
@@ -47,7 +48,8 @@ def test_offered_parameters_are_right(
 @pytest.mark.parametrize("mode", MODES)
 def test_machine_code_shows_whether_tensor_cores_are_used(gpu: Device, mode: Any) -> None:
     gemm = Gemm("g", 64, 64, 64, mode=mode)
-    found = gpu.tensor_core_instructions(ranked(gemm, card_of(gpu))[0].kernel(gemm))
+    kernel = ranked(gemm, card_of(gpu))[0].kernel(gemm)
+    found = gpu.tensor_core_instructions(Job.of(kernel, gemm))
     assert found == (set() if mode == "float32" else {"HMMA"})
 
 

@@ -6,22 +6,24 @@ import functools
 import hashlib
 import importlib.util
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.programs import LoadedProgram
-from pytest_gpuenergy.kernels.calls import LibraryCall, Option
+from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.program import CudaProgram
-from pytest_gpuenergy.kernels.triton import TritonKernel
+from pytest_gpuenergy.kernels.triton import Constant, TritonKernel
 from pytest_gpuenergy.support.errors import KernelFault, Outcome
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.workloads.number_types import BFLOAT16, stored_as
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.workloads.workload import IoContract, Tensor
+
+_T = TypeVar("_T")
 
 Launcher = Callable[[], object]
 """Launches a kernel once on the current stream of CuPy and, if it is imported, of PyTorch."""
@@ -89,26 +91,56 @@ def _bind_triton(
     kernel = job.kernel
     assert isinstance(kernel, TritonKernel)
     function = _triton_function(kernel.source, kernel.function)
+    arguments = _triton_arguments(job, kernel, _torch_tensors(job, payloads))
+    options = _triton_options(kernel)
+    return lambda: _explained(lambda: function[kernel.grid](*arguments, **options))
+
+
+def triton_machine_code(job: Job) -> list[tuple[bytes, str]]:
+    """Each cubin of a job's Triton kernel, with the symbol of its function.
+
+    Raises:
+        KernelFault: it does not compile.
+    """
+    import torch
+
+    kernel = job.kernel
+    assert isinstance(kernel, TritonKernel)
+    function = _triton_function(kernel.source, kernel.function)
+    # Triton compiles for data types as for tensors whose addresses are multiples of 16.
+    types = {one.name: getattr(torch, one.dtype) for one in (*job.io.tensors, *kernel.workspaces)}
+    arguments = _triton_arguments(job, kernel, types)
+    options = _triton_options(kernel)
+    compiled = _explained(lambda: function.warmup(*arguments, grid=kernel.grid, **options))
+    # An autotuned function has several.
+    every = compiled if isinstance(compiled, list) else [compiled]
+    return [(one.asm["cubin"], one.metadata.name) for one in every]
+
+
+def _triton_arguments(job: Job, kernel: TritonKernel, tensors: Mapping[str, Any]) -> list[Any]:
     scalars = {name: value.item() for name, value in _scalars(job).items()}
-    values = {**_torch_tensors(job, payloads), **scalars}
-    arguments = [values[name] for name in kernel.arguments]
-    how = {**kernel.constants, "num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
-    return lambda: _explained(lambda: function[kernel.grid](*arguments, **how))
+    return [{**tensors, **scalars}[name] for name in kernel.arguments]
+
+
+def _triton_options(kernel: TritonKernel) -> dict[str, Constant]:
+    return {**kernel.constants, "num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
 
 
 def _bind_library(
-    _cupy: Any, job: Job, _binary: Binary | None, payloads: Mapping[str, Any]
+    cupy: Any, job: Job, _binary: Binary | None, payloads: Mapping[str, Any]
 ) -> Launcher:
     call = job.kernel
     assert isinstance(call, LibraryCall)
-    tensors = _torch_tensors(job, payloads)
-    given = {parameter: tensors[name] for parameter, name in call.tensors.items()}
-    launcher = LIBRARY[call.entry](given, call.all_options)
+    launcher = _explained(lambda: LIBRARY[call.entry](cupy, job, call, payloads))
     return lambda: _explained(launcher)
 
 
-def _torch_matmul(tensors: Mapping[str, Any], options: Mapping[str, Option]) -> Launcher:
+def _torch_matmul(_cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]) -> Launcher:
     import torch
+
+    every = _torch_tensors(job, payloads)
+    tensors = {parameter: every[name] for parameter, name in call.tensors.items()}
+    options = call.all_options
 
     def multiply() -> None:
         torch.backends.cuda.matmul.allow_tf32 = options["allow_tf32"]
@@ -117,10 +149,36 @@ def _torch_matmul(tensors: Mapping[str, Any], options: Mapping[str, Option]) -> 
     return multiply
 
 
-LIBRARY: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Option]], Launcher]] = {
+def _cublas_matmul(cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]) -> Launcher:
+    from pytest_gpuenergy.devices.cuda.cublas import plan_of
+
+    addresses = {
+        parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
+    }
+    plan = plan_of(call, job.io)
+    return lambda: plan.launch(addresses, cupy.cuda.get_current_stream().ptr)
+
+
+LIBRARY: Mapping[str, Callable[[Any, Job, LibraryCall, Mapping[str, Any]], Launcher]] = {
     "torch.matmul": _torch_matmul,
+    "cublasLt.matmul": _cublas_matmul,
 }
 """By the names of `LIBRARY_ENTRIES`: makes the function that does the call."""
+
+
+def offered(cupy: Any, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
+    """See `Device.offered`.
+
+    Raises:
+        KernelFault: the library cannot make the call here, or leaves no choice.
+    """
+    if call.entry != "cublasLt.matmul":
+        raise KernelFault("constraints", f"{call.label} has no choices.")
+    from pytest_gpuenergy.devices.cuda.cublas import offered_algorithms
+
+    cupy.cuda.Device().use()  # creates the context in which the library looks at the GPU
+    return _explained(lambda: offered_algorithms(call, io))
+
 
 _BINDERS: Mapping[str, Callable[[Any, Job, Binary | None, Mapping[str, Any]], Launcher]] = {
     "cuda": _bind_cuda,
@@ -172,9 +230,11 @@ def _triton_function(source: str, name: str) -> Any:
     return function
 
 
-def _explained(launch: Launcher) -> None:
+def _explained(action: Callable[[], _T]) -> _T:
     try:
-        launch()
+        return action()
+    except KernelFault:
+        raise
     except Exception as error:
         names = [kind.__name__ for kind in type(error).__mro__]
         outcomes: list[Outcome] = [_OUTCOMES[name] for name in names if name in _OUTCOMES]

@@ -26,12 +26,16 @@ from pytest_gpuenergy.devices.device import (
 )
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
+from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.kernels.program import CudaProgram
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.workloads.workload import IoContract
+
+_OFFER_TIMEOUT_S = 60.0
 
 
 class HostClock:
@@ -87,7 +91,10 @@ class CudaDevice(Device):
         missing = [module for module in kernel.modules if find_spec(module) is None]
         if not missing:
             return None
-        return f"{kernel.label} needs {missing[0]}, which is not installed: pip install it."
+        return (
+            f"{kernel.label} needs {missing[0]}, which is not installed: pip install "
+            "'pytest-gpuenergy[gemm]'."
+        )
 
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
         for kernel in kernels:
@@ -97,14 +104,23 @@ class CudaDevice(Device):
     def compile(self, kernel: AnyKernel) -> None:
         self._binary(kernel)
 
-    def tensor_core_instructions(self, kernel: AnyKernel) -> frozenset[str]:
-        binary = self._binary(kernel)
-        if binary is None:
+    def tensor_core_instructions(self, job: Job) -> frozenset[str]:
+        if isinstance(job.kernel, LibraryCall):
             return frozenset()
-        content = binary.path.read_bytes()
-        if isinstance(kernel, CudaProgram):
-            return frozenset().union(*map(tensor_core_instructions, cubins_in(content)))
-        return tensor_core_instructions(content, binary.symbols.values())
+        if binary := self._binary(job.kernel):
+            content = binary.path.read_bytes()
+            if isinstance(job.kernel, CudaProgram):
+                return frozenset().union(*map(tensor_core_instructions, cubins_in(content)))
+            return tensor_core_instructions(content, binary.symbols.values())
+        codes: list[tuple[bytes, str]] = self._use(job.timeout_s, "machine_code", job)
+        return frozenset().union(
+            *(tensor_core_instructions(cubin, [symbol]) for cubin, symbol in codes)
+        )
+
+    def offered(self, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
+        self._binary(call)  # raises if it is refused
+        calls: tuple[LibraryCall, ...] = self._use(_OFFER_TIMEOUT_S, "offered", call, io)
+        return calls
 
     @contextmanager
     def load(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[Loaded]:
@@ -199,10 +215,10 @@ class CudaDevice(Device):
         self._worker, self._next_worker = self._next_worker, self._worker
         self._worker_has_repeated = False
 
-    def _use(self, timeout_s: float, method: str, *arguments: object) -> None:
+    def _use(self, timeout_s: float, method: str, *arguments: object) -> Any:
         """Call a method that creates the worker's context if it has none."""
         try:
-            self._call(timeout_s, method, *arguments)
+            return self._call(timeout_s, method, *arguments)
         finally:
             self._with_context = self._worker.pid
 

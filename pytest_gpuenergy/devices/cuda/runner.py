@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import TypeVar
 
 from pytest_gpuenergy.devices.cache import sets_needed
-from pytest_gpuenergy.devices.cuda.binders import Launcher, bind
+from pytest_gpuenergy.devices.cuda.binders import Launcher, bind, offered, triton_machine_code
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
@@ -16,8 +16,10 @@ from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch
 from pytest_gpuenergy.devices.device import Arena, Launches, Timeline
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.devices.places import placements
+from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.support.errors import KernelFault, Outcome
+from pytest_gpuenergy.workloads.workload import IoContract
 
 _T = TypeVar("_T")
 
@@ -145,6 +147,14 @@ class CudaRunner:
     def unload(self) -> None:
         """Free what `load` created."""
         self._repeater = self._relaunch = None
+
+    def machine_code(self, job: Job) -> list[tuple[bytes, str]]:
+        """See `triton_machine_code`."""
+        return self._guarded(lambda: triton_machine_code(job))
+
+    def offered(self, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
+        """See `Device.offered`."""
+        return self._guarded(lambda: offered(self._cupy, call, io))
 
     def describe(self) -> dict[str, str]:
         """Versions of CuPy and the CUDA runtime."""

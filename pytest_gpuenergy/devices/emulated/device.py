@@ -129,8 +129,8 @@ class EmulatedDevice(Device):
     def compile(self, kernel: AnyKernel) -> None:
         self._runner.compile(self._text(kernel))
 
-    def tensor_core_instructions(self, kernel: AnyKernel) -> frozenset[str]:
-        program = self._runner.compile(self._text(kernel)).read_bytes()
+    def tensor_core_instructions(self, job: Job) -> frozenset[str]:
+        program = self._runner.compile(self._text(job.kernel)).read_bytes()
         return frozenset({"mma"} if any(name == _MARK for name, _ in sections(program)) else ())
 
     @contextlib.contextmanager

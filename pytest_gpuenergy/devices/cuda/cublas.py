@@ -1,0 +1,256 @@
+"""Products by cuBLASLt, through NVIDIA's nvmath-python, planned in full before they are launched.
+
+cuBLASLt stores matrices by columns. The same elements, stored by rows, are the transposed matrices,
+so it computes C^T = B^T A^T.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pytest_gpuenergy.kernels.calls import LibraryCall
+from pytest_gpuenergy.kernels.kernel import Origin
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads.workload import IoContract, Tensor
+
+_MOST_ALGORITHMS = 64
+_TRANSPOSED = 1  # CUBLAS_OP_T
+_FLOAT32 = 0  # CUDA_R_32F
+_CUDA_TYPES = {"float32": _FLOAT32, "float16": 2, "bfloat16": 14}  # cudaDataType
+_TENSOR_CORES = 0xFE  # CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK
+_ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
+_CONFIGURATION = {
+    "algorithm": ("ID", None),
+    "tile": ("TILE_ID", "MatmulTile"),
+    "stages": ("STAGES_ID", "MatmulStages"),
+    "split_k": ("SPLITK_NUM", None),
+    "reduction": ("REDUCTION_SCHEME", None),
+    "swizzle": ("CTA_SWIZZLING", None),
+    "custom": ("CUSTOM_OPTION", None),
+    "inner": ("INNER_SHAPE_ID", "MatmulInnerShape"),
+    "cluster": ("CLUSTER_SHAPE_ID", "ClusterShape"),
+}
+"""What is shown of an algorithm: its attribute, and the enumeration of its values if any."""
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A product's descriptors, which are freed with the process."""
+
+    operation: int
+    a: int
+    b: int
+    c: int
+
+    @property
+    def described(self) -> tuple[int, ...]:
+        """As functions of cuBLASLt take them; C is both what it adds to and the result."""
+        return (self.operation, self.b, self.a, self.c, self.c)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A product with its algorithm; launching it asks cuBLASLt for nothing else."""
+
+    problem: _Problem
+    algorithm: Any
+    workspace_bytes: int
+
+    def launch(self, addresses: Mapping[str, int], stream: int) -> None:
+        """Enqueue the product on a stream.
+
+        Args:
+            addresses: of the parameters of the library entry.
+            stream: a ``cudaStream_t``.
+        """
+        problem, c = self.problem, (addresses["c"], self.problem.c)
+        _library().matmul(
+            _handle(),
+            problem.operation,
+            _ONE.ctypes.data,
+            *(addresses["b"], problem.b),
+            *(addresses["a"], problem.a),
+            _ZERO.ctypes.data,
+            *c,
+            *c,
+            self.algorithm.ctypes.data,
+            *(addresses["workspace"], self.workspace_bytes),
+            stream,
+        )
+
+
+@functools.lru_cache(maxsize=1)  # shared by all sets of buffers
+def plan_of(call: LibraryCall, io: IoContract) -> Plan:
+    """The plan of a call.
+
+    Raises:
+        KernelFault: cuBLASLt cannot be used, or does not have the algorithm for these matrices.
+    """
+    library = _library()
+    options = call.all_options
+    if not options["algorithm"]:
+        return plan_of(offered_algorithms(call, io)[0], io)
+    if options["version"] != (version := library.get_version()):
+        raise KernelFault(
+            "constraints",
+            f"The algorithm is one of cuBLASLt {options['version']}, and this is {version}: let "
+            "it be chosen again.",
+        )
+    content = bytes.fromhex(str(options["algorithm"]))
+    algorithm = np.frombuffer(content, library.matmul_algo_dtype).copy()
+    problem, result = _problem_of(call, io), library.MatmulHeuristicResult()
+    with _refusals():
+        library.matmul_algo_check(_handle(), *problem.described, algorithm.ctypes.data, result.ptr)
+    return Plan(problem, algorithm, _workspace_of(call).nbytes)
+
+
+def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
+    """The call with each algorithm that cuBLASLt's heuristics offer, and the workspace it takes.
+
+    Of those for float32 matrices without another ``compute`` type, only the ones that use no tensor
+    cores, by what cuBLASLt says of them.
+
+    Raises:
+        KernelFault: cuBLASLt cannot be used, or offers none.
+    """
+    library = _library()
+    problem = _problem_of(call, io)
+    results = library.MatmulHeuristicResult(_MOST_ALGORITHMS)
+    count = np.zeros(1, np.int32)
+    most_bytes = np.array([_workspace_of(call).nbytes], np.uint64)
+    preference = library.matmul_preference_create()
+    try:
+        library.matmul_preference_set_attribute(
+            preference,
+            library.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES,
+            *(most_bytes.ctypes.data, most_bytes.nbytes),
+        )
+        with _refusals():
+            library.matmul_algo_get_heuristic(
+                _handle(),
+                *problem.described,
+                preference,
+                *(_MOST_ALGORITHMS, results.ptr, count.ctypes.data),
+            )
+    finally:
+        library.matmul_preference_destroy(preference)
+    found = np.frombuffer(memoryview(results), library.matmul_heuristic_result_dtype).copy()
+    in_float32 = call.all_options["compute"] == "32F" and _tensor(call, io, "a").dtype == "float32"
+    calls = tuple(
+        _with_algorithm(call, one)
+        for one in found[: count[0]]
+        if not one["state"] and not (in_float32 and _uses_tensor_cores(one["algo"]))
+    )
+    if not calls:
+        raise KernelFault("constraints", f"cuBLASLt offers no algorithm for {io.name}.")
+    return calls
+
+
+def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
+    library = _library()
+    details: dict[str, str | int | float] = {}
+    for name, (attribute, values) in _CONFIGURATION.items():
+        value = _attribute(result["algo"], "config", attribute)
+        names = {} if values is None else {one.value: one.name for one in getattr(library, values)}
+        details[name] = names[value].rpartition("_")[2].lower() if value in names else value
+    # An algorithm may need none, but a tensor has elements.
+    size = max(1, int(result["workspace_size"]))
+    return replace(
+        call,
+        options={
+            **call.options,
+            "algorithm": result["algo"].tobytes().hex(),
+            "version": library.get_version(),
+        },
+        workspaces=(replace(_workspace_of(call), shape=(size,)),),
+        origin=Origin(call.origin.kind, None, details),
+    )
+
+
+def _uses_tensor_cores(algorithm: Any) -> bool:
+    return bool(_attribute(algorithm, "cap", "NUMERICAL_IMPL_FLAGS") & _TENSOR_CORES)
+
+
+def _attribute(algorithm: Any, kind: str, name: str) -> int:
+    """A value of an algorithm's configuration or capabilities (``cap``)."""
+    library = _library()
+    attribute = getattr(library, f"MatmulAlgo{kind.title()}Attribute")[name]
+    value = np.zeros(1, getattr(library, f"get_matmul_algo_{kind}_attribute_dtype")(attribute))
+    written = np.zeros(1, np.uint64)
+    content = np.array(algorithm)
+    getattr(library, f"matmul_algo_{kind}_get_attribute")(
+        content.ctypes.data, attribute, value.ctypes.data, value.nbytes, written.ctypes.data
+    )
+    return int(value[0])
+
+
+def _problem_of(call: LibraryCall, io: IoContract) -> _Problem:
+    from nvmath.bindings.cublas import ComputeType
+
+    library = _library()
+    a, b, c = (_tensor(call, io, parameter) for parameter in "abc")
+    compute = f"COMPUTE_{call.all_options['compute']}"
+    if compute not in ComputeType.__members__ or any(t.dtype not in _CUDA_TYPES for t in (a, b, c)):
+        raise KernelFault(
+            "constraints",
+            f"{call.label} does not multiply {a.dtype} by {b.dtype} in {compute}.",
+        )
+    (rows, columns), depth = c.shape, b.shape[0]
+    operation = library.matmul_desc_create(ComputeType[compute], _FLOAT32)
+    stored_a = (depth, rows)
+    if call.all_options["a_transposed"]:
+        stored_a = (rows, depth)
+        transposed = np.array([_TRANSPOSED], np.int32)
+        library.matmul_desc_set_attribute(
+            operation,
+            library.MatmulDescAttribute.TRANSB,  # of the second operand, which is A
+            *(transposed.ctypes.data, transposed.nbytes),
+        )
+    return _Problem(
+        operation,
+        library.matrix_layout_create(_CUDA_TYPES[a.dtype], *stored_a, a.shape[1]),
+        library.matrix_layout_create(_CUDA_TYPES[b.dtype], columns, depth, b.shape[1]),
+        library.matrix_layout_create(_CUDA_TYPES[c.dtype], columns, rows, c.shape[1]),
+    )
+
+
+def _tensor(call: LibraryCall, io: IoContract, parameter: str) -> Tensor:
+    return next(one for one in io.tensors if one.name == call.tensors[parameter])
+
+
+def _workspace_of(call: LibraryCall) -> Tensor:
+    return next(one for one in call.workspaces if one.name == call.tensors["workspace"])
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """For questions that cuBLASLt answers with an error: it is not able to."""
+    try:
+        yield
+    except _library().cuBLASLtError as error:
+        raise KernelFault("constraints", f"cuBLASLt refuses the product: {error}.") from None
+
+
+def _library() -> Any:
+    from nvmath.bindings import cublasLt
+
+    return cublasLt
+
+
+@functools.cache
+def _handle() -> int:
+    """Of cuBLASLt in this process."""
+    try:
+        return int(_library().create())
+    except Exception as error:  # of the loader of libraries, or of cuBLASLt
+        raise KernelFault(
+            "constraints",
+            f"cuBLASLt cannot be used ({type(error).__name__}: {error}): pip install "
+            "'pytest-gpuenergy[gemm]'.",
+        ) from None
