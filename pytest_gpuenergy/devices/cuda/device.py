@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -14,8 +13,8 @@ from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.machine_code import cubins_in, tensor_core_instructions
-from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers, find_nvcc
-from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
+from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
+from pytest_gpuenergy.devices.cuda.pools import CompilerPools
 from pytest_gpuenergy.devices.device import (
     Arena,
     Device,
@@ -28,10 +27,9 @@ from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
 from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.kernels.program import CudaProgram
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError
 from pytest_gpuenergy.workloads.workload import IoContract
 
@@ -69,8 +67,7 @@ class CudaDevice(Device):
                 f"{gpu.name} needs CuPy, which is not installed: pip install "
                 "'pytest-gpuenergy[cuda13]' (or cuda12), or use --gpu-device emulated."
             )
-        self._pool: CompilerPool | None = None
-        self._program_pool: ProgramCompilers | None = None
+        self._compilers = CompilerPools(self.architecture)
         # By UUID, so that CUDA's order in a worker cannot differ from NVML's.
         self._worker, self._next_worker = (
             Worker(
@@ -99,7 +96,7 @@ class CudaDevice(Device):
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
         for kernel in kernels:
             if not self.refusal(kernel):
-                self._submit(kernel)
+                self._compilers.submit(kernel)
 
     def compile(self, kernel: AnyKernel) -> None:
         self._binary(kernel)
@@ -172,22 +169,14 @@ class CudaDevice(Device):
             "driver": text(self.nvml.nvmlSystemGetDriverVersion()),
             "nvml": text(self.nvml.nvmlSystemGetNVMLVersion()),
             "cuda_driver": f"{cuda // 1000}.{cuda % 1000 // 10}",
-            "nvrtc": self._compilers().version,
+            **self._compilers.versions,
             **versions,
         }
 
     def close(self) -> None:
         self._worker.kill()
         self._next_worker.kill()
-        for pool in (self._pool, self._program_pool):
-            if pool is not None:
-                pool.close()
-        self._pool = self._program_pool = None
-
-    def _compilers(self) -> CompilerPool:
-        if self._pool is None:
-            self._pool = CompilerPool(self.architecture, cache_dir("cubin"))
-        return self._pool
+        self._compilers.close()
 
     def _compiled(self, job: Job, arenas: Mapping[str, Arena]) -> Binary | None:
         job.kernel.check_arguments(arenas, job.scalars)
@@ -197,17 +186,8 @@ class CudaDevice(Device):
         """What was compiled; None for a kernel that the worker prepares itself."""
         if reason := self.refusal(kernel):
             raise KernelFault("constraints", reason)
-        future = self._submit(kernel)
+        future = self._compilers.submit(kernel)
         return None if future is None else future.result()
-
-    def _submit(self, kernel: AnyKernel) -> Future[Binary] | None:
-        if isinstance(kernel, Kernel):
-            return self._compilers().submit(kernel)
-        if isinstance(kernel, CudaProgram):
-            if self._program_pool is None:
-                self._program_pool = ProgramCompilers(self.architecture, cache_dir("programs"))
-            return self._program_pool.submit(kernel)
-        return None
 
     def _renew_worker(self) -> None:
         # The old one first: a card in exclusive mode allows only one process to have a context.

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from functools import cached_property
 from pathlib import Path
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary, Compilers
@@ -37,6 +36,18 @@ _RELEASE = re.compile(r"release [\d.]+, V[\d.]+")
 def find_nvcc() -> str | None:
     """The path of nvcc; None where there is none on the PATH."""
     return shutil.which("nvcc")
+
+
+def version_of(nvcc: str) -> str:
+    """What nvcc says of itself, such as ``release 13.0, V13.0.48``; empty if it does not work."""
+    try:
+        done = subprocess.run(
+            [nvcc, "--version"], capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError:
+        return ""
+    found = _RELEASE.search(done.stdout)
+    return found[0] if found else ""
 
 
 def target_of(architecture: str) -> str:
@@ -84,47 +95,32 @@ class ProgramCompilers(Compilers[CudaProgram, Binary]):
         self._target = target_of(architecture)
         self._cache = cache
 
-    @cached_property
-    def version(self) -> str:
-        """What nvcc says of itself, such as ``release 13.0, V13.0.48``.
-
-        Raises:
-            KernelFault: there is no nvcc, or it does not work.
-        """
-        nvcc = _required()
-        try:
-            done = subprocess.run(
-                [nvcc, "--version"], capture_output=True, text=True, errors="replace", check=True
-            )
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise KernelFault("compile", f"{nvcc} does not work: {error}.") from None
-        found = _RELEASE.search(done.stdout)
-        return found[0] if found else done.stdout.strip()
-
     def _key(self, kernel: CudaProgram) -> str:
         return json.dumps(kernel.compiled)
 
     def _compile(self, kernel: CudaProgram) -> Binary:
-        key = [_FORMAT, self._target, _OPTIONS, self.version, self._key(kernel)]
+        nvcc = find_nvcc()
+        version = version_of(nvcc) if nvcc else ""
+        if nvcc is None or not version:
+            raise KernelFault(
+                "compile", f"{nvcc or 'nvcc'} does not work: repair the CUDA toolkit."
+            )
+        key = [_FORMAT, self._target, _OPTIONS, version, self._key(kernel)]
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
         library = self._cache / f"{digest}.so"
         if not is_there(library):
-            options = [self._target, *_OPTIONS]
-            if kernel.headers is not None:
-                if not is_folder(folder := Path(kernel.headers.folder)):
-                    raise KernelFault(
-                        "compile", f"{kernel.label} needs the headers in {folder}, which is gone."
-                    )
-                options.append(f"-I{folder}")
-            code = self._call("compile", _required(), kernel.source, options)
+            code = self._call("compile", nvcc, kernel.source, self._options(kernel))
             assert isinstance(code, bytes)
             with written_to_cache(self._cache):
                 write_atomically(library, code)
         return Binary(library, {})
 
-
-def _required() -> str:
-    nvcc = find_nvcc()
-    if nvcc is None:
-        raise KernelFault("compile", "nvcc is not on the PATH: install the CUDA toolkit.")
-    return nvcc
+    def _options(self, kernel: CudaProgram) -> list[str]:
+        if kernel.headers is None:
+            return [self._target, *_OPTIONS]
+        folder = Path(kernel.headers.folder)
+        if not is_folder(folder):
+            raise KernelFault(
+                "compile", f"{kernel.label} needs {kernel.headers.name}, which is not in {folder}."
+            )
+        return [self._target, *_OPTIONS, f"-I{folder}"]

@@ -117,7 +117,7 @@ def configurations(gemm: Gemm, capability: int, headers: Headers) -> list[Config
     modern = _FOR_HOPPER[gemm.mode]
     alignment = Alignments.of(gemm)
     vectors = min(alignment.a, alignment.b, alignment.c) * gemm.element_bytes == 16
-    if not (modern and vectors and capability == _HOPPER and has_builders(headers)):
+    if not (modern and vectors and _has_3x(capability, headers)):
         return [*classic]
     small = [one for one in classic if one.stream_k or math.prod(one.tile[:2]) < _LARGE]
     return [*modern, *small]
@@ -130,16 +130,26 @@ def cutlass_candidates(gemm: Gemm, card: Card, headers: Headers) -> list[CudaPro
         UnavailableError: the GPU is too old for the product's mode.
     """
     return [
-        program(gemm, one, card.capability, headers, split)
+        cutlass_program(gemm, one, card.capability, headers, split)
         for one in configurations(gemm, card.capability, headers)
         for split in _splits(gemm, one, card.multiprocessors)
     ]
 
 
-def program(
+def cutlass_program(
     gemm: Gemm, configuration: Configuration, capability: int, headers: Headers, split: int = 1
 ) -> CudaProgram:
-    """The kernel of a configuration for a product, whose depth is split into so many parts."""
+    """The kernel of a configuration for a product, whose depth is split into so many parts.
+
+    Raises:
+        UnavailableError: the GPU or the headers do not have it.
+    """
+    if isinstance(configuration, Cutlass3) and not _has_3x(capability, headers):
+        raise UnavailableError(
+            f"Kernels of CUTLASS 3.x need a GPU of sm_90 (this one is of sm_{capability}) and the "
+            "builders among the headers: pip install --no-deps nvidia-cutlass, or give --cutlass "
+            "a checkout."
+        )
     name = configuration.name(gemm, capability)
     return CudaProgram(
         configuration.source(gemm, capability),
@@ -152,6 +162,10 @@ def program(
             details={"configuration": name, "split": split, "library": headers.name},
         ),
     )
+
+
+def _has_3x(capability: int, headers: Headers) -> bool:
+    return capability == _HOPPER and has_builders(headers)
 
 
 def _splits(gemm: Gemm, configuration: Configuration, multiprocessors: int) -> Iterator[int]:
