@@ -38,6 +38,7 @@ class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
             copy_from_device=self._copy,
             copy_from_device_async=self._copy,
             of=self,
+            ptr=self.ctypes.data,
         )
 
     def get(self) -> Any:
@@ -144,6 +145,7 @@ class HostGpu:
             ),
             Event=self._event,
             Stream=self._stream,
+            get_current_stream=lambda: HostStream(self),
             get_elapsed_time=lambda begin, end: 1e3 * (end.at_s - begin.at_s),
             runtime=SimpleNamespace(
                 CUDARuntimeError=OSError, memGetInfo=lambda: (FREE_BYTES, 1 << 40)
@@ -156,6 +158,7 @@ class HostGpu:
             cuda=cuda,
             asarray=memory,
             empty=lambda size, dtype: memory(np.zeros(size, dtype)),
+            uint8=np.uint8,
             RawModule=lambda **_: SimpleNamespace(get_function=lambda _: self._launch),
         )
 

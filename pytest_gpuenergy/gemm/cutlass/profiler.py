@@ -92,7 +92,7 @@ def fastest_verified(table: str, gemm: Gemm) -> str:
         UnavailableError: it has no verified kernel.
     """
     times: dict[str, float] = {}
-    for row in csv.DictReader(io.StringIO(table)):
+    for row in _rows(table):
         try:
             name, time_ms = row[_NAME], float(row[_RUNTIME])
         except (KeyError, TypeError, ValueError):
@@ -105,6 +105,13 @@ def fastest_verified(table: str, gemm: Gemm) -> str:
             "with kernels of these types and layouts, and with cuBLAS, which verifies them."
         )
     return min(times, key=times.__getitem__)
+
+
+def _rows(table: str) -> list[dict[str, str]]:
+    try:
+        return [*csv.DictReader(io.StringIO(table))]
+    except csv.Error:
+        return []
 
 
 def _profile(profiler: Path, options: list[str], gpu: str) -> str:
