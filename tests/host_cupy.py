@@ -33,6 +33,7 @@ class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
     @property
     def data(self) -> Any:
         return SimpleNamespace(
+            ptr=self.ctypes.data,
             memset=self._set,
             memset_async=lambda value, size, _stream: self._set(value, size),
             copy_from_device=self._copy,

@@ -24,6 +24,7 @@ _RUN_FILES = re.compile(
 
 CACHE_FOLDERS = (
     "charts",
+    "chosen",
     "cubin",
     "emulated/host",
     "emulated/traffic",

@@ -34,7 +34,7 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     "cublasLt.matmul": LibraryEntry(
         ("a", "b", "c", "workspace"),
         {"compute": "32F", "a_transposed": False, "algorithm": "", "version": 0},
-        ("nvmath", "cupy"),
+        ("nvmath",),
     ),
 }
 """By the name used in a `LibraryCall`."""

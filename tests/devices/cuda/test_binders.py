@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from host_cupy import HostGpu, host_gpu, nvml_of_one_card
+from test_machine_code import CODE
 from test_relaunch import Worker
 
 from pytest_gpuenergy.devices.cuda import binders
@@ -83,6 +84,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch, matmul: Any = np.matmul) -> Iterator[
         torch = SimpleNamespace(
             as_tensor=lambda array, device: array,  # noqa: ARG005
             matmul=run,
+            float32="a float32",
             backends=SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace())),
             cuda=SimpleNamespace(
                 stream=lambda _: nullcontext(), ExternalStream=lambda pointer: pointer
@@ -147,6 +149,30 @@ def test_what_goes_wrong_in_a_triton_kernel_is_a_fault(
     with fakes(monkeypatch), pytest.raises(KernelFault, match=words) as fault:
         verify(device, kernel, SCALE)
     assert fault.value.outcome == outcome
+
+
+@pytest.mark.parametrize(("symbol", "found"), [("products", {"HMMA"}), ("sums", set())])
+@pytest.mark.parametrize("autotuned", [False, True])
+def test_the_machine_code_of_a_triton_kernel_shows_whether_it_uses_tensor_cores(
+    device: CudaDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    symbol: str,
+    found: set[str],
+    autotuned: bool,
+) -> None:
+    code = SimpleNamespace(asm={"cubin": CODE["sm_90a"]}, metadata=SimpleNamespace(name=symbol))
+    compiled: list[Any] = []
+
+    def warmup(_: Jit, *arguments: Any, grid: Any, **options: Any) -> Any:
+        compiled.append((arguments, grid, options))
+        return [code] if autotuned else code
+
+    monkeypatch.setattr(Jit, "warmup", warmup, raising=False)
+    with fakes(monkeypatch):
+        assert device.tensor_core_instructions(Job.of(TRITON, SCALE)) == found
+        assert device.tensor_core_instructions(Job.of(CALL, MATMUL)) == set()
+    options = {"TWICE": True, "num_warps": 4, "num_stages": 3}
+    assert compiled == [(("a float32", "a float32", 3.0), (1, 1, 1), options)]
 
 
 def test_a_library_call_that_stops_working_is_found(

@@ -1,0 +1,170 @@
+"""cuBLASLt in the worker, with a stand-in for nvmath that computes on the host's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from host_cublas import ON_TENSOR_CORES, HostCublas, host_cublas
+from host_cupy import host_gpu, nvml_of_one_card
+from hypothesis import given
+from hypothesis import strategies as st
+from test_relaunch import Worker
+
+from pytest_gpuenergy.contenders import CONTENDERS
+from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda.device import CudaDevice
+from pytest_gpuenergy.engine.arena_check import check_again
+from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.gemm.cublas import cublas_call
+from pytest_gpuenergy.kernels import Job, LibraryCall
+from pytest_gpuenergy.support.errors import KernelFault, UnavailableError
+from pytest_gpuenergy.workloads import Gemm
+
+OFFERED = ((7, 0), (9, 512), (ON_TENSOR_CORES, 1 << 20))
+GEMM = Gemm("product", 5, 6, 7)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CudaDevice]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda, "Worker", Worker)
+        patch.setattr(cuda, "find_spec", lambda _: object())
+        gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
+        yield CudaDevice(nvml_of_one_card(), gpu)
+
+
+@contextmanager
+def host(*offered: tuple[int, int]) -> Iterator[HostCublas]:
+    with host_gpu(lambda action: action()) as gpu, host_cublas(*offered or OFFERED) as library:
+        library.run = lambda action: gpu._launch(None, None, (action,))
+        yield library
+
+
+def offered(device: CudaDevice, gemm: Gemm) -> tuple[LibraryCall, ...]:
+    return device.offered(cublas_call(gemm), gemm.io)
+
+
+@given(
+    st.tuples(*3 * [st.integers(1, 40)]),
+    st.sampled_from(["nn", "nt"]),
+    st.sampled_from(["float32", "tf32", "float16", "bfloat16"]),
+    st.tuples(*2 * [st.integers(0, 4)]),
+)
+def test_it_multiplies_matrices_stored_by_rows(
+    device: CudaDevice,
+    mnk: tuple[int, int, int],
+    layout: Any,
+    mode: Any,
+    between: tuple[int, int],
+) -> None:
+    m, n, k = mnk
+    lda, ldb = (m if layout == "nt" else k) + between[0], n + between[1]
+    gemm = Gemm("g", m, n, k, layout, mode, lda, ldb)
+    with host():
+        verify(device, offered(device, gemm)[-1], gemm)
+
+
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+def test_nothing_is_asked_while_it_is_measured(device: CudaDevice, cache: Any) -> None:
+    gemm = Gemm("g", 64, 96, 33)
+    with host() as library, arenas_for(gemm, seed=0) as arenas:
+        (_, call) = offered(device, gemm)
+        library.queries = 0
+        check = check_of(device, gemm, arenas, seed=0)
+        with device.repeat(Job.of(call, gemm, cache=cache, apart=True), arenas) as repeater:
+            repeater.start()
+            assert repeater.stop().launches[-1] > 0
+            check_again(repeater, check)
+        assert (library.queries, library.launched) == (0, {9})
+
+
+def test_an_algorithm_is_a_recipe_with_its_own_workspace(device: CudaDevice) -> None:
+    with host():
+        first, second = offered(device, GEMM)
+    assert [one.workspaces[0].nbytes for one in (first, second)] == [1, 512]
+    assert first.digest != second.digest
+    details = {"algorithm": 9, "tile": "128x64", "split_k": 0, "cluster": "auto"}
+    assert second.origin.details.items() >= details.items()
+
+
+@pytest.mark.parametrize(("mode", "numbers"), [("float32", [7, 9]), ("tf32", [7, 9, 100])])
+def test_float32_has_no_algorithm_that_says_it_uses_tensor_cores(
+    device: CudaDevice, mode: Any, numbers: list[int]
+) -> None:
+    with host():
+        found = offered(device, replace(GEMM, mode=mode))
+    assert [one.origin.details["algorithm"] for one in found] == numbers
+
+
+def test_without_a_choice_it_takes_the_first(device: CudaDevice) -> None:
+    with host() as library:
+        verify(device, cublas_call(GEMM), GEMM)
+        assert library.launched == {7}
+
+
+def test_the_choice_of_another_version_is_refused(device: CudaDevice) -> None:
+    with host() as library:
+        call = offered(device, GEMM)[0]
+        library.version = 140000
+        with pytest.raises(KernelFault, match="is one of cuBLASLt 130100, and this is 140000"):
+            verify(device, call, GEMM)
+
+
+def test_a_choice_that_does_not_suit_the_matrices_is_refused(device: CudaDevice) -> None:
+    with host() as library:
+        library.refused = (7,)
+        with pytest.raises(KernelFault, match=r"refuses the product: NOT_SUPPORTED") as fault:
+            verify(device, offered(device, GEMM)[0], GEMM)
+    assert fault.value.outcome == "constraints"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({"compute": "64F"}, "does not multiply float32 by float32 in COMPUTE_64F")],
+)
+def test_what_it_does_not_compute_is_told(
+    device: CudaDevice, options: dict[str, Any], told: str
+) -> None:
+    with host(), pytest.raises(KernelFault, match=told):
+        device.offered(replace(cublas_call(GEMM), options=options), GEMM.io)
+
+
+def test_other_libraries_leave_no_choice(device: CudaDevice) -> None:
+    call = LibraryCall("torch.matmul", {"input": "A", "other": "B", "out": "C"})
+    with host(), pytest.raises(KernelFault, match=r"torch\.matmul has no choices"):
+        device.offered(call, GEMM.io)
+
+
+def test_the_contender_is_the_best_of_those_that_are_right(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
+    monkeypatch.setattr(CudaDevice, "describe", lambda _: {})
+    bench: Any = SimpleNamespace(gpu=device)
+    with host() as library:
+        library.refused = (7,)
+        kernel = CONTENDERS["cublas"](GEMM, bench)
+    details = {"algorithm": 9, "candidates": 2}
+    assert kernel.origin.details.items() >= details.items()
+    assert kernel.origin.kind == "cublas"
+
+
+@pytest.mark.parametrize("offers", [[(7, 64 << 20)], [(ON_TENSOR_CORES, 0)]])
+def test_a_contender_without_algorithms_is_not_here(
+    device: CudaDevice, offers: list[tuple[int, int]]
+) -> None:
+    bench: Any = SimpleNamespace(gpu=device)
+    with host(*offers), pytest.raises(UnavailableError, match=r"refuses|offers no algorithm"):
+        CONTENDERS["cublas"](GEMM, bench)
+
+
+def test_it_has_no_products_of_three_tf32_ones(device: CudaDevice) -> None:
+    bench: Any = SimpleNamespace(gpu=device)
+    with pytest.raises(UnavailableError, match="does not compute product in mode 3xtf32: it can"):
+        CONTENDERS["cublas"](replace(GEMM, mode="3xtf32"), bench)

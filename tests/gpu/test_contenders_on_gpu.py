@@ -1,0 +1,112 @@
+"""The contenders in matrix products that are not ours, on a real GPU, in all modes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.contenders import CONTENDERS, Bench
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.engine import best_of
+from pytest_gpuenergy.engine.quick import verify_timed
+from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.gemm.card import card_of
+from pytest_gpuenergy.gemm.cublas import cublas_call
+from pytest_gpuenergy.gemm.triton import triton_candidates
+from pytest_gpuenergy.kernels import AnyKernel, Job
+from pytest_gpuenergy.support.errors import KernelFault, UnavailableError
+from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.workloads import Gemm
+
+pytestmark = pytest.mark.gpu
+
+MODES: Any = ["float32", "3xtf32", "tf32", "float16", "bfloat16"]
+SIZES = [(1, 1, 1, 0), (129, 67, 257, 3), (512, 512, 512, 0)]
+"""M, N, K and by how much the leading dimensions exceed the rows."""
+TRIED = 3
+"""Candidates of each product, spread over all."""
+NEEDS = {"triton": ("triton", "torch"), "cublas": ("nvmath",)}
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Device]:
+    with open_device("auto") as device:
+        yield device
+
+
+@pytest.fixture(scope="module")
+def bench(gpu: Device) -> Iterator[Bench]:
+    with KernelStore() as store:
+        yield Bench(gpu, Path("none"), store)
+
+
+def require(contender: str) -> None:
+    for module in NEEDS[contender]:
+        if find_spec(module) is None:
+            pytest.skip(f"needs the module {module}")
+
+
+def candidates(contender: str, gemm: Gemm, gpu: Device) -> Sequence[AnyKernel]:
+    require(contender)
+    if contender == "triton":
+        return triton_candidates(gemm, card_of(gpu))
+    return gpu.offered(cublas_call(gemm), gemm.io)
+
+
+def product(sizes: tuple[int, int, int, int], layout: Any, mode: Any) -> Gemm:
+    m, n, k, more = sizes
+    return Gemm("g", m, n, k, layout, mode, (m if layout == "nt" else k) + more, n + more)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("contender", NEEDS)
+def test_candidates_are_right(
+    gpu: Device, contender: str, sizes: tuple[int, int, int, int], mode: Any, layout: Any
+) -> None:
+    gemm = product(sizes, layout, mode)
+    if (contender, mode) == ("cublas", "3xtf32"):
+        with pytest.raises(UnavailableError, match="in mode 3xtf32"):
+            candidates(contender, gemm, gpu)
+        return
+    found = candidates(contender, gemm, gpu)
+    for one in found[:: -(-len(found) // TRIED)]:
+        verified = verify(gpu, one, gemm)
+        assert verified.max_relative_error <= gemm.error_bound.max_relative
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_machine_code_of_triton_shows_whether_tensor_cores_are_used(
+    gpu: Device, mode: Any
+) -> None:
+    gemm = Gemm("g", 512, 512, 512, mode=mode)
+    first = candidates("triton", gemm, gpu)[0]
+    found = gpu.tensor_core_instructions(Job.of(first, gemm))
+    assert bool(found) == (mode != "float32")
+    assert found <= {"HMMA", "HGMMA"}
+
+
+def test_tensor_cores_of_triton_are_refused_in_float32(gpu: Device) -> None:
+    first = candidates("triton", Gemm("g", 64, 64, 64, mode="tf32"), gpu)[0]
+    with pytest.raises(KernelFault, match=r"tensor cores \(.*\), but g is declared as float32"):
+        verify(gpu, first, Gemm("g", 64, 64, 64))
+
+
+@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+@pytest.mark.parametrize("contender", NEEDS)
+def test_the_best_candidate_is_chosen_once_and_stays_right_in_graphs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contender: str, mode: Any
+) -> None:
+    require(contender)
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
+    gemm = Gemm("g", 512, 512, 512, "nt", mode)
+    chosen = CONTENDERS[contender](gemm, bench)
+    monkeypatch.delattr(best_of, "evaluate")
+    assert CONTENDERS[contender](gemm, bench) == chosen
+    verify_timed(bench.gpu, chosen, gemm)

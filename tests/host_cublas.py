@@ -1,0 +1,197 @@
+"""As much of nvmath's cuBLASLt as the worker uses, computing on the host's memory."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_gpuenergy.devices.cuda import cublas
+from pytest_gpuenergy.workloads.number_types import numbers, rounded_to
+
+ALGORITHM = np.dtype([("data_", "<u8", (8,))])
+RESULT = np.dtype(
+    [
+        ("algo", ALGORITHM),
+        ("workspace_size", "<u8"),
+        ("state", "<i4"),
+        ("waves_count", "<f4"),
+        ("reserved", "<i4", (4,)),
+    ]
+)
+TYPES = {0: ("float32", 4), 2: ("float16", 2), 14: ("bfloat16", 2)}
+ON_TENSOR_CORES = 100
+"""Algorithms from this number on say that they use them."""
+
+ComputeType = IntEnum("ComputeType", {"COMPUTE_32F": 68, "COMPUTE_32F_FAST_TF32": 77})
+Config = IntEnum("Config", [name for name, _ in cublas._CONFIGURATION.values()], start=0)
+Cap = IntEnum("Cap", ["NUMERICAL_IMPL_FLAGS"])
+Preference = IntEnum("Preference", ["MAX_WORKSPACE_BYTES"])
+Operation = IntEnum("Operation", ["TRANSB"])
+
+
+class CublasError(Exception):
+    """A status of cuBLASLt's."""
+
+
+class Results(np.ndarray[Any, Any]):
+    """Heuristic results in memory that cuBLASLt writes."""
+
+    def __new__(cls, count: int = 1) -> Results:
+        return np.zeros(count, RESULT).view(cls)
+
+    @property
+    def ptr(self) -> int:
+        return int(self.ctypes.data)
+
+
+@dataclass
+class HostCublas:
+    """What the process's cuBLASLt offers and does.
+
+    Attributes:
+        offered: an algorithm's number and the bytes of its workspace, for each.
+        run: does the work of a launch.
+        queries: of its heuristics so far.
+        refused: numbers of algorithms that it does not have for these matrices.
+        launched: numbers of the algorithms that were launched.
+    """
+
+    offered: list[tuple[int, int]]
+    run: Callable[[Callable[[], None]], None] = lambda launch: launch()
+    version: int = 130100
+    queries: int = 0
+    refused: tuple[int, ...] = ()
+    launched: set[int] = field(default_factory=set)
+    objects: list[Any] = field(default_factory=list)
+
+    @property
+    def module(self) -> Any:
+        """As ``nvmath.bindings.cublasLt``."""
+        shape = IntEnum("Shape", {"SHAPE_AUTO": 0, "SHAPE_2x1x1": 3})
+        return SimpleNamespace(
+            cuBLASLtError=CublasError,
+            matmul_algo_dtype=ALGORITHM,
+            matmul_heuristic_result_dtype=RESULT,
+            MatmulHeuristicResult=Results,
+            MatmulAlgoConfigAttribute=Config,
+            MatmulAlgoCapAttribute=Cap,
+            MatmulPreferenceAttribute=Preference,
+            MatmulDescAttribute=Operation,
+            MatmulTile=IntEnum("Tile", {"TILE_128x64": 1}),
+            MatmulStages=shape,
+            MatmulInnerShape=shape,
+            ClusterShape=shape,
+            get_matmul_algo_config_attribute_dtype=lambda _: np.uint32,
+            get_matmul_algo_cap_attribute_dtype=lambda _: np.uint64,
+            create=lambda: 1,
+            get_version=lambda: self.version,
+            matmul_desc_create=lambda compute, _: self._made({"compute": compute, "TRANSB": 0}),
+            matmul_desc_set_attribute=self._set,
+            matmul_preference_create=lambda: self._made({}),
+            matmul_preference_set_attribute=self._set,
+            matmul_preference_destroy=lambda _: None,
+            matrix_layout_create=lambda *layout: self._made(layout),
+            matmul_algo_get_heuristic=self._heuristic,
+            matmul_algo_check=self._check,
+            matmul_algo_config_get_attribute=self._config,
+            matmul_algo_cap_get_attribute=self._cap,
+            matmul=self._matmul,
+        )
+
+    def _made(self, one: Any) -> int:
+        self.objects.append(one)
+        return len(self.objects) - 1
+
+    def _set(self, handle: int, attribute: IntEnum, address: int, size: int) -> None:
+        self.objects[handle][attribute.name] = int.from_bytes(
+            ctypes.string_at(address, size), "little"
+        )
+
+    def _heuristic(self, _: int, *arguments: int) -> None:
+        *_, preference, most, address, count = arguments
+        self.queries += 1
+        most_bytes = self.objects[preference]["MAX_WORKSPACE_BYTES"]
+        fitting = [one for one in self.offered if one[1] <= most_bytes][:most]
+        if not fitting:
+            raise CublasError("NOT_SUPPORTED (15)")
+        results = at(address, RESULT, len(fitting))
+        for result, (number, workspace) in zip(results, fitting, strict=True):
+            result["algo"]["data_"][0] = number
+            result["workspace_size"] = workspace
+        at(count, np.dtype("i4"), 1)[0] = len(fitting)
+
+    def _check(self, _: int, *arguments: int) -> None:
+        if number_at(arguments[-2]) in self.refused:
+            raise CublasError("NOT_SUPPORTED (15)")
+
+    def _config(self, algorithm: int, attribute: int, value: int, _: int, __: int) -> None:
+        number = number_at(algorithm)
+        at(value, np.dtype("u4"), 1)[0] = {Config.ID: number, Config.TILE_ID: 1}.get(attribute, 0)
+
+    def _cap(self, algorithm: int, _: int, value: int, __: int, ___: int) -> None:
+        on_tensor_cores = number_at(algorithm) >= ON_TENSOR_CORES
+        at(value, np.dtype("u8"), 1)[0] = 0x80202 if on_tensor_cores else 0x80201
+
+    def _matmul(self, *arguments: int) -> None:
+        _, operation, alpha, *operands, c, c_layout, d, _, algorithm, workspace, size, _ = arguments
+        first, first_layout, second, second_layout, beta = operands
+        assert (d, at(alpha, np.dtype("f4"), 1)[0], at(beta, np.dtype("f4"), 1)[0]) == (c, 1, 0)
+
+        def multiply() -> None:
+            self.launched.add(number_at(algorithm))
+            at(workspace, np.dtype("u1"), size)[:] = 7
+            one = self._numbers(first, first_layout)
+            other = self._numbers(second, second_layout)
+            other = other.T if self.objects[operation]["TRANSB"] else other
+            kind = TYPES[self.objects[c_layout][0]][0]
+            self._stored(c, c_layout)[:] = rounded_to(one @ other, kind)
+
+        self.run(multiply)
+
+    def _stored(self, address: int, layout: int) -> Any:
+        """The matrix, which is stored by columns."""
+        kind, rows, columns, leading = self.objects[layout]
+        bits = np.dtype("f4" if kind == 0 else "f2" if kind == 2 else "u2")
+        whole = at(address, bits, leading * (columns - 1) + rows)
+        shape, strides = (rows, columns), (bits.itemsize, leading * bits.itemsize)
+        return np.lib.stride_tricks.as_strided(whole, shape, strides)
+
+    def _numbers(self, address: int, layout: int) -> Any:
+        kind = TYPES[self.objects[layout][0]][0]
+        return numbers(self._stored(address, layout), kind).astype(np.float64)
+
+
+def at(address: int, dtype: Any, count: int) -> Any:
+    size = count * dtype.itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
+
+
+def number_at(algorithm: int) -> int:
+    return int(at(algorithm, ALGORITHM, 1)[0]["data_"][0])
+
+
+@contextmanager
+def host_cublas(*offered: tuple[int, int]) -> Iterator[HostCublas]:
+    """A process whose nvmath is this."""
+    host = HostCublas(list(offered))
+    bindings = SimpleNamespace(
+        cublasLt=host.module, cublas=SimpleNamespace(ComputeType=ComputeType)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "nvmath", SimpleNamespace(bindings=bindings))
+        patch.setitem(sys.modules, "nvmath.bindings", bindings)
+        patch.setitem(sys.modules, "nvmath.bindings.cublas", bindings.cublas)
+        cublas.plan_of.cache_clear()
+        cublas._handle.cache_clear()
+        yield host
+        cublas.plan_of.cache_clear()
+        cublas._handle.cache_clear()

@@ -1,0 +1,93 @@
+"""As much of Triton as our kernels use, on NumPy arrays: one program after another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_gpuenergy.devices.cuda import binders
+
+
+class Block(np.ndarray[Any, Any]):
+    """A block of values."""
+
+    def to(self, dtype: Any) -> Any:
+        return self.astype(dtype)
+
+
+class Pointer:
+    """Addresses of elements of an array."""
+
+    def __init__(self, memory: Any, at: Any = 0) -> None:
+        self.memory, self.at = memory, at
+        self.dtype = SimpleNamespace(element_ty=memory.dtype)
+
+    def __add__(self, offsets: Any) -> Pointer:
+        return Pointer(self.memory, self.at + offsets)
+
+    def load(self, mask: Any, other: float) -> Any:
+        mask = np.broadcast_to(mask, self.at.shape)
+        block = np.full(self.at.shape, other, self.memory.dtype)
+        block[mask] = self.memory[self._inside(mask)]
+        return block
+
+    def store(self, value: Any, mask: Any) -> None:
+        mask = np.broadcast_to(mask, self.at.shape)
+        self.memory[self._inside(mask)] = value[mask]
+
+    def _inside(self, mask: Any) -> Any:
+        at = self.at[mask]
+        assert not at.size or (at.min() >= 0 and at.max() < self.memory.size)
+        return at
+
+
+class Jit:
+    """A decorated function; ``function[grid](*arrays, **constants)`` runs all of its programs."""
+
+    program = programs = 0
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+        assert grid[1:] == (1, 1)
+
+        def run(*arrays: Any, num_warps: int, num_stages: int, **constants: Any) -> None:
+            del num_warps, num_stages
+            Jit.programs = grid[0]
+            for Jit.program in range(grid[0]):
+                self._function(*map(Pointer, arrays), **constants)
+
+        return run
+
+
+LANGUAGE = SimpleNamespace(
+    constexpr=object,
+    float32=np.float32,
+    program_id=lambda _: Jit.program,
+    num_programs=lambda _: Jit.programs,
+    cdiv=lambda a, b: -(-a // b),
+    range=range,
+    arange=np.arange,
+    zeros=lambda shape, dtype: np.zeros(shape, dtype).view(Block),
+    load=lambda pointer, mask, other: pointer.load(mask, other),
+    store=lambda pointer, value, mask: pointer.store(value, mask),
+    dot=lambda a, b, total, input_precision: total + a.astype("f4") @ b.astype("f4"),  # noqa: ARG005
+)
+
+
+@contextmanager
+def host_triton() -> Iterator[None]:
+    """A process whose Triton is this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "triton", SimpleNamespace(jit=Jit, language=LANGUAGE))
+        patch.setitem(sys.modules, "triton.language", LANGUAGE)
+        binders._triton_function.cache_clear()
+        yield
+        binders._triton_function.cache_clear()
