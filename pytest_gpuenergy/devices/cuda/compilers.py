@@ -19,6 +19,7 @@ from pytest_gpuenergy.support.worker import (
     WorkerTimeoutError,
 )
 
+_FIRST_SPECIFIC = 90
 _Source = TypeVar("_Source", bound=AnyKernel)
 _Compiled = TypeVar("_Compiled")
 
@@ -78,3 +79,12 @@ class Compilers(ABC, Generic[_Source, _Compiled]):
             return self._workers.call(method, *arguments, timeout_s=self._timeout_s)
         except (WorkerDiedError, WorkerTimeoutError) as error:
             raise KernelFault("compile", str(error)) from None
+
+
+def specific(architecture: str) -> str:
+    """The architecture with instructions that later ones lack, from Hopper's (``wgmma``) on.
+
+    Machine code is compiled for one card anyway.
+    """
+    number = int(architecture.removeprefix("sm_"))
+    return f"{architecture}a" if number >= _FIRST_SPECIFIC else architecture

@@ -27,7 +27,6 @@ _OPTIONS = (
     # With unique symbols, programs would share variables that have the same name in both.
     "-Xcompiler=-fPIC,-fno-gnu-unique",
 )
-_FIRST_WITH_OWN_FEATURES = 90
 _FORMAT = 1
 _TIMEOUT_S = 900.0  # templates take a minute on a busy machine
 _RELEASE = re.compile(r"release [\d.]+, V[\d.]+")
@@ -51,13 +50,9 @@ def version_of(nvcc: str) -> str:
 
 
 def target_of(architecture: str) -> str:
-    """The option that makes machine code for ``sm_90`` and the like.
-
-    From sm_90 on, it may use the instructions that only this architecture has (sm_90a).
-    """
+    """The option that makes machine code for ``sm_90a`` and the like."""
     number = architecture.removeprefix("sm_")
-    suffix = "a" if int(number) >= _FIRST_WITH_OWN_FEATURES else ""
-    return f"-gencode=arch=compute_{number}{suffix},code=sm_{number}{suffix}"
+    return f"-gencode=arch=compute_{number},code=sm_{number}"
 
 
 class Nvcc:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.compilers import Binary, specific
 from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers, find_nvcc, version_of
 from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
@@ -26,7 +26,8 @@ class CompilerPools:
             return self._of_text().submit(kernel)
         if isinstance(kernel, CudaProgram):
             if self._nvcc is None:
-                self._nvcc = ProgramCompilers(self._architecture, cache_dir("programs"))
+                architecture = specific(self._architecture)
+                self._nvcc = ProgramCompilers(architecture, cache_dir("programs"))
             return self._nvcc.submit(kernel)
         return None
 

@@ -15,8 +15,9 @@ from host_cupy import host_gpu, nvml_of_one_card
 from test_relaunch import Worker
 
 from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda.compilers import specific
 from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers, target_of
+from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers
 from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.kernels import CudaProgram, Headers
 from pytest_gpuenergy.support.errors import InputError, KernelFault
@@ -183,7 +184,7 @@ def test_an_nvcc_that_does_not_work_is_told(compilers: ProgramCompilers, tools: 
 
 
 def test_older_gpus_have_no_features_of_their_own() -> None:
-    assert target_of("sm_80") == "-gencode=arch=compute_80,code=sm_80"
+    assert [specific(one) for one in ("sm_89", "sm_90", "sm_120")] == ["sm_89", "sm_90a", "sm_120a"]
 
 
 @pytest.mark.parametrize("number", [1 << 31, 1.5, True])
