@@ -39,7 +39,6 @@ class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
             copy_from_device=self._copy,
             copy_from_device_async=self._copy,
             of=self,
-            ptr=self.ctypes.data,
         )
 
     def get(self) -> Any:
