@@ -180,7 +180,9 @@ def _check_xgboost() -> Check:
 def _check_nvcc() -> Check:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        return Check("nvcc", "note", "not on the PATH: needed only to build exported kernels")
+        return Check(
+            "nvcc", "note", "not on the PATH: builds exported kernels and those of CUTLASS"
+        )
     answer = subprocess.run(
         [nvcc, "--version"], capture_output=True, text=True, errors="replace", check=False
     )
