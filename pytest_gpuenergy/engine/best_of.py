@@ -16,8 +16,9 @@ from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.engine.evaluate import Rig, evaluate
 from pytest_gpuenergy.engine.identity import software
 from pytest_gpuenergy.engine.objective import KEEP_ONE_OF
-from pytest_gpuenergy.engine.quick import measure_time_ms, quick_job, verify_timed
+from pytest_gpuenergy.engine.quick import measure_time_ms, verify_timed
 from pytest_gpuenergy.engine.verification import arenas_for
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import GpuEnergyError, KernelFault, UnavailableError
@@ -53,10 +54,11 @@ def best_of(candidates: Sequence[AnyKernel], workload: Workload, device: Device)
         KernelFault: none is correct.
         DeviceError: the device does not respond.
     """
-    refused = [reason for one in candidates if (reason := device.refusal(one))]
-    usable = {one.digest: one for one in candidates if not device.refusal(one)}
+    refusals = {one.digest: device.refusal(one) for one in candidates}
+    usable = {one.digest: one for one in candidates if refusals[one.digest] is None}
     if not usable:
-        raise UnavailableError(refused[0] if refused else f"{workload.name} has no candidates.")
+        told = next(iter(refusals.values()), None)
+        raise UnavailableError(told or f"{workload.name} has no candidates.")
     memory = _memory_path(device, workload, sorted(usable))
     digest = _recall(memory) if memory is not None else None
     if digest not in usable:
@@ -70,8 +72,8 @@ def best_of(candidates: Sequence[AnyKernel], workload: Workload, device: Device)
 
 def _fastest(candidates: Sequence[AnyKernel], workload: Workload, device: Device) -> AnyKernel:
     device.prepare(candidates)
-    faults: dict[int, KernelFault] = {}
-    for place in _by_time(candidates, workload, device, faults):
+    ranked, faults = _by_time(candidates, workload, device)
+    for place in ranked:
         try:
             verify_timed(device, candidates[place], workload)
         except KernelFault as fault:
@@ -82,13 +84,12 @@ def _fastest(candidates: Sequence[AnyKernel], workload: Workload, device: Device
 
 
 def _by_time(
-    candidates: Sequence[AnyKernel],
-    workload: Workload,
-    device: Device,
-    faults: dict[int, KernelFault],
-) -> list[int]:
-    """Places of the candidates that run, fastest first; the faults of others go to ``faults``."""
-    jobs = [quick_job(one, workload) for one in candidates]
+    candidates: Sequence[AnyKernel], workload: Workload, device: Device
+) -> tuple[list[int], dict[int, KernelFault]]:
+    """Places of the candidates that run, fastest first; the faults of the others by place."""
+    # Not `quick_job`, whose timeout may be too short for a worker to import PyTorch first.
+    jobs = [Job.of(one, workload) for one in candidates]
+    faults: dict[int, KernelFault] = {}
     first_ms: dict[int, float] = {}
     final_ms: dict[int, float] = {}
     with arenas_for(workload, seed=0) as arenas:
@@ -104,7 +105,7 @@ def _by_time(
             except KernelFault as fault:
                 faults[place] = fault
     rest = [place for place in ranked if place not in final_ms and place not in faults]
-    return [*sorted(final_ms, key=final_ms.__getitem__), *rest]
+    return [*sorted(final_ms, key=final_ms.__getitem__), *rest], faults
 
 
 def _none_left(faults: Sequence[KernelFault], workload: Workload) -> GpuEnergyError:

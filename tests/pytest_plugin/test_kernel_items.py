@@ -49,3 +49,8 @@ def test_the_emulated_gpu_refuses_other_kinds(kernel: AnyKernel) -> None:
         with pytest.raises(KernelFault, match="needs a real GPU"):
             device.run_once(Job(kernel, IoContract("w")), {})
     assert fault.value.outcome == "constraints"
+
+
+def test_the_emulated_gpu_has_no_libraries() -> None:
+    with EmulatedDevice() as device, pytest.raises(KernelFault, match="needs a real GPU"):
+        device.offered(CALL, IoContract("w"))

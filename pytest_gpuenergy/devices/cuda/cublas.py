@@ -107,7 +107,7 @@ def plan_of(call: LibraryCall, io: IoContract) -> Plan:
     problem, result = _problem_of(call, io), library.MatmulHeuristicResult()
     with _refusals():
         library.matmul_algo_check(_handle(), *problem.described, algorithm.ctypes.data, result.ptr)
-    return Plan(problem, algorithm, _workspace_of(call).nbytes)
+    return Plan(problem, algorithm, _tensor(call, io, "workspace").nbytes)
 
 
 def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
@@ -123,7 +123,7 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
     problem = _problem_of(call, io)
     results = library.MatmulHeuristicResult(_MOST_ALGORITHMS)
     count = np.zeros(1, np.int32)
-    most_bytes = np.array([_workspace_of(call).nbytes], np.uint64)
+    most_bytes = np.array([_tensor(call, io, "workspace").nbytes], np.uint64)
     preference = library.matmul_preference_create()
     try:
         library.matmul_preference_set_attribute(
@@ -160,7 +160,7 @@ def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
         names = {} if values is None else {one.value: one.name for one in getattr(library, values)}
         details[name] = names[value].rpartition("_")[2].lower() if value in names else value
     # An algorithm may need none, but a tensor has elements.
-    size = max(1, int(result["workspace_size"]))
+    size, name = max(1, int(result["workspace_size"])), call.tensors["workspace"]
     return replace(
         call,
         options={
@@ -168,7 +168,9 @@ def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
             "algorithm": result["algo"].tobytes().hex(),
             "version": library.get_version(),
         },
-        workspaces=(replace(_workspace_of(call), shape=(size,)),),
+        workspaces=tuple(
+            replace(one, shape=(size,)) if one.name == name else one for one in call.workspaces
+        ),
         origin=Origin(call.origin.kind, None, details),
     )
 
@@ -221,11 +223,8 @@ def _problem_of(call: LibraryCall, io: IoContract) -> _Problem:
 
 
 def _tensor(call: LibraryCall, io: IoContract, parameter: str) -> Tensor:
-    return next(one for one in io.tensors if one.name == call.tensors[parameter])
-
-
-def _workspace_of(call: LibraryCall) -> Tensor:
-    return next(one for one in call.workspaces if one.name == call.tensors["workspace"])
+    every = (*io.tensors, *call.workspaces)
+    return next(one for one in every if one.name == call.tensors[parameter])
 
 
 @contextmanager
@@ -251,6 +250,6 @@ def _handle() -> int:
     except Exception as error:  # of the loader of libraries, or of cuBLASLt
         raise KernelFault(
             "constraints",
-            f"cuBLASLt cannot be used ({type(error).__name__}: {error}): pip install "
-            "'pytest-gpuenergy[gemm]'.",
+            f"cuBLASLt cannot be used ({type(error).__name__}: {error}): its library comes with "
+            "pip install 'pytest-gpuenergy[gemm]'.",
         ) from None
