@@ -49,7 +49,8 @@ Gemm::Arguments arguments_of(Problem const& problem) {
       {problem.n, problem.m, problem.k, 1},
       {static_cast<Element const*>(problem.b), stride_a, static_cast<Element const*>(problem.a),
        stride_b},
-      {{1.0f, 0.0f}, nullptr, {}, static_cast<Element*>(problem.c), stride_d},
+      {{1.0f, 0.0f}, static_cast<ElementC const*>(problem.c), stride_d,
+       static_cast<Element*>(problem.c), stride_d},
       cutlass::KernelHardwareInfo::make_kernel_hardware_info<GemmKernel>()};
   set_splits(arguments.scheduler, problem.split);
   return arguments;

@@ -26,7 +26,7 @@ _Compiled = TypeVar("_Compiled")
 
 @dataclass(frozen=True)
 class Binary:
-    """Machine code in a file, and the symbol of each entry."""
+    """Machine code in a file, and the symbol of each entry; a host program has no entries."""
 
     path: Path
     symbols: dict[str, str]

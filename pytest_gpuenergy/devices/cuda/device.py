@@ -107,7 +107,12 @@ class CudaDevice(Device):
         if binary := self._binary(job.kernel):
             content = binary.path.read_bytes()
             if isinstance(job.kernel, CudaProgram):
-                return frozenset().union(*map(tensor_core_instructions, cubins_in(content)))
+                cubins = [*cubins_in(content)]
+                if not cubins:
+                    raise KernelFault(
+                        "constraints", f"{job.kernel.label} has no machine code to look through."
+                    )
+                return frozenset().union(*map(tensor_core_instructions, cubins))
             return tensor_core_instructions(content, binary.symbols.values())
         codes: list[tuple[bytes, str]] = self._use(job.timeout_s, "machine_code", job)
         return frozenset().union(

@@ -37,6 +37,7 @@ sys.exit(subprocess.run([*command, *sys.argv[at - 1 : at + 2]]).returncode)
 """
 SOURCE = """
 #include <cstddef>
+__attribute__((section(".nv_fatbin"), used)) char const code[] = "\\177ELF";
 struct Program { void* const* tensors; float *a, *b, *c, *sums; int m, n, k, lda, ldb; };
 extern "C" char const* program_open(
     void* const* tensors, int const* numbers, void** program, std::size_t* workspace_bytes) {
@@ -139,6 +140,14 @@ def test_what_is_wrong_with_a_program_is_a_fault(
     with pytest.raises(KernelFault, match=words) as fault:
         verify(device, program_for(GEMM, source), GEMM)
     assert fault.value.outcome == outcome
+
+
+def test_a_program_that_hides_its_machine_code_is_not_taken_for_one_of_float32(
+    device: CudaDevice,
+) -> None:
+    hidden = program_for(GEMM, SOURCE.replace(".nv_fatbin", ".other"))
+    with pytest.raises(KernelFault, match="product has no machine code to look through"):
+        verify(device, hidden, GEMM)
 
 
 def test_without_nvcc_a_program_is_refused_in_one_sentence(device: CudaDevice, tools: Path) -> None:
