@@ -6,16 +6,20 @@ import csv
 import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER, Bench
 from pytest_gpuenergy.gemm.cutlass.profiler import (
     fastest_verified,
     profiled_kernel,
     profiler_options,
 )
+from pytest_gpuenergy.kernels import CudaProgram
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.workloads import Gemm
 
@@ -76,6 +80,45 @@ def test_a_profiler_that_does_not_work_is_told(
         put(profiler, text)
     with pytest.raises(InputError, match=words):
         profiled_kernel(profiler, GEMM, "GPU-1")
+
+
+def bench_of(profiler: Path, **more: Any) -> Bench:
+    """As much of a bench on an H200 as is asked; its headers are those of 4.2."""
+    gpu: Any = SimpleNamespace(
+        **{"emulated": False, "uuid": "GPU-1", "architecture": "sm_90", "handle": None, **more},
+        nvml=SimpleNamespace(nvmlDeviceGetNumGpuCores=lambda _: 132 * 128),
+    )
+    headers = profiler.parent / "include" / "cutlass"
+    headers.mkdir(parents=True, exist_ok=True)
+    (headers / "version.h").write_text("#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n")
+    return Bench(gpu, Path("none"), cast("Any", None), headers.parent, profiler)
+
+
+def test_its_best_kernel_is_built_from_its_name(profiler: Path) -> None:
+    name = "cutlass_tensorop_s1688tf32gemm_256x64_16x4_nt_align4"
+    put(profiler, PROFILER.replace("best", name))
+    kernel = CONTENDERS[CUTLASS_PROFILER](GEMM, bench_of(profiler, refusal=lambda _: None))
+    assert kernel.label == name
+    assert kernel.origin.details == {"configuration": name, "split": 1, "library": "CUTLASS 4.2.0"}
+    assert isinstance(kernel, CudaProgram)
+    assert kernel.numbers == (512, 256, 640, 512, 256, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "words"),
+    [
+        ("cutlass_wmma_sgemm", {}, "cutlass_wmma_sgemm cannot be built here for g"),
+        (None, {"refusal": lambda _: "There is no nvcc."}, "There is no nvcc"),
+        (None, {"emulated": True}, "needs a real GPU, and --cutlass-profiler"),
+    ],
+)
+def test_a_kernel_that_cannot_be_built_is_told(
+    profiler: Path, name: str | None, more: dict[str, Any], words: str
+) -> None:
+    known = "cutlass_tensorop_s1688tf32gemm_256x64_16x4_nt_align4"
+    put(profiler, PROFILER.replace("best", name or known))
+    with pytest.raises(UnavailableError, match=words):
+        CONTENDERS[CUTLASS_PROFILER](GEMM, bench_of(profiler, **more))
 
 
 def test_it_is_asked_for_the_transposed_product() -> None:
