@@ -147,6 +147,13 @@ def test_candidates_differ_and_split_only_deep_float32_products(
     assert {one.numbers[-1] for one in shallow} == {1}
 
 
+def test_long_sums_in_3xtf32_are_also_tried_in_short_parts() -> None:
+    gemm = Gemm("g", 8192, 8192, 8192, "nn", "3xtf32")
+    assert {one.numbers[-1] for one in cutlass_candidates(gemm, AMPERE, BARE)} == {1, 4, 16}
+    float32 = replace(gemm, mode="float32")
+    assert {one.numbers[-1] for one in cutlass_candidates(float32, AMPERE, BARE)} == {1}
+
+
 @pytest.mark.parametrize(
     ("change", "card", "known"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.cutlass.configurations import (
@@ -30,6 +30,8 @@ _LARGE = 128 * 128
 """Elements of a tile from which on, on Hopper, the kernels of CUTLASS 3.x take over."""
 _STEPS_OF_A_PART = 4
 """At least so many steps of a tile's depth are in each part of a split product."""
+_SHORT_SUMS = (2048, 512)
+"""Products of a sum in 3xtf32: tensor cores cut off what exceeds their precision, which adds up."""
 
 _SIMT = (
     Cutlass2((256, 128, 8), 5),
@@ -168,16 +170,18 @@ def _has_3x(capability: int, headers: Headers) -> bool:
     return capability == _HOPPER and has_builders(headers)
 
 
-def _splits(gemm: Gemm, configuration: Configuration, multiprocessors: int) -> Iterator[int]:
+def _splits(gemm: Gemm, configuration: Configuration, multiprocessors: int) -> list[int]:
     """Into how many parts the depth is split: one, and as many as give each SM one or two tiles.
 
-    Parts are added in C, one after another, which in half precision would round between them.
+    In 3xtf32, long sums are also split so that each part is a short one. Parts are added in C, one
+    after another, which in half precision would round between them.
     """
-    yield 1
     if isinstance(configuration, Cutlass3) or configuration.stream_k or gemm.element_bytes == 2:
-        return
+        return [1]
     m, n, k = configuration.tile
     tiles = -(-gemm.M // m) * -(-gemm.N // n)
     most = gemm.K // (_STEPS_OF_A_PART * k)
-    chosen = (min(most, times * multiprocessors // tiles) for times in (1, 2))
-    yield from sorted({split for split in chosen if split > 1})
+    chosen = [min(most, times * multiprocessors // tiles) for times in (1, 2)]
+    if gemm.mode == "3xtf32":
+        chosen += [-(-gemm.K // depth) for depth in _SHORT_SUMS]
+    return sorted({1, *(split for split in chosen if split > 1)})
