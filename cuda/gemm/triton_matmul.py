@@ -24,12 +24,14 @@ def matmul(
     tile_n: tl.constexpr,
     tile_k: tl.constexpr,
     group: tl.constexpr,
+    apart: tl.constexpr,
 ):
     """Program p of P computes the tiles p, p + P, p + 2 P and so on.
 
     A is stored as m rows of lda elements or, if transposed, as k rows; B as k rows of ldb; C
     densely as m rows. ``group`` rows of tiles are computed column by column, so that the tiles in
-    progress at a time share what they load.
+    progress at a time share what they load. With ``apart``, no more than tile_k products are added
+    on tensor cores, which cut off what exceeds their precision, and the sums of these in float32.
     """
     tiles_down = tl.cdiv(m, tile_m)
     tiles_across = tl.cdiv(n, tile_n)
@@ -51,7 +53,13 @@ def matmul(
             part_a = tl.load(a + at_a, has_row[:, None] & has_term[None, :], 0.0)
             at_b = terms[:, None] * ldb + columns[None, :]
             part_b = tl.load(b + at_b, has_term[:, None] & has_column[None, :], 0.0)
-            total = tl.dot(part_a, part_b, total, input_precision=precision)
+            if apart:
+                # Without a limit, Triton would turn the addition into one on tensor cores.
+                total += tl.dot(
+                    part_a, part_b, input_precision=precision, max_num_imprecise_acc=tile_k
+                )
+            else:
+                total = tl.dot(part_a, part_b, total, input_precision=precision)
         at_c = rows[:, None] * n + columns[None, :]
         inside = has_row[:, None] & has_column[None, :]
         tl.store(c + at_c, total.to(c.dtype.element_ty), inside)

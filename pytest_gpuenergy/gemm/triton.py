@@ -112,6 +112,7 @@ def _kernel(gemm: Gemm, card: Card, source: str, one: Configuration) -> TritonKe
             "precision": _PRECISIONS.get(gemm.mode, "tf32"),
             **tile,
             "group": _GROUP,
+            "apart": gemm.mode == "3xtf32",
         },
         one.num_warps,
         one.num_stages,

@@ -40,7 +40,7 @@ more = st.integers(0, 5)
 @given(
     st.tuples(sizes, sizes, sizes),
     st.sampled_from(["nn", "nt"]),
-    st.sampled_from(["float32", "float16"]),
+    st.sampled_from(["float32", "3xtf32", "float16"]),
     st.tuples(more, more),
     st.data(),
 )

@@ -233,7 +233,8 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except _library().cuBLASLtError as error:
-        raise KernelFault("constraints", f"cuBLASLt refuses the product: {error}.") from None
+        told = str(error).rstrip(".")
+        raise KernelFault("constraints", f"cuBLASLt refuses the product: {told}.") from None
 
 
 def _library() -> Any:
@@ -248,8 +249,9 @@ def _handle() -> int:
     try:
         return int(_library().create())
     except Exception as error:  # of the loader of libraries, or of cuBLASLt
+        told = f"{type(error).__name__}: {error}".rstrip(".")
         raise KernelFault(
             "constraints",
-            f"cuBLASLt cannot be used ({type(error).__name__}: {error}): its library comes with "
-            "pip install 'pytest-gpuenergy[gemm]'.",
+            f"cuBLASLt cannot be used ({told}): its library comes with pip install "
+            "'pytest-gpuenergy[gemm]'.",
         ) from None
