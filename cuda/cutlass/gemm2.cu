@@ -7,8 +7,8 @@ using WarpShape = cutlass::gemm::GemmShape<kWarpM, kWarpN, kWarpK>;
 using Epilogue = cutlass::epilogue::thread::LinearCombination<Element, kAlignmentC, float, float>;
 using Gemm = cutlass::gemm::device::GemmUniversal<
     Element, LayoutA, Element, cutlass::layout::RowMajor, Element, cutlass::layout::RowMajor, float,
-    OperatorClass, ArchTag, ThreadblockShape, WarpShape, InstructionShape, Epilogue, Swizzle, kStages,
-    kAlignmentA, kAlignmentB, Operator>;
+    OperatorClass, ArchTag, ThreadblockShape, WarpShape, InstructionShape, Epilogue, Swizzle,
+    kStages, kAlignmentA, kAlignmentB, Operator>;
 
 Gemm::Arguments arguments_of(Problem const& problem) {
   return {

@@ -1,23 +1,23 @@
 // A matrix product C = A B by the kernels of CUTLASS 3.x for sm_90, as the column-major product
 // of the transposed matrices, C' = B' A', which is how CUTLASS names and lists its kernels. What
-// precedes this text defines Element, ElementC (void unless the epilogue could read C), LayoutB (that
-// of A'), Schedule, EpilogueSchedule and Scheduler, and the sizes below.
+// precedes this text defines Element, ElementC (void unless the epilogue could read C), LayoutB
+// (that of A'), Schedule, EpilogueSchedule and Scheduler, and the sizes below.
 
 using TileShape = cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>, cute::Int<kTileK>>;
 using ClusterShape = cute::Shape<cute::Int<kClusterM>, cute::Int<kClusterN>, cute::_1>;
 using Column = cutlass::layout::ColumnMajor;
 using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
-    cutlass::epilogue::collective::EpilogueTileAuto, float, float, ElementC, Column, kAlignmentC, Element,
-    Column, kAlignmentC, EpilogueSchedule>::CollectiveOp;
+    cutlass::epilogue::collective::EpilogueTileAuto, float, float, ElementC, Column, kAlignmentC,
+    Element, Column, kAlignmentC, EpilogueSchedule>::CollectiveOp;
 using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, Column, kAlignmentA, Element, LayoutB,
-    kAlignmentB, float, TileShape, ClusterShape,
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, Column, kAlignmentA, Element,
+    LayoutB, kAlignmentB, float, TileShape, ClusterShape,
     cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
         sizeof(typename Epilogue::SharedStorage))>,
     Schedule>::CollectiveOp;
-using GemmKernel =
-    cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue, Scheduler>;
+using GemmKernel = cutlass::gemm::kernel::GemmUniversal<
+    cute::Shape<int, int, int, int>, Mainloop, Epilogue, Scheduler>;
 using Gemm = cutlass::gemm::device::GemmUniversalAdapter<GemmKernel>;
 
 // The strides of packed elements are static.
@@ -30,8 +30,8 @@ void set_rows_apart(Stride& stride, int elements) {
   }
 }
 
-template <typename Schedulers>
-void set_splits(Schedulers& scheduler, int splits) {
+template <typename SchedulerArguments>
+void set_splits(SchedulerArguments& scheduler, int splits) {
   if constexpr (cute::is_same_v<Scheduler, cutlass::gemm::StreamKScheduler>) {
     scheduler.splits = splits;
   }

@@ -32,8 +32,8 @@ extern "C" char const* program_initialize(void* program, void* workspace, cudaSt
 
 extern "C" char const* program_launch(void* program, cudaStream_t stream) {
   auto& self = *static_cast<Program*>(program);
-  if (char const* wrong = said(prepare_launch(self.arguments, self.workspace, stream))) return wrong;
-  return said(self.gemm.run(stream));
+  cutlass::Status const prepared = prepare_launch(self.arguments, self.workspace, stream);
+  return said(prepared == cutlass::Status::kSuccess ? self.gemm.run(stream) : prepared);
 }
 
 extern "C" void program_close(void* program) { delete static_cast<Program*>(program); }
