@@ -14,6 +14,8 @@ char const* said(cutlass::Status status) {
 
 extern "C" char const* program_open(
     void* const* tensors, int const* numbers, void** program, std::size_t* workspace_bytes) {
+  int device = 0;  // CUTLASS divides by the number of its SMs, which is zero without one
+  if (cudaError_t const error = cudaGetDevice(&device)) return cudaGetErrorString(error);
   Problem const problem{
       tensors[0], tensors[1], tensors[2], numbers[0], numbers[1],
       numbers[2], numbers[3], numbers[4], numbers[5]};
