@@ -62,6 +62,7 @@ class HostCublas:
         run: does the work of a launch.
         queries: of its heuristics so far.
         refused: numbers of algorithms that it does not have for these matrices.
+        loads: whether there is a library behind nvmath.
         launched: numbers of the algorithms that were launched.
     """
 
@@ -70,6 +71,7 @@ class HostCublas:
     version: int = 130100
     queries: int = 0
     refused: tuple[int, ...] = ()
+    loads: bool = True
     launched: set[int] = field(default_factory=set)
     objects: list[Any] = field(default_factory=list)
 
@@ -92,7 +94,7 @@ class HostCublas:
             ClusterShape=shape,
             get_matmul_algo_config_attribute_dtype=lambda _: np.uint32,
             get_matmul_algo_cap_attribute_dtype=lambda _: np.uint64,
-            create=lambda: 1,
+            create=self._create,
             get_version=lambda: self.version,
             matmul_desc_create=lambda compute, _: self._made({"compute": compute, "TRANSB": 0}),
             matmul_desc_set_attribute=self._set,
@@ -106,6 +108,11 @@ class HostCublas:
             matmul_algo_cap_get_attribute=self._cap,
             matmul=self._matmul,
         )
+
+    def _create(self) -> int:
+        if not self.loads:
+            raise RuntimeError("Failure finding libcublasLt.so.")
+        return 1
 
     def _made(self, one: Any) -> int:
         self.objects.append(one)
@@ -135,6 +142,8 @@ class HostCublas:
 
     def _config(self, algorithm: int, attribute: int, value: int, _: int, __: int) -> None:
         number = number_at(algorithm)
+        if attribute == Config.CUSTOM_OPTION:
+            raise CublasError("NOT_SUPPORTED (15)")
         at(value, np.dtype("u4"), 1)[0] = {Config.ID: number, Config.TILE_ID: 1}.get(attribute, 0)
 
     def _cap(self, algorithm: int, _: int, value: int, __: int, ___: int) -> None:

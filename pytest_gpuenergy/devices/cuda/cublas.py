@@ -69,20 +69,13 @@ class Plan:
             addresses: of the parameters of the library entry.
             stream: a ``cudaStream_t``.
         """
-        problem, c = self.problem, (addresses["c"], self.problem.c)
-        _library().matmul(
-            _handle(),
-            problem.operation,
-            _ONE.ctypes.data,
-            *(addresses["b"], problem.b),
-            *(addresses["a"], problem.a),
-            _ZERO.ctypes.data,
-            *c,
-            *c,
-            self.algorithm.ctypes.data,
-            *(addresses["workspace"], self.workspace_bytes),
-            stream,
-        )
+        problem = self.problem
+        a, b = (addresses["a"], problem.a), (addresses["b"], problem.b)
+        c = (addresses["c"], problem.c)
+        one, zero, algorithm = (x.ctypes.data for x in (_ONE, _ZERO, self.algorithm))
+        workspace = (addresses["workspace"], self.workspace_bytes)
+        operation = (_handle(), problem.operation)
+        _library().matmul(*operation, one, *b, *a, zero, *c, *c, algorithm, *workspace, stream)
 
 
 @functools.lru_cache(maxsize=1)  # shared by all sets of buffers
@@ -92,7 +85,7 @@ def plan_of(call: LibraryCall, io: IoContract) -> Plan:
     Raises:
         KernelFault: cuBLASLt cannot be used, or does not have the algorithm for these matrices.
     """
-    library = _library()
+    handle, library = _handle(), _library()
     options = call.all_options
     if not options["algorithm"]:
         return plan_of(offered_algorithms(call, io)[0], io)
@@ -106,7 +99,7 @@ def plan_of(call: LibraryCall, io: IoContract) -> Plan:
     algorithm = np.frombuffer(content, library.matmul_algo_dtype).copy()
     problem, result = _problem_of(call, io), library.MatmulHeuristicResult()
     with _refusals():
-        library.matmul_algo_check(_handle(), *problem.described, algorithm.ctypes.data, result.ptr)
+        library.matmul_algo_check(handle, *problem.described, algorithm.ctypes.data, result.ptr)
     return Plan(problem, algorithm, _tensor(call, io, "workspace").nbytes)
 
 
@@ -119,7 +112,7 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
     Raises:
         KernelFault: cuBLASLt cannot be used, or offers none.
     """
-    library = _library()
+    handle, library = _handle(), _library()
     problem = _problem_of(call, io)
     results = library.MatmulHeuristicResult(_MOST_ALGORITHMS)
     count = np.zeros(1, np.int32)
@@ -129,14 +122,17 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
         library.matmul_preference_set_attribute(
             preference,
             library.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES,
-            *(most_bytes.ctypes.data, most_bytes.nbytes),
+            most_bytes.ctypes.data,
+            most_bytes.nbytes,
         )
         with _refusals():
             library.matmul_algo_get_heuristic(
-                _handle(),
+                handle,
                 *problem.described,
                 preference,
-                *(_MOST_ALGORITHMS, results.ptr, count.ctypes.data),
+                _MOST_ALGORITHMS,
+                results.ptr,
+                count.ctypes.data,
             )
     finally:
         library.matmul_preference_destroy(preference)
@@ -158,7 +154,8 @@ def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
     for name, (attribute, values) in _CONFIGURATION.items():
         value = _attribute(result["algo"], "config", attribute)
         names = {} if values is None else {one.value: one.name for one in getattr(library, values)}
-        details[name] = names[value].rpartition("_")[2].lower() if value in names else value
+        if value is not None:
+            details[name] = names[value].rpartition("_")[2].lower() if value in names else value
     # An algorithm may need none, but a tensor has elements.
     size, name = max(1, int(result["workspace_size"])), call.tensors["workspace"]
     return replace(
@@ -176,19 +173,22 @@ def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
 
 
 def _uses_tensor_cores(algorithm: Any) -> bool:
-    return bool(_attribute(algorithm, "cap", "NUMERICAL_IMPL_FLAGS") & _TENSOR_CORES)
+    return bool((_attribute(algorithm, "cap", "NUMERICAL_IMPL_FLAGS") or 0) & _TENSOR_CORES)
 
 
-def _attribute(algorithm: Any, kind: str, name: str) -> int:
-    """A value of an algorithm's configuration or capabilities (``cap``)."""
+def _attribute(algorithm: Any, kind: str, name: str) -> int | None:
+    """A value of an algorithm's configuration or capabilities (``cap``); None if it has none."""
     library = _library()
     attribute = getattr(library, f"MatmulAlgo{kind.title()}Attribute")[name]
     value = np.zeros(1, getattr(library, f"get_matmul_algo_{kind}_attribute_dtype")(attribute))
     written = np.zeros(1, np.uint64)
     content = np.array(algorithm)
-    getattr(library, f"matmul_algo_{kind}_get_attribute")(
-        content.ctypes.data, attribute, value.ctypes.data, value.nbytes, written.ctypes.data
-    )
+    try:
+        getattr(library, f"matmul_algo_{kind}_get_attribute")(
+            content.ctypes.data, attribute, value.ctypes.data, value.nbytes, written.ctypes.data
+        )
+    except library.cuBLASLtError:  # versions of cuBLASLt and kinds of algorithms differ
+        return None
     return int(value[0])
 
 
@@ -212,7 +212,8 @@ def _problem_of(call: LibraryCall, io: IoContract) -> _Problem:
         library.matmul_desc_set_attribute(
             operation,
             library.MatmulDescAttribute.TRANSB,  # of the second operand, which is A
-            *(transposed.ctypes.data, transposed.nbytes),
+            transposed.ctypes.data,
+            transposed.nbytes,
         )
     return _Problem(
         operation,

@@ -91,6 +91,7 @@ def test_an_algorithm_is_a_recipe_with_its_own_workspace(device: CudaDevice) -> 
     assert first.digest != second.digest
     details = {"algorithm": 9, "tile": "128x64", "split_k": 0, "cluster": "auto"}
     assert second.origin.details.items() >= details.items()
+    assert "custom" not in second.origin.details  # which it does not tell
 
 
 @pytest.mark.parametrize(("mode", "numbers"), [("float32", [7, 9]), ("tf32", [7, 9, 100])])
@@ -162,6 +163,15 @@ def test_a_contender_without_algorithms_is_not_here(
     bench: Any = SimpleNamespace(gpu=device)
     with host(*offers), pytest.raises(UnavailableError, match=r"refuses|offers no algorithm"):
         CONTENDERS["cublas"](GEMM, bench)
+
+
+def test_without_its_library_it_is_not_here(device: CudaDevice) -> None:
+    bench: Any = SimpleNamespace(gpu=device)
+    told = r"\(RuntimeError: Failure finding libcublasLt\.so\): its library comes with pip"
+    with host() as library:
+        library.loads = False
+        with pytest.raises(UnavailableError, match=told):
+            CONTENDERS["cublas"](GEMM, bench)
 
 
 def test_it_has_no_products_of_three_tf32_ones(device: CudaDevice) -> None:
