@@ -36,7 +36,8 @@ from pathlib import Path
 from sanitizer_child import MARK, command, first_blocks
 from sanitizer_results import TOOLS, Check, Outcome, Results, Tool, read_results
 
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool
+from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError

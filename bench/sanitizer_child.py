@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary
+from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels.job import Job

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 from pytest_gpuenergy.engine.best_of import best_of
 from pytest_gpuenergy.gemm.card import card_of
 from pytest_gpuenergy.gemm.cublas import cublas_call
+from pytest_gpuenergy.gemm.cutlass.candidates import cutlass_candidates, cutlass_program
+from pytest_gpuenergy.gemm.cutlass.headers import find_headers
+from pytest_gpuenergy.gemm.cutlass.names import configuration_named
+from pytest_gpuenergy.gemm.cutlass.profiler import profiled_kernel
 from pytest_gpuenergy.gemm.space import fits, recorded_kernel
 from pytest_gpuenergy.gemm.templates import ranked
 from pytest_gpuenergy.gemm.triton import triton_candidates
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.workloads.gemm import Gemm
 
 
+CUTLASS_PROFILER = "cutlass_profiler"
+
+
 @dataclass(frozen=True)
 class Bench:
     """What a contender makes its kernel with.
@@ -33,11 +40,15 @@ class Bench:
         gpu: on which the kernel will run; claimed, if candidates are to be timed there.
         records: folder of record files, which need not exist.
         store: makes the kernels of TVM's records.
+        cutlass: a checkout of CUTLASS or its headers; None: an installed package.
+        cutlass_profiler: the program of a build of CUTLASS, if there is one.
     """
 
     gpu: Device
     records: Path
     store: KernelStore
+    cutlass: Path | None = None
+    cutlass_profiler: Path | None = None
 
 
 def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
@@ -78,18 +89,39 @@ def cublas_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
     return best_of(candidates, gemm, bench.gpu)
 
 
+def cutlass_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+    """The best of a list of CUTLASS's configurations."""
+    headers = find_headers(bench.cutlass)
+    return best_of(cutlass_candidates(gemm, card_of(bench.gpu), headers), gemm, bench.gpu)
+
+
+def profiled_cutlass_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+    """The configuration that the user's CUTLASS profiler finds best, compiled and measured here."""
+    gpu, profiler = bench.gpu, bench.cutlass_profiler
+    if profiler is None or gpu.emulated:
+        raise UnavailableError("The CUTLASS profiler needs a real GPU, and --cutlass-profiler.")
+    name = profiled_kernel(profiler, gemm, gpu.uuid)
+    capability, headers = card_of(gpu).capability, find_headers(bench.cutlass)
+    kernel = cutlass_program(gemm, configuration_named(name, gemm), capability, headers)
+    if reason := gpu.refusal(kernel):
+        raise UnavailableError(reason)
+    return kernel
+
+
 CONTENDERS: Mapping[str, Callable[[Gemm, Bench], AnyKernel]] = {
     "template": template_kernel,
     "tvm": tvm_kernel,
     "triton": triton_kernel,
     "cublas": cublas_kernel,
+    "cutlass": cutlass_kernel,
+    CUTLASS_PROFILER: profiled_cutlass_kernel,
 }
-"""By their names in items.
+"""By their names in items. That of the profiler takes part only if its program is given.
 
 They raise `UnavailableError` if they have no kernel here; any other error is a failure.
 """
 
-WITHOUT_TEXT = frozenset({"triton", "cublas"})
+WITHOUT_TEXT = frozenset({"triton", "cublas", "cutlass", CUTLASS_PROFILER})
 """Those whose kernels are no CUDA text, which a program without this package could contain."""
 
 TUNED_BY: Mapping[str, TunerName] = {"template": TEMPLATE, "tvm": TVM}

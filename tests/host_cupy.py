@@ -244,6 +244,7 @@ class HostGpu:
             ),
             get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: None),
             empty=lambda size, dtype: memory(np.zeros(size, dtype)),
+            uint8=np.uint8,
             RawModule=lambda **_: SimpleNamespace(get_function=lambda _: self._launch),
         )
 

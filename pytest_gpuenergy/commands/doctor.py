@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -178,16 +177,15 @@ def _check_xgboost() -> Check:
 
 
 def _check_nvcc() -> Check:
-    nvcc = shutil.which("nvcc")
+    from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc, version_of
+
+    nvcc = find_nvcc()
     if nvcc is None:
-        return Check("nvcc", "note", "not on the PATH: needed only to build exported kernels")
-    answer = subprocess.run(
-        [nvcc, "--version"], capture_output=True, text=True, errors="replace", check=False
-    )
-    release = [line for line in answer.stdout.splitlines() if "release" in line]
-    if answer.returncode or not release:
+        return Check("nvcc", "note", "not on the PATH: only exports and CUTLASS need it")
+    version = version_of(nvcc)
+    if not version:
         return Check("nvcc", "note", f"{nvcc} does not work", "repair the CUDA toolkit")
-    return Check("nvcc", "ok", f"{release[0].strip()} ({nvcc})")
+    return Check("nvcc", "ok", f"{version} ({nvcc})")
 
 
 def _version(name: str) -> str | None:

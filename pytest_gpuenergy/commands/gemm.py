@@ -96,6 +96,18 @@ gpuenergy gemm perf "MNK=4096 mode=bfloat16" --contender template --powercap all
         help="Folder of record files (default: bench/records here or in a parent folder)",
     )
     parser.add_argument(
+        "--cutlass",
+        metavar="PATH",
+        help="Checkout of CUTLASS, or its folder of headers (default: those in the package "
+        "nvidia-cutlass or apache-tvm)",
+    )
+    parser.add_argument(
+        "--cutlass-profiler",
+        metavar="PATH",
+        help="Program cutlass_profiler of a build of CUTLASS, whose fastest kernel takes part too, "
+        "as the contender cutlass_profiler",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         default=Path("gemm-results"),
@@ -137,7 +149,7 @@ def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[W
 def _perf(arguments: Namespace) -> int:
     """Run the items of matrix products, and write what they came to."""
     from pytest_gpuenergy import pytest_plugin
-    from pytest_gpuenergy.contenders import CONTENDERS
+    from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER
     from pytest_gpuenergy.report.best_perf import write_best_perf
     from pytest_gpuenergy.report.store import latest_run
     from pytest_gpuenergy.support.children import run_child
@@ -153,6 +165,8 @@ def _perf(arguments: Namespace) -> int:
             raise InputError(
                 f"There is no contender {unknown[0]!r:.40}: choose from {', '.join(CONTENDERS)}."
             )
+        if CUTLASS_PROFILER in contenders and arguments.cutlass_profiler is None:
+            raise InputError(f"The contender {CUTLASS_PROFILER} needs --cutlass-profiler PATH.")
     out, here = arguments.out, Path.cwd()
     options = {
         "--gemm": sizes,
@@ -161,6 +175,8 @@ def _perf(arguments: Namespace) -> int:
         "--gpuenergy-csv": out / "csv",
         "--gpuenergy-cache": arguments.cache,
         "--records": arguments.records,
+        "--cutlass": arguments.cutlass,
+        "--cutlass-profiler": arguments.cutlass_profiler,
         "--gpu-device": arguments.gpu_device,
         "--powercap": arguments.powercap,
         "-k": " or ".join(f"-{name}-" for name in contenders),

@@ -3,10 +3,13 @@
 from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch, Origin, RecordedFigures
+from pytest_gpuenergy.kernels.program import CudaProgram, Headers
 from pytest_gpuenergy.kernels.triton import TritonKernel
 
 __all__ = [
     "AnyKernel",
+    "CudaProgram",
+    "Headers",
     "Job",
     "Kernel",
     "Launch",

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.kernels.calls import LibraryCall, Option
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, Kernel, Kind, Origin
+from pytest_gpuenergy.kernels.program import CudaProgram, Headers
 from pytest_gpuenergy.kernels.source import StoredWorkspace, plan_of, read_plan, workspace_of
 from pytest_gpuenergy.kernels.triton import Constant, TritonKernel
 from pytest_gpuenergy.support.errors import InputError
@@ -46,6 +47,20 @@ class _Library(_Stored, frozen=True, kw_only=True):
     options: dict[str, Option]
 
 
+class _Headers(Struct, frozen=True, kw_only=True):
+    name: str
+    sha256: str
+
+
+class _Program(_Stored, frozen=True, kw_only=True):
+    source: str
+    name: str
+    arguments: tuple[str, ...]
+    numbers: tuple[int, ...]
+    headers: _Headers | None
+    headers_folder: str | None
+
+
 def write_kernel(folder: Path, kernel: AnyKernel) -> None:
     """Write ``kernel`` into ``folder``, unless there is one already.
 
@@ -65,6 +80,8 @@ def write_kernel(folder: Path, kernel: AnyKernel) -> None:
             "origin": asdict(kernel.origin),
             "sha256": kernel.digest,
         }
+        if isinstance(kernel, CudaProgram):
+            content["headers_folder"] = kernel.headers and kernel.headers.folder
     # The plan is written last: if it exists, the source is complete.
     write_atomically(folder / _PLAN, encode(content))
 
@@ -81,7 +98,7 @@ def read_kernel(folder: Path) -> AnyKernel:
         kind = decode(content, _Kind).kind
         if kind == "cuda":
             return read_plan(path)
-        stored, kernel = _triton(content) if kind == "triton" else _library(content)
+        stored, kernel = _READERS[kind](content)
         if stored.sha256 != kernel.digest:
             raise FormError("its content does not match its sha256")
     except FormError as error:
@@ -115,3 +132,20 @@ def _library(content: bytes) -> tuple[_Stored, AnyKernel]:
         workspaces=tuple(map(workspace_of, stored.workspaces)),
         origin=stored.origin,
     )
+
+
+def _program(content: bytes) -> tuple[_Stored, AnyKernel]:
+    stored = decode(content, _Program)
+    known = stored.headers
+    return stored, CudaProgram(
+        stored.source,
+        stored.name,
+        stored.arguments,
+        stored.numbers,
+        None if known is None else Headers(known.name, known.sha256, stored.headers_folder or ""),
+        workspaces=tuple(map(workspace_of, stored.workspaces)),
+        origin=stored.origin,
+    )
+
+
+_READERS = {"triton": _triton, "library": _library, "program": _program}

@@ -16,7 +16,7 @@ from pytest_gpuenergy.record.amounts import AboveZero
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads.workload import Tensor
 
-Kind = Literal["cuda", "triton", "library"]
+Kind = Literal["cuda", "triton", "library", "program"]
 Dim3 = tuple[int, int, int]
 
 # A function or an instance of a template. It is inserted into C++ text.

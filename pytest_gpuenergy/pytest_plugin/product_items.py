@@ -33,7 +33,6 @@ def _kernel_of(contender: str, gemm: Gemm, bench: Bench) -> AnyKernel:
 
 
 @pytest.mark.usefixtures("powercap")
-@pytest.mark.parametrize("contender", CONTENDERS)
 def test_gemm(
     gemm_workload: Gemm, contender: str, gemm_bench: Bench, energy_benchmark: EnergyBenchmark
 ) -> None:

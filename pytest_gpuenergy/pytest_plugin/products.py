@@ -27,7 +27,7 @@ RECORDS = Path("bench", "records")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--gemm`` and ``--records``."""
+    """Add the options of the bench."""
     group = parser.getgroup("bench", "this repository's benches")
     group.addoption(
         "--gemm",
@@ -42,9 +42,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         f"{RECORDS} here or in a parent folder)",
     )
 
+    group.addoption(
+        "--cutlass",
+        metavar="PATH",
+        help="Checkout of CUTLASS, or its folder of headers, for the contender cutlass (default: "
+        "those in the package nvidia-cutlass or apache-tvm)",
+    )
+    group.addoption(
+        "--cutlass-profiler",
+        metavar="PATH",
+        help="Program cutlass_profiler of a build of CUTLASS, whose fastest kernel takes part too",
+    )
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize ``gemm_workload``."""
+    """Parametrize ``gemm_workload`` and, with it, ``contender``."""
     if "gemm_workload" not in metafunc.fixturenames:
         return
     try:
@@ -52,6 +64,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     metafunc.parametrize("gemm_workload", chosen, ids=[one.name for one in chosen])
+    if "contender" in metafunc.fixturenames:
+        metafunc.parametrize("contender", _contenders(metafunc.config))
 
 
 def pytest_report_collectionfinish(
@@ -90,7 +104,14 @@ def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: Kernel
     """What contenders make their kernels with."""
     from pytest_gpuenergy.contenders import Bench
 
-    return Bench(gpu, records_folder(request.config), kernel_store)
+    config = request.config
+    return Bench(
+        gpu,
+        records_folder(config),
+        kernel_store,
+        _path(config, "--cutlass"),
+        _path(config, "--cutlass-profiler"),
+    )
 
 
 def products(config: pytest.Config) -> list[Gemm]:
@@ -107,9 +128,21 @@ def products(config: pytest.Config) -> list[Gemm]:
 
 def records_folder(config: pytest.Config) -> Path:
     """The folder of ``--records``, or that of the project's records."""
-    if given := config.getoption("--records"):
-        return config.invocation_params.dir / str(given)
+    if given := _path(config, "--records"):
+        return given
     return nearest(config.rootpath, RECORDS) or config.rootpath / RECORDS
+
+
+def _contenders(config: pytest.Config) -> list[str]:
+    from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER
+
+    left_out = () if config.getoption("--cutlass-profiler") else (CUTLASS_PROFILER,)
+    return [name for name in CONTENDERS if name not in left_out]
+
+
+def _path(config: pytest.Config, option: str) -> Path | None:
+    given = config.getoption(option)
+    return config.invocation_params.dir / str(given) if given else None
 
 
 def sources_said(sources: Mapping[Path, str], gpu: str) -> list[str]:

@@ -16,7 +16,7 @@ from pytest_gpuenergy.tvm.recipe import METASCHEDULE
 from pytest_gpuenergy.workloads import Gemm
 
 NAMED = "bench/test_gemm.py"
-CONTENDERS = ("template", "tvm", "triton", "cublas")
+CONTENDERS = ("template", "tvm", "triton", "cublas", "cutlass")
 OTHERS = len(CONTENDERS) - 1
 TEMPLATE = ["-k", "template", "--powercap", "1"]
 TVM = ["-k", "tvm", "--powercap", "1"]
@@ -182,9 +182,30 @@ def test_tf32_is_skipped_since_tvm_has_none(folder: pytest.Pytester) -> None:
 def test_kernels_that_are_no_text_are_skipped_on_the_emulated_gpu(folder: pytest.Pytester) -> None:
     arguments = ["--gemm", "MNK=8 layout=nn", "-k", "triton or cublas", "--powercap", "1", "-rs"]
     result = folder.runpytest_inprocess(NAMED, *arguments)
-    result.assert_outcomes(skipped=2, deselected=2)
+    result.assert_outcomes(skipped=2, deselected=3)
     for kernel in ("matmul", "cublasLt.matmul"):
         result.stdout.fnmatch_lines([f"SKIPPED* {kernel} needs a real GPU: the emulated one runs*"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("headers", [True, False])
+def test_cutlass_is_skipped_on_the_emulated_gpu_and_fails_with_a_wrong_path(
+    folder: pytest.Pytester, headers: bool
+) -> None:
+    version = folder.path / "cutlass" / "include" / "cutlass" / "version.h"
+    version.parent.mkdir(parents=True)
+    if headers:
+        version.write_text("#define CUTLASS_MAJOR 4\n")
+    arguments = ["--gemm", "MNK=8 layout=nn", "-k", "cutlass", "--powercap", "1", "-rs"]
+    profiler = ["--cutlass", "cutlass", "--cutlass-profiler", "profiler"]
+    result = folder.runpytest_inprocess(NAMED, *arguments, *profiler)
+    if headers:
+        result.assert_outcomes(skipped=2, deselected=4)
+        result.stdout.fnmatch_lines(["SKIPPED*cutlass_simt_sgemm_256x128_8x5_nn_align1 needs a*"])
+    else:
+        result.assert_outcomes(failed=1, skipped=1, deselected=4)
+        result.stdout.fnmatch_lines(["*cutlass has no headers of CUTLASS*: give --cutlass a*"])
+    result.stdout.fnmatch_lines(["SKIPPED*profiler needs a real GPU, and --cutlass-profiler."])
 
 
 @pytest.mark.slow

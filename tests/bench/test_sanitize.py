@@ -18,7 +18,7 @@ from processes import has_ended
 from sanitizer_child import first_blocks
 from sanitizer_results import Check, Results, read_results
 
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary
+from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.kernels.kernel import Dim3, Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.support.errors import InputError

@@ -14,7 +14,8 @@ import pytest
 from python_kernels import PythonDevice
 from tuning_fakes import FakeRepeater, VirtualClock
 
-from pytest_gpuenergy.devices.device import Arena, KernelRepeater, Loaded
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.device import KernelRepeater, Loaded
 from pytest_gpuenergy.engine.best_of import best_of
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch, Origin

@@ -16,7 +16,16 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.faults import parse_faults
 from pytest_gpuenergy.devices.emulated.state import EmulatedStateWarning
 from pytest_gpuenergy.engine.jobs import read_job, write_job
-from pytest_gpuenergy.kernels import Job, Kernel, Launch, LibraryCall, Origin, TritonKernel
+from pytest_gpuenergy.kernels import (
+    CudaProgram,
+    Headers,
+    Job,
+    Kernel,
+    Launch,
+    LibraryCall,
+    Origin,
+    TritonKernel,
+)
 from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.record.anchor import AnchorCheck
@@ -46,6 +55,9 @@ TRITON = TritonKernel(
     workspaces=(SPACE,),
 )  # fmt: skip
 CALL = LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"}, {"allow_tf32": True})
+PROGRAM = CudaProgram(
+    "int x;", "f", ("x", "w"), (4, -3), Headers("L 1", "0" * 64, "/l"), workspaces=(SPACE,)
+)
 JOB_WORKLOAD = Contract(
     "scale",
     (Tensor("x", (8,), "float32", "input"), Tensor("y", (8,), "float32", "output")),
@@ -177,6 +189,7 @@ def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict
         "plan": Reader(lambda folder: write_kernel(folder, CUDA), plan),
         "triton": Reader(lambda folder: write_kernel(folder, TRITON), read_kernel),
         "library": Reader(lambda folder: write_kernel(folder, CALL), read_kernel),
+        "program": Reader(lambda folder: write_kernel(folder, PROGRAM), read_kernel),
         "job": Reader(write_job_of(CUDA), job),
         "state": Reader(card, card),
         "lease": Reader(write_lease, lease),

@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.kernels import AnyKernel, Kernel, Launch, LibraryCall, Origin, TritonKernel
+from pytest_gpuenergy.kernels import (
+    AnyKernel,
+    CudaProgram,
+    Headers,
+    Kernel,
+    Launch,
+    LibraryCall,
+    Origin,
+    TritonKernel,
+)
 from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads import Tensor
@@ -27,10 +36,18 @@ TRITON = TritonKernel(
     origin=Origin("autotuner", 2, {"trials": 9}),
 )
 CALL = LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"}, {"allow_tf32": True})
+PROGRAM = CudaProgram(
+    "#include <cutlass/cutlass.h>",
+    "sgemm",
+    ("a", "d", "w"),
+    (4, -3),
+    Headers("CUTLASS 4.2.0", "0" * 64, "/opt/cutlass/include"),
+    workspaces=(Tensor("w", (4,), "float32", "workspace"),),
+)
 CUDA = Kernel("__global__ void f() {}", (Launch("f", (1, 1, 1), (1, 1, 1), ()),))
 
 
-@pytest.mark.parametrize("kernel", [TRITON, CALL, CUDA])
+@pytest.mark.parametrize("kernel", [TRITON, CALL, CUDA, PROGRAM, replace(PROGRAM, headers=None)])
 def test_a_kernel_comes_back_from_its_folder_and_from_a_pickle(
     tmp_path: Path, kernel: AnyKernel
 ) -> None:
@@ -38,6 +55,8 @@ def test_a_kernel_comes_back_from_its_folder_and_from_a_pickle(
     for found in (read_kernel(tmp_path), pickle.loads(pickle.dumps(kernel))):
         assert found == kernel
         assert (found.digest, found.origin) == (kernel.digest, kernel.origin)
+        if isinstance(found, CudaProgram) and found.headers:
+            assert found.headers.folder == "/opt/cutlass/include"
 
 
 def test_a_digest_is_of_what_is_executed() -> None:
@@ -49,7 +68,12 @@ def test_a_digest_is_of_what_is_executed() -> None:
         replace(CALL, options={}),
         TRITON,
         CALL,
+        PROGRAM,
+        replace(PROGRAM, numbers=(4, 3)),
+        replace(PROGRAM, headers=Headers("CUTLASS 4.2.0", "1" * 64, "/opt/cutlass/include")),
     ]
+    elsewhere = Headers("CUTLASS 4.2.0", "0" * 64, "/usr/include")
+    assert replace(PROGRAM, headers=elsewhere).digest == PROGRAM.digest
     assert len({kernel.digest for kernel in others}) == len(others)
     assert replace(CALL, options={}).digest == replace(CALL, options={"allow_tf32": False}).digest
 
@@ -82,6 +106,7 @@ def test_a_kernel_that_makes_no_sense_is_refused(make: Callable[[], object], wor
         (TRITON, {"grid": [1]}, "grid"),
         (CALL, {"entry": "os.system"}, "no library entry"),
         (CALL, {"tensors": 1}, "tensors is an integer"),
+        (PROGRAM, {"numbers": [1]}, "does not match its sha256"),
     ],
 )
 def test_a_damaged_folder_is_refused(
@@ -94,7 +119,7 @@ def test_a_damaged_folder_is_refused(
         read_kernel(tmp_path)
 
 
-@pytest.mark.parametrize("kernel", [TRITON, CALL])
+@pytest.mark.parametrize("kernel", [TRITON, CALL, PROGRAM])
 def test_a_name_that_the_workload_does_not_have_is_a_fault(kernel: AnyKernel) -> None:
     with pytest.raises(KernelFault, match="which is not a tensor, workspace or scalar"):
         kernel.check_arguments(["x", "a", "b"], ["y"])

@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary
+from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.programs import LoadedProgram
 from pytest_gpuenergy.devices.cuda.tensor_maps import encoded
 from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.program import CudaProgram
 from pytest_gpuenergy.kernels.triton import Constant, TritonKernel
 from pytest_gpuenergy.support.errors import KernelFault, Outcome
 from pytest_gpuenergy.support.files import write_atomically
@@ -44,7 +46,7 @@ def bind(cupy: Any, job: Job, binary: Binary | None, payloads: Mapping[str, Any]
     Args:
         cupy: the module.
         job: the job.
-        binary: compiled from the kernel's CUDA text; None for other kinds.
+        binary: compiled from the kernel's CUDA C++ text; None for kinds without one.
         payloads: the bytes of tensors and workspaces by name, as CuPy arrays.
 
     Raises:
@@ -75,6 +77,16 @@ def _bind_cuda(cupy: Any, job: Job, binary: Binary | None, payloads: Mapping[str
             function(grid, block, arguments, shared_mem=shared_bytes)
 
     return enqueue
+
+
+def _bind_program(
+    cupy: Any, job: Job, binary: Binary | None, payloads: Mapping[str, Any]
+) -> Launcher:
+    program = job.kernel
+    assert isinstance(program, CudaProgram)
+    assert binary is not None
+    tensors = [payloads[name] for name in program.arguments]
+    return LoadedProgram(cupy, binary.path, tensors, program.numbers)
 
 
 def _bind_triton(
@@ -174,6 +186,7 @@ def offered(cupy: Any, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
 
 _BINDERS: Mapping[str, Callable[[Any, Job, Binary | None, Mapping[str, Any]], Launcher]] = {
     "cuda": _bind_cuda,
+    "program": _bind_program,
     "triton": _bind_triton,
     "library": _bind_library,
 }

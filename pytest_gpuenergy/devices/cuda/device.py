@@ -12,17 +12,19 @@ from typing import Any
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays
-from pytest_gpuenergy.devices.cuda.machine_code import tensor_core_instructions
+from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.machine_code import cubins_in, tensor_core_instructions
 from pytest_gpuenergy.devices.cuda.memory import Handle
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary, CompilerPool, specific
+from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
+from pytest_gpuenergy.devices.cuda.pools import CompilerPools
 from pytest_gpuenergy.devices.device import Device, KernelRepeater, Launches, Loaded, Timeline
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
 from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.kernels.program import CudaProgram
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError
 from pytest_gpuenergy.workloads.workload import IoContract
 
@@ -63,7 +65,7 @@ class CudaDevice(Device):
                 f"{gpu.name} needs CuPy, which is not installed: pip install "
                 "'pytest-gpuenergy[cuda13]' (or cuda12), or use --gpu-device emulated."
             )
-        self._pool: CompilerPool | None = None
+        self._compilers = CompilerPools(self.architecture)
         # By UUID, so that CUDA's order in a worker cannot differ from NVML's.
         self._worker, self._next_worker = (
             Worker(
@@ -77,6 +79,11 @@ class CudaDevice(Device):
         self._arrays = CupyArrays(gpu.ordinal, self._can_open)
 
     def refusal(self, kernel: AnyKernel) -> str | None:
+        if isinstance(kernel, CudaProgram) and find_nvcc() is None:
+            return (
+                f"{kernel.label} needs nvcc, which is not on the PATH: install the CUDA toolkit, "
+                "and put its folder bin on the PATH."
+            )
         missing = [module for module in kernel.modules if find_spec(module) is None]
         if not missing:
             return None
@@ -87,8 +94,8 @@ class CudaDevice(Device):
 
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
         for kernel in kernels:
-            if isinstance(kernel, Kernel):
-                self._compilers().submit(kernel)
+            if not self.refusal(kernel):
+                self._compilers.submit(kernel)
 
     def compile(self, kernel: AnyKernel) -> None:
         self._binary(kernel)
@@ -97,7 +104,15 @@ class CudaDevice(Device):
         if isinstance(job.kernel, LibraryCall):
             return frozenset()
         if binary := self._binary(job.kernel):
-            return tensor_core_instructions(binary.path.read_bytes(), binary.symbols.values())
+            content = binary.path.read_bytes()
+            if isinstance(job.kernel, CudaProgram):
+                cubins = [*cubins_in(content)]
+                if not cubins:
+                    raise KernelFault(
+                        "constraints", f"{job.kernel.label} has no machine code to look through."
+                    )
+                return frozenset().union(*map(tensor_core_instructions, cubins))
+            return tensor_core_instructions(content, binary.symbols.values())
         codes: list[tuple[bytes, str]] = self._use(job.timeout_s, "machine_code", job)
         return frozenset().union(
             *(tensor_core_instructions(cubin, [symbol]) for cubin, symbol in codes)
@@ -158,33 +173,25 @@ class CudaDevice(Device):
             "driver": text(self.nvml.nvmlSystemGetDriverVersion()),
             "nvml": text(self.nvml.nvmlSystemGetNVMLVersion()),
             "cuda_driver": f"{cuda // 1000}.{cuda % 1000 // 10}",
-            "nvrtc": self._compilers().version,
+            **self._compilers.versions,
             **versions,
         }
 
     def close(self) -> None:
         self._worker.kill()
         self._next_worker.kill()
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
-
-    def _compilers(self) -> CompilerPool:
-        if self._pool is None:
-            self._pool = CompilerPool(specific(self.architecture), cache_dir("cubin"))
-        return self._pool
+        self._compilers.close()
 
     def _compiled(self, job: Job, arenas: Mapping[str, Arena]) -> Binary | None:
         job.kernel.check_arguments(arenas, job.scalars)
         return self._binary(job.kernel)
 
     def _binary(self, kernel: AnyKernel) -> Binary | None:
-        """What NVRTC compiled; None for a kernel that the worker prepares itself."""
+        """What was compiled; None for a kernel that the worker prepares itself."""
         if reason := self.refusal(kernel):
             raise KernelFault("constraints", reason)
-        if not isinstance(kernel, Kernel):
-            return None
-        return self._compilers().submit(kernel).result()
+        future = self._compilers.submit(kernel)
+        return None if future is None else future.result()
 
     def _can_open(self, handle: Handle) -> bool:
         try:

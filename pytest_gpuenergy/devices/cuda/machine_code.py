@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from pytest_gpuenergy.support.elf import sections
 
 _INSTRUCTION_BYTES = 16
 """From sm_70 on."""
 _OPCODE = 0x1FF
+_TEXT = ".text."
+_ELF = b"\x7fELF"
+_FAT_BINARY = ".nv_fatbin"
 # By the lower nine bits of an instruction. NVIDIA does not document them: they are what ptxas of
 # CUDA 13.0 makes of mma, wgmma and tcgen05.mma in PTX for sm_75 to sm_120.
 _TENSOR_CORES = {
@@ -25,17 +28,33 @@ _TENSOR_CORES = {
 }
 
 
-def tensor_core_instructions(cubin: bytes, symbols: Collection[str]) -> frozenset[str]:
+def tensor_core_instructions(
+    cubin: bytes, symbols: Collection[str] | None = None
+) -> frozenset[str]:
     """Names of the instructions for tensor cores in functions of a cubin.
 
     Args:
         cubin: machine code for sm_70 or later.
-        symbols: of the functions.
+        symbols: of the functions; None: all.
     """
-    wanted = {f".text.{symbol}" for symbol in symbols}
+    wanted = None if symbols is None else {f"{_TEXT}{symbol}" for symbol in symbols}
     found = set()
     for name, code in sections(cubin):
-        if name in wanted:
+        if name.startswith(_TEXT) and (wanted is None or name in wanted):
             for at in range(0, len(code) - 1, _INSTRUCTION_BYTES):
                 found.add(struct.unpack_from("<H", code, at)[0] & _OPCODE)
     return frozenset(_TENSOR_CORES[opcode] for opcode in found & _TENSOR_CORES.keys())
+
+
+def cubins_in(program: bytes) -> Iterator[bytes]:
+    """The machine code for GPUs in a host program; each piece goes on to the section's end.
+
+    Args:
+        program: a shared object by nvcc, whose machine code is not compressed.
+    """
+    for name, content in sections(program):
+        if name == _FAT_BINARY:
+            at = content.find(_ELF)
+            while at >= 0:
+                yield content[at:]
+                at = content.find(_ELF, at + 1)

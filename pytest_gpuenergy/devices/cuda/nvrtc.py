@@ -8,41 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
+from pytest_gpuenergy.devices.cuda.compilers import Binary, Compilers
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.support.files import is_file, is_there, keep_for_later, write_atomically
 from pytest_gpuenergy.support.paths import written_to_cache
-from pytest_gpuenergy.support.worker import (
-    WITHOUT_GPU,
-    WorkerDiedError,
-    WorkerPool,
-    WorkerTimeoutError,
-)
 
 _OPTIONS = ("-std=c++17", "-default-device")
-_COMPILE_TIMEOUT_S = 300.0
 _FORMAT = 2
-_FIRST_SPECIFIC = 90
 _STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
-
-
-@dataclass(frozen=True)
-class Binary:
-    """Machine code in a file, and the symbol of each entry."""
-
-    path: Path
-    symbols: dict[str, str]
 
 
 class Compiler:
@@ -103,36 +84,18 @@ class Compiler:
         return ".".join(map(str, self._nvrtc.getVersion()))
 
 
-class CompilerPool:
-    """Compiles kernels in parallel child processes, each kernel once; caches them on disk."""
+class CompilerPool(Compilers[Kernel, Binary]):
+    """Compiles CUDA text with NVRTC, and caches the result on disk."""
 
     def __init__(self, architecture: str, cache: Path, processes: int | None = None) -> None:
+        super().__init__(f"{__name__}:Compiler", processes)
         self._architecture = architecture
         self._cache = cache
-        size = processes or min(16, len(os.sched_getaffinity(0)))
-        self._threads = ThreadPoolExecutor(size, thread_name_prefix="nvrtc")
-        self._workers = WorkerPool(f"{__name__}:Compiler", size=size, environment=WITHOUT_GPU)
-        self._pending: dict[str, Future[Binary]] = {}
-        self._lock = Lock()
-
-    def submit(self, kernel: Kernel) -> Future[Binary]:
-        """Start compiling; the future holds the binary or the KernelFault."""
-        with self._lock:
-            future = self._pending.get(kernel.digest)
-            if future is None:
-                future = self._threads.submit(self._compile, kernel)
-                self._pending[kernel.digest] = future
-        return future
 
     @cached_property
     def version(self) -> str:
         """NVRTC's version, such as ``13.0``."""
         return str(self._call("version"))
-
-    def close(self) -> None:
-        """End the child processes. Idempotent."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._workers.close()
 
     def _compile(self, kernel: Kernel) -> Binary:
         entries = list(dict.fromkeys(launch.entry for launch in kernel.launches))
@@ -147,21 +110,6 @@ class CompilerPool:
             write_atomically(binary, code)
         keep_for_later(table, json.dumps(symbols))
         return Binary(binary, symbols)
-
-    def _call(self, method: str, *arguments: object) -> object:
-        try:
-            return self._workers.call(method, *arguments, timeout_s=_COMPILE_TIMEOUT_S)
-        except (WorkerDiedError, WorkerTimeoutError) as error:
-            raise KernelFault("compile", str(error)) from None
-
-
-def specific(architecture: str) -> str:
-    """The architecture with instructions that later ones lack, from Hopper's (``wgmma``) on.
-
-    Machine code is compiled for one card anyway.
-    """
-    number = int(architecture.removeprefix("sm_"))
-    return f"{architecture}a" if number >= _FIRST_SPECIFIC else architecture
 
 
 def _read_symbols(table: Path, entries: Sequence[str]) -> dict[str, str] | None:

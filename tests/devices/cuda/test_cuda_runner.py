@@ -13,7 +13,7 @@ from host_cupy import Memory, host_gpu
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.cuda import runner as cuda_runner
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary
+from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS, PAGE_BYTES

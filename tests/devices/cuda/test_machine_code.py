@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.devices.cuda.machine_code import tensor_core_instructions
+from pytest_gpuenergy.devices.cuda.machine_code import cubins_in, tensor_core_instructions
 
 CODE = {
     name: lzma.decompress((Path(__file__).parent / "data" / f"{name}.cubin.xz").read_bytes())
@@ -35,6 +35,14 @@ def test_a_function_has_its_instructions(architecture: str, symbol: str, found: 
 def test_all_functions_that_are_launched_count() -> None:
     found = tensor_core_instructions(CODE["sm_90a"], ["products", "group_products", "sums"])
     assert found == {"HMMA", "HGMMA"}
+
+
+def test_without_names_all_functions_count() -> None:
+    assert tensor_core_instructions(CODE["sm_90a"]) == {"HMMA", "HGMMA"}
+
+
+def test_a_program_without_code_for_gpus_has_none() -> None:
+    assert [*cubins_in(CODE["sm_80"])] == []
 
 
 @given(st.binary(max_size=200), st.integers(0, 6000), st.integers(0, 6000))

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary, Compiler, CompilerPool
+from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.nvrtc import Compiler, CompilerPool
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError

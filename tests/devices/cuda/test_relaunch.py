@@ -15,8 +15,8 @@ import pytest
 from host_cupy import host_gpu, nvml_of_one_card
 
 from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary
 from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
 from pytest_gpuenergy.engine import references

@@ -12,8 +12,8 @@ import pytest
 from host_cupy import host_gpu, nvml_of_one_card
 
 from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.devices.cuda.nvrtc import Binary
 from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.devices.discovery import FoundGpu
 from pytest_gpuenergy.engine.verification import verify

@@ -1,0 +1,121 @@
+"""Compiles host programs in CUDA C++ with nvcc, in child processes, and caches them by content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from pytest_gpuenergy.devices.cuda.compilers import Binary, Compilers
+from pytest_gpuenergy.kernels.program import CudaProgram
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support.files import is_folder, is_there, write_atomically
+from pytest_gpuenergy.support.paths import written_to_cache
+
+_OPTIONS = (
+    "-shared",
+    "-std=c++17",
+    "-O3",
+    "-DNDEBUG",
+    "--expt-relaxed-constexpr",
+    "-w",
+    "-no-compress",  # the machine code is searched for instructions
+    # With unique symbols, programs would share variables that have the same name in both.
+    "-Xcompiler=-fPIC,-fno-gnu-unique",
+)
+_FORMAT = 1
+_TIMEOUT_S = 900.0  # templates take a minute on a busy machine
+_RELEASE = re.compile(r"release [\d.]+, V[\d.]+")
+
+
+def find_nvcc() -> str | None:
+    """The path of nvcc; None where there is none on the PATH."""
+    return shutil.which("nvcc")
+
+
+def version_of(nvcc: str) -> str:
+    """What nvcc says of itself, such as ``release 13.0, V13.0.48``; empty if it does not work."""
+    try:
+        done = subprocess.run(
+            [nvcc, "--version"], capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError:
+        return ""
+    found = _RELEASE.search(done.stdout)
+    return found[0] if found else ""
+
+
+def target_of(architecture: str) -> str:
+    """The option that makes machine code for ``sm_90a`` and the like."""
+    number = architecture.removeprefix("sm_")
+    return f"-gencode=arch=compute_{number},code=sm_{number}"
+
+
+class Nvcc:
+    """The child's side: runs nvcc. Needs no GPU."""
+
+    def compile(self, nvcc: str, source: str, options: list[str]) -> bytes:
+        """A shared object.
+
+        Raises:
+            KernelFault: the text does not compile.
+        """
+        with tempfile.TemporaryDirectory(prefix="gpuenergy-nvcc-") as folder:
+            text, library = Path(folder, "program.cu"), Path(folder, "program.so")
+            text.write_text(source)
+            done = subprocess.run(
+                [nvcc, *options, text, "-o", library],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
+            )
+            if done.returncode == 0 and library.exists():
+                return library.read_bytes()
+        lines = [line.strip() for line in (done.stderr + done.stdout).splitlines()]
+        said = [line for line in lines if "error" in line or "fatal" in line] or lines
+        raise KernelFault("compile", f"nvcc: {next(filter(None, said), 'it failed')}".rstrip())
+
+
+class ProgramCompilers(Compilers[CudaProgram, Binary]):
+    """Compiles programs, those of equal text once, and caches the shared objects on disk."""
+
+    def __init__(self, architecture: str, cache: Path, processes: int | None = None) -> None:
+        super().__init__(f"{__name__}:Nvcc", processes, timeout_s=_TIMEOUT_S)
+        self._target = target_of(architecture)
+        self._cache = cache
+
+    def _key(self, kernel: CudaProgram) -> str:
+        return json.dumps(kernel.compiled)
+
+    def _compile(self, kernel: CudaProgram) -> Binary:
+        nvcc = find_nvcc()
+        version = version_of(nvcc) if nvcc else ""
+        if nvcc is None or not version:
+            raise KernelFault(
+                "compile", f"{nvcc or 'nvcc'} does not work: repair the CUDA toolkit."
+            )
+        key = [_FORMAT, self._target, _OPTIONS, version, self._key(kernel)]
+        digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+        library = self._cache / f"{digest}.so"
+        if not is_there(library):
+            code = self._call("compile", nvcc, kernel.source, self._options(kernel))
+            assert isinstance(code, bytes)
+            with written_to_cache(self._cache):
+                write_atomically(library, code)
+        return Binary(library, {})
+
+    def _options(self, kernel: CudaProgram) -> list[str]:
+        if kernel.headers is None:
+            return [self._target, *_OPTIONS]
+        folder = Path(kernel.headers.folder)
+        if not is_folder(folder):
+            raise KernelFault(
+                "compile", f"{kernel.label} needs {kernel.headers.name}, which is not in {folder}."
+            )
+        return [self._target, *_OPTIONS, f"-I{folder}"]

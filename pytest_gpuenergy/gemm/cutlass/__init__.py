@@ -1,0 +1,1 @@
+"""Matrix products by the kernels of CUTLASS, compiled from its headers."""

@@ -1,0 +1,202 @@
+"""Host programs in the worker: compiled by a compiler that stands for nvcc, run on the host."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from host_cupy import host_gpu, nvml_of_one_card
+from test_relaunch import Worker
+
+from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda.compilers import specific
+from pytest_gpuenergy.devices.cuda.device import CudaDevice
+from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers
+from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.kernels import CudaProgram, Headers
+from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.workloads import Gemm
+
+NVCC = """#!{python}
+import subprocess, sys
+from pathlib import Path
+if "--version" in sys.argv:
+    print("Cuda compilation tools, release 13.0, V13.0.48")
+    sys.exit()
+Path("{folder}/calls").open("a").write(" ".join(sys.argv[1:]) + "\\n")
+at = sys.argv.index("-o")
+known = [word for word in sys.argv if word.startswith("-I")]
+command = ["{cxx}", *known, "-shared", "-fPIC", "-x", "c++"]
+sys.exit(subprocess.run([*command, *sys.argv[at - 1 : at + 2]]).returncode)
+"""
+SOURCE = """
+#include <cstddef>
+__attribute__((section(".nv_fatbin"), used)) char const code[] = "\\177ELF";
+struct Program { void* const* tensors; float *a, *b, *c, *sums; int m, n, k, lda, ldb; };
+extern "C" char const* program_open(
+    void* const* tensors, int const* numbers, void** program, std::size_t* workspace_bytes) {
+  if (numbers[2] > 1000) return "too deep";
+  *program = new Program{
+      tensors, (float*)tensors[0], (float*)tensors[1], (float*)tensors[2], nullptr, numbers[0],
+      numbers[1], numbers[2], numbers[3], numbers[4]};
+  *workspace_bytes = sizeof(float) * numbers[1];
+  return nullptr;
+}
+extern "C" char const* program_initialize(void* program, void* workspace, void*) {
+  static_cast<Program*>(program)->sums = (float*)workspace;
+  return nullptr;
+}
+extern "C" char const* program_launch(void* program, void*) {
+  auto& p = *static_cast<Program*>(program);
+  for (int i = 0; i < p.m; ++i) {
+    for (int j = 0; j < p.n; ++j) {
+      p.sums[j] = 0;
+      for (int k = 0; k < p.k; ++k) p.sums[j] += p.a[i * p.lda + k] * p.b[k * p.ldb + j];
+    }
+    for (int j = 0; j < p.n; ++j) p.c[i * p.n + j] = p.sums[j];
+  }
+  return nullptr;
+}
+extern "C" void program_close(void* program) { delete static_cast<Program*>(program); }
+"""
+GEMM = Gemm("g", 5, 7, 3, lda=4)
+
+
+def program_for(gemm: Gemm, source: str = SOURCE) -> CudaProgram:
+    numbers = (gemm.M, gemm.N, gemm.K, gemm.lda, gemm.ldb)
+    return CudaProgram(source, "product", ("A", "B", "C"), numbers)
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the compiler, the only one on the PATH."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    words = {"{python}": sys.executable, "{folder}": str(folder), "{cxx}": shutil.which("g++")}
+    text = NVCC
+    for word, value in words.items():
+        text = text.replace(word, str(value))
+    (folder / "nvcc").write_text(text)
+    (folder / "nvcc").chmod(0o755)
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "cache"))
+    for tool in ("as", "ld"):  # which g++ runs
+        (folder / tool).symlink_to(str(shutil.which(tool)))
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+@pytest.fixture
+def device(tools: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDevice]:
+    assert tools.is_dir()
+    monkeypatch.setattr(cuda, "Worker", Worker)
+    monkeypatch.setattr(cuda, "find_spec", lambda _: object())
+    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
+    device = CudaDevice(nvml_of_one_card(), gpu)
+    with host_gpu(lambda: None):
+        yield device
+    device.close()
+
+
+@pytest.fixture
+def compilers(tools: Path, tmp_path: Path) -> Iterator[ProgramCompilers]:
+    assert tools.is_dir()
+    compilers = ProgramCompilers("sm_90", tmp_path, processes=1)
+    yield compilers
+    compilers.close()
+
+
+def calls(tools: Path) -> list[str]:
+    return (tools / "calls").read_text().splitlines()
+
+
+def test_a_program_is_compiled_once_for_all_sizes_and_verified(
+    device: CudaDevice, tools: Path
+) -> None:
+    for gemm in (GEMM, Gemm("h", 2, 1, 9)):
+        device.prepare([program_for(gemm)])
+        assert verify(device, program_for(gemm), gemm).max_relative_error < 1e-5
+    assert len(calls(tools)) == 1
+    assert "-gencode=arch=compute_90a,code=sm_90a" in calls(tools)[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome", "words"),
+    [
+        (SOURCE.replace("+= p.a", "+= 2 * p.a"), "correctness", "wrong"),
+        (SOURCE.replace("p.sums[j] = 0;", "nonsense;"), "compile", "nvcc: .*error.*nonsense"),
+        (SOURCE.replace("> 1000", "> 1"), "constraints", "The program reports: too deep."),
+        (SOURCE.replace("program_launch", "launch"), "compile", "cannot be loaded.*program_launch"),
+    ],
+)
+def test_what_is_wrong_with_a_program_is_a_fault(
+    device: CudaDevice, source: str, outcome: str, words: str
+) -> None:
+    with pytest.raises(KernelFault, match=words) as fault:
+        verify(device, program_for(GEMM, source), GEMM)
+    assert fault.value.outcome == outcome
+
+
+def test_a_program_that_hides_its_machine_code_is_not_taken_for_one_of_float32(
+    device: CudaDevice,
+) -> None:
+    hidden = program_for(GEMM, SOURCE.replace(".nv_fatbin", ".other"))
+    with pytest.raises(KernelFault, match="product has no machine code to look through"):
+        verify(device, hidden, GEMM)
+
+
+def test_without_nvcc_a_program_is_refused_in_one_sentence(device: CudaDevice, tools: Path) -> None:
+    assert device.refusal(program_for(GEMM)) is None
+    (tools / "nvcc").unlink()
+    assert "product needs nvcc, which is not on the PATH" in str(device.refusal(program_for(GEMM)))
+    device.prepare([program_for(GEMM)])
+    with pytest.raises(KernelFault, match="needs nvcc"):
+        device.compile(program_for(GEMM))
+
+
+def test_what_was_compiled_is_remembered_on_disk(tools: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        compilers = ProgramCompilers("sm_80", tmp_path, processes=1)
+        path = compilers.submit(program_for(GEMM)).result(timeout=60).path
+        compilers.close()
+    assert path.parent == tmp_path
+    assert len(calls(tools)) == 1
+
+
+def test_other_headers_are_another_program(
+    compilers: ProgramCompilers, tools: Path, tmp_path: Path
+) -> None:
+    program = replace(program_for(GEMM), headers=Headers("L 1", "a", str(tmp_path)))
+    paths = {
+        compilers.submit(one).result(timeout=60).path
+        for one in (program, replace(program, headers=Headers("L 1", "b", str(tmp_path))))
+    }
+    assert len(paths) == len(calls(tools)) == 2
+    assert f"-I{tmp_path}" in calls(tools)[0]
+
+
+def test_headers_that_are_gone_are_told(compilers: ProgramCompilers) -> None:
+    program = replace(program_for(GEMM), headers=Headers("L 1", "a", "/missing"))
+    with pytest.raises(KernelFault, match="product needs L 1, which is not in /missing"):
+        compilers.submit(program).result(timeout=60)
+
+
+def test_an_nvcc_that_does_not_work_is_told(compilers: ProgramCompilers, tools: Path) -> None:
+    (tools / "nvcc").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(KernelFault, match="nvcc does not work: repair the CUDA toolkit"):
+        compilers.submit(program_for(GEMM)).result(timeout=60)
+
+
+def test_older_gpus_have_no_features_of_their_own() -> None:
+    assert [specific(one) for one in ("sm_89", "sm_90", "sm_120")] == ["sm_89", "sm_90a", "sm_120a"]
+
+
+@pytest.mark.parametrize("number", [1 << 31, 1.5, True])
+def test_a_number_that_is_no_int_is_refused(number: Any) -> None:
+    with pytest.raises(InputError, match="product takes integers of 32 bits"):
+        CudaProgram(SOURCE, "product", (), (number,))

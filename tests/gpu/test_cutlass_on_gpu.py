@@ -1,0 +1,108 @@
+"""Kernels of CUTLASS on a real GPU, in all modes: some of the list, which nvcc compiles first."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.engine.quick import verify_timed
+from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.gemm.card import Card, card_of
+from pytest_gpuenergy.gemm.cutlass.candidates import cutlass_candidates
+from pytest_gpuenergy.gemm.cutlass.headers import find_headers
+from pytest_gpuenergy.kernels import CudaProgram, Headers, Job
+from pytest_gpuenergy.support.errors import KernelFault, UnavailableError
+from pytest_gpuenergy.workloads import Gemm
+from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH"),
+]
+
+SIZES = [(1, 1, 1, 0), (129, 67, 257, 3), (512, 512, 512, 0)]
+"""M, N, K and by how much the leading dimensions exceed the rows."""
+TRIED = 3
+"""Compiled texts of each product, spread over all."""
+DEEP = Gemm("deep", 128, 128, 4096)
+SHARED = Gemm("shared", 512, 512, 512, "nn", "tf32")
+
+
+def product(sizes: tuple[int, int, int, int], layout: Any, mode: Any) -> Gemm:
+    m, n, k, more = sizes
+    return Gemm("g", m, n, k, layout, mode, (m if layout == "nt" else k) + more, n + more)
+
+
+def some(gemm: Gemm, card: Card, headers: Headers) -> Sequence[CudaProgram]:
+    """A few candidates of different texts, each unsplit and as often split as offered."""
+    by_text: dict[str, list[CudaProgram]] = {}
+    for one in cutlass_candidates(gemm, card, headers):
+        by_text.setdefault(one.source, []).append(one)
+    groups = [*by_text.values()]
+    return [one for group in groups[:: -(-len(groups) // TRIED)] for one in group]
+
+
+@pytest.fixture(scope="module")
+def headers() -> Headers:
+    try:
+        return find_headers(None)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def gpu(headers: Headers) -> Iterator[Device]:
+    with open_device("auto") as device:
+        card = card_of(device)
+        products = [
+            product(sizes, layout, mode)
+            for sizes, layout, mode in itertools.product(SIZES, LAYOUTS, MODES)
+        ]
+        device.prepare([one for gemm in products for one in some(gemm, card, headers)])
+        yield device
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_candidates_are_right(
+    gpu: Device, headers: Headers, sizes: tuple[int, int, int, int], mode: Any, layout: Any
+) -> None:
+    gemm = product(sizes, layout, mode)
+    for one in some(gemm, card_of(gpu), headers):
+        verified = verify(gpu, one, gemm)
+        assert verified.max_relative_error <= gemm.error_bound.max_relative, one.label
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_machine_code_shows_whether_tensor_cores_are_used(
+    gpu: Device, headers: Headers, mode: Any
+) -> None:
+    gemm = Gemm("g", 512, 512, 512, mode=mode)
+    for one in some(gemm, card_of(gpu), headers):
+        found = gpu.tensor_core_instructions(Job.of(one, gemm))
+        assert bool(found) == (mode != "float32"), one.label
+        assert found <= {"HMMA", "HGMMA"}
+
+
+def test_tensor_cores_are_refused_in_float32(gpu: Device, headers: Headers) -> None:
+    split = Gemm("g", 512, 512, 512, mode="3xtf32")
+    with pytest.raises(KernelFault, match=r"tensor cores \(HMMA\), but g is declared as float32"):
+        verify(gpu, some(split, card_of(gpu), headers)[0], Gemm("g", 512, 512, 512))
+
+
+@pytest.mark.parametrize("gemm", [DEEP, SHARED], ids=["split", "stream_k"])
+def test_products_whose_blocks_wait_for_another_stay_right_in_graphs(
+    gpu: Device, headers: Headers, gemm: Gemm
+) -> None:
+    found = cutlass_candidates(gemm, card_of(gpu), headers)
+    shared = [one for one in found if one.numbers[-1] > 1 or "stream_k" in one.label]
+    gpu.prepare(shared[:2])
+    for one in shared[:2]:
+        verify_timed(gpu, one, gemm)
