@@ -40,7 +40,8 @@ from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.tuners import load_records
+from pytest_gpuenergy.tuners import files_of_tuner
+from pytest_gpuenergy.tuning.names import TVM
 from pytest_gpuenergy.tuning.records import Record, RecordFile
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads.workload import Workload
@@ -192,9 +193,7 @@ def load_samples(folders: Sequence[Path], cases: Sequence[str] | None, jobs: int
             emulated.
         KernelFault: a kernel cannot be lowered, compiled or run.
     """
-    files = [
-        (folder, load_records(path)) for folder in folders for path in sorted(folder.glob("*.json"))
-    ]
+    files = [(folder, file) for folder in folders for file in files_of_tuner(folder, TVM).values()]
     names = list(dict.fromkeys(file.workload.name for _, file in files))
     if not files or set(cases or ()) - set(names):
         raise InputError(

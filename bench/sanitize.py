@@ -43,7 +43,8 @@ from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.signals import termination_as_interrupt
-from pytest_gpuenergy.tuners import load_records
+from pytest_gpuenergy.tuners import files_of_tuner, load_records
+from pytest_gpuenergy.tuning.names import TVM
 from pytest_gpuenergy.tvm.store import KernelStore
 
 RECORDS = Path(__file__).parent / "records" / "nvidia-h200"
@@ -106,7 +107,8 @@ def record_files(folder: Path, cases: Sequence[str]) -> dict[str, Path]:
     Raises:
         InputError: a case has none.
     """
-    files = {load_records(path).workload.name: path for path in sorted(folder.glob("*.json"))}
+    found = files_of_tuner(folder, TVM)
+    files = {file.workload.name: path for path, file in found.items()}
     if unknown := set(cases) - set(files):
         raise InputError(f"{folder} has no records of {', '.join(sorted(unknown))}.")
     return {name: files[name] for name in cases or files}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.tuning import record_folders, records
 from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, USUAL_TUNERS, TunerName
 from pytest_gpuenergy.tuning.records import RecordFile
@@ -62,6 +63,17 @@ def records_of(
     """
     variant = FORMS[tuner].variant
     return record_folders.records_of(folder, workload, load_records, gpu, variant)
+
+
+def files_of_tuner(folder: Path, tuner: TunerName) -> dict[Path, RecordFile]:
+    """The record files in ``folder`` that a tuner wrote, by their paths.
+
+    Raises:
+        InputError: one is damaged, of another format or inconsistent.
+    """
+    paths = sorted(path for path in folder.glob("*.json") if is_file(path))
+    files = {path: load_records(path) for path in paths}
+    return {path: file for path, file in files.items() if file.form == FORMS[tuner]}
 
 
 class Spaces:

@@ -90,7 +90,8 @@ def triton_candidates(gemm: Gemm, card: Card) -> list[TritonKernel]:
             f"Triton takes a GPU of sm_{_LEAST_CAPABILITY} or later, and this one is of "
             f"sm_{card.capability}."
         )
-    source = (cuda_dir() / "gemm" / "triton_matmul.py").read_text(encoding="utf-8")
+    # Not a .py file: pytest would take it for all that an editable installation has of a plugin.
+    source = (cuda_dir() / "gemm" / "triton_matmul.py.txt").read_text(encoding="utf-8")
     return [_kernel(gemm, card, source, one) for one in CONFIGURATIONS[gemm.mode]]
 
 
