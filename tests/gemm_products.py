@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -19,6 +20,21 @@ def products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
     m, n, k = draw(size), draw(size), draw(size)
     bare = Gemm("g", m, n, k, draw(st.sampled_from(["nn", "nt"])), draw(modes))
     return Gemm("g", m, n, k, bare.layout, bare.mode, bare.row_of_a + draw(more), n + draw(more))
+
+
+@st.composite
+def aligned_products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
+    """As `products`, with rows a multiple of 16 bytes apart, as tensor maps need."""
+    size = st.integers(1, most)
+    bare = Gemm(
+        "g", draw(size), draw(size), draw(size), draw(st.sampled_from(["nn", "nt"])), draw(modes)
+    )
+    pieces = 16 // bare.element_bytes
+    lda, ldb = (
+        -(-least // pieces) * pieces + pieces * draw(st.sampled_from([0, 0, 3]))
+        for least in (bare.row_of_a, bare.N)
+    )
+    return replace(bare, lda=lda, ldb=ldb)
 
 
 def template_records(product: Gemm, parameters: Parameters) -> RecordFile:

@@ -2,7 +2,7 @@
 //
 // Besides those of tiles.cu, the constants of this text are:
 //   CONSUMERS          warpgroups that multiply; one more, the producer, copies
-//   PRODUCER_REGISTERS, CONSUMER_REGISTERS   of a thread
+//   OTHER_REGISTERS, CONSUMER_REGISTERS   of a thread
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n256k16.f32.bf16.bf16"
 //   SUMS_PLACES        its TILE_N / 2 sums in PTX, SUMS_OPERANDS in C++
 //   A_PLACE, B_PLACE, ADD_PLACE   its other operands; A_ALONG: 1 if rows of C are along lines of A
@@ -12,14 +12,11 @@
 // there, each its own rows of the tile. Barriers in shared memory tell when a stage is full, that is,
 // when all of its bytes have arrived, and when it is empty again.
 
-#include <cuda.h>
-
 constexpr int DEPTH = 16;  // columns of A and rows of B in one instruction
 constexpr int LINE = 64;   // elements in the 128 bytes whose pieces of 16 are swizzled
 constexpr int OWN_M = TILE_M / CONSUMERS, PIECES = OWN_M / 64;
 constexpr int A_STAGE = TILE_M * TILE_K, B_STAGE = TILE_K * TILE_N;
 constexpr int STAGE_BYTES = (A_STAGE + B_STAGE) * sizeof(Element);
-constexpr int ALIGNMENT = 1024;  // of swizzled boxes: eight lines
 static_assert(THREADS == 128 * (CONSUMERS + 1), "one warpgroup copies");
 static_assert(TILE_M == OWN_M * CONSUMERS && OWN_M == 64 * PIECES, "rows must be divided evenly");
 static_assert(TILE_N % LINE == 0 && TILE_K % LINE == 0, "boxes must fill the tile");
@@ -28,66 +25,7 @@ struct Sums {
   float of[PIECES][TILE_N / 2];
 };
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
-// ---- Barriers: a phase ends with the last arrival, and when all expected bytes are there.
-
-using Barrier = unsigned long long;
-
-__device__ __forceinline__ void initialize(Barrier& barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
-               :: "r"(shared_address(&barrier)), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void arrive(Barrier& barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
-               :: "r"(shared_address(&barrier)) : "memory");
-}
-
-__device__ __forceinline__ void arrive_expecting(Barrier& barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-               :: "r"(shared_address(&barrier)), "r"(bytes) : "memory");
-}
-
-// Wait until the phase of this parity has ended.
-__device__ __forceinline__ void wait(Barrier& barrier, int parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred ended;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
-      "@ended bra done;\n"
-      "bra again;\n"
-      "done:\n"
-      "}"
-      :: "r"(shared_address(&barrier)), "r"(parity) : "memory");
-}
-
-// The stages in rotation.
-struct Ring {
-  int stage = 0, parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == STAGES) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // ---- The producer
-
-// Copy the box of `map` whose first element is at (x, y), x being the inner dimension.
-__device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, int x, int y,
-                                         Barrier& full) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3}], [%4];"
-      :: "r"(shared_address(to)), "l"(&map), "r"(x), "r"(y), "r"(shared_address(&full))
-      : "memory");
-}
 
 // A stage consists of boxes as high as the tile, in each of which a row is a line.
 __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
@@ -109,17 +47,6 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
 }
 
 // ---- The consumers
-
-// A matrix in swizzled lines of shared memory, as instructions expect it (PTX ISA, "Matrix
-// Descriptor Format"): eight lines follow each other after `eight_lines` bytes; where a line runs
-// along the rows of C or its columns, the next line of the same k is `next_line` bytes away.
-__device__ __forceinline__ unsigned long long described(const Element* start, int next_line,
-                                                        int eight_lines) {
-  constexpr unsigned long long SWIZZLED_128_BYTES = 1ULL << 62;
-  return (shared_address(start) & 0x3FFFF) >> 4 |
-         static_cast<unsigned long long>(next_line >> 4) << 16 |
-         static_cast<unsigned long long>(eight_lines >> 4) << 32 | SWIZZLED_128_BYTES;
-}
 
 __device__ __forceinline__ unsigned long long part_of_a(const Element* stage, int m, int k) {
 #if A_TRANSPOSED
@@ -199,9 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     ) {
   extern __shared__ uint4 memory[];
   __shared__ Barrier full[STAGES], empty[STAGES];
-  unsigned above = shared_address(memory) % ALIGNMENT;
-  Element* a_stages = reinterpret_cast<Element*>(reinterpret_cast<char*>(memory) +
-                                                 (above ? ALIGNMENT - above : 0));
+  Element* a_stages = aligned<Element>(memory);
   Element* b_stages = a_stages + STAGES * A_STAGE;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < STAGES; ++stage) {
@@ -216,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   Ring ring;
   if (warpgroup == CONSUMERS) {
 #if CONSUMERS > 1
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(PRODUCER_REGISTERS));
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(OTHER_REGISTERS));
 #endif
     if (threadIdx.x % 128 == 0) {
       for (int now = first_step(block); now < last; ++now) {

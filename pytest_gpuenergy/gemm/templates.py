@@ -8,12 +8,14 @@ from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.mma import MmaParameters
 from pytest_gpuenergy.gemm.simt import SimtParameters
 from pytest_gpuenergy.gemm.wgmma import WgmmaParameters
+from pytest_gpuenergy.gemm.wgmma_tf32 import WgmmaTf32Parameters
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.workloads.gemm import Gemm
 
-Parameters = SimtParameters | MmaParameters | WgmmaParameters
+Parameters = SimtParameters | MmaParameters | WgmmaParameters | WgmmaTf32Parameters
 TEMPLATES: Mapping[str, type[Parameters]] = {
-    kind.template: kind for kind in (SimtParameters, MmaParameters, WgmmaParameters)
+    kind.template: kind
+    for kind in (SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters)
 }
 """By name."""
 

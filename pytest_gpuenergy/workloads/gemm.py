@@ -23,9 +23,12 @@ from pytest_gpuenergy.workloads.workload import Array, Tensor, Workload
 
 Layout = Literal["nn", "nt"]
 Mode = Literal["float32", "3xtf32", "tf32", "float16", "bfloat16"]
+ElementType = Literal["float32", "float16", "bfloat16"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 MODES: tuple[Mode, ...] = get_args(Mode)
 
+_TYPES: Mapping[Mode, ElementType] = {"float16": "float16", "bfloat16": "bfloat16"}
+"""Of the matrices in modes that say so."""
 _MOST_ELEMENTS = (1 << 31) - 1
 """In one matrix: kernels use 32-bit indices."""
 _LARGEST_EXACT = 1 << 24
@@ -102,9 +105,9 @@ class Gemm(Workload):
         return self.K if self.layout == "nn" else self.M
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> ElementType:
         """Type of the matrices' elements."""
-        return self.mode if self.mode in ("float16", "bfloat16") else "float32"
+        return _TYPES.get(self.mode, "float32")
 
     @property
     def element_bytes(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from gemm_products import aligned_products
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,20 +21,8 @@ from pytest_gpuenergy.workloads import Gemm
 SMALL = WgmmaParameters(tile_m=64, tile_n=64, stages=2, consumers=1)
 PRODUCT = Gemm("g", M=72, N=136, K=200, mode="bfloat16")
 H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
+MODES: Any = st.sampled_from(["float16", "bfloat16"])
 B200 = replace(H200, capability=100)
-
-
-@st.composite
-def gemms(draw: st.DrawFn) -> Gemm:
-    """Products of which rows are a multiple of 16 bytes apart."""
-    layout: Any = draw(st.sampled_from(["nn", "nt"]))
-    mode: Any = draw(st.sampled_from(["float16", "bfloat16"]))
-    sizes = {name: draw(st.integers(1, 140)) for name in "MNK"}
-    row_of_a = sizes["K"] if layout == "nn" else sizes["M"]
-    lda, ldb = (
-        -(-least // 8) * 8 + draw(st.sampled_from([0, 0, 24])) for least in (row_of_a, sizes["N"])
-    )
-    return Gemm("g", **sizes, layout=layout, mode=mode, lda=lda, ldb=ldb)
 
 
 @st.composite
@@ -51,7 +40,7 @@ def parameters(draw: st.DrawFn) -> WgmmaParameters:
 
 @pytest.mark.slow
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(gemms(), parameters())
+@given(aligned_products(MODES, 140), parameters())
 def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: WgmmaParameters
 ) -> None:
@@ -92,7 +81,7 @@ def test_a_stage_that_is_free_too_early_is_found(device: EmulatedDevice) -> None
         ({"tile_k": 32}, "cannot be divided among 1 warpgroups"),
         ({"consumers": 2}, "cannot be divided among 2 warpgroups"),
         ({"consumers": 4}, "1 to 3 consumers, not 4"),
-        ({"tile_m": 192, "tile_n": 256, "consumers": 3}, "tiles with 256 columns with 3 consumers"),
+        ({"tile_m": 192, "tile_n": 256, "consumers": 3}, "tiles of 192 x 256 with 3 consumers"),
     ],
 )
 def test_a_tile_that_warpgroups_do_not_fill_is_refused(change: dict[str, int], words: str) -> None:
@@ -101,7 +90,7 @@ def test_a_tile_that_warpgroups_do_not_fill_is_refused(change: dict[str, int], w
 
 
 def test_other_types_are_refused() -> None:
-    with pytest.raises(InputError, match="elements of 16 bits, not in mode tf32"):
+    with pytest.raises(InputError, match="computes in the modes float16, bfloat16, not in tf32"):
         SMALL.kernel(Gemm("g", 64, 64, 64, mode="tf32"))
 
 
@@ -119,7 +108,7 @@ def test_it_is_for_hopper_only() -> None:
 
 
 @settings(max_examples=10)
-@given(gemms(), st.sampled_from([1, 8, 64]))
+@given(aligned_products(MODES, 140), st.sampled_from([1, 8, 64]))
 def test_all_offered_parameters_fit(gemm: Gemm, factor: int) -> None:
     larger = Gemm("g", gemm.M * factor, gemm.N * factor, gemm.K * factor, gemm.layout, gemm.mode)
     for chosen in list(WgmmaParameters.fitting(larger, H200))[::50]:

@@ -22,7 +22,7 @@ MODES: Any = ["float32", "3xtf32", "tf32", "float16", "bfloat16"]
 SIZES = [(1, 1, 1), (7, 13, 5), (129, 257, 4099), (136, 264, 4104), (512, 384, 1024)]
 OFFERED = 3
 """Parameters of each template that are tried of each product, spread over all."""
-INSTRUCTIONS = {"simt": set(), "mma": {"HMMA"}, "wgmma": {"HGMMA"}}
+INSTRUCTIONS = {"simt": set(), "mma": {"HMMA"}, "wgmma": {"HGMMA"}, "wgmma_tf32": {"HGMMA"}}
 
 
 @pytest.fixture(scope="module")

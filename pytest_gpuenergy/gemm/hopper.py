@@ -1,0 +1,175 @@
+"""What templates for Hopper have in common: roles of warpgroups, and matrices in tensor maps."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from pytest_gpuenergy.gemm.card import Card
+from pytest_gpuenergy.gemm.tiling import Constant, Tiling
+from pytest_gpuenergy.kernels.tensor_map import TensorMap
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+
+WARPGROUP = 128  # threads
+WARPGROUP_ROWS = 64
+"""Of one instruction."""
+LINE_BYTES = 128
+"""Of the lines in shared memory whose pieces are swizzled."""
+SHARED_BYTES_PER_CYCLE = 128
+ENOUGH_WARPS = 12
+"""As the estimate counts them: one instruction keeps the tensor cores busy for long."""
+ALIGNMENT_BYTES = 1024
+_ROW_BYTES = 16
+"""Rows of a matrix that a tensor map describes are a multiple of this apart."""
+_REGISTERS: Mapping[int, tuple[int, int, int]] = {
+    1: (240, 240, 240),
+    2: (168, 40, 232),
+    3: (128, 32, 160),
+}
+"""By the number of consumers: of a thread at launch, of one that does not multiply, and of others.
+
+They add up to no more than the 64 Ki registers of a multiprocessor.
+"""
+OTHER_REGISTERS = 34
+"""Of a thread, besides its sums and operands, as ptxas of CUDA 13.0 says."""
+_OTHERS_OF_INSTRUCTION = 26
+"""Registers besides its sums that an instruction takes; it must do with those at launch (ptxas)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HopperTiling(Tiling):
+    """Parameters of a template for Hopper.
+
+    Attributes:
+        consumers: warpgroups that multiply; one more copies.
+
+    Raises:
+        InputError: no kernel can have these.
+    """
+
+    modes: ClassVar[tuple[Mode, ...]]
+    least_capability: ClassVar[int] = 90
+    most_capability: ClassVar[int] = 90
+
+    tile_m: int = 128
+    tile_n: int = 128
+    tile_k: int = 64
+    stages: int = 4
+    consumers: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.consumers not in _REGISTERS:
+            raise InputError(
+                f"The template {self.template} needs 1 to {max(_REGISTERS)} consumers, not "
+                f"{self.consumers}."
+            )
+        self._check_tile()
+        if self.instruction_sums + _OTHERS_OF_INSTRUCTION > _REGISTERS[self.consumers][0]:
+            raise InputError(
+                f"The template {self.template} cannot compute tiles of {self.tile_m} x "
+                f"{self.tile_n} with {self.consumers} consumers: a thread has too few registers."
+            )
+
+    @abstractmethod
+    def _check_tile(self) -> None:
+        """Raise an `InputError` if warpgroups do not fill the tile."""
+
+    @property
+    @abstractmethod
+    def instruction_sums(self) -> int:
+        """Sums of a thread in one instruction."""
+
+    @abstractmethod
+    def consumer_registers(self, gemm: Gemm) -> int:
+        """Registers that a consumer's thread needs, about."""
+
+    @classmethod
+    @abstractmethod
+    def tiles_tried(cls, gemm: Gemm) -> Iterator[Self]:
+        """Tiles worth trying for a product, whatever the card."""
+
+    @classmethod
+    def fitting(cls, gemm: Gemm, card: Card) -> Iterator[Self]:
+        """Parameters worth trying for a product on a card that has the resources for them."""
+        if _unaligned(gemm):
+            return
+        for base in cls.tiles_tried(gemm):
+            if base.consumer_registers(gemm) <= _REGISTERS[base.consumers][2]:
+                yield from base.divided(gemm, card)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return WARPGROUP * (self.consumers + 1)
+
+    def registers(self, gemm: Gemm) -> int:
+        """Registers of a thread at launch; one that copies gives some of its own to the others."""
+        own = self.consumer_registers(gemm)
+        return own if self.consumers == 1 else _REGISTERS[self.consumers][0]
+
+    def check_product(self, gemm: Gemm) -> None:
+        """Check that the template can compute a product.
+
+        Raises:
+            InputError: not in its mode, or tensor maps cannot describe its matrices.
+        """
+        if gemm.mode not in self.modes:
+            raise InputError(
+                f"The template {self.template} computes in the modes {', '.join(self.modes)}, not "
+                f"in {gemm.mode}."
+            )
+        if _unaligned(gemm):
+            raise InputError(
+                f"The template {self.template} needs rows of A and B that are a multiple of "
+                f"{_ROW_BYTES} bytes apart, which those of {gemm.name} are not."
+            )
+
+    def role_constants(self) -> dict[str, Constant]:
+        """What the kernel needs to know of its warpgroups, and of its sums in PTX."""
+        _, others, consumers = _REGISTERS[self.consumers]
+        sums = range(self.instruction_sums)
+        return {
+            "CONSUMERS": f"{self.consumers}",
+            "OTHER_REGISTERS": f"{others}",
+            "CONSUMER_REGISTERS": f"{consumers}",
+            "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in sums)}"',
+            "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in sums),
+        }
+
+    def tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, TensorMap]:
+        """Those of A and B, in boxes of lines."""
+        if gemm.layout == "nt":
+            of_a = _map_of("A", gemm, (gemm.M, gemm.K), gemm.lda, self.tile_k)
+        else:
+            of_a = _map_of("A", gemm, (gemm.K, gemm.M), gemm.lda, self.tile_m)
+        return of_a, _map_of("B", gemm, (gemm.N, gemm.K), gemm.ldb, self.tile_k)
+
+
+def places_after(sums: int, *counts: int) -> list[str]:
+    """Places in PTX of the operands that follow the sums: of so many registers each."""
+    places, first = [], sums
+    for count in counts:
+        places.append(f'"{", ".join(f"%{place}" for place in range(first, first + count))}"')
+        first += count
+    return places
+
+
+def _unaligned(gemm: Gemm) -> bool:
+    return any(row * gemm.element_bytes % _ROW_BYTES for row in (gemm.lda, gemm.ldb))
+
+
+def _map_of(tensor: str, gemm: Gemm, dims: tuple[int, int], row: int, height: int) -> TensorMap:
+    """A matrix in boxes of ``height`` lines, whose rows are ``row`` elements apart in memory."""
+    return TensorMap(
+        f"{tensor.lower()}_map",
+        tensor,
+        gemm.dtype,
+        dims,
+        (gemm.element_bytes * row,),
+        (LINE_BYTES // gemm.element_bytes, height),
+        128,
+    )

@@ -1,0 +1,132 @@
+"""The template for Hopper: products of float32 matrices by wgmma, see cuda/gemm/wgmma_tf32.cu."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_gpuenergy.gemm.card import Card
+from pytest_gpuenergy.gemm.estimate import Step, cycles_of
+from pytest_gpuenergy.gemm.hopper import (
+    ALIGNMENT_BYTES,
+    ENOUGH_WARPS,
+    OTHER_REGISTERS,
+    SHARED_BYTES_PER_CYCLE,
+    WARPGROUP_ROWS,
+    HopperTiling,
+    places_after,
+)
+from pytest_gpuenergy.gemm.tiling import tiled_kernel
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+
+_LINE = 32  # elements
+_WIDEST = 256  # columns of one instruction
+_TILES_M = (64, 128)
+_STAGES = (2, 3, 4, 5, 6)
+_BARRIER_BYTES = 24
+_ROWS = 16
+"""Registers of a thread for the rows of a step."""
+_PRODUCTS_PER_CYCLE = 1024
+"""In TF32 on a multiprocessor: half as many as of 16-bit elements (H100 whitepaper)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WgmmaTf32Parameters(HopperTiling):
+    """What distinguishes one kernel of the template from another.
+
+    Each consumer computes 64 columns of the tile.
+
+    Raises:
+        InputError: no kernel can have these.
+    """
+
+    template: ClassVar[str] = "wgmma_tf32"
+    modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32")
+
+    tile_k: int = _LINE
+    stages: int = 3
+
+    def _check_tile(self) -> None:
+        whole = (
+            not self.tile_m % _LINE
+            and self.tile_m <= _WIDEST
+            and self.tile_n == WARPGROUP_ROWS * self.consumers
+            and self.tile_k == _LINE
+        )
+        if not whole:
+            raise InputError(
+                f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} does not have a multiple "
+                f"of 32 rows, up to 256, 64 columns for each of {self.consumers} consumers, and "
+                "steps of 32."
+            )
+
+    @classmethod
+    def tiles_tried(cls, gemm: Gemm) -> Iterator[WgmmaTf32Parameters]:
+        """Tiles worth trying, the same for all products."""
+        del gemm
+        for tile_m, consumers, stages in itertools.product(_TILES_M, (1, 2, 3), _STAGES):
+            yield cls(
+                tile_m=tile_m, tile_n=WARPGROUP_ROWS * consumers, stages=stages, consumers=consumers
+            )
+
+    @property
+    def instruction_sums(self) -> int:
+        """Sums of a thread in one instruction."""
+        return self.tile_m // 2
+
+    def consumer_registers(self, gemm: Gemm) -> int:
+        """Registers that a consumer's thread needs, about: sums twice, of steps and of all."""
+        rows = _ROWS * (2 if gemm.mode == "3xtf32" else 1)
+        return 2 * self.instruction_sums + rows + OTHER_REGISTERS
+
+    def shared_bytes(self, gemm: Gemm) -> int:
+        """Shared memory of a block: with its barriers, which the kernel declares itself."""
+        return self._stage_bytes(gemm) + _BARRIER_BYTES * self.stages
+
+    def _stage_bytes(self, gemm: Gemm) -> int:
+        copies_of_a = 1 + (gemm.layout == "nt") + (gemm.mode == "3xtf32")
+        step = self.tile_k * (copies_of_a * self.tile_m + self.tile_n)
+        return gemm.element_bytes * self.stages * step + ALIGNMENT_BYTES
+
+    def cycles(self, gemm: Gemm, card: Card) -> float:
+        """Clock cycles that the product is expected to take.
+
+        Each consumer reads the rows of A from shared memory once for each of its products, and its
+        columns of B.
+        """
+        times = 3 if gemm.mode == "3xtf32" else 1
+        products = times * self.tile_m * self.tile_n * self.tile_k
+        loaded = gemm.element_bytes * self.tile_k * (times * self.consumers * self.tile_m)
+        loaded += gemm.element_bytes * self.tile_k * self.tile_n
+        step = Step(
+            busy_cycles=max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE),
+            warps=ENOUGH_WARPS,
+            loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
+        )
+        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+
+    def kernel(self, gemm: Gemm) -> Kernel:
+        """The kernel for a product.
+
+        Raises:
+            InputError: the template does not compute in the product's mode, or tensor maps cannot
+                describe its matrices.
+        """
+        self.check_product(gemm)
+        first, second, add = places_after(self.instruction_sums, 4, 1, 1)
+        shape = f"m64n{self.tile_m}k8.f32.tf32.tf32"
+        constants = {
+            **self.role_constants(),
+            "SPLIT": gemm.mode == "3xtf32",
+            "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
+            "FIRST_PLACES": first,
+            "SECOND_PLACE": second,
+            "ADD_PLACE": add,
+        }
+        texts = ("hopper", self.template)
+        maps = self.tensor_maps(gemm)
+        return tiled_kernel(gemm, self, constants, texts, self._stage_bytes(gemm), maps)
