@@ -109,8 +109,8 @@ def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: Kernel
         gpu,
         records_folder(config),
         kernel_store,
-        _path(config, "--cutlass"),
-        _path(config, "--cutlass-profiler"),
+        cutlass=_path(config, "--cutlass"),
+        cutlass_profiler=_path(config, "--cutlass-profiler"),
     )
 
 

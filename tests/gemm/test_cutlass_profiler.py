@@ -91,7 +91,8 @@ def bench_of(profiler: Path, **more: Any) -> Bench:
     headers = profiler.parent / "include" / "cutlass"
     headers.mkdir(parents=True, exist_ok=True)
     (headers / "version.h").write_text("#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n")
-    return Bench(gpu, Path("none"), cast("Any", None), headers.parent, profiler)
+    store = cast("Any", None)
+    return Bench(gpu, Path("none"), store, cutlass=headers.parent, cutlass_profiler=profiler)
 
 
 def test_its_best_kernel_is_built_from_its_name(profiler: Path) -> None:

@@ -1,0 +1,59 @@
+"""Which kernel our templates send into a contest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy import contenders
+from pytest_gpuenergy.contenders import Bench, template_kernel
+from pytest_gpuenergy.kernels import AnyKernel
+from pytest_gpuenergy.workloads import Gemm
+
+PRODUCT = Gemm("g", 2048, 2048, 2048, mode="bfloat16")
+
+
+def bench(tmp_path: Path, **options: Any) -> Bench:
+    nvml = SimpleNamespace(nvmlDeviceGetNumGpuCores=lambda _: 132 * 128)
+    gpu: Any = SimpleNamespace(
+        architecture="sm_90", name="NVIDIA H200", nvml=nvml, handle=None, emulated=False
+    )
+    store: Any = None
+    return Bench(gpu, tmp_path, store, **options)
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[AnyKernel]:
+    """What was compared."""
+    found: list[AnyKernel] = []
+
+    def best_of(candidates: Sequence[AnyKernel], *_: object) -> AnyKernel:
+        found.extend(candidates)
+        return candidates[-1]
+
+    monkeypatch.setattr(contenders, "best_of", best_of)
+    return found
+
+
+def test_without_records_the_best_of_several_tiles_is_taken(
+    tried: list[AnyKernel], tmp_path: Path
+) -> None:
+    chosen = template_kernel(PRODUCT, bench(tmp_path))
+    assert chosen == tried[-1]
+    tiles = {
+        tuple(one.origin.details[name] for name in ("template", "tile_m", "tile_n"))
+        for one in tried
+    }
+    assert len(tiles) == len(tried) == 8
+
+
+def test_nothing_is_timed_on_a_gpu_that_nobody_has_claimed(
+    tried: list[AnyKernel], tmp_path: Path
+) -> None:
+    unclaimed = template_kernel(PRODUCT, bench(tmp_path, claimed=False))
+    assert not tried
+    assert unclaimed.origin.details["template"] == "wgmma"
