@@ -36,7 +36,7 @@ def parameters(draw: st.DrawFn) -> SimtParameters:
 
 
 @pytest.mark.slow
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(products(st.just("float32"), 70), parameters())
 def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: SimtParameters

@@ -164,7 +164,7 @@ def test_bfloat16_is_refused_on_a_gpu_without_it() -> None:
 
 @pytest.mark.tvm
 @settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(products())
 def test_the_computation_takes_the_tensors(child: Worker, gemm: Gemm) -> None:
@@ -188,7 +188,7 @@ def test_every_size_has_schedules(child: Worker, sizes: tuple[int, int, int], sp
 @pytest.mark.tvm
 @pytest.mark.slow
 @settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(products(most=70), st.data())
 def test_every_form_of_any_product_is_right(

@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_gpuenergy.devices.cuda.compilers import Binary, Compilers
 from pytest_gpuenergy.kernels.program import CudaProgram
 from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.support.files import is_folder, is_there, write_atomically
+from pytest_gpuenergy.support.files import is_file, is_folder, is_there, write_atomically
 from pytest_gpuenergy.support.paths import written_to_cache
 
 _OPTIONS = (
@@ -75,7 +75,7 @@ class Nvcc:
                 errors="replace",
                 check=False,
             )
-            if done.returncode == 0 and library.exists():
+            if done.returncode == 0 and is_file(library):
                 return library.read_bytes()
         lines = [line.strip() for line in (done.stderr + done.stdout).splitlines()]
         said = [line for line in lines if "error" in line or "fatal" in line] or lines

@@ -126,7 +126,7 @@ def _elements(data, places, item):
     return data[places[:, None] + np.arange(item)]
 
 
-@settings(max_examples=25, deadline=None,
+@settings(max_examples=12, deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @given(tile=tiles(), seed=st.integers(0, 2**32))
 def test_a_tile_is_loaded_with_zeros_outside_of_the_tensor(runner, tmp_path, tile, seed):
@@ -140,7 +140,7 @@ def test_a_tile_is_loaded_with_zeros_outside_of_the_tensor(runner, tmp_path, til
     np.testing.assert_array_equal(_elements(arenas["y"].value(), held, item), expected)
 
 
-@settings(max_examples=25, deadline=None,
+@settings(max_examples=12, deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @given(tile=tiles(), seed=st.integers(0, 2**32))
 def test_a_tile_is_stored_as_far_as_it_lies_in_the_tensor(runner, tmp_path, tile, seed):
