@@ -35,6 +35,8 @@ class FileMemory:
 class Arena:
     """A tensor's bytes between two guard bands.
 
+    Its arrays are of the place where its memory is, and are to be used while that is, see `Arrays`.
+
     The memory holds ``GUARD_BYTES`` of `guard`, the tensor, and again ``GUARD_BYTES``, with up to
     255 more bytes to make its length a multiple of 256.
     """
