@@ -211,7 +211,11 @@ class Device(ABC):
         """
         return frozenset()
 
-    def offered(self, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:  # noqa: ARG002
+    def offered(
+        self,
+        call: LibraryCall,
+        io: IoContract,  # noqa: ARG002 -- for devices that can ask the library
+    ) -> tuple[LibraryCall, ...]:
         """The ways to make a call that its library offers, the most promising first.
 
         Args:

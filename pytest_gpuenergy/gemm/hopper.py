@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.gemm.card import Card
-from pytest_gpuenergy.gemm.tiling import Constant, Tiling
+from pytest_gpuenergy.gemm.estimate import Step, cycles_of
+from pytest_gpuenergy.gemm.tiling import Constant, Tiling, tiled_kernel
+from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
@@ -19,7 +21,7 @@ WARPGROUP_ROWS = 64
 LINE_BYTES = 128
 """Of the lines in shared memory whose pieces are swizzled."""
 SHARED_BYTES_PER_CYCLE = 128
-ENOUGH_WARPS = 12
+_ENOUGH_WARPS = 12
 """As the estimate counts them: one instruction keeps the tensor cores busy for long."""
 ALIGNMENT_BYTES = 1024
 _ROW_BYTES = 16
@@ -51,6 +53,8 @@ class HopperTiling(Tiling):
     """
 
     modes: ClassVar[tuple[Mode, ...]]
+    barrier_bytes: ClassVar[int]
+    """Of a stage."""
     least_capability: ClassVar[int] = 90
     most_capability: ClassVar[int] = 90
 
@@ -87,6 +91,18 @@ class HopperTiling(Tiling):
     def consumer_registers(self, gemm: Gemm) -> int:
         """Registers that a consumer's thread needs, about."""
 
+    @abstractmethod
+    def dynamic_bytes(self, gemm: Gemm) -> int:
+        """Dynamic shared memory of a block: its stages, and room to align them."""
+
+    @abstractmethod
+    def busy_cycles(self, gemm: Gemm) -> float:
+        """Clock cycles of a step if neither tensor cores nor shared memory wait."""
+
+    @abstractmethod
+    def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
+        """What the kernel needs to know of the instruction that multiplies."""
+
     @classmethod
     @abstractmethod
     def tiles_tried(cls, gemm: Gemm) -> Iterator[Self]:
@@ -111,12 +127,32 @@ class HopperTiling(Tiling):
         own = self.consumer_registers(gemm)
         return own if self.consumers == 1 else _REGISTERS[self.consumers][0]
 
-    def check_product(self, gemm: Gemm) -> None:
-        """Check that the template can compute a product.
+    def shared_bytes(self, gemm: Gemm) -> int:
+        """Shared memory of a block: with its barriers, which the kernel declares itself."""
+        return self.dynamic_bytes(gemm) + self.barrier_bytes * self.stages
+
+    def cycles(self, gemm: Gemm, card: Card) -> float:
+        """Clock cycles that the product is expected to take."""
+        step = Step(
+            busy_cycles=self.busy_cycles(gemm),
+            warps=_ENOUGH_WARPS,
+            loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
+        )
+        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+
+    def kernel(self, gemm: Gemm) -> Kernel:
+        """The kernel for a product.
 
         Raises:
-            InputError: not in its mode, or tensor maps cannot describe its matrices.
+            InputError: the template does not compute in the product's mode, or tensor maps cannot
+                describe its matrices.
         """
+        self._check_product(gemm)
+        constants = {**self._role_constants(), **self.instruction_constants(gemm)}
+        texts, size = ("hopper", self.template), self.dynamic_bytes(gemm)
+        return tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
+
+    def _check_product(self, gemm: Gemm) -> None:
         if gemm.mode not in self.modes:
             raise InputError(
                 f"The template {self.template} computes in the modes {', '.join(self.modes)}, not "
@@ -128,7 +164,7 @@ class HopperTiling(Tiling):
                 f"{_ROW_BYTES} bytes apart, which those of {gemm.name} are not."
             )
 
-    def role_constants(self) -> dict[str, Constant]:
+    def _role_constants(self) -> dict[str, Constant]:
         """What the kernel needs to know of its warpgroups, and of its sums in PTX."""
         _, others, consumers = _REGISTERS[self.consumers]
         sums = range(self.instruction_sums)
@@ -140,7 +176,7 @@ class HopperTiling(Tiling):
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in sums),
         }
 
-    def tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, TensorMap]:
+    def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, TensorMap]:
         """Those of A and B, in boxes of lines."""
         if gemm.layout == "nt":
             of_a = _map_of("A", gemm, (gemm.M, gemm.K), gemm.lda, self.tile_k)

@@ -7,11 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.card import Card
-from pytest_gpuenergy.gemm.estimate import Step, cycles_of
 from pytest_gpuenergy.gemm.hopper import (
     ALIGNMENT_BYTES,
-    ENOUGH_WARPS,
     OTHER_REGISTERS,
     SHARED_BYTES_PER_CYCLE,
     WARPGROUP,
@@ -19,8 +16,7 @@ from pytest_gpuenergy.gemm.hopper import (
     HopperTiling,
     places_after,
 )
-from pytest_gpuenergy.gemm.tiling import tiled_kernel
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.gemm.tiling import Constant
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
@@ -30,7 +26,6 @@ _TILES_M = (64, 128, 192, 256)
 _TILES_N = (64, 128, 192, 256)
 _DEPTHS = (64, 128)
 _STAGES = (3, 4, 5, 6, 7)
-_BARRIER_BYTES = 16
 _PRODUCTS_PER_CYCLE = 2048
 """Of 16-bit elements on a multiprocessor: 989 TFLOP/s of 132 at 1830 MHz (H100 whitepaper)."""
 
@@ -47,6 +42,7 @@ class WgmmaParameters(HopperTiling):
 
     template: ClassVar[str] = "wgmma"
     modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16")
+    barrier_bytes: ClassVar[int] = 16
 
     def _check_tile(self) -> None:
         whole = (
@@ -89,48 +85,30 @@ class WgmmaParameters(HopperTiling):
         sums = self.tile_m * self.tile_n // (WARPGROUP * self.consumers)
         return sums + OTHER_REGISTERS
 
-    def shared_bytes(self, gemm: Gemm) -> int:
-        """Shared memory of a block: with its barriers, which the kernel declares itself."""
-        return self._stage_bytes(gemm) + _BARRIER_BYTES * self.stages
-
-    def _stage_bytes(self, gemm: Gemm) -> int:
+    def dynamic_bytes(self, gemm: Gemm) -> int:
+        """Dynamic shared memory of a block: its stages, and room to align them."""
         step = self.tile_k * (self.tile_m + self.tile_n)
         return gemm.element_bytes * self.stages * step + ALIGNMENT_BYTES
 
-    def cycles(self, gemm: Gemm, card: Card) -> float:
-        """Clock cycles that the product is expected to take.
+    def busy_cycles(self, gemm: Gemm) -> float:
+        """Clock cycles of a step if neither tensor cores nor shared memory wait.
 
         Each instruction reads 64 rows of A and all columns of B from shared memory.
         """
         products = self.tile_m * self.tile_n * self.tile_k
         rows = self.tile_m // WARPGROUP_ROWS
         loaded = gemm.element_bytes * self.tile_k * (self.tile_m + rows * self.tile_n)
-        step = Step(
-            busy_cycles=max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE),
-            warps=ENOUGH_WARPS,
-            loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
-        )
-        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+        return max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE)
 
-    def kernel(self, gemm: Gemm) -> Kernel:
-        """The kernel for a product.
-
-        Raises:
-            InputError: the template does not compute in the product's mode, or tensor maps cannot
-                describe its matrices.
-        """
-        self.check_product(gemm)
+    def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
+        """What the kernel needs to know of the instruction that multiplies."""
         kind = {"float16": "f16", "bfloat16": "bf16"}[gemm.dtype]
         shape = f"m64n{self.tile_n}k16.f32.{kind}.{kind}"
         of_a, of_b, add = places_after(self.instruction_sums, 1, 1, 1)
-        constants = {
-            **self.role_constants(),
+        return {
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
             "A_ALONG": f'"{int(gemm.layout == "nt")}"',
             "A_PLACE": of_a,
             "B_PLACE": of_b,
             "ADD_PLACE": add,
         }
-        texts = ("hopper", self.template)
-        maps = self.tensor_maps(gemm)
-        return tiled_kernel(gemm, self, constants, texts, self._stage_bytes(gemm), maps)

@@ -7,19 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.card import Card
-from pytest_gpuenergy.gemm.estimate import Step, cycles_of
 from pytest_gpuenergy.gemm.hopper import (
     ALIGNMENT_BYTES,
-    ENOUGH_WARPS,
     OTHER_REGISTERS,
     SHARED_BYTES_PER_CYCLE,
     WARPGROUP_ROWS,
     HopperTiling,
     places_after,
 )
-from pytest_gpuenergy.gemm.tiling import tiled_kernel
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.gemm.tiling import Constant
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
@@ -27,7 +23,6 @@ _LINE = 32  # elements
 _WIDEST = 256  # columns of one instruction
 _TILES_M = (64, 128)
 _STAGES = (2, 3, 4, 5, 6)
-_BARRIER_BYTES = 24
 _ROWS = 16
 """Registers of a thread for the rows of a step."""
 _PRODUCTS_PER_CYCLE = 1024
@@ -46,6 +41,7 @@ class WgmmaTf32Parameters(HopperTiling):
 
     template: ClassVar[str] = "wgmma_tf32"
     modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32")
+    barrier_bytes: ClassVar[int] = 24
 
     tile_k: int = _LINE
     stages: int = 3
@@ -83,17 +79,14 @@ class WgmmaTf32Parameters(HopperTiling):
         rows = _ROWS * (2 if gemm.mode == "3xtf32" else 1)
         return 2 * self.instruction_sums + rows + OTHER_REGISTERS
 
-    def shared_bytes(self, gemm: Gemm) -> int:
-        """Shared memory of a block: with its barriers, which the kernel declares itself."""
-        return self._stage_bytes(gemm) + _BARRIER_BYTES * self.stages
-
-    def _stage_bytes(self, gemm: Gemm) -> int:
+    def dynamic_bytes(self, gemm: Gemm) -> int:
+        """Dynamic shared memory of a block: its stages, and room to align them."""
         copies_of_a = 1 + (gemm.layout == "nt") + (gemm.mode == "3xtf32")
         step = self.tile_k * (copies_of_a * self.tile_m + self.tile_n)
         return gemm.element_bytes * self.stages * step + ALIGNMENT_BYTES
 
-    def cycles(self, gemm: Gemm, card: Card) -> float:
-        """Clock cycles that the product is expected to take.
+    def busy_cycles(self, gemm: Gemm) -> float:
+        """Clock cycles of a step if neither tensor cores nor shared memory wait.
 
         Each consumer reads the rows of A from shared memory once for each of its products, and its
         columns of B.
@@ -102,31 +95,16 @@ class WgmmaTf32Parameters(HopperTiling):
         products = times * self.tile_m * self.tile_n * self.tile_k
         loaded = gemm.element_bytes * self.tile_k * (times * self.consumers * self.tile_m)
         loaded += gemm.element_bytes * self.tile_k * self.tile_n
-        step = Step(
-            busy_cycles=max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE),
-            warps=ENOUGH_WARPS,
-            loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
-        )
-        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+        return max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE)
 
-    def kernel(self, gemm: Gemm) -> Kernel:
-        """The kernel for a product.
-
-        Raises:
-            InputError: the template does not compute in the product's mode, or tensor maps cannot
-                describe its matrices.
-        """
-        self.check_product(gemm)
+    def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
+        """What the kernel needs to know of the instruction that multiplies."""
         first, second, add = places_after(self.instruction_sums, 4, 1, 1)
         shape = f"m64n{self.tile_m}k8.f32.tf32.tf32"
-        constants = {
-            **self.role_constants(),
+        return {
             "SPLIT": gemm.mode == "3xtf32",
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
             "FIRST_PLACES": first,
             "SECOND_PLACE": second,
             "ADD_PLACE": add,
         }
-        texts = ("hopper", self.template)
-        maps = self.tensor_maps(gemm)
-        return tiled_kernel(gemm, self, constants, texts, self._stage_bytes(gemm), maps)

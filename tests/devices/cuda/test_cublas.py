@@ -67,7 +67,8 @@ def test_it_multiplies_matrices_stored_by_rows(
     lda, ldb = (m if layout == "nt" else k) + between[0], n + between[1]
     gemm = Gemm("g", m, n, k, layout, mode, lda, ldb)
     with host():
-        verify(device, offered(device, gemm)[-1], gemm)
+        verified = verify(device, offered(device, gemm)[-1], gemm)
+    assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
 @pytest.mark.parametrize("cache", ["hot", "cold"])
