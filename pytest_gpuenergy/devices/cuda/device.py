@@ -11,10 +11,9 @@ from typing import Any
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.arrays import DeviceArrays
-from pytest_gpuenergy.devices.cuda.arrays import CupyArrays
+from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.machine_code import cubins_in, tensor_core_instructions
-from pytest_gpuenergy.devices.cuda.memory import Handle
 from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
 from pytest_gpuenergy.devices.cuda.pools import CompilerPools
 from pytest_gpuenergy.devices.device import Device, KernelRepeater, Launches, Loaded, Timeline

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.cache import sets_needed
+from pytest_gpuenergy.devices.cuda.arrays import Handle, can_open
 from pytest_gpuenergy.devices.cuda.binders import Launcher, bind, offered, triton_machine_code
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
-from pytest_gpuenergy.devices.cuda.memory import Handle, can_open
 from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch
 from pytest_gpuenergy.devices.device import Launches, Timeline
 from pytest_gpuenergy.devices.guards import GUARD_BYTES

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from host_cupy import HostGpu, host_gpu
 
-from pytest_gpuenergy.devices.cuda.arrays import CupyArrays
-from pytest_gpuenergy.devices.cuda.memory import can_open
+from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, can_open
 from pytest_gpuenergy.support.errors import DeviceError
 
 NBYTES = 1000
@@ -28,7 +27,8 @@ def test_two_processes_see_the_same_bytes() -> None:
     other = pickle.loads(pickle.dumps(memory))
     memory.image(writable=True)[7] = 42
     assert other.image()[7] == 42
-    other.image(writable=True)[8] = 43
+    with other.arrays.used():
+        other.image(writable=True)[8] = 43
     assert memory.image()[8] == 43
     assert memory.image().size == other.image().size == NBYTES
 
