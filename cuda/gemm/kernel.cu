@@ -34,6 +34,10 @@ __device__ void wait() {
   __syncthreads();
 }
 
+__device__ Place place_of_part(int i) {
+  return {i / TILE_N, i % TILE_N};
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm(const Element* __restrict__ A, const Element* __restrict__ B, Element* __restrict__ C
 #if SHARED_TILES

@@ -58,7 +58,7 @@ def cycles_of(gemm: Gemm, tiling: Tiling, card: Card, step: Step, resident: int)
         resident: blocks that a multiprocessor holds.
     """
     blocks = tiling.blocks_of(gemm)
-    steps = math.ceil(tiling.tiles(gemm) * tiling.steps(gemm) / blocks)
+    steps = tiling.most_steps(gemm)
     waves, rest = divmod(blocks, resident * card.multiprocessors)
     together = [(resident, waves), (math.ceil(rest / card.multiprocessors), 1 if rest else 0)]
     total = 0.0

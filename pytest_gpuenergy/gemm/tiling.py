@@ -21,6 +21,7 @@ from pytest_gpuenergy.workloads.workload import Tensor
 
 Constant = int | bool | str
 _SUM_THREADS = 256
+_SUMS_OF_THREAD = 4
 _SPLITS = (1, 2, 3, 4, 6, 8)
 _THREADS = range(64, 513)
 _LARGEST = 1 << 20
@@ -105,6 +106,10 @@ class Tiling(ABC):
         """Number of blocks: each has at least one step."""
         tiles = self.tiles(gemm)
         return min(self.blocks, tiles * self.steps(gemm)) or tiles
+
+    def most_steps(self, gemm: Gemm) -> int:
+        """Steps of the block that has the most."""
+        return math.ceil(self.tiles(gemm) * self.steps(gemm) / self.blocks_of(gemm))
 
     def shares_tiles(self, gemm: Gemm) -> bool:
         """Whether a tile is computed by several blocks."""
@@ -207,7 +212,7 @@ def tiled_kernel(
         constants: for its text, besides `Tiling.constants`; texts are for the preprocessor.
         texts: its files in ``cuda/gemm``.
         shared_bytes: of a block.
-        tensor_maps: of A and B, which the kernel then takes instead.
+        tensor_maps: which the kernel takes instead of their tensors.
 
     Raises:
         InputError: the tiles are too small for the product.
@@ -220,15 +225,15 @@ def tiled_kernel(
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
     lines = itertools.starmap(_definition, every.items())
     blocks, shares = parameters.blocks_of(gemm), parameters.shares_tiles(gemm)
-    operands = [one.name for one in tensor_maps] or ["A", "B"]
-    names = (*operands, "C", *(["parts"] if shares else []))
+    maps = {one.tensor: one.name for one in tensor_maps}
+    names = (*(maps.get(name, name) for name in "ABC"), *(["parts"] if shares else []))
     block = (parameters.threads, 1, 1)
     launches = [Launch("gemm", (blocks, 1, 1), block, names, shared_bytes)]
     workspaces = []
     if shares:
-        size = 2 * blocks * parameters.tile_m * parameters.tile_n
-        workspaces.append(Tensor("parts", (size,), "float32", "workspace"))
-        grid = (parameters.tiles(gemm), 1, 1)
+        size = parameters.tile_m * parameters.tile_n
+        workspaces.append(Tensor("parts", (2 * blocks * size,), "float32", "workspace"))
+        grid = (parameters.tiles(gemm), math.ceil(size / (_SUM_THREADS * _SUMS_OF_THREAD)), 1)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
     return Kernel(
         "\n".join([_ELEMENTS[gemm.dtype], *lines, "", *map(_text, ("tiles", *texts, "sum"))]),
