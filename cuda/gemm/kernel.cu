@@ -1,8 +1,8 @@
 // The kernel of templates whose threads copy what they multiply: the tiles of a block, step by step.
 //
-// A template defines its Sums, multiply and store; the distance of rows of A and B in shared memory
-// (A_ROW, B_ROW) and the elements of A in a stage (A_STAGE); and copy_a, for an A that is not stored
-// transposed. While a block multiplies one stage, the copies of the next STAGES - 1 are under way.
+// A template defines its Sums, multiply, add_slices (if warps share elements) and store; the distance of rows of A and B in shared memory
+// (A_ROW, B_ROW) and the elements of A in a stage (A_STAGE), where A is transposed if it is stored so.
+// While a block multiplies one stage, the copies of the next STAGES - 1 are under way.
 
 constexpr int B_STAGE = TILE_K * B_ROW;
 
@@ -10,13 +10,14 @@ __device__ void copy_step(Element* a_stage, Element* b_stage, const Element* A, 
                           Place place, int step) {
   int k = step * TILE_K;
   if (A_TRANSPOSED) {
-    copy_rows<TILE_K, TILE_M, A_WIDTH, A_ROW, ALL_K, ALL_M>(a_stage, A + k * LDA + place.row, LDA,
-                                                            K - k, M - place.row);
+    copy_rows<TILE_K, TILE_M, A_WIDTH, LDA, A_ROW, ALL_K, ALL_M>(a_stage, A + k * LDA + place.row,
+                                                                 K - k, M - place.row);
   } else {
-    copy_a(a_stage, A + place.row * LDA + k, M - place.row, K - k);
+    copy_rows<TILE_M, TILE_K, A_WIDTH, LDA, A_ROW, ALL_M, ALL_K>(a_stage, A + place.row * LDA + k,
+                                                                 M - place.row, K - k);
   }
-  copy_rows<TILE_K, TILE_N, B_WIDTH, B_ROW, ALL_K, ALL_N>(b_stage, B + k * LDB + place.column, LDB,
-                                                          K - k, N - place.column);
+  copy_rows<TILE_K, TILE_N, B_WIDTH, LDB, B_ROW, ALL_K, ALL_N>(b_stage, B + k * LDB + place.column,
+                                                               K - k, N - place.column);
 }
 
 __device__ void commit() {
@@ -67,6 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       int stage = (step - begin) % STAGES;
       multiply(sums, a_stages + stage * A_STAGE, b_stages + stage * B_STAGE);
     }
+    add_slices(sums, memory);
     bool whole = begin == 0 && end == STEPS;
     if (!SHARED_TILES || whole) {
       store<ALL_M && ALL_N>(C + place.row * N + place.column, N, M - place.row, N - place.column,

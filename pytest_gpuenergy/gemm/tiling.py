@@ -53,6 +53,8 @@ class Tiling(ABC):
     template: ClassVar[str]
     least_capability: ClassVar[int]
     most_capability: ClassVar[int] = 1 << 20
+    added: ClassVar[Mapping[str, int]] = {}
+    """Parameters that recipes of earlier versions lack, and what these kernels had."""
 
     tile_m: int = 64
     tile_n: int = 64
@@ -72,11 +74,12 @@ class Tiling(ABC):
 
     @classmethod
     def of(cls, numbers: Mapping[str, int]) -> Self:
-        """From all `numbers`.
+        """From all `numbers`, of which those that were `added` may be missing.
 
         Raises:
             InputError: one is missing, unknown or not valid.
         """
+        numbers = {**cls.added, **numbers}
         known = {field.name: field.default for field in fields(cls)}
         if wrong := known.keys() ^ numbers.keys():
             name = min(wrong)
@@ -107,10 +110,13 @@ class Tiling(ABC):
         return min(self.blocks, tiles * self.steps(gemm)) or tiles
 
     def shares_tiles(self, gemm: Gemm) -> bool:
-        """Whether a tile is computed by several blocks."""
-        steps, blocks = self.steps(gemm), self.blocks_of(gemm)
-        every = self.tiles(gemm) * steps
-        return any((every * block // blocks) % steps for block in range(blocks))
+        """Whether a tile is computed by several blocks.
+
+        Block b begins at tile ``tiles * b / blocks``, rounded down to a step. The largest fraction
+        of a tile among these is one step or more if any is.
+        """
+        tiles, blocks = self.tiles(gemm), self.blocks_of(gemm)
+        return (blocks - math.gcd(tiles, blocks)) * self.steps(gemm) >= blocks
 
     @classmethod
     def suits(cls, card: Card) -> bool:
