@@ -183,6 +183,14 @@ __device__ void multiply(Sums& sums, const Element* a_stage, const Element* b_st
   }
 }
 
+template <class Steps>
+__device__ void multiply(Sums& sums, Steps& steps, int count) {
+  for (; count > 0; --count) {
+    auto stage = steps.next();
+    multiply(sums, stage.a, stage.b);
+  }
+}
+
 // Each warp has elements of its own.
 __device__ void add_slices(Sums&, void*) {}
 

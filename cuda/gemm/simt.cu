@@ -53,54 +53,72 @@ __device__ const float4& piece_at(const float* place) {
   return *reinterpret_cast<const float4*>(place);
 }
 
-// Read a thread's elements of column k of A to a[.][k % PIECE], piece by piece: either parts of the
-// column, or parts of rows, which have the next columns too.
-__device__ void read_a(float (&a)[THREAD_M][PIECE], const float* stage, const Thread& thread,
-                       int k) {
+// What a thread multiplies at once: its elements of column k of A, of[.][k % PIECE], and of row k of B.
+struct Factors {
+  alignas(16) float a[THREAD_M][PIECE], b[THREAD_N];
+};
+
+// A is read in pieces, which are parts of its columns or of its rows: these have the next columns too.
+template <class Stage>
+__device__ void read(Factors& factors, const Stage& stage, const Thread& thread, int k) {
+  int of_slice = thread.slice * DEPTH + k;
   if (A_TRANSPOSED) {
 #pragma unroll
     for (int i = 0; i < THREAD_M; i += PIECE) {
-      float4 piece = piece_at(&stage[k * A_ROW + thread.row(i)]);
-      a[i][k % PIECE] = piece.x;
-      a[i + 1][k % PIECE] = piece.y;
-      a[i + 2][k % PIECE] = piece.z;
-      a[i + 3][k % PIECE] = piece.w;
+      float4 piece = piece_at(&stage.a[of_slice * A_ROW + thread.row(i)]);
+      factors.a[i][k % PIECE] = piece.x;
+      factors.a[i + 1][k % PIECE] = piece.y;
+      factors.a[i + 2][k % PIECE] = piece.z;
+      factors.a[i + 3][k % PIECE] = piece.w;
     }
   } else if (k % PIECE == 0) {
 #pragma unroll
     for (int i = 0; i < THREAD_M; ++i) {
-      piece_at(a[i]) = piece_at(&stage[thread.row(i) * A_ROW + k]);
+      piece_at(factors.a[i]) = piece_at(&stage.a[thread.row(i) * A_ROW + of_slice]);
     }
   }
-}
-
-__device__ void read_b(float (&b)[THREAD_N], const float* stage, const Thread& thread, int k) {
 #pragma unroll
   for (int j = 0; j < THREAD_N; j += PIECE) {
-    piece_at(&b[j]) = piece_at(&stage[k * B_ROW + thread.column(j)]);
+    piece_at(&factors.b[j]) = piece_at(&stage.b[of_slice * B_ROW + thread.column(j)]);
   }
 }
 
-// Add the products of one step.
-__device__ void multiply(Sums& sums, const float* a_stage, const float* b_stage) {
-  Thread thread;
-  a_stage += thread.slice * DEPTH * (A_TRANSPOSED ? A_ROW : 1);
-  b_stage += thread.slice * DEPTH * B_ROW;
-  alignas(16) float a[THREAD_M][PIECE], b[THREAD_N];
+__device__ void add_products(Sums& sums, const Factors& factors, int k) {
 #pragma unroll
-  for (int k = 0; k < DEPTH; ++k) {
-    read_a(a, a_stage, thread, k);
-    read_b(b, b_stage, thread, k);
+  for (int i = 0; i < THREAD_M; ++i) {
 #pragma unroll
-    for (int i = 0; i < THREAD_M; ++i) {
-#pragma unroll
-      for (int along = 0; along < THREAD_N; ++along) {
-        // Back and forth: each product has a factor of the one before, which is not read again.
-        int j = i % 2 ? THREAD_N - 1 - along : along;
-        sums.of[i][j] += a[i][k % PIECE] * b[j];
-      }
+    for (int along = 0; along < THREAD_N; ++along) {
+      // Back and forth: each product has a factor of the one before, which is not read again.
+      int j = i % 2 ? THREAD_N - 1 - along : along;
+      sums.of[i][j] += factors.a[i][k % PIECE] * factors.b[j];
     }
   }
+}
+
+// Add the products of `count` steps. The factors of a column are read while those before it are
+// multiplied, beyond the end of a step too.
+template <class Steps>
+__device__ void multiply(Sums& sums, Steps& steps, int count) {
+  Thread thread;
+  Factors factors;
+  auto stage = steps.next();
+  read(factors, stage, thread, 0);
+  while (true) {
+#pragma unroll
+    for (int k = 0; k < DEPTH - 1; ++k) {
+      Factors next = factors;
+      read(next, stage, thread, k + 1);
+      add_products(sums, factors, k);
+      factors = next;
+    }
+    if (--count == 0) break;
+    stage = steps.next();
+    Factors next;
+    read(next, stage, thread, 0);
+    add_products(sums, factors, DEPTH - 1);
+    factors = next;
+  }
+  add_products(sums, factors, DEPTH - 1);
 }
 
 // Add what the slices have. Each gets the sums of the rows that it finishes.
