@@ -1,5 +1,11 @@
-// What kernels for Hopper (sm_90a) share: barriers in shared memory, copies of boxes by the tensor
-// memory accelerator, and how instructions of a warpgroup find matrices in shared memory.
+// What kernels for Hopper (sm_90a) share: the tiles of a block, barriers in shared memory, copies of
+// boxes by the tensor memory accelerator, and how instructions find matrices in shared memory.
+//
+// Besides those of tiles.cu, the constants of this text are:
+//   WHOLE_TILES        whether blocks compute whole tiles in turn, rather than equal parts of all
+//   CONSUMERS          warpgroups that multiply; one more copies
+//   OTHER_REGISTERS, CONSUMER_REGISTERS   of a thread of that one, and of the others
+//   BOXED_C            whether the tensor memory accelerator stores C, too
 
 #include <cuda.h>
 
@@ -14,6 +20,41 @@ template <class T>
 __device__ __forceinline__ T* aligned(void* memory) {
   unsigned above = shared_address(memory) % ALIGNMENT;
   return reinterpret_cast<T*>(static_cast<char*>(memory) + (above ? ALIGNMENT - above : 0));
+}
+
+// The warpgroup of a thread, of which the compiler then knows that it is the same for a whole warp.
+__device__ __forceinline__ int own_warpgroup() {
+  return __shfl_sync(~0u, threadIdx.x / 128, 0);
+}
+
+// ---- What a block computes
+
+// Some steps of a tile; without any, the block is done.
+struct Work {
+  int tile, begin, end;
+
+  __device__ __forceinline__ bool any() const { return begin < end; }
+  __device__ __forceinline__ bool whole() const { return begin == 0 && end == STEPS; }
+};
+
+__device__ __forceinline__ Work work_at(int step, int last) {
+  int begin = step % STEPS;
+  return {step / STEPS, begin, min(STEPS, begin + last - step)};
+}
+
+__device__ __forceinline__ Work whole_tile(int tile) {
+  return {tile, 0, tile < ROWS * COLUMNS ? STEPS : 0};
+}
+
+// With whole tiles, all blocks are at neighbouring ones at a time, which share rows and columns in
+// the L2.
+__device__ __forceinline__ Work first_work(int block) {
+  return WHOLE_TILES ? whole_tile(block) : work_at(first_step(block), first_step(block + 1));
+}
+
+__device__ __forceinline__ Work next_work(const Work& work, int block) {
+  return WHOLE_TILES ? whole_tile(work.tile + BLOCKS)
+                     : work_at(work.tile * STEPS + work.end, first_step(block + 1));
 }
 
 // ---- Barriers: a phase ends with the last arrival, and when all expected bytes are there.
@@ -77,9 +118,34 @@ __device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, in
       : "memory");
 }
 
+// Before instructions or copies read what this thread has written to shared memory.
+__device__ __forceinline__ void written_for_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Copy a box to `map`. It may be filled again after wait_for_boxes.
+__device__ __forceinline__ void store_box(const CUtensorMap& map, int x, int y,
+                                          const Element* from) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n"
+      "cp.async.bulk.commit_group;"
+      :: "l"(&map), "r"(x), "r"(y), "r"(shared_address(from)) : "memory");
+}
+
+// Wait until all boxes that this thread stores have been read, but the latest `others`.
+template <int OTHERS>
+__device__ __forceinline__ void wait_for_boxes() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(OTHERS) : "memory");
+}
+
+// ---- Matrices
+
+constexpr int DESCRIBED_BYTES = 16;  // of one step of an address in a description
+
 // A matrix in swizzled lines of shared memory, as instructions expect it (PTX ISA, "Matrix
 // Descriptor Format"): eight lines follow each other after `eight_lines` bytes; where a line runs
-// along the rows of C or its columns, the next line of the same k is `next_line` bytes away.
+// along the rows of C or its columns, the next line of the same k is `next_line` bytes away. Another
+// matrix of that form is described by adding the distance in DESCRIBED_BYTES.
 __device__ __forceinline__ unsigned long long described(const Element* start, int next_line,
                                                         int eight_lines) {
   constexpr unsigned long long SWIZZLED_128_BYTES = 1ULL << 62;

@@ -1,4 +1,5 @@
-// Adds the parts of tiles that several blocks have computed: a launch of its own.
+// Adds the parts of tiles that several blocks have computed: a launch of its own, of several blocks
+// for each tile. Templates define place_of_part, the place in its tile of an element of a part.
 
 #if SHARED_TILES
 extern "C" __global__ void __launch_bounds__(256)
@@ -7,14 +8,15 @@ extern "C" __global__ void __launch_bounds__(256)
   int first = block_of(begin), last = block_of(begin + STEPS - 1);
   if (first == last) return;
   Place place = place_of(tile);
-  for (int i = threadIdx.x; i < TILE_M * TILE_N; i += 256) {
-    int row = i / TILE_N, column = i % TILE_N;
-    if (place.row + row >= M || place.column + column >= N) continue;
+  for (int i = blockIdx.y * 256 + threadIdx.x; i < TILE_M * TILE_N; i += 256 * gridDim.y) {
+    Place within = place_of_part(i);
+    int row = place.row + within.row, column = place.column + within.column;
+    if (row >= M || column >= N) continue;
     float sum = parts[(2LL * first + 1) * (TILE_M * TILE_N) + i];
     for (int block = first + 1; block <= last; ++block) {
       sum += parts[2LL * block * (TILE_M * TILE_N) + i];
     }
-    C[(place.row + row) * N + place.column + column] = Element(sum);
+    C[row * N + column] = Element(sum);
   }
 }
 #endif

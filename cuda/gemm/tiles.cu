@@ -31,9 +31,10 @@ __device__ int block_of(int step) {
 }
 
 struct Place {
-  int row, column;  // of a tile's first element in C
+  int row, column;
 };
 
+// Of a tile's first element in C.
 __device__ Place place_of(int tile) {
   int group = tile / (GROUP * COLUMNS), within = tile % (GROUP * COLUMNS);
   int rows = min(GROUP, ROWS - group * GROUP);

@@ -1,22 +1,23 @@
 // C = A B on the tensor cores of Hopper (sm_90a): elements of 16 bits, added in float32.
 //
-// Besides those of tiles.cu, the constants of this text are:
-//   CONSUMERS          warpgroups that multiply; one more, the producer, copies
-//   OTHER_REGISTERS, CONSUMER_REGISTERS   of a thread
+// Besides those of tiles.cu and hopper.cu, the constants of this text are:
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n256k16.f32.bf16.bf16"
 //   SUMS_PLACES        its TILE_N / 2 sums in PTX, SUMS_OPERANDS in C++
 //   A_PLACE, B_PLACE, ADD_PLACE   its other operands; A_ALONG: 1 if rows of C are along lines of A
+//   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"
 //
 // The producer lets the tensor memory accelerator copy boxes of A and B to shared memory, described
 // by tensor maps: what lies outside the matrices becomes 0. The consumers multiply directly from
 // there, each its own rows of the tile. Barriers in shared memory tell when a stage is full, that is,
-// when all of its bytes have arrived, and when it is empty again.
+// when all of its bytes have arrived, and when it is empty again. The producer goes on with the next
+// tile while consumers store this one.
 
 constexpr int DEPTH = 16;  // columns of A and rows of B in one instruction
 constexpr int LINE = 64;   // elements in the 128 bytes whose pieces of 16 are swizzled
 constexpr int OWN_M = TILE_M / CONSUMERS, PIECES = OWN_M / 64;
 constexpr int A_STAGE = TILE_M * TILE_K, B_STAGE = TILE_K * TILE_N;
 constexpr int STAGE_BYTES = (A_STAGE + B_STAGE) * sizeof(Element);
+constexpr int C_BOXES = 2, C_BOX = 16 * LINE;  // of a warp: one is filled while the other is stored
 static_assert(THREADS == 128 * (CONSUMERS + 1), "one warpgroup copies");
 static_assert(TILE_M == OWN_M * CONSUMERS && OWN_M == 64 * PIECES, "rows must be divided evenly");
 static_assert(TILE_N % LINE == 0 && TILE_K % LINE == 0, "boxes must fill the tile");
@@ -48,17 +49,18 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
 
 // ---- The consumers
 
-__device__ __forceinline__ unsigned long long part_of_a(const Element* stage, int m, int k) {
-#if A_TRANSPOSED
-  const Element* start = stage + m * TILE_K + k * LINE;
-#else
-  const Element* start = stage + k / LINE * LINE * TILE_M + m * LINE + k % LINE;
-#endif
+// Where in a stage an operand begins, in elements.
+constexpr int __host__ __device__ place_in_a(int m, int k) {
+  return A_TRANSPOSED ? m * TILE_K + k * LINE : k / LINE * LINE * TILE_M + m * LINE + k % LINE;
+}
+
+__device__ __forceinline__ unsigned long long described_part(const Element* start) {
   return described(start, TILE_K * 128, 1024);
 }
 
-__device__ __forceinline__ unsigned long long part_of_b(const Element* stage, int k) {
-  return described(stage + k * LINE, TILE_K * 128, 1024);
+// How much further on a description is.
+constexpr unsigned __host__ __device__ further(int elements) {
+  return elements * static_cast<int>(sizeof(Element)) / DESCRIBED_BYTES;
 }
 
 // Begin to add a product, or to set the sums to it.
@@ -74,14 +76,15 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILE_N / 2], unsigned
       : "l"(a), "l"(b), "r"(add));
 }
 
-__device__ __forceinline__ void multiply(Sums& sums, const Element* a_stage, const Element* b_stage,
-                                         int m, bool first) {
+// Begin to multiply a stage, given the descriptions of its A and B.
+__device__ __forceinline__ void multiply(Sums& sums, unsigned long long a, unsigned long long b,
+                                         bool first) {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
   for (int k = 0; k < TILE_K; k += DEPTH) {
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
-      multiply_add(sums.of[i], part_of_a(a_stage, m + 64 * i, k), part_of_b(b_stage, k),
+      multiply_add(sums.of[i], a + further(place_in_a(64 * i, k)), b + further(k * LINE),
                    k > 0 || !first);
     }
   }
@@ -99,9 +102,12 @@ __device__ __forceinline__ void finish(Sums& sums) {
   }
 }
 
-// Write a thread's sums to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
-template <bool ALL, class T>
-__device__ __forceinline__ void store(T* to, int distance, int rows, int columns, int m,
+// ---- What consumers do with their sums. A thread has pairs of neighbouring columns, in eight rows
+// of a warp's 16 (PTX ISA, "Register Fragments for wgmma.mma_async").
+
+// Write them to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
+template <bool ALL>
+__device__ __forceinline__ void store(Element* to, int distance, int rows, int columns, int m,
                                       const Sums& sums) {
   int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
 #pragma unroll
@@ -117,9 +123,76 @@ __device__ __forceinline__ void store(T* to, int distance, int rows, int columns
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+#if BOXED_C
+__device__ __forceinline__ unsigned packed(float first, float second) {
+  unsigned both;
+  asm(PACK " %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  return both;
+}
+
+// Write them through boxes of 16 lines in shared memory, which belong to this warp and are used in
+// turn; `stored` counts them.
+__device__ __forceinline__ void store_in_boxes(const CUtensorMap& c_map, Place place, int m,
+                                               const Sums& sums, Element* boxes, int& stored) {
+  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < PIECES; ++i) {
+#pragma unroll
+    for (int n = 0; n < TILE_N; n += LINE) {
+      Element* box = boxes + stored++ % C_BOXES * C_BOX;
+      if (lane == 0) wait_for_boxes<C_BOXES - 1>();
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < LINE; j += 16) {
+        const float* part = &sums.of[i][(n + j) / 2];
+        int piece = (j / 8 + lane / 16) ^ lane % 8;  // swizzled
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                     :: "r"(shared_address(box + lane % 16 * LINE + piece * 8)),
+                        "r"(packed(part[0], part[1])), "r"(packed(part[2], part[3])),
+                        "r"(packed(part[4], part[5])), "r"(packed(part[6], part[7]))
+                     : "memory");
+      }
+      written_for_async();
+      __syncwarp();
+      if (lane == 0) {
+        store_box(c_map, place.column + n, place.row + m + i * 64 + warp * 16, box);
+      }
+    }
+  }
+}
+#endif
+
+#if SHARED_TILES
+constexpr int SUM_THREADS = 128 * CONSUMERS;
+
+// Write them as a part of a tile's sum, in an order in which a warp's accesses are neighbours.
+__device__ __forceinline__ void store_part(float* part, const Sums& sums) {
+#pragma unroll
+  for (int i = 0; i < PIECES; ++i) {
+#pragma unroll
+    for (int j = 0; j < TILE_N / 8; ++j) {
+      const float* four = &sums.of[i][4 * j];
+      reinterpret_cast<float4*>(part)[(i * (TILE_N / 8) + j) * SUM_THREADS + threadIdx.x] =
+          make_float4(four[0], four[1], four[2], four[3]);
+    }
+  }
+}
+
+__device__ Place place_of_part(int i) {
+  int thread = i / 4 % SUM_THREADS, four = i / 4 / SUM_THREADS, lane = thread % 32;
+  int row = thread / 128 * OWN_M + four / (TILE_N / 8) * 64 + thread % 128 / 32 * 16;
+  return {row + i % 4 / 2 * 8 + lane / 4, four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2};
+}
+#endif
+
+// With one block to a multiprocessor, the compiler knows how many registers there are at launch.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+#if BOXED_C
+         const __grid_constant__ CUtensorMap c_map
+#else
          Element* __restrict__ C
+#endif
 #if SHARED_TILES
          , float* __restrict__ parts
 #endif
@@ -137,18 +210,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   }
   __syncthreads();
 
-  int block = blockIdx.x, last = first_step(block + 1), warpgroup = threadIdx.x / 128;
+  int block = blockIdx.x, warpgroup = own_warpgroup();
   Ring ring;
   if (warpgroup == CONSUMERS) {
 #if CONSUMERS > 1
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(OTHER_REGISTERS));
 #endif
     if (threadIdx.x % 128 == 0) {
-      for (int now = first_step(block); now < last; ++now) {
-        wait(empty[ring.stage], ring.parity ^ 1);
-        copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, a_map, b_map,
-                  place_of(now / STEPS), now % STEPS * TILE_K, full[ring.stage]);
-        ring.advance();
+      for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
+        Place place = place_of(work.tile);
+        for (int step = work.begin; step < work.end; ++step) {
+          wait(empty[ring.stage], ring.parity ^ 1);
+          copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, a_map, b_map,
+                    place, step * TILE_K, full[ring.stage]);
+          ring.advance();
+        }
       }
     }
     return;
@@ -159,34 +235,41 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
   int m = warpgroup * OWN_M;
   bool tells = threadIdx.x % 128 == 0;
-  for (int now = first_step(block); now < last;) {
-    int tile = now / STEPS, begin = now % STEPS, end = min(STEPS, begin + last - now);
-    Place place = place_of(tile);
+  unsigned long long a = described_part(a_stages + place_in_a(m, 0)), b = described_part(b_stages);
+#if BOXED_C
+  Element* c_boxes = b_stages + STAGES * B_STAGE + threadIdx.x / 32 * C_BOXES * C_BOX;
+  int stored = 0;
+#endif
+  for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
     Sums sums;
     int before = 0;  // the stage of the step before
-    for (int step = begin; step < end; ++step) {
+    for (int step = work.begin; step < work.end; ++step) {
       wait(full[ring.stage], ring.parity);
-      multiply(sums, a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, m,
-               step == begin);
+      multiply(sums, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE),
+               step == work.begin);
       finish<1>(sums);
-      if (tells && step > begin) arrive(empty[before]);
+      if (tells && step > work.begin) arrive(empty[before]);
       before = ring.stage;
       ring.advance();
     }
     finish<0>(sums);
     if (tells) arrive(empty[before]);
-    bool whole = begin == 0 && end == STEPS;
-    if (!SHARED_TILES || whole) {
-      store<ALL_M && ALL_N>(C + place.row * N + place.column, N, M - place.row, N - place.column,
-                            m, sums);
-    }
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.
-    if (!whole) {
-      float* part = parts + (2LL * block + (begin == 0)) * (TILE_M * TILE_N);
-      store<true>(part, TILE_N, TILE_M, TILE_N, m, sums);
+    if (!work.whole()) {
+      store_part(parts + (2LL * block + (work.begin == 0)) * (TILE_M * TILE_N), sums);
+      continue;
     }
 #endif
-    now += end - begin;
+    Place place = place_of(work.tile);
+#if BOXED_C
+    store_in_boxes(c_map, place, m, sums, c_boxes, stored);
+#else
+    store<ALL_M && ALL_N>(C + place.row * N + place.column, N, M - place.row, N - place.column, m,
+                          sums);
+#endif
   }
+#if BOXED_C
+  if (threadIdx.x % 32 == 0) wait_for_boxes<0>();  // shared memory ends with the block
+#endif
 }

@@ -1,8 +1,7 @@
 // C = A B of float32 matrices on the tensor cores of Hopper (sm_90a), in TF32 or split into two.
 //
-// Besides those of tiles.cu, the constants of this text are:
-//   CONSUMERS          warpgroups that multiply, each 64 columns of the tile
-//   OTHER_REGISTERS, CONSUMER_REGISTERS   of a thread of the other warpgroup, and of those
+// Besides those of tiles.cu and hopper.cu, the constants of this text are:
+//   IN_TURN            whether consumers begin to multiply one after another
 //   SPLIT              whether elements are split (3xtf32), as in mma.cu
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n128k8.f32.tf32.tf32"
 //   SUMS_PLACES        its TILE_M / 2 sums in PTX, SUMS_OPERANDS in C++
@@ -18,7 +17,7 @@
 // instructions ignore the bits that TF32 does not have.
 //
 // Tensor cores cut off what exceeds their precision, so they add the products of one step only. The
-// sums of steps are added in float32.
+// sums of steps are added in float32. In turn, one consumer does that while another one multiplies.
 
 constexpr int DEPTH = 8;  // rows of B^T and A^T in one instruction
 constexpr int LINE = 32;  // elements in the 128 bytes whose pieces of 16 are swizzled
@@ -27,7 +26,7 @@ constexpr int STAGE_BYTES = (A_STAGE + B_STAGE) * sizeof(Element);
 constexpr int PREPARERS = 96;  // threads
 constexpr bool PREPARED = SPLIT || A_TRANSPOSED;
 static_assert(THREADS == 128 * (CONSUMERS + 1), "one warpgroup prepares");
-static_assert(TILE_N == 64 * CONSUMERS, "each consumer has 64 columns");
+static_assert(TILE_N == 64 * CONSUMERS, "each consumer has 64 columns of the tile");
 static_assert(TILE_M % LINE == 0 && TILE_K == LINE, "boxes must fill the tile");
 
 // Transposed: a thread's part of 64 columns and TILE_M rows of C.
@@ -104,30 +103,59 @@ __device__ __forceinline__ void prepare(const Stage& stage, int thread) {
     *reinterpret_cast<float4*>(stage.rest_of_a + there) = rest_of(piece);
 #endif
   }
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // instructions read it next
+  written_for_async();
 }
 
 // ---- The consumers
+
+// By numbered barriers, one for each consumer: number 0 is that of __syncthreads.
+__device__ __forceinline__ void wait_for_turn(int consumer) {
+  asm volatile("bar.sync %0, 256;" :: "r"(1 + consumer) : "memory");
+}
+
+__device__ __forceinline__ void give_turn_after(int consumer) {
+  asm volatile("bar.arrive %0, 256;" :: "r"(1 + (consumer + 1) % CONSUMERS) : "memory");
+}
+
+// The first of two neighbouring columns of C that a thread has of its consumer's 64. Instructions may
+// have them in any order; in this one, reading B has no bank conflicts.
+__device__ __forceinline__ int first_column(int thread) {
+  int warp = thread / 32 % 4, group = thread % 32 / 4;
+  int piece = group / 2 % 2 * 4 + group / 4 * 2 + warp % 2;
+  return warp / 2 * LINE + piece * 4 + group % 2 * 2;
+}
 
 // Rows of B^T, as an instruction takes them from the registers of a thread.
 struct Rows {
   unsigned of[4];
 };
 
-__device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k, bool rest) {
-  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+__device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k) {
+  int column = n + first_column(threadIdx.x);
   Rows rows;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    int column = n + warp * 16 + i % 2 * 8 + lane / 4, row = k + i / 2 * 4 + lane % 4;
-    float x = b[column / LINE * LINE * TILE_K + place_in(row, column % LINE)];
-    rows.of[i] = __float_as_uint(rest ? rest_of(x) : x);
+  for (int i = 0; i < 2; ++i) {
+    int row = k + i * 4 + threadIdx.x % 4;
+    uint2 both = *reinterpret_cast<const uint2*>(
+        b + column / LINE * LINE * TILE_K + place_in(row, column % LINE));
+    rows.of[2 * i] = both.x;
+    rows.of[2 * i + 1] = both.y;
   }
   return rows;
 }
 
-__device__ __forceinline__ unsigned long long columns_of_a(const Element* a, int k) {
-  return described(a + k, 0, 1024);
+__device__ __forceinline__ Rows rest_of(const Rows& rows) {
+  Rows rest;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    rest.of[i] = __float_as_uint(rest_of(__uint_as_float(rows.of[i])));
+  }
+  return rest;
+}
+
+// Lines of A, of which instructions take DEPTH elements.
+__device__ __forceinline__ unsigned long long columns_of_a(const Element* a) {
+  return described(a, 0, 1024);
 }
 
 // Begin to add a product, or to set the sums to it.
@@ -144,29 +172,33 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILE_M / 2], const Ro
 }
 
 // Add the products of a step; those of smaller parts first.
-__device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, int n) {
+__device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, int consumer) {
   constexpr int COUNT = TILE_K / DEPTH;
-  const Element* a = A_TRANSPOSED ? stage.turned_a : stage.a;
+  constexpr unsigned NEXT = DEPTH * sizeof(Element) / DESCRIBED_BYTES;
+  unsigned long long a = columns_of_a(A_TRANSPOSED ? stage.turned_a : stage.a);
+  unsigned long long rest_of_a = columns_of_a(stage.rest_of_a);
   Rows rows[COUNT], rest[COUNT];
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
-    rows[i] = rows_of_b(stage.b, n, i * DEPTH, false);
-    if (SPLIT) rest[i] = rows_of_b(stage.b, n, i * DEPTH, true);
+    rows[i] = rows_of_b(stage.b, 64 * consumer, i * DEPTH);
+    if (SPLIT) rest[i] = rest_of(rows[i]);
   }
   float part[TILE_M / 2];
+  if (IN_TURN) wait_for_turn(consumer);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #if SPLIT
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
-    multiply_add(part, rest[i], columns_of_a(a, i * DEPTH), i > 0);
-    multiply_add(part, rows[i], columns_of_a(stage.rest_of_a, i * DEPTH), 1);
+    multiply_add(part, rest[i], a + i * NEXT, i > 0);
+    multiply_add(part, rows[i], rest_of_a + i * NEXT, 1);
   }
 #endif
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
-    multiply_add(part, rows[i], columns_of_a(a, i * DEPTH), SPLIT || i > 0);
+    multiply_add(part, rows[i], a + i * NEXT, SPLIT || i > 0);
   }
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  if (IN_TURN) give_turn_after(consumer);
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
   for (int j = 0; j < TILE_M / 2; ++j) {
@@ -175,24 +207,45 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, int n) 
   }
 }
 
-// Write a thread's sums to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
+// ---- What consumers do with their sums. Of every eight rows of C, a thread has two neighbouring
+// columns in two.
+
+// Write them to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
 template <bool ALL>
 __device__ __forceinline__ void store(float* to, int distance, int rows, int columns, int n,
                                       const Sums& sums) {
-  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  int column = n + first_column(threadIdx.x);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    int column = n + warp * 16 + i * 8 + lane / 4;
-    if (!ALL && column >= columns) continue;
-#pragma unroll
-    for (int j = 0; j < TILE_M / 4; ++j) {
-      int row = j / 2 * 8 + 2 * (lane % 4) + j % 2;
-      if (ALL || row < rows) to[row * distance + column] = sums.of[j / 2 * 4 + i * 2 + j % 2];
-    }
+  for (int j = 0; j < TILE_M / 4; ++j) {
+    int row = j / 2 * 8 + 2 * (threadIdx.x % 4) + j % 2;
+    if (!ALL && row >= rows) continue;
+    const float* pair = &sums.of[j / 2 * 4 + j % 2];
+    store_pair<ALL>(to + row * distance + column, distance, columns - column, pair[0], pair[2]);
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+#if SHARED_TILES
+constexpr int SUM_THREADS = 128 * CONSUMERS;
+
+// Write them as a part of a tile's sum, in an order in which a warp's accesses are neighbours.
+__device__ __forceinline__ void store_part(float* part, const Sums& sums) {
+#pragma unroll
+  for (int j = 0; j < TILE_M / 8; ++j) {
+    const float* four = &sums.of[4 * j];
+    reinterpret_cast<float4*>(part)[j * SUM_THREADS + threadIdx.x] =
+        make_float4(four[0], four[1], four[2], four[3]);
+  }
+}
+
+__device__ Place place_of_part(int i) {
+  int thread = i / 4 % SUM_THREADS, eight = i / 4 / SUM_THREADS;
+  return {eight * 8 + 2 * (thread % 4) + i % 2,
+          thread / 128 * 64 + first_column(thread) + i % 4 / 2};
+}
+#endif
+
+// With one block to a multiprocessor, the compiler knows how many registers there are at launch.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
          Element* __restrict__ C
 #if SHARED_TILES
@@ -212,54 +265,55 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   }
   __syncthreads();
 
-  int block = blockIdx.x, last = first_step(block + 1), warpgroup = threadIdx.x / 128;
+  int block = blockIdx.x, warpgroup = own_warpgroup();
   Ring ring;
   if (warpgroup == CONSUMERS) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(OTHER_REGISTERS));
     int thread = threadIdx.x % 128 - 32;  // of the preparers
     if (thread == -32) {
-      for (int now = first_step(block); now < last; ++now) {
-        wait(empty[ring.stage], ring.parity ^ 1);
-        copy_step(stage_at(stages, ring.stage), a_map, b_map, place_of(now / STEPS),
-                  now % STEPS * TILE_K, full[ring.stage]);
-        ring.advance();
+      for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
+        Place place = place_of(work.tile);
+        for (int step = work.begin; step < work.end; ++step) {
+          wait(empty[ring.stage], ring.parity ^ 1);
+          copy_step(stage_at(stages, ring.stage), a_map, b_map, place, step * TILE_K,
+                    full[ring.stage]);
+          ring.advance();
+        }
       }
     } else if (PREPARED && thread >= 0) {
-      for (int now = first_step(block); now < last; ++now) {
-        wait(full[ring.stage], ring.parity);
-        prepare(stage_at(stages, ring.stage), thread);
-        arrive_as_warp(ready[ring.stage]);
-        ring.advance();
+      for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
+        for (int step = work.begin; step < work.end; ++step) {
+          wait(full[ring.stage], ring.parity);
+          prepare(stage_at(stages, ring.stage), thread);
+          arrive_as_warp(ready[ring.stage]);
+          ring.advance();
+        }
       }
     }
     return;
   }
 
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(CONSUMER_REGISTERS));
-  int n = warpgroup * 64;
-  for (int now = first_step(block); now < last;) {
-    int tile = now / STEPS, begin = now % STEPS, end = min(STEPS, begin + last - now);
-    Place place = place_of(tile);
+  if (IN_TURN && warpgroup == CONSUMERS - 1) give_turn_after(warpgroup);
+  for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
     Sums sums = {};
-    for (int step = begin; step < end; ++step) {
+    for (int step = work.begin; step < work.end; ++step) {
       wait(full[ring.stage], ring.parity);
       if (PREPARED) wait(ready[ring.stage], ring.parity);
-      multiply(sums, stage_at(stages, ring.stage), n);
+      multiply(sums, stage_at(stages, ring.stage), warpgroup);
       arrive_as_warp(empty[ring.stage]);  // each has read rows itself
       ring.advance();
     }
-    bool whole = begin == 0 && end == STEPS;
-    if (!SHARED_TILES || whole) {
-      store<ALL_M && ALL_N>(C + place.row * N + place.column, N, M - place.row, N - place.column,
-                            n, sums);
-    }
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.
-    if (!whole) {
-      float* part = parts + (2LL * block + (begin == 0)) * (TILE_M * TILE_N);
-      store<true>(part, TILE_N, TILE_M, TILE_N, n, sums);
+    if (!work.whole()) {
+      store_part(parts + (2LL * block + (work.begin == 0)) * (TILE_M * TILE_N), sums);
+      continue;
     }
 #endif
-    now += end - begin;
+    Place place = place_of(work.tile);
+    store<ALL_M && ALL_N>(C + place.row * N + place.column, N, M - place.row, N - place.column,
+                          warpgroup * 64, sums);
   }
+  if (IN_TURN && warpgroup == 0) wait_for_turn(warpgroup);  // no barrier keeps an arrival
 }

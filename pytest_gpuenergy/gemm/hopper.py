@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.gemm.card import Card
@@ -47,6 +48,7 @@ class HopperTiling(Tiling):
 
     Attributes:
         consumers: warpgroups that multiply; one more copies.
+        whole_tiles: blocks compute whole tiles in turn, instead of equal parts of all.
 
     Raises:
         InputError: no kernel can have these.
@@ -63,6 +65,7 @@ class HopperTiling(Tiling):
     tile_k: int = 64
     stages: int = 4
     consumers: int = 2
+    whole_tiles: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,6 +120,34 @@ class HopperTiling(Tiling):
             if base.consumer_registers(gemm) <= _REGISTERS[base.consumers][2]:
                 yield from base.divided(gemm, card)
 
+    def divided(self, gemm: Gemm, card: Card) -> Iterator[Self]:
+        """The same with each number of blocks worth trying; none if the card cannot run them.
+
+        Where blocks follow one another on a multiprocessor, fewer that compute several tiles are
+        better: they copy the next tile while they store one.
+        """
+        at_once = self.resident(gemm, card) * card.multiprocessors
+        for one in super().divided(gemm, card):
+            if one.blocks == 0 and self.tiles(gemm) > at_once:
+                yield replace(one, blocks=at_once, whole_tiles=True)
+            else:
+                yield one
+
+    def most_steps(self, gemm: Gemm) -> int:
+        """Steps of the block that has the most."""
+        if not self.whole_tiles:
+            return super().most_steps(gemm)
+        return math.ceil(self.tiles(gemm) / self.blocks_of(gemm)) * self.steps(gemm)
+
+    def shares_tiles(self, gemm: Gemm) -> bool:
+        """Whether a tile is computed by several blocks."""
+        return not self.whole_tiles and super().shares_tiles(gemm)
+
+    def blocks_of(self, gemm: Gemm) -> int:
+        """Number of blocks: each has at least one step, or one tile."""
+        blocks = super().blocks_of(gemm)
+        return min(blocks, self.tiles(gemm)) if self.whole_tiles else blocks
+
     @property
     def threads(self) -> int:
         """Threads of a block."""
@@ -169,6 +200,7 @@ class HopperTiling(Tiling):
         _, others, consumers = _REGISTERS[self.consumers]
         sums = range(self.instruction_sums)
         return {
+            "WHOLE_TILES": self.whole_tiles,
             "CONSUMERS": f"{self.consumers}",
             "OTHER_REGISTERS": f"{others}",
             "CONSUMER_REGISTERS": f"{consumers}",
@@ -176,13 +208,13 @@ class HopperTiling(Tiling):
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in sums),
         }
 
-    def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, TensorMap]:
-        """Those of A and B, in boxes of lines."""
+    def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
+        """Those of the matrices that the kernel takes so, in boxes of lines."""
         if gemm.layout == "nt":
-            of_a = _map_of("A", gemm, (gemm.M, gemm.K), gemm.lda, self.tile_k)
+            of_a = matrix_map("A", gemm, (gemm.M, gemm.K), gemm.lda, self.tile_k)
         else:
-            of_a = _map_of("A", gemm, (gemm.K, gemm.M), gemm.lda, self.tile_m)
-        return of_a, _map_of("B", gemm, (gemm.N, gemm.K), gemm.ldb, self.tile_k)
+            of_a = matrix_map("A", gemm, (gemm.K, gemm.M), gemm.lda, self.tile_m)
+        return of_a, matrix_map("B", gemm, (gemm.N, gemm.K), gemm.ldb, self.tile_k)
 
 
 def places_after(sums: int, *counts: int) -> list[str]:
@@ -195,10 +227,15 @@ def places_after(sums: int, *counts: int) -> list[str]:
 
 
 def _unaligned(gemm: Gemm) -> bool:
-    return any(row * gemm.element_bytes % _ROW_BYTES for row in (gemm.lda, gemm.ldb))
+    return not all(can_be_mapped(gemm, row) for row in (gemm.lda, gemm.ldb))
 
 
-def _map_of(tensor: str, gemm: Gemm, dims: tuple[int, int], row: int, height: int) -> TensorMap:
+def can_be_mapped(gemm: Gemm, row: int) -> bool:
+    """Whether a tensor map can describe a matrix whose rows are ``row`` elements apart."""
+    return row * gemm.element_bytes % _ROW_BYTES == 0
+
+
+def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, int], row: int, height: int) -> TensorMap:
     """A matrix in boxes of ``height`` lines, whose rows are ``row`` elements apart in memory."""
     return TensorMap(
         f"{tensor.lower()}_map",

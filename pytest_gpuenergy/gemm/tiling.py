@@ -21,6 +21,7 @@ from pytest_gpuenergy.workloads.workload import Tensor
 
 Constant = int | bool | str
 _SUM_THREADS = 256
+_SUMS_OF_THREAD = 4
 _SPLITS = (1, 2, 3, 4, 6, 8)
 _THREADS = range(64, 513)
 _LARGEST = 1 << 20
@@ -53,6 +54,8 @@ class Tiling(ABC):
     template: ClassVar[str]
     least_capability: ClassVar[int]
     most_capability: ClassVar[int] = 1 << 20
+    added: ClassVar[Mapping[str, int]] = {}
+    """Parameters that recipes of earlier versions lack, and what these kernels had."""
 
     tile_m: int = 64
     tile_n: int = 64
@@ -72,11 +75,12 @@ class Tiling(ABC):
 
     @classmethod
     def of(cls, numbers: Mapping[str, int]) -> Self:
-        """From all `numbers`.
+        """From all `numbers`, of which those that were `added` may be missing.
 
         Raises:
             InputError: one is missing, unknown or not valid.
         """
+        numbers = {**cls.added, **numbers}
         known = {field.name: field.default for field in fields(cls)}
         if wrong := known.keys() ^ numbers.keys():
             name = min(wrong)
@@ -106,11 +110,18 @@ class Tiling(ABC):
         tiles = self.tiles(gemm)
         return min(self.blocks, tiles * self.steps(gemm)) or tiles
 
+    def most_steps(self, gemm: Gemm) -> int:
+        """Steps of the block that has the most."""
+        return math.ceil(self.tiles(gemm) * self.steps(gemm) / self.blocks_of(gemm))
+
     def shares_tiles(self, gemm: Gemm) -> bool:
-        """Whether a tile is computed by several blocks."""
-        steps, blocks = self.steps(gemm), self.blocks_of(gemm)
-        every = self.tiles(gemm) * steps
-        return any((every * block // blocks) % steps for block in range(blocks))
+        """Whether a tile is computed by several blocks.
+
+        Block b begins at tile ``tiles * b / blocks``, rounded down to a step. The largest fraction
+        of a tile among these is one step or more if any is.
+        """
+        tiles, blocks = self.tiles(gemm), self.blocks_of(gemm)
+        return (blocks - math.gcd(tiles, blocks)) * self.steps(gemm) >= blocks
 
     @classmethod
     def suits(cls, card: Card) -> bool:
@@ -207,7 +218,7 @@ def tiled_kernel(
         constants: for its text, besides `Tiling.constants`; texts are for the preprocessor.
         texts: its files in ``cuda/gemm``.
         shared_bytes: of a block.
-        tensor_maps: of A and B, which the kernel then takes instead.
+        tensor_maps: which the kernel takes instead of their tensors.
 
     Raises:
         InputError: the tiles are too small for the product.
@@ -220,15 +231,15 @@ def tiled_kernel(
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
     lines = itertools.starmap(_definition, every.items())
     blocks, shares = parameters.blocks_of(gemm), parameters.shares_tiles(gemm)
-    operands = [one.name for one in tensor_maps] or ["A", "B"]
-    names = (*operands, "C", *(["parts"] if shares else []))
+    maps = {one.tensor: one.name for one in tensor_maps}
+    names = (*(maps.get(name, name) for name in "ABC"), *(["parts"] if shares else []))
     block = (parameters.threads, 1, 1)
     launches = [Launch("gemm", (blocks, 1, 1), block, names, shared_bytes)]
     workspaces = []
     if shares:
-        size = 2 * blocks * parameters.tile_m * parameters.tile_n
-        workspaces.append(Tensor("parts", (size,), "float32", "workspace"))
-        grid = (parameters.tiles(gemm), 1, 1)
+        size = parameters.tile_m * parameters.tile_n
+        workspaces.append(Tensor("parts", (2 * blocks * size,), "float32", "workspace"))
+        grid = (parameters.tiles(gemm), math.ceil(size / (_SUM_THREADS * _SUMS_OF_THREAD)), 1)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
     return Kernel(
         "\n".join([_ELEMENTS[gemm.dtype], *lines, "", *map(_text, ("tiles", *texts, "sum"))]),

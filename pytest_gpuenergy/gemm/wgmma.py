@@ -14,9 +14,12 @@ from pytest_gpuenergy.gemm.hopper import (
     WARPGROUP,
     WARPGROUP_ROWS,
     HopperTiling,
+    can_be_mapped,
+    matrix_map,
     places_after,
 )
 from pytest_gpuenergy.gemm.tiling import Constant
+from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
@@ -25,7 +28,12 @@ _WIDEST = 256  # columns of one instruction
 _TILES_M = (64, 128, 192, 256)
 _TILES_N = (64, 128, 192, 256)
 _DEPTHS = (64, 128)
-_STAGES = (3, 4, 5, 6, 7)
+_STAGES = (7, 6, 5, 4, 3)
+"""Of equal estimates, that of the longest pipeline comes first."""
+_C_BOX_ROWS = 16
+_C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
+_C_BOXES = 8
+"""Of a consumer: two for each of its warps."""
 _PRODUCTS_PER_CYCLE = 2048
 """Of 16-bit elements on a multiprocessor: 989 TFLOP/s of 132 at 1830 MHz (H100 whitepaper)."""
 
@@ -86,9 +94,10 @@ class WgmmaParameters(HopperTiling):
         return sums + OTHER_REGISTERS
 
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        """Dynamic shared memory of a block: its stages, and room to align them."""
+        """Dynamic shared memory of a block: its stages, boxes of C, and room to align them."""
         step = self.tile_k * (self.tile_m + self.tile_n)
-        return gemm.element_bytes * self.stages * step + ALIGNMENT_BYTES
+        boxes = self.consumers * _C_BOXES * _C_BOX_BYTES if _boxed(gemm) else 0
+        return gemm.element_bytes * self.stages * step + boxes + ALIGNMENT_BYTES
 
     def busy_cycles(self, gemm: Gemm) -> float:
         """Clock cycles of a step if neither tensor cores nor shared memory wait.
@@ -111,4 +120,17 @@ class WgmmaParameters(HopperTiling):
             "A_PLACE": of_a,
             "B_PLACE": of_b,
             "ADD_PLACE": add,
+            "BOXED_C": _boxed(gemm),
+            "PACK": f'"cvt.rn.{kind}x2.f32"',
         }
+
+    def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
+        operands = super()._tensor_maps(gemm)
+        if not _boxed(gemm):
+            return operands
+        return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.N, _C_BOX_ROWS)
+
+
+def _boxed(gemm: Gemm) -> bool:
+    """Whether C is stored by the tensor memory accelerator."""
+    return can_be_mapped(gemm, gemm.N)

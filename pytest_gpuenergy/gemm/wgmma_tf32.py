@@ -22,7 +22,8 @@ from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 _LINE = 32  # elements
 _WIDEST = 256  # columns of one instruction
 _TILES_M = (64, 128)
-_STAGES = (2, 3, 4, 5, 6)
+_STAGES = (6, 5, 4, 3, 2)
+"""Of equal estimates, that of the longest pipeline comes first."""
 _ROWS = 16
 """Registers of a thread for the rows of a step."""
 _PRODUCTS_PER_CYCLE = 1024
@@ -35,6 +36,9 @@ class WgmmaTf32Parameters(HopperTiling):
 
     Each consumer computes 64 columns of the tile.
 
+    Attributes:
+        in_turn: consumers begin to multiply one after another, so that one adds sums meanwhile.
+
     Raises:
         InputError: no kernel can have these.
     """
@@ -45,6 +49,7 @@ class WgmmaTf32Parameters(HopperTiling):
 
     tile_k: int = _LINE
     stages: int = 3
+    in_turn: bool = False
 
     def _check_tile(self) -> None:
         whole = (
@@ -52,12 +57,13 @@ class WgmmaTf32Parameters(HopperTiling):
             and self.tile_m <= _WIDEST
             and self.tile_n == WARPGROUP_ROWS * self.consumers
             and self.tile_k == _LINE
+            and self.consumers > self.in_turn
         )
         if not whole:
             raise InputError(
                 f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} does not have a multiple "
                 f"of 32 rows, up to 256, 64 columns for each of {self.consumers} consumers, and "
-                "steps of 32."
+                "steps of 32; only several consumers can take turns."
             )
 
     @classmethod
@@ -65,9 +71,14 @@ class WgmmaTf32Parameters(HopperTiling):
         """Tiles worth trying, the same for all products."""
         del gemm
         for tile_m, consumers, stages in itertools.product(_TILES_M, (1, 2, 3), _STAGES):
-            yield cls(
-                tile_m=tile_m, tile_n=WARPGROUP_ROWS * consumers, stages=stages, consumers=consumers
-            )
+            for in_turn in (True, False) if consumers > 1 else (False,):
+                yield cls(
+                    tile_m=tile_m,
+                    tile_n=WARPGROUP_ROWS * consumers,
+                    stages=stages,
+                    consumers=consumers,
+                    in_turn=in_turn,
+                )
 
     @property
     def instruction_sums(self) -> int:
@@ -102,6 +113,7 @@ class WgmmaTf32Parameters(HopperTiling):
         first, second, add = places_after(self.instruction_sums, 4, 1, 1)
         shape = f"m64n{self.tile_m}k8.f32.tf32.tf32"
         return {
+            "IN_TURN": self.in_turn,
             "SPLIT": gemm.mode == "3xtf32",
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
             "FIRST_PLACES": first,

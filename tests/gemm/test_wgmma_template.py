@@ -35,6 +35,7 @@ def parameters(draw: st.DrawFn) -> WgmmaParameters:
         stages=draw(st.integers(2, 3)),
         consumers=consumers,
         blocks=draw(st.sampled_from([0, 1, 3])),
+        whole_tiles=draw(st.booleans()),
     )
 
 
@@ -49,6 +50,14 @@ def test_it_is_right_for_any_sizes_and_parameters(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("whole_tiles", [True, False])
+def test_blocks_compute_whole_or_shared_tiles(device: EmulatedDevice, whole_tiles: bool) -> None:
+    chosen = replace(SMALL, blocks=4, whole_tiles=whole_tiles)
+    assert chosen.shares_tiles(PRODUCT) is not whole_tiles
+    verify(device, chosen.kernel(PRODUCT), PRODUCT)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -56,6 +65,7 @@ def test_it_is_right_for_any_sizes_and_parameters(
         "wait(empty[ring.stage], ring.parity ^ 1);",
         "finish<0>(sums);",
         'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");',
+        "written_for_async();",
     ],
 )
 def test_a_missing_wait_is_found(device: EmulatedDevice, line: str) -> None:
@@ -66,11 +76,19 @@ def test_a_missing_wait_is_found(device: EmulatedDevice, line: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_stage_that_is_free_too_early_is_found(device: EmulatedDevice) -> None:
-    kernel = SMALL.kernel(PRODUCT)
-    text = kernel.source.replace("finish<1>(sums);", "finish<2>(sums);")
+@pytest.mark.parametrize(
+    ("wait", "shorter"),
+    [
+        ("finish<1>(sums);", "finish<2>(sums);"),
+        ("wait_for_boxes<C_BOXES - 1>();", "wait_for_boxes<C_BOXES>();"),
+    ],
+    ids=["stage", "box of C"],
+)
+def test_what_is_free_too_early_is_found(device: EmulatedDevice, wait: str, shorter: str) -> None:
+    kernel = replace(SMALL, blocks=1, whole_tiles=True).kernel(PRODUCT)
+    assert kernel.source.count(wait) == 1
     with pytest.raises(KernelFault):
-        verify(device, replace(kernel, source=text), PRODUCT)
+        verify(device, replace(kernel, source=kernel.source.replace(wait, shorter)), PRODUCT)
 
 
 @pytest.mark.parametrize(

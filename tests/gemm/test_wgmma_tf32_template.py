@@ -33,6 +33,8 @@ def parameters(draw: st.DrawFn) -> WgmmaTf32Parameters:
         stages=draw(st.integers(2, 3)),
         consumers=consumers,
         blocks=draw(st.sampled_from([0, 1, 3])),
+        whole_tiles=draw(st.booleans()),
+        in_turn=consumers > 1 and draw(st.booleans()),
     )
 
 
@@ -67,7 +69,7 @@ def test_tf32_alone_is_not_as_exact_as_float32(device: EmulatedDevice) -> None:
     [
         "if (PREPARED) wait(ready[ring.stage], ring.parity);",
         "wait(empty[ring.stage], ring.parity ^ 1);",
-        'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");',
+        "written_for_async();",
         'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");',
     ],
 )
