@@ -1,6 +1,9 @@
 // Everything CUDA C++ text may use on the emulated GPU. Precompiled: a kernel must include it first.
 #pragma once
 
+#include <cstddef>
+// libstdc++ would instantiate the special functions of C++17, which device code lacks, for each kernel.
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
 #include <cfloat>
 #include <climits>
 #include <cstdint>
