@@ -226,6 +226,9 @@ void cuhost_range_of(const void* address, size_t bytes, bool write, const void* 
 void cuhost_range(const void* address, size_t bytes, bool write) {
   cuhost_range_of(address, bytes, write, SITE);
 }
+void cuhost_strong(const void* address, unsigned bytes, bool writes) {
+  strong_access(address, bytes, writes, SITE);
+}
 #define HOOKS(n)                                                                  \
   void __tsan_read##n(void* p) { access<false>(p, n, SITE); }                     \
   void __tsan_write##n(void* p) { access<true>(p, n, SITE); }                     \

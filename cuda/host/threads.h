@@ -40,6 +40,7 @@ inline T shuffle(unsigned mask, T value, int source) {
 #else
 #define CUHOST_UNCHECKED inline
 #endif
+#define CUHOST_EACH_TIME inline __attribute__((always_inline))
 
 template <class T>
 inline bool cuhost_differ(const T& one, const T& other) {
@@ -63,6 +64,36 @@ CUHOST_UNCHECKED T atomic(T* address, F&& change) {
 #endif
   }
   return old;
+}
+
+#if defined(CUHOST_CHECKED)
+template <class T>
+CUHOST_UNCHECKED T load_unchecked(const T* address) {
+  return *address;
+}
+template <class T>
+CUHOST_UNCHECKED void store_unchecked(T* address, const T& value) {
+  *address = value;
+}
+#endif
+// Without races with one another and with atomics. Inlined, so that each has an instruction of its own.
+template <class T>
+CUHOST_EACH_TIME T load_strong(const T* address) {
+#if defined(CUHOST_CHECKED)
+  cuhost_strong(address, sizeof(T), false);
+  return load_unchecked(address);
+#else
+  return *address;
+#endif
+}
+template <class T>
+CUHOST_EACH_TIME void store_strong(T* address, const T& value) {
+#if defined(CUHOST_CHECKED)
+  cuhost_strong(address, sizeof(T), true);
+  store_unchecked(address, value);
+#else
+  *address = value;
+#endif
 }
 
 }  // namespace cuhost
@@ -164,7 +195,8 @@ CUHOST_ATOMIC_CAS(unsigned short)
 CUHOST_ATOMIC_CAS(unsigned long long)
 #undef CUHOST_ATOMIC_CAS
 
-// What a cache keeps makes no difference to the result.
+// What a cache keeps makes no difference to the result. But at the L2 cache blocks can meet, as they can
+// through a volatile variable.
 #define CUHOST_LOAD(name)                                                             \
   template <class T>                                                                  \
   inline T name(const T* address) {                                                   \
@@ -172,20 +204,26 @@ CUHOST_ATOMIC_CAS(unsigned long long)
   }
 CUHOST_LOAD(__ldg)
 CUHOST_LOAD(__ldca)
-CUHOST_LOAD(__ldcg)
 CUHOST_LOAD(__ldcs)
-CUHOST_LOAD(__ldcv)
 CUHOST_LOAD(__ldlu)
 #undef CUHOST_LOAD
-#define CUHOST_STORE(name)                                                            \
+#define CUHOST_LOAD(name)                                                             \
   template <class T>                                                                  \
-  inline void name(T* address, std::common_type_t<T> value) {                         \
-    *address = value;                                                                 \
+  CUHOST_EACH_TIME T name(const T* address) {                                         \
+    return cuhost::load_strong(address);                                              \
   }
-CUHOST_STORE(__stcg)
-CUHOST_STORE(__stcs)
-CUHOST_STORE(__stwb)
-CUHOST_STORE(__stwt)
+CUHOST_LOAD(__ldcg)
+CUHOST_LOAD(__ldcv)
+#undef CUHOST_LOAD
+#define CUHOST_STORE(name, store)                                                     \
+  template <class T>                                                                  \
+  CUHOST_EACH_TIME void name(T* address, std::common_type_t<T> value) {               \
+    store;                                                                            \
+  }
+CUHOST_STORE(__stcs, *address = value)
+CUHOST_STORE(__stwb, *address = value)
+CUHOST_STORE(__stcg, cuhost::store_strong(address, value))
+CUHOST_STORE(__stwt, cuhost::store_strong(address, value))
 #undef CUHOST_STORE
 
 // Addresses of one space are those of all; shared memory lies below 4 GiB.
