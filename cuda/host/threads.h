@@ -50,10 +50,12 @@ inline bool cuhost_differ(const T& one, const T& other) {
 
 // Threads run one at a time, so a plain read followed by a write is atomic.
 template <class T, class F>
-CUHOST_UNCHECKED T atomic(T* address, F&& change) {
+CUHOST_UNCHECKED T atomic(Update update, T* address, F&& change) {
   cuhost_turn();
 #if defined(CUHOST_CHECKED)
-  cuhost_atomic(address, sizeof(T));
+  cuhost_atomic(address, sizeof(T), update);
+#else
+  (void)update;
 #endif
   T old = *address, value = change(old);
   *address = value;
@@ -159,35 +161,36 @@ inline T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {
   return cuhost::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source);
 }
 
-#define CUHOST_ATOMIC(name, T, expression)                                            \
+#define CUHOST_ATOMIC(update, name, T, expression)                                    \
   inline T name(T* address, T value) {                                                \
-    return cuhost::atomic(address, [&](T old) -> T { return expression; });           \
+    return cuhost::atomic(cuhost::update, address, [&](T old) -> T { return expression; }); \
   }
-#define CUHOST_ATOMIC_INTEGERS(name, expression)                                      \
-  CUHOST_ATOMIC(name, int, expression)                                                \
-  CUHOST_ATOMIC(name, unsigned, expression)                                           \
-  CUHOST_ATOMIC(name, unsigned long long, expression)
-CUHOST_ATOMIC_INTEGERS(atomicAdd, old + value)
-CUHOST_ATOMIC(atomicAdd, float, old + value)
-CUHOST_ATOMIC(atomicAdd, double, old + value)
-CUHOST_ATOMIC(atomicSub, int, old - value)
-CUHOST_ATOMIC(atomicSub, unsigned, old - value)
-CUHOST_ATOMIC_INTEGERS(atomicMax, old < value ? value : old)
-CUHOST_ATOMIC(atomicMax, long long, old < value ? value : old)
-CUHOST_ATOMIC_INTEGERS(atomicMin, value < old ? value : old)
-CUHOST_ATOMIC(atomicMin, long long, value < old ? value : old)
-CUHOST_ATOMIC_INTEGERS(atomicAnd, old & value)
-CUHOST_ATOMIC_INTEGERS(atomicOr, old | value)
-CUHOST_ATOMIC_INTEGERS(atomicXor, old ^ value)
-CUHOST_ATOMIC_INTEGERS(atomicExch, value)
-CUHOST_ATOMIC(atomicExch, float, value)
-CUHOST_ATOMIC(atomicInc, unsigned, old >= value ? 0u : old + 1u)
-CUHOST_ATOMIC(atomicDec, unsigned, old == 0 || old > value ? value : old - 1u)
+#define CUHOST_ATOMIC_INTEGERS(update, name, expression)                              \
+  CUHOST_ATOMIC(update, name, int, expression)                                        \
+  CUHOST_ATOMIC(update, name, unsigned, expression)                                   \
+  CUHOST_ATOMIC(update, name, unsigned long long, expression)
+CUHOST_ATOMIC_INTEGERS(adds, atomicAdd, old + value)
+CUHOST_ATOMIC(adds, atomicAdd, float, old + value)
+CUHOST_ATOMIC(adds, atomicAdd, double, old + value)
+CUHOST_ATOMIC(adds, atomicSub, int, old - value)
+CUHOST_ATOMIC(adds, atomicSub, unsigned, old - value)
+CUHOST_ATOMIC_INTEGERS(decides, atomicMax, old < value ? value : old)
+CUHOST_ATOMIC(decides, atomicMax, long long, old < value ? value : old)
+CUHOST_ATOMIC_INTEGERS(decides, atomicMin, value < old ? value : old)
+CUHOST_ATOMIC(decides, atomicMin, long long, value < old ? value : old)
+CUHOST_ATOMIC_INTEGERS(decides, atomicAnd, old & value)
+CUHOST_ATOMIC_INTEGERS(decides, atomicOr, old | value)
+CUHOST_ATOMIC_INTEGERS(adds, atomicXor, old ^ value)
+CUHOST_ATOMIC_INTEGERS(decides, atomicExch, value)
+CUHOST_ATOMIC(decides, atomicExch, float, value)
+CUHOST_ATOMIC(adds, atomicInc, unsigned, old >= value ? 0u : old + 1u)
+CUHOST_ATOMIC(adds, atomicDec, unsigned, old == 0 || old > value ? value : old - 1u)
 #undef CUHOST_ATOMIC
 #undef CUHOST_ATOMIC_INTEGERS
 #define CUHOST_ATOMIC_CAS(T)                                                          \
   inline T atomicCAS(T* address, T compare, T value) {                                \
-    return cuhost::atomic(address, [&](T old) -> T { return old == compare ? value : old; }); \
+    return cuhost::atomic(cuhost::decides, address,                                   \
+                          [&](T old) -> T { return old == compare ? value : old; });  \
   }
 CUHOST_ATOMIC_CAS(int)
 CUHOST_ATOMIC_CAS(unsigned)

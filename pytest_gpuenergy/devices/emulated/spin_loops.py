@@ -36,6 +36,11 @@ def may_wait(source: str) -> bool:
     return occurs(source, r"\batomic\w*\s*\(") or is_reloaded(source)
 
 
+def may_decide(source: str) -> bool:
+    """Whether an atomic may do more than add: a plain read before it may then be a guess."""
+    return occurs(source, r"\batomic(?!Add|Sub|Inc|Dec|Xor)\w*\s*\(|\batom\.")
+
+
 def with_turns(source: str) -> str:
     """``source`` with a call in the condition of each loop, if memory is loaded again and again.
 

@@ -23,7 +23,7 @@ RACES = [
     "atomicAdd(c, t); if (t % 32 == 0) y[t] = c[0];",
     "if (t == 40) c[0] = 5; atomicAdd(c, 1);",
     "atomicAdd(c, 1); if (t == 40) c[0] = 5;",
-    "if (c[0] < t) atomicMax(c, t);",
+    "if (c[0] < t) atomicAdd(c, t);",
     "atomicMax(c, t); y[t] = c[0];",
     "if (atomicAdd(c, 1) == 0) c[1] = 7; if (atomicAdd(c, 0) > 3) y[t] = c[1];",
     "c[0]++;",
@@ -40,6 +40,7 @@ RIGHT = [
     "atomicAdd(c, t); __syncthreads(); if (t == 0) c[0] = 0; __syncthreads(); atomicMax(c, t);",
     "if (atomicAdd(c, 1) == 63) c[0] = 0;",
     "atomicMax(c, t); atomicAdd(c + 1, 1);",
+    "if (c[0] < t) atomicMax(c, t);",
     "if (t < 32) atomicAdd(c, t); __syncwarp(); if (t == 0) y[0] = c[0];",
     "volatile int* v = c; atomicAdd(c, 1); y[t] = v[0];",
     "if (t == 0) { c[1] = 9; __threadfence_block(); atomicExch(c, 1); }"
