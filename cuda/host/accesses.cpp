@@ -47,6 +47,12 @@ void unknown_access(uintptr_t at, unsigned bytes, bool write) {
   outside(at, write);
 }
 
+Shadow* shadow_of(uintptr_t at) {
+  for (Shadow& tensor : tensor_shadows)
+    if (tensor.contains(at)) return &tensor;
+  return variable_shadow(at);
+}
+
 // The tensor that contains an address, with the access to it counted. One without a site has been
 // counted before.
 Shadow* tensor_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
@@ -192,12 +198,14 @@ void cuhost_atomic(const void* address, unsigned bytes, Update update) {
   order_strong(at, shadow->global, true);
 }
 
+void cuhost_atomic_of_block(const void* address) {
+  uintptr_t at = (uintptr_t)address;
+  if (const Shadow* shadow = shadow_of(at)) check_scope(*shadow, at);
+}
+
 void cuhost_atomic_change(const void* address) {
   uintptr_t at = (uintptr_t)address;
-  Shadow* shadow = variable_shadow(at);
-  for (Shadow& tensor : tensor_shadows)
-    if (tensor.contains(at)) shadow = &tensor;
-  if (shadow) change_atomically(*shadow, at);
+  if (Shadow* shadow = shadow_of(at)) change_atomically(*shadow, at);
 }
 
 void cuhost_range_of(const void* address, size_t bytes, bool write, const void* site) {

@@ -59,8 +59,7 @@ inline cuhost_Shuffled cuhost_shfl(unsigned value, unsigned b, unsigned c, unsig
 inline bool cuhost_vote_all(bool p, unsigned members) { return cuda_device::__all_sync(members, p); }
 inline bool cuhost_vote_any(bool p, unsigned members) { return cuda_device::__any_sync(members, p); }
 inline bool cuhost_vote_uni(bool p, unsigned members) {
-  unsigned yes = cuda_device::__ballot_sync(members, p), no = cuda_device::__ballot_sync(members, !p);
-  return !yes || !no;
+  return cuda_device::__uni_sync(members, p);
 }
 inline unsigned cuhost_vote_ballot(bool p, unsigned members) { return cuda_device::__ballot_sync(members, p); }
 

@@ -155,6 +155,13 @@ void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, boo
   }
 }
 
+void check_scope(const Shadow& shadow, uintptr_t at) {
+  if (!shadow.strong) return;
+  uint64_t write = shadow.strong[shadow.index(at)].write;
+  if (of_other_block(write) && unordered(write, thread_stamp, shadow.global))
+    race(shadow, at, write, "atomically updates", "updates with an atomic of the block");
+}
+
 void change_atomically(Shadow& shadow, uintptr_t at) {
   if (!shadow.strong) return;
   StrongCell& strong = shadow.strong[shadow.index(at)];

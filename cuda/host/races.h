@@ -18,6 +18,7 @@ void overwrite_begins(const Shadow& shadow, uintptr_t at, unsigned bytes, uint64
 void plain_beside_strong(const Shadow& shadow, size_t cell, bool writes, const void* site);
 // An atomic, or an access as volatile. An atomic counts as a write.
 void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, bool atomic);
+void check_scope(const Shadow& shadow, uintptr_t at);  // before an atomic of the block
 void change_atomically(Shadow& shadow, uintptr_t at);  // after an atomic that stored another value
 
 // tentative.cpp

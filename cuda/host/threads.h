@@ -130,6 +130,10 @@ inline void __threadfence() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_block() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 #endif
 inline void __threadfence_system() { __threadfence(); }
+inline void __threadfence_cluster() { __threadfence(); }
+// Launches follow one another: there is nothing to wait for.
+inline void cudaGridDependencySynchronize() {}
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
 inline void __nanosleep(unsigned) { cuhost::cuhost_yield(); }
 inline unsigned __activemask(int line = __builtin_LINE()) {
   return cuhost::cuhost_active_lanes(line);
@@ -139,6 +143,10 @@ inline unsigned __ballot_sync(unsigned mask, int p) {
 }
 inline int __any_sync(unsigned mask, int p) { return __ballot_sync(mask, p) != 0; }
 inline int __all_sync(unsigned mask, int p) { return __ballot_sync(mask, !p) == 0; }
+inline int __uni_sync(unsigned mask, int p) {
+  unsigned yes = __ballot_sync(mask, p), no = __ballot_sync(mask, !p);
+  return !yes || !no;
+}
 
 template <class T>
 inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {

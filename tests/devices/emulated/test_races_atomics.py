@@ -67,6 +67,13 @@ def test_ordered_accesses_of_a_block_do_not(check_races, cell, body):
     assert check_races(inside + body, before=before).launches[0].blocks_run == 1
 
 
+def test_an_atomic_of_the_block_is_none_among_blocks(fault_of, check_races):
+    body = "atomicAdd_block(n + b % (gridDim.x / 2), t); atomicMax_system(n + 100, t);"
+    assert "updates with an atomic of the block n[0]" in str(fault_of(body, grid=4))
+    assert "n[0]" in str(fault_of(body, grid=2))
+    check_races(body.replace("/ 2", ""), grid=4)
+
+
 TICKET = "__device__ unsigned ticket; __device__ float part[64];"
 LAST_BLOCK = """
   __shared__ bool last;
