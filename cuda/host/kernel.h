@@ -21,6 +21,7 @@
 #include "interface.h"
 #include "refused.h"
 #include "rounding.h"
+#include "scopes.h"
 #include "tensor_maps.h"
 #include "threads.h"
 #include "vectors.h"

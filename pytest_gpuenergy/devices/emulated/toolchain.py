@@ -39,11 +39,22 @@ _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 _LAYOUT = "10"  # version of the layout of the prepared folder
 _RUNTIME = (
     *("bulk_copies", "copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
-    *("named_barriers", "phases", "products", "report", "resident", "scheduler", "shared"),
+    *(
+        "named_barriers",
+        "outcomes",
+        "phases",
+        "products",
+        "report",
+        "resident",
+        "scheduler",
+        "shared",
+    ),
     *("stacks", "undefined", "warpgroups"),
 )
 _VECTORIZED = ("matrices", "products", "warpgroups")
-_CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
+_CHECKED_RUNTIME = (
+    *("accesses", "interruptions", "order", "races", "shadow", "tentative", "views", "warps"),
+)
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
 # Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,
 # and GCC crashes where a text itself renames them.
