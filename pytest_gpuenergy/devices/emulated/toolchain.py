@@ -40,7 +40,7 @@ _LAYOUT = "10"  # version of the layout of the prepared folder
 _RUNTIME = (
     *("bulk_copies", "copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
     *("named_barriers", "phases", "products", "report", "resident", "scheduler", "shared"),
-    *("stacks", "undefined", "warpgroups"),
+    *("stacks", "teams", "undefined", "warpgroups"),
 )
 _VECTORIZED = ("matrices", "products", "warpgroups")
 _CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
