@@ -148,10 +148,8 @@ class Outline:
             text = f" enum {{ cuhost_bound_{number} = ::cuhost::cuhost_first({self._bound}) }};"
             self.edits.append((end, end, text))
         if self._cluster:
-            text = (
-                f" enum {{ {cluster_of(self._kernel)} = ::cuhost::cuhost_packed({self._cluster}) }};"
-            )
-            self.edits.append((end, end, text))
+            packed = f"::cuhost::cuhost_packed({self._cluster})"
+            self.edits.append((end, end, f" enum {{ {cluster_of(self._kernel)} = {packed} }};"))
             self.clusters.add(self._kernel)
         self._kernel, self._kernel_depth, self._bound, self._cluster = "", -1, "", ""
 

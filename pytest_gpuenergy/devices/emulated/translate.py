@@ -71,7 +71,7 @@ def _bound(outline: Outline, entry: str) -> str:
 
 
 def _cluster(outline: Outline, entry: str) -> str:
-    """The blocks of the entry's clusters, packed, as an expression; 0 without ``__cluster_dims__``."""
+    """The blocks of the entry's clusters, packed, as an expression; 0 if they are not declared."""
     if (name := function_of(entry)) not in outline.clusters:
         return "0"
     scope = entry.partition("<")[0].rpartition("::")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import wgmma_kernels as texts
@@ -48,7 +46,8 @@ __global__ void __cluster_dims__(2, 1, 1) k(const __grid_constant__ CUtensorMap 
     }}
     if (t < 32) {{
       wait_parity(&full, step & 1);
-      for (int i = t; i < {COLUMNS}; i += 32) y[(blockIdx.x * {STEPS} + step) * {COLUMNS} + i] = s[i];
+      float* to = y + (blockIdx.x * {STEPS} + step) * {COLUMNS};
+      for (int i = t; i < {COLUMNS}; i += 32) to[i] = s[i];
       __syncwarp();
       {TELL_ALL}
     }}
