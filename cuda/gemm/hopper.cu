@@ -6,10 +6,15 @@
 //   CONSUMERS          warpgroups that multiply; one more copies
 //   OTHER_REGISTERS, CONSUMER_REGISTERS   of a thread of that one, and of the others
 //   BOXED_C            whether the tensor memory accelerator stores C, too
+//   CLUSTERED          whether clusters have several blocks, which copy for one another
 
 #include <cuda.h>
 
 constexpr int ALIGNMENT = 1024;  // of swizzled boxes: eight lines of 128 bytes
+constexpr int LINE = 128 / sizeof(Element);  // elements of a line, whose pieces of 16 bytes are swizzled
+constexpr int A_STAGE = TILE_M * TILE_K, B_STAGE = TILE_K * TILE_N;
+constexpr int STAGE_BYTES = (A_STAGE + B_STAGE) * sizeof(Element);
+static_assert(THREADS == 128 * (CONSUMERS + 1), "one warpgroup copies");
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -57,6 +62,32 @@ __device__ __forceinline__ Work next_work(const Work& work, int block) {
                      : work_at(work.tile * STEPS + work.end, first_step(block + 1));
 }
 
+// ---- Clusters: blocks of the same rows share A, and those of the same columns share B
+
+constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that copy for this one, with itself
+constexpr int A_SLICE = TILE_M / CLUSTER_N, B_SLICE = TILE_N / CLUSTER_M;  // that a block copies
+static_assert(A_SLICE % LINE == 0 && B_SLICE % LINE == 0, "slices must consist of boxes");
+
+__device__ __forceinline__ int own_rank() { return blockIdx.x % CLUSTER; }
+
+// The rank of one of the SHARERS of a block.
+__device__ __forceinline__ int sharer_of(int rank, int number) {
+  int m = rank % CLUSTER_M, n = rank / CLUSTER_M;
+  return number < CLUSTER_N ? m + number * CLUSTER_M
+                            : (m + 1 + number - CLUSTER_N) % CLUSTER_M + n * CLUSTER_M;
+}
+
+// Wait for all threads of the cluster that have not ended; before, what they did in shared memory
+// becomes visible to its blocks.
+__device__ __forceinline__ void meet() {
+#if CLUSTERED
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
 // ---- Barriers: a phase ends with the last arrival, and when all expected bytes are there.
 
 using Barrier = unsigned long long;
@@ -69,6 +100,21 @@ __device__ __forceinline__ void initialize(Barrier& barrier, int arrivals) {
 __device__ __forceinline__ void arrive(Barrier& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
                :: "r"(shared_address(&barrier)) : "memory");
+}
+
+// At the same barrier of a block of the cluster. Reads need no fence before it: they have ended.
+__device__ __forceinline__ void arrive_at(Barrier& barrier, int rank) {
+#if CLUSTERED
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}"
+      :: "r"(shared_address(&barrier)), "r"(rank) : "memory");
+#else
+  arrive(barrier);
+#endif
 }
 
 // One arrival, after what all threads of the warp have done.
@@ -108,14 +154,50 @@ struct Ring {
   }
 };
 
-// Copy the box of `map` whose first element is at (x, y), x being the inner dimension.
+// Copy the box of `map` whose first element is at (x, y), x being the inner dimension, to the same
+// place of all blocks of the cluster whose ranks are set in `ranks`, or only to this block.
+template <bool TO_SEVERAL>
 __device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, int x, int y,
-                                         Barrier& full) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3}], [%4];"
-      :: "r"(shared_address(to)), "l"(&map), "r"(x), "r"(y), "r"(shared_address(&full))
-      : "memory");
+                                         Barrier& full, unsigned short ranks) {
+  if (TO_SEVERAL) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
+        :: "r"(shared_address(to)), "l"(&map), "r"(x), "r"(y), "r"(shared_address(&full)), "h"(ranks)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3}], [%4];"
+        :: "r"(shared_address(to)), "l"(&map), "r"(x), "r"(y), "r"(shared_address(&full))
+        : "memory");
+  }
+}
+
+// Copy what a block of this rank copies of a step, of which `place` and `k` are the beginning. A stage
+// consists of boxes as high as the tile, in each of which a row is a line.
+__device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
+                                          const CUtensorMap& a_map, const CUtensorMap& b_map,
+                                          Place place, int k, int rank, Barrier& full) {
+  int m = rank % CLUSTER_M * B_SLICE, n = rank / CLUSTER_M * A_SLICE;
+  unsigned short of_rows = 0;
+#pragma unroll
+  for (int i = 0; i < CLUSTER_N; ++i) of_rows |= 1 << (rank % CLUSTER_M + i * CLUSTER_M);
+  unsigned short of_columns = ((1 << CLUSTER_M) - 1) << (rank / CLUSTER_M * CLUSTER_M);
+  arrive_expecting(full, STAGE_BYTES);
+#if A_TRANSPOSED
+  for (int i = n; i < n + A_SLICE; i += LINE) {
+    copy_box<(CLUSTER_N > 1)>(a_stage + i * TILE_K, a_map, place.row + i, k, full, of_rows);
+  }
+#else
+  for (int i = 0; i < TILE_K; i += LINE) {
+    copy_box<(CLUSTER_N > 1)>(a_stage + i * TILE_M + n * LINE, a_map, k + i, place.row + n, full,
+                              of_rows);
+  }
+#endif
+  for (int i = m; i < m + B_SLICE; i += LINE) {
+    copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_K, b_map, place.column + i, k, full, of_columns);
+  }
 }
 
 // Before instructions or copies read what this thread has written to shared memory.

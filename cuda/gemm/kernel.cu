@@ -107,8 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.
     if (!whole) {
-      float* part = parts + (2LL * block + (begin == 0)) * (TILE_M * TILE_N);
-      store<true>(part, TILE_N, TILE_M, TILE_N, sums);
+      store<true>(parts + part_of(block, 0, begin == 0), TILE_N, TILE_M, TILE_N, sums);
     }
 #endif
     now += end - begin;

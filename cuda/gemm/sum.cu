@@ -1,21 +1,19 @@
 // Adds the parts of tiles that several blocks have computed: a launch of its own, of several blocks
-// for each tile. Templates define place_of_part, the place in its tile of an element of a part.
+// for what each block of a cluster has of a tile. Templates define place_of_part, the place in its tile of an element of a part.
 
 #if SHARED_TILES
 extern "C" __global__ void __launch_bounds__(256)
     gemm_sum(const float* __restrict__ parts, Element* __restrict__ C) {
-  int tile = blockIdx.x, begin = tile * STEPS;
+  int tile = blockIdx.x, rank = blockIdx.z, begin = tile * STEPS;
   int first = block_of(begin), last = block_of(begin + STEPS - 1);
   if (first == last) return;
-  Place place = place_of(tile);
+  Place place = place_of(tile, rank);
   for (int i = blockIdx.y * 256 + threadIdx.x; i < TILE_M * TILE_N; i += 256 * gridDim.y) {
     Place within = place_of_part(i);
     int row = place.row + within.row, column = place.column + within.column;
     if (row >= M || column >= N) continue;
-    float sum = parts[(2LL * first + 1) * (TILE_M * TILE_N) + i];
-    for (int block = first + 1; block <= last; ++block) {
-      sum += parts[2LL * block * (TILE_M * TILE_N) + i];
-    }
+    float sum = parts[part_of(first, rank, true) + i];
+    for (int block = first + 1; block <= last; ++block) sum += parts[part_of(block, rank, false) + i];
     C[row * N + column] = Element(sum);
   }
 }

@@ -6,9 +6,12 @@
 //   M, N, K            sizes of the product
 //   A_TRANSPOSED       whether A is stored as K rows of M elements, rather than M rows of K
 //   TILE_M, TILE_N     size of the part of C that a block computes at a time
+//   CLUSTER_M, CLUSTER_N   blocks of a cluster, which compute neighbouring parts at the same time; what
+//                          follows calls all their parts a tile
 //   TILE_K             columns of A and rows of B that it holds in shared memory for one step
 //   STAGES             steps that are in shared memory or on the way there
-//   BLOCKS             number of blocks, among which all steps of all tiles are divided evenly
+//   BLOCKS             number of blocks, or of clusters, among which all steps of all tiles are divided
+//                      evenly
 //   GROUP              rows of tiles that are computed together, so that they share B in the L2
 //   SHARED_TILES       whether some tiles are shared by several blocks
 //   THREADS            of a block
@@ -17,9 +20,11 @@
 // shared by several blocks (split-K, stream-K): each of these writes its part of the sum to a
 // workspace, and gemm_sum adds the parts, always in the same order.
 
-constexpr int ROWS = (M + TILE_M - 1) / TILE_M, COLUMNS = (N + TILE_N - 1) / TILE_N;
+constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
+constexpr int ALL_TILE_M = CLUSTER_M * TILE_M, ALL_TILE_N = CLUSTER_N * TILE_N;
+constexpr int ROWS = (M + ALL_TILE_M - 1) / ALL_TILE_M, COLUMNS = (N + ALL_TILE_N - 1) / ALL_TILE_N;
 constexpr int STEPS = (K + TILE_K - 1) / TILE_K;
-constexpr bool ALL_M = M % TILE_M == 0, ALL_N = N % TILE_N == 0;
+constexpr bool ALL_M = M % ALL_TILE_M == 0, ALL_N = N % ALL_TILE_N == 0;
 constexpr long long ALL_STEPS = static_cast<long long>(ROWS) * COLUMNS * STEPS;
 
 __device__ int first_step(int block) {
@@ -34,11 +39,17 @@ struct Place {
   int row, column;
 };
 
-// Of a tile's first element in C.
-__device__ Place place_of(int tile) {
+// Of the first element in C of a tile, or of the part that a block of this rank in its cluster computes.
+__device__ Place place_of(int tile, int rank = 0) {
   int group = tile / (GROUP * COLUMNS), within = tile % (GROUP * COLUMNS);
   int rows = min(GROUP, ROWS - group * GROUP);
-  return {(group * GROUP + within % rows) * TILE_M, within / rows * TILE_N};
+  return {(group * GROUP + within % rows) * ALL_TILE_M + rank % CLUSTER_M * TILE_M,
+          within / rows * ALL_TILE_N + rank / CLUSTER_M * TILE_N};
+}
+
+// Where a block's part of a tile's sum is in the workspace: of a tile that it begins, or that it ends.
+__device__ long long part_of(int block, int rank, bool begins) {
+  return ((2LL * block + begins) * CLUSTER + rank) * (TILE_M * TILE_N);
 }
 
 // What is copied at once: so many bytes.

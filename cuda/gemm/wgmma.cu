@@ -13,39 +13,14 @@
 // tile while consumers store this one.
 
 constexpr int DEPTH = 16;  // columns of A and rows of B in one instruction
-constexpr int LINE = 64;   // elements in the 128 bytes whose pieces of 16 are swizzled
 constexpr int OWN_M = TILE_M / CONSUMERS, PIECES = OWN_M / 64;
-constexpr int A_STAGE = TILE_M * TILE_K, B_STAGE = TILE_K * TILE_N;
-constexpr int STAGE_BYTES = (A_STAGE + B_STAGE) * sizeof(Element);
 constexpr int C_BOXES = 2, C_BOX = 16 * LINE;  // of a warp: one is filled while the other is stored
-static_assert(THREADS == 128 * (CONSUMERS + 1), "one warpgroup copies");
 static_assert(TILE_M == OWN_M * CONSUMERS && OWN_M == 64 * PIECES, "rows must be divided evenly");
 static_assert(TILE_N % LINE == 0 && TILE_K % LINE == 0, "boxes must fill the tile");
 
 struct Sums {
   float of[PIECES][TILE_N / 2];
 };
-
-// ---- The producer
-
-// A stage consists of boxes as high as the tile, in each of which a row is a line.
-__device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
-                                          const CUtensorMap& a_map, const CUtensorMap& b_map,
-                                          Place place, int k, Barrier& full) {
-  arrive_expecting(full, STAGE_BYTES);
-#if A_TRANSPOSED
-  for (int m = 0; m < TILE_M; m += LINE) {
-    copy_box(a_stage + m * TILE_K, a_map, place.row + m, k, full);
-  }
-#else
-  for (int i = 0; i < TILE_K; i += LINE) {
-    copy_box(a_stage + i * TILE_M, a_map, k + i, place.row, full);
-  }
-#endif
-  for (int n = 0; n < TILE_N; n += LINE) {
-    copy_box(b_stage + n * TILE_K, b_map, place.column + n, k, full);
-  }
-}
 
 // ---- The consumers
 
@@ -187,6 +162,9 @@ __device__ Place place_of_part(int i) {
 
 // With one block to a multiprocessor, the compiler knows how many registers there are at launch.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
+#if CLUSTERED
+    __cluster_dims__(CLUSTER, 1, 1)
+#endif
     gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
 #if BOXED_C
          const __grid_constant__ CUtensorMap c_map
@@ -204,13 +182,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < STAGES; ++stage) {
       initialize(full[stage], 1);
-      initialize(empty[stage], CONSUMERS);
+      initialize(empty[stage], CONSUMERS * SHARERS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  __syncthreads();
+  meet();
 
-  int block = blockIdx.x, warpgroup = own_warpgroup();
+  int block = blockIdx.x / CLUSTER, rank = own_rank(), warpgroup = own_warpgroup();
   Ring ring;
   if (warpgroup == CONSUMERS) {
 #if CONSUMERS > 1
@@ -218,11 +196,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
     if (threadIdx.x % 128 == 0) {
       for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
-        Place place = place_of(work.tile);
+        Place place = place_of(work.tile, rank);
         for (int step = work.begin; step < work.end; ++step) {
           wait(empty[ring.stage], ring.parity ^ 1);
           copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, a_map, b_map,
-                    place, step * TILE_K, full[ring.stage]);
+                    place, step * TILE_K, rank, full[ring.stage]);
           ring.advance();
         }
       }
@@ -234,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(CONSUMER_REGISTERS));
 #endif
   int m = warpgroup * OWN_M;
-  bool tells = threadIdx.x % 128 == 0;
+  int thread = threadIdx.x % 128;
   unsigned long long a = described_part(a_stages + place_in_a(m, 0)), b = described_part(b_stages);
 #if BOXED_C
   Element* c_boxes = b_stages + STAGES * B_STAGE + threadIdx.x / 32 * C_BOXES * C_BOX;
@@ -248,20 +226,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       multiply(sums, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE),
                step == work.begin);
       finish<1>(sums);
-      if (tells && step > work.begin) arrive(empty[before]);
+      if (thread < SHARERS && step > work.begin) arrive_at(empty[before], sharer_of(rank, thread));
       before = ring.stage;
       ring.advance();
     }
     finish<0>(sums);
-    if (tells) arrive(empty[before]);
+    if (thread < SHARERS) arrive_at(empty[before], sharer_of(rank, thread));
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.
     if (!work.whole()) {
-      store_part(parts + (2LL * block + (work.begin == 0)) * (TILE_M * TILE_N), sums);
+      store_part(parts + part_of(block, rank, work.begin == 0), sums);
       continue;
     }
 #endif
-    Place place = place_of(work.tile);
+    Place place = place_of(work.tile, rank);
 #if BOXED_C
     store_in_boxes(c_map, place, m, sums, c_boxes, stored);
 #else
@@ -271,5 +249,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   }
 #if BOXED_C
   if (threadIdx.x % 32 == 0) wait_for_boxes<0>();  // shared memory ends with the block
+#endif
+#if CLUSTERED
+  meet();  // others have arrived at barriers of this block
 #endif
 }

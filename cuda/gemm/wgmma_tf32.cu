@@ -20,12 +20,8 @@
 // sums of steps are added in float32. In turn, one consumer does that while another one multiplies.
 
 constexpr int DEPTH = 8;  // rows of B^T and A^T in one instruction
-constexpr int LINE = 32;  // elements in the 128 bytes whose pieces of 16 are swizzled
-constexpr int A_STAGE = TILE_M * TILE_K, B_STAGE = TILE_K * TILE_N;
-constexpr int STAGE_BYTES = (A_STAGE + B_STAGE) * sizeof(Element);
 constexpr int PREPARERS = 96;  // threads
 constexpr bool PREPARED = SPLIT || A_TRANSPOSED;
-static_assert(THREADS == 128 * (CONSUMERS + 1), "one warpgroup prepares");
 static_assert(TILE_N == 64 * CONSUMERS, "each consumer has 64 columns of the tile");
 static_assert(TILE_M % LINE == 0 && TILE_K == LINE, "boxes must fill the tile");
 
@@ -56,24 +52,6 @@ __device__ __forceinline__ int place_in(int line, int column) {
 // What is lost when the bits are ignored that TF32 does not have.
 __device__ __forceinline__ float rest_of(float x) {
   return x - __uint_as_float(__float_as_uint(x) & 0xFFFFE000);
-}
-
-// ---- The producer
-
-__device__ __forceinline__ void copy_step(const Stage& stage, const CUtensorMap& a_map,
-                                          const CUtensorMap& b_map, Place place, int k,
-                                          Barrier& full) {
-  arrive_expecting(full, STAGE_BYTES);
-#if A_TRANSPOSED
-  for (int m = 0; m < TILE_M; m += LINE) {
-    copy_box(stage.a + m * TILE_K, a_map, place.row + m, k, full);
-  }
-#else
-  copy_box(stage.a, a_map, k, place.row, full);
-#endif
-  for (int n = 0; n < TILE_N; n += LINE) {
-    copy_box(stage.b + n * TILE_K, b_map, place.column + n, k, full);
-  }
 }
 
 // ---- The preparers
@@ -246,6 +224,9 @@ __device__ Place place_of_part(int i) {
 
 // With one block to a multiprocessor, the compiler knows how many registers there are at launch.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
+#if CLUSTERED
+    __cluster_dims__(CLUSTER, 1, 1)
+#endif
     gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
          Element* __restrict__ C
 #if SHARED_TILES
@@ -259,24 +240,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int stage = 0; stage < STAGES; ++stage) {
       initialize(full[stage], 1);
       initialize(ready[stage], PREPARERS / 32);
-      initialize(empty[stage], 4 * CONSUMERS);
+      initialize(empty[stage], 4 * CONSUMERS * SHARERS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  __syncthreads();
+  meet();
 
-  int block = blockIdx.x, warpgroup = own_warpgroup();
+  int block = blockIdx.x / CLUSTER, rank = own_rank(), warpgroup = own_warpgroup();
   Ring ring;
   if (warpgroup == CONSUMERS) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(OTHER_REGISTERS));
     int thread = threadIdx.x % 128 - 32;  // of the preparers
     if (thread == -32) {
       for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
-        Place place = place_of(work.tile);
+        Place place = place_of(work.tile, rank);
         for (int step = work.begin; step < work.end; ++step) {
           wait(empty[ring.stage], ring.parity ^ 1);
-          copy_step(stage_at(stages, ring.stage), a_map, b_map, place, step * TILE_K,
-                    full[ring.stage]);
+          Stage stage = stage_at(stages, ring.stage);
+          copy_step(stage.a, stage.b, a_map, b_map, place, step * TILE_K, rank, full[ring.stage]);
           ring.advance();
         }
       }
@@ -294,6 +275,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   }
 
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(CONSUMER_REGISTERS));
+  int lane = threadIdx.x % 32;
   if (IN_TURN && warpgroup == CONSUMERS - 1) give_turn_after(warpgroup);
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
     Sums sums = {};
@@ -301,19 +283,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       wait(full[ring.stage], ring.parity);
       if (PREPARED) wait(ready[ring.stage], ring.parity);
       multiply(sums, stage_at(stages, ring.stage), warpgroup);
-      arrive_as_warp(empty[ring.stage]);  // each has read rows itself
+      __syncwarp();  // each thread has read rows itself
+      if (lane < SHARERS) arrive_at(empty[ring.stage], sharer_of(rank, lane));
       ring.advance();
     }
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.
     if (!work.whole()) {
-      store_part(parts + (2LL * block + (work.begin == 0)) * (TILE_M * TILE_N), sums);
+      store_part(parts + part_of(block, rank, work.begin == 0), sums);
       continue;
     }
 #endif
-    Place place = place_of(work.tile);
+    Place place = place_of(work.tile, rank);
     store<ALL_M && ALL_N>(C + place.row * N + place.column, N, M - place.row, N - place.column,
                           warpgroup * 64, sums);
   }
   if (IN_TURN && warpgroup == 0) wait_for_turn(warpgroup);  // no barrier keeps an arrival
+#if CLUSTERED
+  meet();  // others have arrived at barriers of this block
+#endif
 }

@@ -144,6 +144,10 @@ void phase_event(const void* word, unsigned phase, PhaseEvent event) {
 
 void passes_on(const void* place) { order_passes_on((uintptr_t)place, false); }
 void learns(const void* place) { order_learns((uintptr_t)place, false); }
+void passes_on_outside(const void* place) { order_passes_on((uintptr_t)place, true); }
+void learns_outside(const void* place) { order_learns((uintptr_t)place, true); }
+void sends(const void* message) { order_sends((uintptr_t)message); }
+void receives(const void* message) { order_receives((uintptr_t)message); }
 
 void async_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
   Shadow* shadow = touched(at, bytes, write, site);
@@ -182,8 +186,9 @@ const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    judg
                             allow_interruptions, first_interruption, traffic_now,
                             warps_tally,   warps_profiled,   order_lanes_meet,
                             order_barrier, order_block_resumes, phase_event,
-                            passes_on,     learns,           order_async_begins,
-                            order_async_ends, async_access};
+                            passes_on,     learns,           passes_on_outside,
+                            learns_outside, sends,           receives,
+                            order_async_begins, order_async_ends, async_access};
 
 void cuhost_fence(bool device) { order_fence(device); }
 void cuhost_fence_proxy() { order_fence_proxy(); }

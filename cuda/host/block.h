@@ -1,6 +1,8 @@
 // A block on the emulated GPU, and what the parts of the scheduler share.
 #pragma once
 
+#include <deque>
+#include <memory>
 #include <vector>
 
 #include "runtime.h"
@@ -8,7 +10,7 @@
 namespace cuhost {
 
 // A thread that has let others run may be waiting for them: `turned`.
-enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, at_warpgroup, at_named, asleep, done };
+enum State : unsigned char { fresh, ready, turned, at_barrier, at_warp, at_mask, at_warpgroup, at_named, at_cluster, asleep, done };
 
 struct Thread {
   Index index;
@@ -19,6 +21,7 @@ struct Thread {
   const uint64_t* word;    // of the cuda::barrier at which it sleeps
   unsigned phase;          // whose end it waits for
   bool tries;              // it wakes, too, when no other thread can go on
+  uint64_t arrived_in;     // the phase of barrier.cluster, plus one, in which it has arrived and not waited
 };
 
 constexpr unsigned named_barriers = 16;
@@ -30,6 +33,9 @@ struct NamedBarrier {
 struct Votes {
   int count = 0, all = 1, any = 0;
 };
+
+struct Team;     // of a cluster, see teams.h
+struct Message;
 
 struct Block {
   unsigned slot;           // unique among the blocks that have begun and not ended
@@ -51,6 +57,9 @@ struct Block {
   uint64_t slice;          // turns it may take before other blocks run
   uint64_t pause, due;     // blocks that end before it runs again, and how many will have by then
   std::vector<char> shared;  // the contents of its shared memory while another block runs
+  std::shared_ptr<Team> team;
+  unsigned rank;           // in its cluster
+  std::deque<std::unique_ptr<Message>> inbox;  // the oldest first
 };
 
 extern Block* now;         // the running block

@@ -9,7 +9,7 @@
 #include <deque>
 #include <vector>
 
-#include "copies.h"
+#include "teams.h"
 #include "tensor_maps.h"
 
 namespace cuhost {
@@ -125,24 +125,25 @@ void report_global(const Piece& piece, bool write) {
   }
 }
 
-template <class F>
-void in_background(const Pieces& pieces, F&& f) {
+template <class All, class F>
+void in_background(const All& pieces, F&& f) {
   if (runs_checked()) cuhost_hooks.async_begins();
-  for (const Piece& piece : pieces) f(piece);
+  for (const auto& piece : pieces) f(piece);
   if (runs_checked()) cuhost_hooks.async_ends();
 }
 
-void load(const Pieces& pieces, uint64_t* word) {
+// To the running block, or to the blocks of its cluster whose ranks are set in `ranks`.
+void load(const Pieces& pieces, uint64_t* word, unsigned ranks) {
   long long bytes = 0;
   std::vector<Copy> copies;
   in_background(pieces, [&](const Piece& piece) {
     report_global(piece, false);
-    report(piece.shared, piece.bytes, true, nullptr);
-    poison(piece.shared, piece.bytes);
     copies.push_back({piece.shared, piece.global, piece.bytes, piece.global ? 0 : piece.bytes});
     bytes += piece.bytes;
   });
-  arrive_with_copies(word, copies, bytes);
+  for (unsigned rank = 0; ranks >> rank; ++rank)
+    if (ranks >> rank & 1 && rank != now->rank) send(rank, {word, 0, copies, bytes});
+  if (!ranks || ranks >> now->rank & 1) arrive_with_loads(word, copies, bytes);
 }
 
 void store(Pieces pieces) {
@@ -155,14 +156,22 @@ void store(Pieces pieces) {
 
 }  // namespace
 
-extern "C" {
-
-void cuhost_bulk_load(void* to, const void* from, unsigned bytes, uint64_t* word) {
-  load(piece_of_bytes((char*)to, (char*)from, bytes), word);
+void arrive_with_loads(uint64_t* word, const std::vector<Copy>& copies, long long bytes) {
+  in_background(copies, [&](const Copy& copy) {
+    report(copy.to, (unsigned)copy.bytes, true, nullptr);
+    poison(copy.to, copy.bytes);
+  });
+  arrive_with_copies(word, copies, bytes);
 }
 
-void cuhost_tile_load(void* to, const void* map, int rank, const int* at, uint64_t* word) {
-  load(pieces_of_tile(known_map(map, rank), at, (char*)to), word);
+extern "C" {
+
+void cuhost_bulk_load(void* to, const void* from, unsigned bytes, uint64_t* word, unsigned blocks) {
+  load(piece_of_bytes((char*)to, (char*)from, bytes), word, blocks);
+}
+
+void cuhost_tile_load(void* to, const void* map, int rank, const int* at, uint64_t* word, unsigned blocks) {
+  load(pieces_of_tile(known_map(map, rank), at, (char*)to), word, blocks);
 }
 
 void cuhost_bulk_store(void* to, const void* from, unsigned bytes) {

@@ -6,9 +6,10 @@
 namespace cuhost {
 
 extern "C" {
-// To shared memory; their bytes arrive at the barrier's phase.
-void cuhost_bulk_load(void* to, const void* from, unsigned bytes, uint64_t* word);
-void cuhost_tile_load(void* to, const void* map, int rank, const int* at, uint64_t* word);
+// To shared memory; their bytes arrive at the barrier's phase. With `blocks`, to the same place and barrier of
+// each block of the cluster whose rank is set there.
+void cuhost_bulk_load(void* to, const void* from, unsigned bytes, uint64_t* word, unsigned blocks);
+void cuhost_tile_load(void* to, const void* map, int rank, const int* at, uint64_t* word, unsigned blocks);
 // From shared memory; they are done when the thread waits for their group.
 void cuhost_bulk_store(void* to, const void* from, unsigned bytes);
 void cuhost_tile_store(const void* map, int rank, const int* at, const void* from);

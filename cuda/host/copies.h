@@ -17,6 +17,8 @@ void make_copy(const Copy& copy);
 // Copies that take effect for those that wait for the barrier's running phase; the bytes arrive there.
 // See phases.cpp.
 void arrive_with_copies(uint64_t* word, const std::vector<Copy>& copies, long long bytes);
+// The same, of copies in bulk, which begin now: see bulk_copies.cpp.
+void arrive_with_loads(uint64_t* word, const std::vector<Copy>& copies, long long bytes);
 // To the memory checker; see cuhost_range_of.
 void report_access(const void* address, size_t bytes, bool write, const void* site);
 

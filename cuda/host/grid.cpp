@@ -6,9 +6,7 @@
 
 namespace cuhost {
 
-uint64_t blocks_of(const Launch& launch) {
-  return (uint64_t)launch.grid.x * launch.grid.y * launch.grid.z;
-}
+uint64_t blocks_of(Index grid) { return (uint64_t)grid.x * grid.y * grid.z; }
 
 BlockOrder::BlockOrder(uint64_t count, uint64_t seed) : count(count), seed(seed) {
   if (seed < 2) return;
@@ -22,8 +20,7 @@ static constexpr unsigned corners[] = {0, 7, 1, 6, 2, 5, 3, 4};
 static constexpr unsigned relatives = 6;         // a block itself, its neighbours, and two far off
 static constexpr unsigned parts[] = {2, 3, 5, 7};
 
-Sample::Sample(const Launch& launch)
-    : grid(launch.grid), order(blocks_of(launch), plan.order_seed + 2) {}
+Sample::Sample(Index grid) : grid(grid), order(blocks_of(grid), plan.order_seed + 2) {}
 
 bool Sample::next(unsigned& block) {
   while (!ended && (at < 8 || step < order.count)) {
@@ -62,8 +59,8 @@ unsigned Sample::relative(unsigned block, unsigned k) const {
   return block;
 }
 
-Sequence::Sequence(const Launch& launch, uint64_t stride, const Sample* except)
-    : order(blocks_of(launch), plan.order_seed), stride(stride), except(except) {}
+Sequence::Sequence(Index grid, uint64_t stride, const Sample* except)
+    : order(blocks_of(grid), plan.order_seed), stride(stride), except(except) {}
 
 bool Sequence::next(unsigned& block) {
   for (; step < order.count; step += stride) {

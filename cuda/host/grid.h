@@ -9,7 +9,7 @@
 
 namespace cuhost {
 
-uint64_t blocks_of(const Launch& launch);
+uint64_t blocks_of(Index grid);
 
 // Order of the grid's blocks: ascending, descending, or with a stride that is coprime to their
 // number and so visits each once.
@@ -22,7 +22,7 @@ struct BlockOrder {
   }
 };
 
-// Which block begins next. While a block waits, these are the first that have not begun, as on a
+// Which block begins next, or which cluster, of a grid of them. While a block waits, these are the first that have not begun, as on a
 // card: where blocks wait for others, it is for those before them.
 class Blocks {
  public:
@@ -35,7 +35,7 @@ class Blocks {
 // its neighbours and two a fraction of the grid away: these are the likeliest to access the same places.
 class Sample final : public Blocks {
  public:
-  explicit Sample(const Launch& launch);
+  explicit Sample(Index grid);
   bool next(unsigned& block) override;
   bool first(unsigned& block) override;
   bool has(unsigned block) const { return drawn.count(block) != 0; }
@@ -58,7 +58,7 @@ class Sample final : public Blocks {
 // All blocks, or every how manyth, in the plan's order, except those of a sample.
 class Sequence final : public Blocks {
  public:
-  Sequence(const Launch& launch, uint64_t stride, const Sample* except);
+  Sequence(Index grid, uint64_t stride, const Sample* except);
   bool next(unsigned& block) override;
   bool first(unsigned& block) override;
 

@@ -12,7 +12,7 @@ using Index = cuda_device::uint3;
 
 // The indices of the running CUDA thread. Written by the scheduler at every switch.
 struct Where {
-  Index thread, block, block_dim, grid_dim;
+  Index thread, block, block_dim, grid_dim, cluster_dim;
 };
 
 // A kernel argument: a tensor's address, a number to be converted to the parameter's type, or the address
@@ -31,6 +31,7 @@ struct Entry {
   const unsigned char* sizes;          // bytes of each
   void (*call)(const Argument* arguments);
   int most_threads;                    // from its launch bounds; 0 without
+  int cluster;                         // from __cluster_dims__, a byte for each of x, y, z; 0 without
 };
 
 struct Table {
@@ -60,6 +61,12 @@ extern void* cuhost_dynamic_shared;
 void cuhost_barrier(int line);
 // A numbered barrier, for so many threads; some may arrive without waiting.
 void cuhost_named_barrier(unsigned number, unsigned threads, bool waits);
+// The barrier of all threads of a cluster that have not ended.
+void cuhost_cluster_arrive(bool release);
+void cuhost_cluster_wait();
+// The address of the same place in the shared memory of another block of the cluster. What takes it is
+// in clusters.h.
+unsigned cuhost_map_shared(unsigned address, unsigned rank);
 int cuhost_barrier_reduce(int predicate, char operation, int line);  // + count, & and, | or
 // All live threads in the mask take part; returns the value of lane `source`, or the ballot.
 uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation);

@@ -63,6 +63,11 @@ constexpr int cuhost_first(int value, Rest...) {
   return value;
 }
 
+// The blocks of a cluster, see Entry.
+constexpr int cuhost_packed(int x, int y = 1, int z = 1) {
+  return x | y << 8 | z << 16;
+}
+
 // The parameter types are taken from the kernel's own type, not parsed from its text.
 template <auto kernel, class Function = decltype(kernel)>
 struct cuhost_caller;
@@ -76,9 +81,9 @@ struct cuhost_caller<kernel, void (*)(P...)> {
     (void)arguments;
     spread(arguments, std::index_sequence_for<P...>{});
   }
-  static constexpr Entry cuhost_entry(const char* name, int most_threads) {
+  static constexpr Entry cuhost_entry(const char* name, int most_threads, int cluster) {
     using All = Parameters<P...>;
-    return {name, (int)sizeof...(P), All::kinds, All::sizes, call, most_threads};
+    return {name, (int)sizeof...(P), All::kinds, All::sizes, call, most_threads, cluster};
   }
 };
 
@@ -153,6 +158,7 @@ inline void* cuhost_fill(void* to, int value, std::size_t bytes) {
 #define __noinline__ __attribute__((__noinline__))
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(n) __attribute__((__aligned__(n)))
 #define alignas(n) __attribute__((__aligned__(n)))
 

@@ -6,6 +6,7 @@
 
 #include "outcomes.h"
 #include "resident.h"
+#include "teams.h"
 
 namespace cuhost {
 namespace {
@@ -53,6 +54,13 @@ void fit(const Launch& launch) {
   if (entry->most_threads && threads > (unsigned)entry->most_threads)
     fault("constraints", "%s has %u threads a block; its __launch_bounds__ allow %d", entry->name,
           threads, entry->most_threads);
+  Index cluster = cluster_of(*entry), grid = launch.grid;
+  if (blocks_of(cluster) < 1 || blocks_of(cluster) > most_blocks_of_cluster)
+    fault("constraints", "%s has clusters of %u x %u x %u blocks; there may be 1 to %u in one", entry->name,
+          cluster.x, cluster.y, cluster.z, most_blocks_of_cluster);
+  if (grid.x % cluster.x || grid.y % cluster.y || grid.z % cluster.z)
+    fault("constraints", "%s is launched with %u x %u x %u blocks, which clusters of %u x %u x %u do not divide",
+          entry->name, grid.x, grid.y, grid.z, cluster.x, cluster.y, cluster.z);
   for (size_t bytes : constant_bytes) {
     if (bytes > constant_limit)
       fault("constraints", "%s has %zu bytes of __constant__ variables; a program may have %zu",
@@ -70,7 +78,7 @@ void fit(const Launch& launch) {
 
 void run_all(const Launch& launch, const Sample* except, uint64_t stride) {
   Scheduler scheduler{entry, &launch, poison_shared, false};
-  Sequence blocks(launch, stride, except);
+  Sequence blocks(clusters_of(launch, *entry), stride, except);
   Resident resident(scheduler);
   while (resident.run_one(blocks, plan.order_seed)) {}
 }
@@ -98,7 +106,7 @@ void print_profile(uint64_t blocks, uint64_t barriers) {
 bool check(const Launch& launch, bool last, bool reports) {
   Scheduler scheduler{entry, &launch, poison_and_report, true};
   cuhost_hooks.launch_begins(launch);
-  Sample sample(launch);
+  Sample sample(clusters_of(launch, *entry));
   Resident resident(scheduler);
   uint64_t barriers = barriers_passed, blocks = 0;
   bool profiled = false;

@@ -260,8 +260,9 @@ void order_async_begins() {
 }
 void order_async_ends() { next_epoch(); }
 
-// Stamps of a block's thread ascend.
+// Stamps of a block's thread ascend. Another block may have used the same shared memory since.
 bool hidden_from_async(uint64_t write) {
+  if (of_other_block(write)) return false;
   if (write >> 32 < mine->first || mine->proxy_fences[write & 1023] > write) return false;
   return !async_stamps.count(write);
 }
@@ -303,6 +304,22 @@ void order_passes_on(uintptr_t at, bool global) {
 void order_learns(uintptr_t at, bool global) {
   Place& place = mine->places[at];
   acquire(clock_of(running()), device_view(at, place, global), place);
+}
+
+void order_sends(uintptr_t message) {
+  order_passes_on(message, true);
+  mine->places.erase(message);
+}
+
+// The thread that receives it also learns what the sender knew of its own block: what is done on its behalf
+// comes after that.
+void order_receives(uintptr_t message) {
+  Clock& clock = clock_of(running());
+  order_learns(message, true);
+  mine->places.erase(message);
+  on_device.erase(message);
+  const Epochs* own = clock.outer.of(mine->number);
+  if (own && own->interval == barrier_interval) add_to_acquired(clock, *own);
 }
 
 bool known_in_block(uint64_t earlier, unsigned thread) {

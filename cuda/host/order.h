@@ -24,6 +24,10 @@ void order_strong(uintptr_t at, bool global, bool writes);
 void order_passes_on(uintptr_t at, bool global);
 void order_learns(uintptr_t at, bool global);
 
+// The same, from the thread that sends a message to the one of another block that receives it.
+void order_sends(uintptr_t message);
+void order_receives(uintptr_t message);
+
 // fence.proxy.async: what the thread did so far comes before what others, ordered after it, do through
 // the asynchronous proxy.
 void order_fence_proxy();

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "copies.h"
-#include "runtime.h"
+#include "teams.h"
 
 namespace cuhost {
 namespace {
@@ -21,12 +21,14 @@ struct Word {
 };
 static_assert(sizeof(Word) == sizeof(uint64_t), "as much as on a card");
 
+bool is_valid(const Word& word) { return word.valid == mark; }
+
 Word& word_at(const uint64_t* at) {
   Word& word = *(Word*)at;
   if ((uintptr_t)at % sizeof *at)
     fault("runtime", "misaligned address: %s uses a cuda::barrier or mbarrier that is not aligned to 8 bytes",
           here().c_str());
-  if (word.valid != mark)
+  if (!is_valid(word))
     fault("runtime", "%s uses a cuda::barrier or mbarrier that nothing has initialized, or that was overwritten",
           here().c_str());
   return word;
@@ -92,6 +94,8 @@ std::string missing_at(const uint64_t* at) {
   return result;
 }
 
+bool is_barrier(uint64_t word) { return is_valid(*(const Word*)&word); }
+
 bool phase_has_ended(const uint64_t* at, unsigned phase) { return word_at(at).phase != phase; }
 
 void arrive_with_copies(uint64_t* at, const std::vector<Copy>& copies, long long bytes) {
@@ -115,6 +119,7 @@ void cuhost_phase_begin(uint64_t* at, long long expected) {
 }
 
 cuhost_Arrival cuhost_phase_arrive(uint64_t* at, long long count, bool drop) {
+  take_messages();
   Word& word = word_at(at);
   unsigned phase = word.phase;
   note(at, phase, phase_arrival);
@@ -160,9 +165,11 @@ void cuhost_phase_settle(uint64_t* at) {
 }
 
 bool cuhost_phase_tried(const uint64_t* at, unsigned phase) {
+  take_messages();
   if (!phase_has_ended(at, phase)) {
     note(at, phase, phase_look);
     if (!try_at(at, phase)) return false;
+    take_messages();
   }
   return cuhost_phase_over(at, phase);
 }
@@ -175,7 +182,11 @@ bool cuhost_phase_over(const uint64_t* at, unsigned phase) {
 }
 
 void cuhost_phase_wait(const uint64_t* at, unsigned phase) {
-  while (!phase_has_ended(at, phase)) sleep_at(at, phase);
+  take_messages();
+  while (!phase_has_ended(at, phase)) {
+    sleep_at(at, phase);
+    take_messages();
+  }
   waited(at, phase, false);
 }
 

@@ -1,6 +1,7 @@
 // mbarrier of inline PTX: the barriers of cuda/barrier, which may also wait for bytes to arrive.
 #pragma once
 
+#include "clusters.h"
 #include "phases.h"
 
 namespace cuhost {
@@ -13,6 +14,9 @@ inline void cuhost_mbarrier_expect(char* at, unsigned bytes) { cuhost_phase_expe
 inline void cuhost_mbarrier_complete(char* at, unsigned bytes) {
   cuhost_phase_expect(cuhost_word(at), -(long long)bytes);
   cuhost_phase_settle(cuhost_word(at));
+}
+inline void cuhost_mbarrier_arrive_in_cluster(char* at, unsigned count) {
+  cuhost_arrive_in_cluster(cuhost_word(at), count);
 }
 // The state is the phase.
 template <bool drop>

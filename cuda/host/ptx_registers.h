@@ -149,6 +149,31 @@ template <char dimension>
 inline unsigned cuhost_nctaid() {
   return cuhost_pick<dimension>(gridDim);
 }
+// Of a block in its cluster, and of clusters in the grid.
+template <char dimension>
+inline unsigned cuhost_cluster_nctaid() {
+  return cuhost_pick<dimension>(cuhost_where.cluster_dim);
+}
+template <char dimension>
+inline unsigned cuhost_cluster_ctaid() {
+  return cuhost_ctaid<dimension>() % cuhost_cluster_nctaid<dimension>();
+}
+template <char dimension>
+inline unsigned cuhost_clusterid() {
+  return cuhost_ctaid<dimension>() / cuhost_cluster_nctaid<dimension>();
+}
+template <char dimension>
+inline unsigned cuhost_nclusterid() {
+  return cuhost_nctaid<dimension>() / cuhost_cluster_nctaid<dimension>();
+}
+inline unsigned cuhost_cluster_nctarank() {
+  return cuhost_cluster_nctaid<'x'>() * cuhost_cluster_nctaid<'y'>() * cuhost_cluster_nctaid<'z'>();
+}
+inline unsigned cuhost_cluster_ctarank() {
+  return cuhost_cluster_ctaid<'x'>() +
+         cuhost_cluster_nctaid<'x'>() *
+             (cuhost_cluster_ctaid<'y'>() + cuhost_cluster_nctaid<'y'>() * cuhost_cluster_ctaid<'z'>());
+}
 inline unsigned cuhost_lanemask_eq() { return 1u << cuhost_lane(); }
 inline unsigned cuhost_lanemask_lt() { return (1u << cuhost_lane()) - 1; }
 inline unsigned cuhost_lanemask_le() { return 2u * (1u << cuhost_lane()) - 1; }

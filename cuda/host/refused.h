@@ -54,6 +54,5 @@ CUHOST_FETCH(surf2DLayeredwrite)
 // The translator takes them from the text. Others come from a macro.
 #define __shared__ cuhost_shared_in_a_macro
 #define __builtin_assume(...) ((void)0)
-#define __cluster_dims__(...)
 #define __block_size__(...)
 #define __maxnreg__(...)

@@ -1,5 +1,7 @@
 #include "resident.h"
 
+#include "teams.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -29,14 +31,14 @@ Resident::Resident(const Scheduler& scheduler) : scheduler(scheduler) {
   size_t shared = static_shared_bytes() + scheduler.launch->shared_bytes;
   most = scheduler.launch->resident;
   if (shared) most = std::min(most, plan.shared_of_card / shared);
-  most = std::max<size_t>(most, 1);
+  cluster = cluster_of(*scheduler.entry);
+  most = std::max<size_t>(most, blocks_of(cluster));
 }
 
 Resident::Step Resident::run_one(Blocks& blocks, uint64_t order_seed) {
-  Block* block = nullptr;
-  if (!waiting.empty() && waiting.front()->due <= ended_blocks) block = first_waiting();
-  if (!block && waiting.size() < most) block = begun(blocks, order_seed);
-  if (!block && !waiting.empty()) block = first_waiting();
+  Block* block = first_due();
+  if (!block && waiting.size() + blocks_of(cluster) <= most) block = begun(blocks, order_seed);
+  if (!block && !waiting.empty()) block = take_waiting(0);
   if (!block) return nothing_left;
   bool has_ended = proceed(*block);
   check_shared(scheduler.checked);  // the check catches accesses beside static variables itself
@@ -44,6 +46,7 @@ Resident::Step Resident::run_one(Blocks& blocks, uint64_t order_seed) {
     ++ended_blocks;
     in_vain = stuck = 0;
     holder = nullptr;
+    leave_team(*block);
     unused.push_back(block);
     return ended;
   }
@@ -51,16 +54,25 @@ Resident::Step Resident::run_one(Blocks& blocks, uint64_t order_seed) {
   ++in_vain;
   stuck = block->stuck ? stuck + 1 : 0;
   if (stuck > waiting.size()) deadlocked(waiting.size() + 1);
-  block->due = ended_blocks + block->pause;
+  bool of_cluster = blocks_of(cluster) > 1;
+  block->due = of_cluster && !block->stuck ? 0 : ended_blocks + block->pause;
   block->pause = std::min<uint64_t>(2 * block->pause, longest_pause);
   waiting.push_back(block);
   tell_of_waiting();
   return gave_way;
 }
 
-Block* Resident::first_waiting() {
-  Block* block = waiting.front();
-  waiting.pop_front();
+// The first that has waited long enough; in clusters, others may have sent a later one what it waits for.
+Block* Resident::first_due() {
+  size_t sought = blocks_of(cluster) > 1 ? waiting.size() : std::min<size_t>(waiting.size(), 1);
+  for (size_t k = 0; k < sought; ++k)
+    if (waiting[k]->due <= ended_blocks) return take_waiting(k);
+  return nullptr;
+}
+
+Block* Resident::take_waiting(size_t place) {
+  Block* block = waiting[place];
+  waiting.erase(waiting.begin() + (long)place);
   if (holder == block) return block;
   hold(block);
   restore_shared(block->shared);
@@ -68,14 +80,24 @@ Block* Resident::first_waiting() {
   return block;
 }
 
+// With the other blocks of its cluster.
 Block* Resident::begun(Blocks& blocks, uint64_t order_seed) {
   unsigned number;
   if (!(waiting.empty() ? blocks.next(number) : blocks.first(number))) return nullptr;
-  Block* block = take_block();
-  hold(block);
-  block->index = index_of(number, scheduler.launch->grid);
-  begin_block(*block, scheduler, order_seed);
-  scheduler.block_begins();
+  Index first = index_of(number, clusters_of(*scheduler.launch, *scheduler.entry));
+  auto team = std::make_shared<Team>();
+  Block* block = nullptr;
+  for (unsigned rank = 0; rank < blocks_of(cluster); ++rank) {
+    if (block) waiting.push_back(block);
+    block = take_block();
+    hold(block);
+    Index within = index_of(rank, cluster);
+    block->index = {first.x * cluster.x + within.x, first.y * cluster.y + within.y, first.z * cluster.z + within.z};
+    begin_block(*block, scheduler, order_seed);
+    join_team(*block, team);
+    scheduler.block_begins();
+    block->due = 0;
+  }
   in_vain = stuck = 0;
   return block;
 }

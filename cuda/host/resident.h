@@ -10,7 +10,8 @@
 namespace cuhost {
 
 // One block runs until it ends. One that may be waiting for others gives way to them, up to as many as
-// a GPU holds at once, and goes on after 1, 2, 4 ... of them have ended, or when none can begin.
+// a GPU holds at once, and goes on after 1, 2, 4 ... of them have ended, or when none can begin. In a cluster,
+// it goes on at once unless it can do nothing, and when another one sends it something.
 class Resident {
  public:
   enum Step { nothing_left, gave_way, ended };
@@ -21,6 +22,7 @@ class Resident {
 
  private:
   const Scheduler& scheduler;
+  Index cluster;
   size_t most;
   uint64_t ended_blocks = 0, in_vain = 0;  // slices since a block has begun or ended
   uint64_t stuck = 0;                      // slices since any thread has run
@@ -28,7 +30,8 @@ class Resident {
   std::deque<Block*> waiting;              // the longest first
   Block* holder = nullptr;                 // whose contents shared memory holds
 
-  Block* first_waiting();
+  Block* first_due();
+  Block* take_waiting(size_t place);
   Block* begun(Blocks& blocks, uint64_t order_seed);
   void hold(Block* block);
   void tell_of_waiting();

@@ -114,12 +114,15 @@ void use_shared(const Entry* entry, Build build);  // the variables that an entr
 size_t static_shared_bytes();
 void map_dynamic_shared(size_t bytes);
 bool in_shared(uintptr_t at);
-// The address in shared memory of which these are the low 18 bits; 0 if there is none.
-uintptr_t shared_address(unsigned low);
+// The address in shared memory of which these are the low bits; 0 if there is none.
+uintptr_t shared_place(unsigned low, unsigned mask);
+uintptr_t shared_address(unsigned low);  // of the low 18 bits
 void poison_shared();
 void check_shared(bool dynamic_only);              // the bytes beside it
 void keep_shared(std::vector<char>& contents);
 void restore_shared(const std::vector<char>& contents);
+// Where the contents have what is at an address in shared memory; null if it is not there.
+const char* kept_place(const std::vector<char>& contents, uintptr_t at);
 extern char* dynamic_shared;
 extern size_t dynamic_shared_bytes;
 
@@ -158,6 +161,7 @@ bool try_at(const uint64_t* word, unsigned phase);
 // phases.cpp
 std::string missing_at(const uint64_t* word);  // "1 more arrivals"
 bool phase_has_ended(const uint64_t* word, unsigned phase);
+bool is_barrier(uint64_t word);
 
 // accesses.cpp, linked only into the checked program
 struct Traffic {
@@ -193,6 +197,10 @@ struct Hooks {
   void (*phase)(const void* word, unsigned phase, PhaseEvent event);
   void (*passes_on)(const void* place);  // what the thread did, to those that learn from the place
   void (*learns)(const void* place);
+  void (*passes_on_outside)(const void* place);  // also to other blocks
+  void (*learns_outside)(const void* place);
+  void (*sends)(const void* message);     // the same, to one thread that receives it, of another block
+  void (*receives)(const void* message);
   // Around accesses that are made in the background, through the asynchronous proxy.
   void (*async_begins)();
   void (*async_ends)();

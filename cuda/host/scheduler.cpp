@@ -8,6 +8,7 @@
 
 #include "block.h"
 #include "matrices.h"
+#include "teams.h"
 
 namespace cuhost {
 
@@ -75,6 +76,15 @@ void release_barrier() {
   }
 }
 
+bool in_cluster() { return now->team->blocks.size() > 1; }
+
+// The first thread in a state; -1 if there is none.
+int first_in(State state) {
+  for (int k = 0; k < now->thread_count; ++k)
+    if (now->state[k] == state) return k;
+  return -1;
+}
+
 bool other_blocks_reach(const uint64_t* word) {
   return !in_shared((uintptr_t)word) && !on_fiber_stack(word);
 }
@@ -88,6 +98,16 @@ void wake_from_outside() {
   for (int k = 0; k < now->thread_count && now->sleepers; ++k) {
     if (!sleeps_for_others(k)) continue;
     if (phase_has_ended(now->threads[k].word, now->threads[k].phase)) wake(now->threads[k].word);
+  }
+}
+
+// What has been sent to the block happens when a thread goes on.
+void wake_for_messages() {
+  if (now->inbox.empty()) return;
+  for (int k = 0; k < now->thread_count && now->sleepers; ++k) {
+    if (now->state[k] != asleep) continue;
+    now->state[k] = ready;
+    --now->sleepers;
   }
 }
 
@@ -105,14 +125,21 @@ bool wake_triers() {
 }
 
 bool any_sleeps_for_others() {
+  if (in_cluster() && (now->sleepers || first_in(at_cluster) >= 0)) return true;
   for (int k = 0; k < now->thread_count && now->sleepers; ++k)
     if (sleeps_for_others(k)) return true;
   return false;
 }
 
 [[noreturn]] void asleep_forever(const char* of_which) {
-  int k = 0;
-  while (now->state[k] != asleep) ++k;
+  int k = first_in(asleep);
+  if (k < 0) {
+    k = first_in(at_cluster);
+    fault("runtime",
+          "deadlock: %s waits at barrier.cluster for %u more threads of its cluster, and every other thread "
+          "of %s waits too or has finished",
+          place_of(now->threads[k].index, cuhost_where.block).c_str(), now->team->missing, of_which);
+  }
   const Thread& thread = now->threads[k];
   fault("runtime",
         "deadlock: %s waits at a cuda::barrier or mbarrier for %s, and every other thread of %s "
@@ -147,7 +174,7 @@ void go_on_with(Block& block) {
   epoch_of = block.epoch_of;
   barrier_interval = block.interval;
   Index extent = running->launch->block;
-  cuhost_where = {{0, 0, 0}, block.index, extent, running->launch->grid};
+  cuhost_where = {{0, 0, 0}, block.index, extent, running->launch->grid, cluster_of(*running->entry)};
 }
 
 }  // namespace
@@ -178,6 +205,7 @@ void fiber_body() {
       thread = current;
       now->state[thread] = done;
       --now->live;
+      thread_leaves_team();
       if (now->warp_waiters) release_warp(thread / 32);
     }
     give_fiber(mine);
@@ -210,6 +238,7 @@ void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) 
   for (int k = 0; k < block.thread_count; ++k) {
     block.threads[k].index = index;
     block.threads[k].tries = false;
+    block.threads[k].arrived_in = 0;
     block.state[k] = fresh;
     block.epoch_of[k] = 0;
     block.order[k] = order_seed == 1 ? block.thread_count - 1 - k : k;
@@ -237,6 +266,7 @@ bool proceed(Block& block) {
   uint64_t slice = block.slice;
   block.stuck = block.cursor == block.thread_count;
   if (block.sleepers) wake_from_outside();
+  if (block.sleepers) wake_for_messages();
   while (block.cursor < block.thread_count) resume(take_fiber());
   while (block.live) {
     if (block.waiting == block.live) {  // since sm_70 a barrier does not wait for exited threads
@@ -259,6 +289,8 @@ bool proceed(Block& block) {
     if (block.mask_waiters && release_masks()) moved = true;
     if (moved) {
       block.stuck = false;
+    } else if (block.waiting != block.live && in_cluster() && !block.stuck && block.sleepers) {
+      return false;  // others of the cluster are likelier to end a wait than another try
     } else if (block.waiting != block.live && !wake_triers()) {
       if (any_sleeps_for_others()) return false;
       diverged();

@@ -75,14 +75,16 @@ bool in_shared(uintptr_t at) {
          std::any_of(shared.begin(), shared.end(), contains);
 }
 
-uintptr_t shared_address(unsigned low) {
+uintptr_t shared_place(unsigned low, unsigned mask) {
   uintptr_t found = 0;
   each_part([&](const char* begin, size_t bytes) {
-    size_t offset = (low - (uintptr_t)begin) & (window_bytes - 1);
+    size_t offset = (low - (uintptr_t)begin) & mask;
     if (!found && offset < bytes) found = (uintptr_t)begin + offset;
   });
   return found;
 }
+
+uintptr_t shared_address(unsigned low) { return shared_place(low, window_bytes - 1); }
 
 extern "C" {
 bool cuhost_is_shared(const void* address) { return in_shared((uintptr_t)address); }
@@ -98,6 +100,15 @@ void poison_shared() {
 void keep_shared(std::vector<char>& contents) {
   contents.clear();
   each_part([&](char* begin, size_t bytes) { contents.insert(contents.end(), begin, begin + bytes); });
+}
+
+const char* kept_place(const std::vector<char>& contents, uintptr_t at) {
+  const char *from = contents.data(), *found = nullptr;
+  each_part([&](const char* begin, size_t bytes) {
+    if (at - (uintptr_t)begin < bytes) found = from + (at - (uintptr_t)begin);
+    from += bytes;
+  });
+  return found;
 }
 
 void restore_shared(const std::vector<char>& contents) {

@@ -14,7 +14,7 @@ namespace cuhost {
 extern "C" const Where cuhost_where;
 // The same under names that no macro of a text has.
 struct cuhost_Indices {
-  Index cuhost_thread, cuhost_block, cuhost_block_dim, cuhost_grid_dim;
+  Index cuhost_thread, cuhost_block, cuhost_block_dim, cuhost_grid_dim, cuhost_cluster_dim;
 };
 extern const cuhost_Indices cuhost_indices __asm__("cuhost_where");
 static_assert(sizeof(cuhost_Indices) == sizeof(Where), "both are one object");

@@ -75,7 +75,7 @@ def cycles_of(gemm: Gemm, tiling: Tiling, card: Card, step: Step, resident: int)
         step: of a block.
         resident: blocks that a multiprocessor holds.
     """
-    blocks = tiling.blocks_of(gemm)
+    blocks = tiling.blocks_of(gemm) * tiling.cluster_blocks
     steps = tiling.most_steps(gemm)
     waves, rest = divmod(blocks, resident * card.multiprocessors)
     together = [(resident, waves), (math.ceil(rest / card.multiprocessors), 1 if rest else 0)]

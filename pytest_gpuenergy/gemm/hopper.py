@@ -25,6 +25,10 @@ SHARED_BYTES_PER_CYCLE = 128
 _ENOUGH_WARPS = 12
 """As the estimate counts them: one instruction keeps the tensor cores busy for long."""
 ALIGNMENT_BYTES = 1024
+CLUSTERS = ((2, 1), (1, 2), (1, 1))
+"""Worth trying: larger ones do not fill the multiprocessors of a card."""
+_MOST_BLOCKS_OF_CLUSTER = 8
+"""On all cards with clusters (CUDA C++ Programming Guide, "Thread Block Clusters")."""
 _ROW_BYTES = 16
 """Rows of a matrix that a tensor map describes are a multiple of this apart."""
 _REGISTERS: Mapping[int, tuple[int, int, int]] = {
@@ -49,12 +53,15 @@ class HopperTiling(Tiling):
     Attributes:
         consumers: warpgroups that multiply; one more copies.
         whole_tiles: blocks compute whole tiles in turn, instead of equal parts of all.
+        cluster_m: blocks of a cluster along M, which copy parts of the same columns of B for one
+            another; ``cluster_n`` along N, and rows of A.
 
     Raises:
         InputError: no kernel can have these.
     """
 
     modes: ClassVar[tuple[Mode, ...]]
+    element_bytes: ClassVar[int]
     barrier_bytes: ClassVar[int]
     """Of a stage."""
     least_capability: ClassVar[int] = 90
@@ -66,6 +73,8 @@ class HopperTiling(Tiling):
     stages: int = 4
     consumers: int = 2
     whole_tiles: bool = False
+    cluster_m: int = 1
+    cluster_n: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,6 +84,17 @@ class HopperTiling(Tiling):
                 f"{self.consumers}."
             )
         self._check_tile()
+        line = LINE_BYTES // self.element_bytes
+        if (
+            not 1 <= self.cluster_blocks <= _MOST_BLOCKS_OF_CLUSTER
+            or self.tile_m % (line * self.cluster_n)
+            or self.tile_n % (line * self.cluster_m)
+        ):
+            raise InputError(
+                f"A cluster of {self.cluster_m} x {self.cluster_n} blocks cannot share tiles of "
+                f"{self.tile_m} x {self.tile_n} in pieces of {line}, or has more than "
+                f"{_MOST_BLOCKS_OF_CLUSTER} blocks."
+            )
         if self.instruction_sums + _OTHERS_OF_INSTRUCTION > _REGISTERS[self.consumers][0]:
             raise InputError(
                 f"The template {self.template} cannot compute tiles of {self.tile_m} x "
@@ -126,12 +146,25 @@ class HopperTiling(Tiling):
         Where blocks follow one another on a multiprocessor, fewer that compute several tiles are
         better: they copy the next tile while they store one.
         """
-        at_once = self.resident(gemm, card) * card.multiprocessors
+        at_once = self.at_once(gemm, card)
         for one in super().divided(gemm, card):
             if one.blocks == 0 and self.tiles(gemm) > at_once:
-                yield replace(one, blocks=at_once, whole_tiles=True)
+                group = self._square_group(gemm, at_once)
+                yield replace(one, blocks=at_once, whole_tiles=True, group=group)
             else:
                 yield one
+
+    def _square_group(self, gemm: Gemm, tiles: int) -> int:
+        """Rows of tiles of which so many cover about a square, which needs the least of A and B."""
+        along_m, along_n = self.cluster
+        ratio = along_n * self.tile_n / (along_m * self.tile_m)
+        rows = math.ceil(gemm.M / (along_m * self.tile_m))
+        return max(1, min(rows, round(math.sqrt(tiles * ratio))))
+
+    @property
+    def cluster(self) -> tuple[int, int]:
+        """Blocks of a cluster along M and N."""
+        return self.cluster_m, self.cluster_n
 
     def most_steps(self, gemm: Gemm) -> int:
         """Steps of the block that has the most."""
@@ -167,9 +200,14 @@ class HopperTiling(Tiling):
         step = Step(
             busy_cycles=self.busy_cycles(gemm),
             warps=_ENOUGH_WARPS,
-            loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
+            loaded_bytes=gemm.element_bytes * self.tile_k * self._copied_lines,
         )
         return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+
+    @property
+    def _copied_lines(self) -> int:
+        """Rows of A and columns of B of which a block copies its tile's elements."""
+        return self.tile_m // self.cluster_n + self.tile_n // self.cluster_m
 
     def kernel(self, gemm: Gemm) -> Kernel:
         """The kernel for a product.
@@ -201,6 +239,7 @@ class HopperTiling(Tiling):
         sums = range(self.instruction_sums)
         return {
             "WHOLE_TILES": self.whole_tiles,
+            "CLUSTERED": self.cluster_blocks > 1,
             "CONSUMERS": f"{self.consumers}",
             "OTHER_REGISTERS": f"{others}",
             "CONSUMER_REGISTERS": f"{consumers}",
@@ -213,7 +252,7 @@ class HopperTiling(Tiling):
         if gemm.layout == "nt":
             of_a = matrix_map("A", gemm, (gemm.M, gemm.K), gemm.lda, self.tile_k)
         else:
-            of_a = matrix_map("A", gemm, (gemm.K, gemm.M), gemm.lda, self.tile_m)
+            of_a = matrix_map("A", gemm, (gemm.K, gemm.M), gemm.lda, self.tile_m // self.cluster_n)
         return of_a, matrix_map("B", gemm, (gemm.N, gemm.K), gemm.ldb, self.tile_k)
 
 

@@ -44,7 +44,8 @@ class Tiling(ABC):
         tile_m: rows of C that a block computes at a time; ``tile_n`` columns.
         tile_k: products of each element that are in shared memory for one step.
         stages: steps that are in shared memory, or on the way there.
-        blocks: among which all steps are divided evenly; 0 stands for one per tile.
+        blocks: or clusters of them, among which all steps are divided evenly; 0 stands for one per
+            tile.
         group: rows of tiles that are computed together.
 
     Raises:
@@ -97,25 +98,37 @@ class Tiling(ABC):
         """All parameters by name, as they are stored."""
         return {name: int(value) for name, value in asdict(self).items()}
 
+    @property
+    def cluster(self) -> tuple[int, int]:
+        """Blocks that compute neighbouring tiles at the same time, along M and N."""
+        return 1, 1
+
+    @property
+    def cluster_blocks(self) -> int:
+        """Blocks of a cluster."""
+        return math.prod(self.cluster)
+
     def tiles(self, gemm: Gemm) -> int:
-        """Number of tiles of C."""
-        return math.ceil(gemm.M / self.tile_m) * math.ceil(gemm.N / self.tile_n)
+        """Number of tiles of C; those of a cluster count as one."""
+        along_m, along_n = self.cluster
+        rows, columns = gemm.M / (along_m * self.tile_m), gemm.N / (along_n * self.tile_n)
+        return math.ceil(rows) * math.ceil(columns)
 
     def steps(self, gemm: Gemm) -> int:
         """Steps of one tile."""
         return math.ceil(gemm.K / self.tile_k)
 
     def blocks_of(self, gemm: Gemm) -> int:
-        """Number of blocks: each has at least one step."""
+        """Number of blocks or clusters: each has at least one step."""
         tiles = self.tiles(gemm)
         return min(self.blocks, tiles * self.steps(gemm)) or tiles
 
     def most_steps(self, gemm: Gemm) -> int:
-        """Steps of the block that has the most."""
+        """Steps of the block or cluster that has the most."""
         return math.ceil(self.tiles(gemm) * self.steps(gemm) / self.blocks_of(gemm))
 
     def shares_tiles(self, gemm: Gemm) -> bool:
-        """Whether a tile is computed by several blocks.
+        """Whether a tile is computed by several blocks or clusters.
 
         Block b begins at tile ``tiles * b / blocks``, rounded down to a step. The largest fraction
         of a tile among these is one step or more if any is.
@@ -153,14 +166,18 @@ class Tiling(ABC):
             card.most_blocks,
         )
 
+    def at_once(self, gemm: Gemm, card: Card) -> int:
+        """Blocks or clusters that a card holds at once."""
+        return self.resident(gemm, card) * card.multiprocessors // self.cluster_blocks
+
     def divided(self, gemm: Gemm, card: Card) -> Iterator[Self]:
         """The same with each number of blocks worth trying; none if the card cannot run them."""
-        resident = self.resident(gemm, card)
+        at_once = self.at_once(gemm, card)
         tiles = self.tiles(gemm)
         every = tiles * self.steps(gemm)
-        if resident and self.threads in _THREADS and every < _MOST_STEPS:
+        if at_once and self.threads in _THREADS and every < _MOST_STEPS:
             choices = {0 if split == 1 else tiles * split for split in _SPLITS}
-            choices.add(resident * card.multiprocessors)  # all at once: stream-K
+            choices.add(at_once)  # stream-K
             for blocks in sorted(choices):
                 if blocks <= every:
                     yield replace(self, blocks=blocks)
@@ -182,6 +199,8 @@ class Tiling(ABC):
             "TILE_N": self.tile_n,
             "TILE_K": self.tile_k,
             "STAGES": self.stages,
+            "CLUSTER_M": self.cluster[0],
+            "CLUSTER_N": self.cluster[1],
             "BLOCKS": self.blocks_of(gemm),
             "GROUP": self.group,
             "SHARED_TILES": self.shares_tiles(gemm),
@@ -234,12 +253,14 @@ def tiled_kernel(
     maps = {one.tensor: one.name for one in tensor_maps}
     names = (*(maps.get(name, name) for name in "ABC"), *(["parts"] if shares else []))
     block = (parameters.threads, 1, 1)
-    launches = [Launch("gemm", (blocks, 1, 1), block, names, shared_bytes)]
+    grid = (blocks * parameters.cluster_blocks, 1, 1)
+    launches = [Launch("gemm", grid, block, names, shared_bytes)]
     workspaces = []
     if shares:
         size = parameters.tile_m * parameters.tile_n
-        workspaces.append(Tensor("parts", (2 * blocks * size,), "float32", "workspace"))
-        grid = (parameters.tiles(gemm), math.ceil(size / (_SUM_THREADS * _SUMS_OF_THREAD)), 1)
+        workspaces.append(Tensor("parts", (2 * grid[0] * size,), "float32", "workspace"))
+        slices = math.ceil(size / (_SUM_THREADS * _SUMS_OF_THREAD))
+        grid = (parameters.tiles(gemm), slices, parameters.cluster_blocks)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
     return Kernel(
         "\n".join([_ELEMENTS[gemm.dtype], *lines, "", *map(_text, ("tiles", *texts, "sum"))]),

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from pytest_gpuenergy.gemm.hopper import (
     ALIGNMENT_BYTES,
+    CLUSTERS,
     OTHER_REGISTERS,
     SHARED_BYTES_PER_CYCLE,
     WARPGROUP,
@@ -27,7 +28,6 @@ _LINE = 64  # elements
 _WIDEST = 256  # columns of one instruction
 _TILES_M = (64, 128, 192, 256)
 _TILES_N = (64, 128, 192, 256)
-_DEPTHS = (64, 128)
 _STAGES = (7, 6, 5, 4, 3)
 """Of equal estimates, that of the longest pipeline comes first."""
 _C_BOX_ROWS = 16
@@ -50,6 +50,7 @@ class WgmmaParameters(HopperTiling):
 
     template: ClassVar[str] = "wgmma"
     modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16")
+    element_bytes: ClassVar[int] = 2
     barrier_bytes: ClassVar[int] = 16
 
     def _check_tile(self) -> None:
@@ -72,12 +73,17 @@ class WgmmaParameters(HopperTiling):
     def tiles_tried(cls, gemm: Gemm) -> Iterator[WgmmaParameters]:
         """Tiles worth trying, the same for all products."""
         del gemm
-        for tile_m, tile_n, tile_k, consumers, stages in itertools.product(
-            _TILES_M, _TILES_N, _DEPTHS, (1, 2, 3), _STAGES
+        for tile_m, tile_n, consumers, cluster, stages in itertools.product(
+            _TILES_M, _TILES_N, (1, 2, 3), CLUSTERS, _STAGES
         ):
             try:
                 yield cls(
-                    tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, stages=stages, consumers=consumers
+                    tile_m=tile_m,
+                    tile_n=tile_n,
+                    stages=stages,
+                    consumers=consumers,
+                    cluster_m=cluster[0],
+                    cluster_n=cluster[1],
                 )
             except InputError:  # rows are not divided evenly, or registers do not suffice
                 continue

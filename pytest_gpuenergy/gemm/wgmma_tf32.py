@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from pytest_gpuenergy.gemm.hopper import (
     ALIGNMENT_BYTES,
+    CLUSTERS,
     OTHER_REGISTERS,
     SHARED_BYTES_PER_CYCLE,
     WARPGROUP_ROWS,
@@ -21,7 +22,7 @@ from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
 _LINE = 32  # elements
 _WIDEST = 256  # columns of one instruction
-_TILES_M = (64, 128)
+_TILES_M = (64, 128, 160)
 _STAGES = (6, 5, 4, 3, 2)
 """Of equal estimates, that of the longest pipeline comes first."""
 _ROWS = 16
@@ -45,6 +46,7 @@ class WgmmaTf32Parameters(HopperTiling):
 
     template: ClassVar[str] = "wgmma_tf32"
     modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32")
+    element_bytes: ClassVar[int] = 4
     barrier_bytes: ClassVar[int] = 24
 
     tile_k: int = _LINE
@@ -70,7 +72,9 @@ class WgmmaTf32Parameters(HopperTiling):
     def tiles_tried(cls, gemm: Gemm) -> Iterator[WgmmaTf32Parameters]:
         """Tiles worth trying, the same for all products."""
         del gemm
-        for tile_m, consumers, stages in itertools.product(_TILES_M, (1, 2, 3), _STAGES):
+        for tile_m, consumers, cluster, stages in itertools.product(
+            _TILES_M, (1, 2, 3), CLUSTERS, _STAGES
+        ):
             for in_turn in (True, False) if consumers > 1 else (False,):
                 yield cls(
                     tile_m=tile_m,
@@ -78,6 +82,8 @@ class WgmmaTf32Parameters(HopperTiling):
                     stages=stages,
                     consumers=consumers,
                     in_turn=in_turn,
+                    cluster_m=cluster[0],
+                    cluster_n=cluster[1],
                 )
 
     @property

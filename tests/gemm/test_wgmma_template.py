@@ -28,14 +28,17 @@ B200 = replace(H200, capability=100)
 @st.composite
 def parameters(draw: st.DrawFn) -> WgmmaParameters:
     consumers = draw(st.sampled_from([1, 2]))
+    cluster_m, cluster_n = draw(st.sampled_from([(1, 1), (2, 1), (1, 2)]))
     return WgmmaParameters(
-        tile_m=64 * consumers * draw(st.sampled_from([1, 2])),
-        tile_n=draw(st.sampled_from([64, 128])),
+        tile_m=64 * max(consumers, cluster_n),
+        tile_n=64 * cluster_m,
         tile_k=draw(st.sampled_from([64, 128])),
         stages=draw(st.integers(2, 3)),
         consumers=consumers,
         blocks=draw(st.sampled_from([0, 1, 3])),
         whole_tiles=draw(st.booleans()),
+        cluster_m=cluster_m,
+        cluster_n=cluster_n,
     )
 
 
@@ -55,6 +58,28 @@ def test_blocks_compute_whole_or_shared_tiles(device: EmulatedDevice, whole_tile
     chosen = replace(SMALL, blocks=4, whole_tiles=whole_tiles)
     assert chosen.shares_tiles(PRODUCT) is not whole_tiles
     verify(device, chosen.kernel(PRODUCT), PRODUCT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cluster_m", "cluster_n", "layout"), [(2, 1, "nn"), (1, 2, "nt"), (2, 2, "nn")]
+)
+def test_blocks_of_a_cluster_copy_for_one_another(
+    device: EmulatedDevice, cluster_m: int, cluster_n: int, layout: Any
+) -> None:
+    chosen = WgmmaParameters(
+        tile_m=64 * cluster_n,
+        tile_n=64 * cluster_m,
+        stages=2,
+        consumers=1,
+        blocks=1,
+        whole_tiles=True,
+        cluster_m=cluster_m,
+        cluster_n=cluster_n,
+    )
+    gemm = Gemm("g", 200, 200, 200, layout, "bfloat16")
+    assert "__cluster_dims__" in chosen.kernel(gemm).source
+    verify(device, chosen.kernel(gemm), gemm)
 
 
 @pytest.mark.slow

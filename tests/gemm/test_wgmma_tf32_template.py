@@ -28,12 +28,13 @@ MODES: Any = st.sampled_from(["tf32", "3xtf32"])
 def parameters(draw: st.DrawFn) -> WgmmaTf32Parameters:
     consumers = draw(st.sampled_from([1, 2]))
     return WgmmaTf32Parameters(
-        tile_m=draw(st.sampled_from([32, 64, 128])),
+        tile_m=draw(st.sampled_from([64, 128])),
         tile_n=64 * consumers,
         stages=draw(st.integers(2, 3)),
         consumers=consumers,
         blocks=draw(st.sampled_from([0, 1, 3])),
         whole_tiles=draw(st.booleans()),
+        **draw(st.sampled_from([{}, {"cluster_m": 2}, {"cluster_n": 2}])),
         in_turn=consumers > 1 and draw(st.booleans()),
     )
 

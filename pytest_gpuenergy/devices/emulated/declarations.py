@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.devices.emulated.tokens import (
     ATTRIBUTES,
+    CLUSTER_DIMS,
+    LAUNCH_BOUNDS,
     Token,
     nested,
     without_attributes,
@@ -39,10 +41,18 @@ class SharedArray:
 
 @dataclass(frozen=True)
 class KernelHeader:
-    """A ``__global__`` function: its name, the arguments of its launch bounds, if it is defined."""
+    """A ``__global__`` function.
+
+    Attributes:
+        name: of the function.
+        bounds: the arguments of its launch bounds.
+        cluster: those of ``__cluster_dims__``.
+        defined: whether this is its definition.
+    """
 
     name: str
     bounds: str
+    cluster: str
     defined: bool
 
 
@@ -117,16 +127,17 @@ def shared_array(declarator: Sequence[Token]) -> SharedArray | None:
 
 def kernel_at(source: str, position: int) -> KernelHeader | None:
     """The kernel whose ``__global__`` ends at ``position``; None when the text ends before it."""
-    name, previous, bounds = "", "", slice(0)
+    name, previous, attribute, begin = "", "", "", 0
+    arguments: dict[str, str] = {}
     for token, depth in nested(source, position):
         if depth == 0 and token.text in ";{":
-            return KernelHeader(name, " ".join(source[bounds].split()), token.text == "{")
-        if previous == "__launch_bounds__" and depth == 1 and token.text == "(":
-            bounds = slice(token.end, token.end)
-        elif bounds.start and bounds.start == bounds.stop and depth == 0 and token.text == ")":
-            bounds = slice(bounds.start, token.start)
-        if token.text == "(" and depth == 1 and previous not in ATTRIBUTES:
-            name = name or previous
+            bounds, cluster = (arguments.get(one, "") for one in (LAUNCH_BOUNDS, CLUSTER_DIMS))
+            return KernelHeader(name, bounds, cluster, token.text == "{")
+        if token.text == "(" and depth == 1:
+            attribute, begin = previous, token.end
+            name = name if previous in ATTRIBUTES else name or previous
+        elif token.text == ")" and depth == 0:
+            arguments.setdefault(attribute, " ".join(source[begin : token.start].split()))
         if token.kind == "name":
             previous = token.text
     return None

@@ -19,7 +19,7 @@ from pytest_gpuenergy.devices.emulated.declarations import (
 from pytest_gpuenergy.devices.emulated.headers import EMULATED, SUPPORTED, headers_named_in
 from pytest_gpuenergy.devices.emulated.ptx.assembler import Assembler
 from pytest_gpuenergy.devices.emulated.ptx.refusals import CANNOT
-from pytest_gpuenergy.devices.emulated.tokens import LITERAL, SKIPPED, Token
+from pytest_gpuenergy.devices.emulated.tokens import CLUSTER_DIMS, LITERAL, SKIPPED, Token
 from pytest_gpuenergy.support.errors import KernelFault
 
 # What may need an edit; all other text is skipped. A digit separator is not a quote.
@@ -39,10 +39,14 @@ _NAMESPACE = re.compile(r'(?:\bnamespace(?:\s+[\w:]+)?|\bextern\s*"C(?:\+\+)?")\
 _NO_DEFINITION = frozenset(("extern", "typedef", "operator", "friend"))
 _LEFT_ALONE = _NO_DEFINITION | {"const", "constexpr"}
 _REFUSED_ATTRIBUTES = {
-    "__cluster_dims__": "__cluster_dims__, clusters of blocks",
-    "__block_size__": "__block_size__, clusters of blocks",
+    "__block_size__": "__block_size__; __cluster_dims__ gives a size of clusters",
     "__maxnreg__": "__maxnreg__, a limit of registers; __launch_bounds__ gives one",
 }
+
+
+def cluster_of(kernel: str) -> str:
+    """The name of a constant: the blocks of a cluster of the kernel, packed."""
+    return f"cuhost_cluster_{kernel}"
 
 
 class Outline:
@@ -52,6 +56,7 @@ class Outline:
         edits: start, end and replacement, in order.
         kernels: names of the ``__global__`` functions.
         bounds: numbers of the launch bounds of each kernel that has any.
+        clusters: kernels with ``__cluster_dims__``.
         in_macros: whether a macro may declare kernels.
         unsupported: why a kernel with a certain name cannot run.
         headers: of ``cuda/host`` that the text needs besides ``kernel.h``.
@@ -63,6 +68,7 @@ class Outline:
         self._assembler = Assembler(source)
         self.kernels: set[str] = set()
         self.bounds: dict[str, list[int]] = {}
+        self.clusters: set[str] = set()
         self.in_macros = False
         self.headers = headers_named_in(source)
         self.unsupported: dict[str, str] = {}
@@ -71,6 +77,7 @@ class Outline:
         self._kernel_depth = -1
         self._named = ""
         self._bound = ""  # arguments of the launch bounds of the kernel named last
+        self._cluster = ""  # and of __cluster_dims__
         self._variables = 0
         self._elsewhere: set[str] = set()  # names declared extern
         self._namespaces: list[int] = []  # brace depths at which the open namespaces began
@@ -140,7 +147,11 @@ class Outline:
             self.bounds.setdefault(self._kernel, []).append(number)
             text = f" enum {{ cuhost_bound_{number} = ::cuhost::cuhost_first({self._bound}) }};"
             self.edits.append((end, end, text))
-        self._kernel, self._kernel_depth, self._bound = "", -1, ""
+        if self._cluster:
+            packed = f"::cuhost::cuhost_packed({self._cluster})"
+            self.edits.append((end, end, f" enum {{ {cluster_of(self._kernel)} = {packed} }};"))
+            self.clusters.add(self._kernel)
+        self._kernel, self._kernel_depth, self._bound, self._cluster = "", -1, "", ""
 
     def _directive(self, match: re.Match[str]) -> None:
         self.in_macros |= "__global__" in match[0]
@@ -175,6 +186,10 @@ class Outline:
             self._bound = header.bounds if header.defined else ""
             if self._of_template(start) and not self._bound.isdecimal():
                 self._bound = ""
+            self._cluster = header.cluster if header.defined else ""
+            if header.cluster and (not header.defined or self._of_template(start)):
+                reason = f"{CLUSTER_DIMS} of a template, or not where the kernel is defined"
+                self.unsupported[header.name] = f"line {self._line(start)}: {CANNOT}: {reason}"
         return end
 
     def _extern(self, start: int, end: int) -> int:

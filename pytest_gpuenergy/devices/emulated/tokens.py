@@ -19,9 +19,10 @@ LITERAL = r"""
 """
 """Pattern (verbose) of ordinary strings and characters."""
 
+LAUNCH_BOUNDS, CLUSTER_DIMS = "__launch_bounds__", "__cluster_dims__"
 ATTRIBUTES = frozenset(
     (
-        *("__launch_bounds__", "__cluster_dims__", "__block_size__", "__maxnreg__"),
+        *(LAUNCH_BOUNDS, CLUSTER_DIMS, "__block_size__", "__maxnreg__"),
         *("__attribute__", "alignas", "__align__", "__declspec", "decltype", ""),
     )
 )

@@ -39,17 +39,8 @@ _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 _LAYOUT = "10"  # version of the layout of the prepared folder
 _RUNTIME = (
     *("bulk_copies", "copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
-    *(
-        "named_barriers",
-        "outcomes",
-        "phases",
-        "products",
-        "report",
-        "resident",
-        "scheduler",
-        "shared",
-    ),
-    *("stacks", "undefined", "warpgroups"),
+    *("named_barriers", "outcomes", "phases", "products", "report", "resident", "scheduler"),
+    *("shared", "stacks", "teams", "undefined", "warpgroups"),
 )
 _VECTORIZED = ("matrices", "products", "warpgroups")
 _CHECKED_RUNTIME = (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pytest_gpuenergy.devices.emulated.arithmetic import marked
 from pytest_gpuenergy.devices.emulated.kernel_text import function_of
-from pytest_gpuenergy.devices.emulated.outline import Outline
+from pytest_gpuenergy.devices.emulated.outline import Outline, cluster_of
 from pytest_gpuenergy.devices.emulated.ptx.keywords import with_keywords
 from pytest_gpuenergy.devices.emulated.spin_loops import with_turns
 from pytest_gpuenergy.devices.emulated.unset_flags import with_values
@@ -70,6 +70,14 @@ def _bound(outline: Outline, entry: str) -> str:
     return f"{scope[0]}{scope[1]}cuhost_bound_{numbers[0]}" if len(numbers) == 1 else "0"
 
 
+def _cluster(outline: Outline, entry: str) -> str:
+    """The blocks of the entry's clusters, packed, as an expression; 0 if they are not declared."""
+    if (name := function_of(entry)) not in outline.clusters:
+        return "0"
+    scope = entry.partition("<")[0].rpartition("::")
+    return f"{scope[0]}{scope[1]}{cluster_of(name)}"
+
+
 def _assemble(outline: Outline, entries: Sequence[str]) -> str:
     refused = "".join(
         f'void cuhost_refused_{k}() __attribute__((error("{reason}")));\n'
@@ -77,7 +85,7 @@ def _assemble(outline: Outline, entries: Sequence[str]) -> str:
     )
     functions = "".join(
         f"  ::cuhost::cuhost_caller<&{entry}>::cuhost_entry("
-        f'"{function_of(entry)}", {_bound(outline, entry)}),\n'
+        f'"{function_of(entry)}", {_bound(outline, entry)}, {_cluster(outline, entry)}),\n'
         for entry in entries
     )
     included = "".join(f'#include "{header}"\n' for header in sorted(outline.headers))

@@ -7,7 +7,7 @@ import re
 from pytest_gpuenergy.devices.emulated.ptx.instructions import Instruction
 from pytest_gpuenergy.devices.emulated.ptx.names import HOST, Names
 
-_SPACE = r"(?P<shared>\.shared(?:::(?:cta|cluster))?)?\.b64"
+_SPACE = r"(?P<shared>\.shared(?:::(?:cta|(?P<cluster>cluster)))?)?\.b64"
 _PLAIN = re.compile(
     rf"mbarrier\.(?P<name>init|inval|expect_tx|complete_tx)(?:\.relaxed\.(?:cta|cluster))?{_SPACE}"
 )
@@ -50,6 +50,9 @@ def _arrival(found: re.Match[str], operands: tuple[str, ...], names: Names) -> s
     given = operands[2:] if found["expects"] or len(operands) == 3 else ("1",)
     if len(operands) not in (2, 3) or len(given) != 1:
         return ""
+    if found["cluster"] and operands[0] == "_" and not (found["drop"] or found["expects"]):
+        # Perhaps of another block of the cluster.
+        return _call("arrive_in_cluster", operands[1], given, names, shared=True) + ";"
     drop = "true" if found["drop"] else "false"
     name = f"{'arrive_expect' if found['expects'] else 'arrive'}<{drop}>"
     call = _call(name, operands[1], given, names, shared=bool(found["shared"]))

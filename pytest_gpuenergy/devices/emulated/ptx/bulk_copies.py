@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from pytest_gpuenergy.devices.emulated.ptx.instructions import Instruction
 from pytest_gpuenergy.devices.emulated.ptx.names import HOST, Names, elements
 
 _LOAD = re.compile(
     r"cp\.async\.bulk(?:\.tensor\.(?P<rank>[1-5])d)?\.shared::(?:cluster|cta)\.global"
-    r"(?P<tile>\.tile)?\.mbarrier::complete_tx::bytes(?P<hint>\.L2::cache_hint)?"
+    r"(?P<tile>\.tile)?\.mbarrier::complete_tx::bytes(?P<multicast>\.multicast::cluster)?"
+    r"(?P<hint>\.L2::cache_hint)?"
 )
 _STORE = re.compile(
     r"cp\.async\.bulk(?:\.tensor\.(?P<rank>[1-5])d)?\.global\.shared::cta"
@@ -31,9 +33,15 @@ def bulk_copies(instruction: Instruction, names: Names) -> str:
         if bool(found["tile"]) > bool(found["rank"]):
             return ""
         loads = ".mbarrier" in opcode
-        if found["rank"]:
-            return _tile(int(found["rank"]), given, names, loads=loads)
-        return _bytes(given, names, loads=loads)
+        blocks = ""  # of the cluster, to which a load goes
+        if loads and found["multicast"]:
+            *given, blocks = given
+        rank, mask = int(found["rank"] or 0), f"(unsigned){names.value(blocks)}" if blocks else "0"
+        return (
+            _tile(rank, given, names, mask, loads=loads)
+            if rank
+            else _bytes(given, names, mask, loads=loads)
+        )
     if opcode == "cp.async.bulk.commit_group" and not operands:
         return f"{HOST}bulk_commit();"
     if _WAIT.fullmatch(opcode) and len(operands) == 1 and names.constant(operands[0]):
@@ -43,7 +51,7 @@ def bulk_copies(instruction: Instruction, names: Names) -> str:
     return ""
 
 
-def _bytes(given: tuple[str, ...], names: Names, *, loads: bool) -> str:
+def _bytes(given: Sequence[str], names: Names, blocks: str, *, loads: bool) -> str:
     """To, from, number of bytes, and of a load the barrier."""
     if len(given) != 3 + loads:
         return ""
@@ -51,11 +59,11 @@ def _bytes(given: tuple[str, ...], names: Names, *, loads: bool) -> str:
     source = names.address(given[1], shared=not loads)
     arguments = [to, source, f"(unsigned){names.value(given[2])}"]
     if loads:
-        arguments.append(_barrier(given[3], names))
+        arguments += [_barrier(given[3], names), blocks]
     return f"{HOST}bulk_{'load' if loads else 'store'}({', '.join(arguments)});"
 
 
-def _tile(rank: int, given: tuple[str, ...], names: Names, *, loads: bool) -> str:
+def _tile(rank: int, given: Sequence[str], names: Names, blocks: str, *, loads: bool) -> str:
     """Of a load: to, the tensor's tile, the barrier; of a store: the tile, from."""
     if len(given) != 2 + loads:
         return ""
@@ -66,7 +74,7 @@ def _tile(rank: int, given: tuple[str, ...], names: Names, *, loads: bool) -> st
     shared = names.address(given[not loads], shared=True)
     arguments = [names.address(f"[{tile['map']}]", shared=False), str(rank), "cuhost_d"]
     if loads:
-        arguments = [shared, *arguments, _barrier(given[2], names)]
+        arguments = [shared, *arguments, _barrier(given[2], names), blocks]
     else:
         arguments.append(shared)
     places = ", ".join(f"(int){names.value(one)}" for one in corner)

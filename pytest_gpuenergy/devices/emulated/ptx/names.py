@@ -20,7 +20,8 @@ BITS = {"r": 32, "f": 32, "h": 16, "l": 64, "d": 64, "n": 64}
 """Of a register, by the letter of its constraint."""
 
 _SPECIAL = re.compile(
-    r"%(tid|ntid|ctaid|nctaid)\.([xyz])|%(laneid|warpid|smid|clock|clock64|globaltimer"
+    r"%(tid|ntid|ctaid|nctaid|cluster_ctaid|cluster_nctaid|clusterid|nclusterid)\.([xyz])"
+    r"|%(laneid|warpid|smid|clock|clock64|globaltimer|cluster_ctarank|cluster_nctarank"
     r"|lanemask_(?:eq|le|lt|ge|gt))"
 )
 _OPERAND = re.compile(r"\?\d{1,4}")

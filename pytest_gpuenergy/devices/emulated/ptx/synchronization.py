@@ -15,6 +15,10 @@ _REGISTERS = re.compile(r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32")
 _ARRIVAL = re.compile(r"(?:bar|barrier)(?:\.cta)?\.arrive(?:\.aligned)?")
 _PROXY = re.compile(r"fence\.proxy\.async(?:\.(?:global|shared::(?:cta|cluster)))?")
 _BARRIER = re.compile(r"(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?")
+_CLUSTER_ARRIVAL = re.compile(
+    r"barrier\.cluster\.arrive(?:\.(?:release|(?P<relaxed>relaxed)))?(?:\.aligned)?"
+)
+_CLUSTER_WAIT = re.compile(r"barrier\.cluster\.wait(?:\.acquire)?(?:\.aligned)?")
 
 
 def synchronization(instruction: Instruction, names: Names) -> str:
@@ -29,6 +33,13 @@ def synchronization(instruction: Instruction, names: Names) -> str:
     if _ARRIVAL.fullmatch(opcode) and len(operands) == 2:
         number, threads = (f"(unsigned){names.value(operand)}" for operand in operands)
         return f"::cuhost::cuhost_named_barrier({number}, {threads}, false);"
+    if (found := _CLUSTER_ARRIVAL.fullmatch(opcode)) and not operands:
+        return f"::cuhost::cuhost_cluster_arrive({'false' if found['relaxed'] else 'true'});"
+    if _CLUSTER_WAIT.fullmatch(opcode) and not operands:
+        return "::cuhost::cuhost_cluster_wait();"
+    if opcode == "mapa.shared::cluster.u32" and len(operands) == 3:
+        address, rank = (f"(unsigned){names.value(operand)}" for operand in operands[1:])
+        return f"{names.target(operands[0])} = ::cuhost::cuhost_map_shared({address}, {rank});"
     if _PROXY.fullmatch(opcode) and not operands:
         return f"{HOST}proxy_fence();"
     if _BRANCH.fullmatch(opcode) and len(operands) == 1:

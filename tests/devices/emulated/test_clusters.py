@@ -1,0 +1,110 @@
+"""Clusters of blocks, which reach one another's shared memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import wgmma_kernels as texts
+
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.kernels.tensor_map import TensorMap
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads import Tensor
+
+pytestmark = pytest.mark.slow
+
+STEPS, BLOCKS, COLUMNS = 3, 6, 64
+WAIT_FOR_EMPTY = "wait_parity(&empty, (step & 1) ^ 1);"
+TELL_ALL = "if (t < 2) arrive_at(&empty, t);"
+MEET = 'asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");'
+# Of each row of X, a block loads one half for both blocks of its cluster.
+SOURCE = f"""{texts.COMMON}{texts.PIPELINE}
+__device__ void arrive_at(uint64_t* barrier, int rank) {{
+  asm volatile("{{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;"
+    " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}}"
+    :: "r"(shared_address(barrier)), "r"(rank) : "memory");
+}}
+__device__ void load_for_all(void* to, const CUtensorMap* map, int x, int y, uint64_t* barrier) {{
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    ".multicast::cluster [%0], [%1, {{%3, %4}}], [%2], %5;"
+    :: "r"(shared_address(to)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y),
+       "h"((unsigned short)3) : "memory");
+}}
+__global__ void __cluster_dims__(2, 1, 1) k(const __grid_constant__ CUtensorMap map, float* y) {{
+  __shared__ __align__(128) float s[{COLUMNS}];
+  __shared__ uint64_t full, empty;
+  int t = threadIdx.x, rank = blockIdx.x % 2;
+  if (t == 0) {{ init(&full, 1); init(&empty, 2); }}
+  {MEET}
+  for (int step = 0; step < {STEPS}; ++step) {{
+    int row = blockIdx.x / 2 * {STEPS} + step;
+    if (t == 32) {{
+      {WAIT_FOR_EMPTY}
+      expect(&full, 4 * {COLUMNS});
+      load_for_all(s + rank * {COLUMNS // 2}, &map, rank * {COLUMNS // 2}, row, &full);
+    }}
+    if (t < 32) {{
+      wait_parity(&full, step & 1);
+      float* to = y + (blockIdx.x * {STEPS} + step) * {COLUMNS};
+      for (int i = t; i < {COLUMNS}; i += 32) to[i] = s[i];
+      __syncwarp();
+      {TELL_ALL}
+    }}
+  }}
+  asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");
+}}"""
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """copied(old, new): the kernel with some text changed, its arenas, and what Y should be."""
+    x = np.arange(BLOCKS // 2 * STEPS * COLUMNS, dtype="float32").reshape(-1, COLUMNS)
+
+    def make(old="", new=""):
+        assert old in SOURCE
+        arenas = {
+            "X": Arena.create(tmp_path / "X", Tensor("X", x.shape, "float32", "input"), x),
+            "Y": Arena.create(
+                tmp_path / "Y", Tensor("Y", (BLOCKS, STEPS, COLUMNS), "float32", "output")
+            ),
+        }
+        given = TensorMap("map", "X", "float32", x.shape[::-1], (4 * COLUMNS,), (COLUMNS // 2, 1))
+        launch = Launch("k", (BLOCKS, 1, 1), (64, 1, 1), ("map", "Y"))
+        kernel = Kernel(SOURCE.replace(old, new), (launch,), tensor_maps=(given,))
+        return kernel, arenas, np.repeat(x.reshape(-1, STEPS, COLUMNS), 2, axis=0)
+
+    return make
+
+
+def test_blocks_load_for_one_another(runner, copied):
+    kernel, arenas, expected = copied()
+    runner.check_races(kernel, arenas, {}, timeout_s=20.0)
+    with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
+        for order_seed in range(4):
+            arenas["Y"].fill(np.zeros(expected.shape, "float32"))
+            program.run(order_seed=order_seed)
+            np.testing.assert_array_equal(arenas["Y"].value(), expected)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (WAIT_FOR_EMPTY, "", "race on shared memory|that expects 0 more arrivals"),
+        (TELL_ALL, "if (t == 0) { arrive_at(&empty, rank); arrive_at(&empty, rank); }", "race on"),
+        (TELL_ALL, "", "deadlock: .* waits at a cuda::barrier or mbarrier for"),
+        ("wait_parity(&full, step & 1);", "", "race on shared memory"),
+        ("barrier.cluster.arrive; barrier.cluster.wait;", "", "has ended"),
+        (MEET, "__syncthreads();", "of another block of its cluster that nothing has initialized"),
+        ("[there];", "[there + 65536];", "of another block of its cluster that nothing has init"),
+        ('"r"(rank)', '"r"(rank + 2)', "to block [23] of a cluster of 2"),
+        ("barrier.cluster.arrive; ", "", "barrier.cluster.wait without barrier.cluster.arrive"),
+        ("cluster.arrive; ", "cluster.arrive; barrier.cluster.arrive; ", "arrive twice without"),
+        ("__cluster_dims__(2, 1, 1)", "__cluster_dims__(4)", "clusters of 4 x 1 x 1 do not divide"),
+        ("__cluster_dims__(2, 1, 1)", "__cluster_dims__(3, 3)", "clusters of 3 x 3 x 1 blocks"),
+    ],
+)
+def test_what_is_wrong_in_a_cluster_is_found(runner, copied, old, new, reason):
+    kernel, arenas, _ = copied(old, new)
+    with pytest.raises(KernelFault, match=reason):
+        runner.check_races(kernel, arenas, {}, timeout_s=20.0)
