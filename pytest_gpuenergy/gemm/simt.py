@@ -40,8 +40,9 @@ _ENOUGH_WARPS = 12
 _READ_CYCLES = 2
 """In which shared memory serves a load of 16 bytes by each lane of a warp, of which four lanes or
 more read the same (see ``Thread`` in the text)."""
-_SHARED_BYTES_PER_CYCLE = 128
-"""Of a multiprocessor (CUDA C++ Programming Guide: 32 banks of 4 bytes)."""
+_BANKS = 32
+_SHARED_BYTES_PER_CYCLE = 4 * _BANKS
+"""Of a multiprocessor (CUDA C++ Programming Guide)."""
 _COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 40
 """Of a copy to shared memory with its addresses, and of the rest of a step, about."""
 _ALONE = 1.15
@@ -149,7 +150,7 @@ class SimtParameters(Tiling):
         if gemm.layout == "nt":
             of_a = self.tile_k * self.tile_m
         else:
-            of_a = self.tile_m * (self.tile_k + _WIDEST)
+            of_a = self.tile_m * (self.tile_k + (0 if self.tile_k % _BANKS else _WIDEST))
         sums = self.slices * self.tile_m * self.tile_n if self.slices > 1 else 0
         return 4 * max(self.stages * (of_a + self.tile_k * self.tile_n), sums)
 
