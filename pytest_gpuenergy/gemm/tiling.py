@@ -21,8 +21,6 @@ from pytest_gpuenergy.workloads.workload import Tensor
 
 Constant = int | bool | str
 _SUM_THREADS = 256
-_SUM_WIDTH = 4
-"""Elements that a thread adds."""
 _SPLITS = (1, 2, 3, 4, 6, 8)
 _THREADS = range(64, 513)
 _LARGEST = 1 << 20
@@ -225,15 +223,7 @@ def tiled_kernel(
             f"{gemm.name} has too many tiles of {parameters.tile_m} x {parameters.tile_n}: choose "
             "larger tiles."
         )
-    tile = parameters.tile_m * parameters.tile_n
-    sum_blocks = math.ceil(tile / (_SUM_THREADS * _SUM_WIDTH))
-    every = {
-        **parameters.constants(gemm),
-        "THREADS": parameters.threads,
-        "SUM_THREADS": _SUM_THREADS,
-        "SUM_BLOCKS": sum_blocks,
-        **constants,
-    }
+    every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
     lines = itertools.starmap(_definition, every.items())
     blocks, shares = parameters.blocks_of(gemm), parameters.shares_tiles(gemm)
     operands = [one.name for one in tensor_maps] or ["A", "B"]
@@ -242,8 +232,9 @@ def tiled_kernel(
     launches = [Launch("gemm", (blocks, 1, 1), block, names, shared_bytes)]
     workspaces = []
     if shares:
-        workspaces.append(Tensor("parts", (2 * blocks * tile,), "float32", "workspace"))
-        grid = (parameters.tiles(gemm) * sum_blocks, 1, 1)
+        size = 2 * blocks * parameters.tile_m * parameters.tile_n
+        workspaces.append(Tensor("parts", (size,), "float32", "workspace"))
+        grid = (parameters.tiles(gemm), 1, 1)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
     return Kernel(
         "\n".join([_ELEMENTS[gemm.dtype], *lines, "", *map(_text, ("tiles", *texts, "sum"))]),
