@@ -1,6 +1,7 @@
 // Everything CUDA C++ text may use on the emulated GPU. Precompiled: a kernel must include it first.
 #pragma once
 
+#include <atomic>  // for atomic.h, which comes after macros that it cannot stand
 #include <cfloat>
 #include <climits>
 #include <cstdint>
