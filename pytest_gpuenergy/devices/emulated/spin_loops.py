@@ -34,7 +34,7 @@ def is_reloaded(source: str) -> bool:
 
 
 def may_wait(source: str) -> bool:
-    """Whether a thread may wait for one of another block: by an atomic or such a load, also of PTX."""
+    """Whether a thread may wait for another block: by an atomic or such a load, also of PTX."""
     return occurs(source, _ATOMIC) or is_reloaded(source)
 
 
