@@ -20,9 +20,8 @@ from typing import Any
 from record import OURS, Attempt, Validated, Validation, read_validation
 
 from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+from pytest_gpuenergy.report.plot import draw
+from pytest_gpuenergy.support.errors import GpuEnergyError
 
 
 def tables(validation: Validation) -> Iterator[str]:
@@ -159,7 +158,6 @@ def plot(validation: Validation) -> dict[str, Any]:
     # The same domain everywhere, for a single legend.
     protocol = {"field": "protocol", "type": "nominal", "scale": {"domain": names}}
     return {
-        "$schema": SCHEMA,
         "title": f"Energy of a launch against steady running, {name}",
         "data": {"values": rows},
         "width": 480,
@@ -183,29 +181,6 @@ def plot(validation: Validation) -> dict[str, Any]:
     }
 
 
-def draw(validation: Validation, path: Path) -> None:
-    """Write the plot.
-
-    Raises:
-        InputError: the name ends in neither ``.svg`` nor ``.png``, vl-convert is not installed, or
-            the file cannot be written.
-    """
-    if path.suffix not in (".svg", ".png"):
-        raise InputError(f"--plot {path}: give a name that ends in .svg or .png.")
-    try:
-        import vl_convert
-    except ImportError:
-        raise InputError("--plot needs vl-convert: pip install vl-convert-python.") from None
-    spec = plot(validation)
-    try:
-        if path.suffix == ".svg":
-            path.write_text(vl_convert.vegalite_to_svg(spec))
-        else:
-            path.write_bytes(vl_convert.vegalite_to_png(spec, scale=2))
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}).") from None
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; exit code 2 if the file cannot be used."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -217,7 +192,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for line in tables(validation):
             print(line)
         if arguments.plot is not None:
-            draw(validation, arguments.plot)
+            draw(plot(validation), arguments.plot)
     except GpuEnergyError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

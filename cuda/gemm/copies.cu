@@ -44,32 +44,28 @@ __device__ void copy(Element* to, const Element* from, int valid) {
   }
 }
 
-// The pieces of a matrix of HEIGHT rows that a thread copies, in rows of PIECES: it stays in its
-// column where that is possible, so that all addresses differ from the first by constants.
-template <int HEIGHT, int PIECES, class Action>
-__device__ void for_each_piece(const Action& act) {
-  if (THREADS % PIECES == 0) {
-    constexpr int DOWN = THREADS / PIECES > 0 ? THREADS / PIECES : 1;
-    int first = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
-#pragma unroll
-    for (int row = 0; row < HEIGHT; row += DOWN) {
-      if (HEIGHT % DOWN == 0 || first + row < HEIGHT) act(first + row, piece);
-    }
-  } else {
-#pragma unroll
-    for (int i = threadIdx.x; i < HEIGHT * PIECES; i += THREADS) act(i / PIECES, i % PIECES);
-  }
-}
+__device__ constexpr int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
 
 // Copy HEIGHT rows of LENGTH elements, of which `rows` and `columns` are in the matrix: all of them
-// where tiles divide it (ALL_ROWS, ALL_COLUMNS).
-template <int HEIGHT, int LENGTH, int WIDTH, int TO_ROW, bool ALL_ROWS, bool ALL_COLUMNS>
-__device__ void copy_rows(Element* to, const Element* from, int distance, int rows, int columns) {
-  for_each_piece<HEIGHT, LENGTH / WIDTH>([=](int row, int piece) {
-    int column = piece * WIDTH;
-    int valid = ALL_COLUMNS ? WIDTH : min(max(columns - column, 0), WIDTH);
-    if (!ALL_ROWS && row >= rows) valid = 0;
-    bool any = (ALL_ROWS && ALL_COLUMNS) || valid;
-    copy<WIDTH>(&to[row * TO_ROW + column], any ? from + row * distance + column : from, valid);
-  });
+// where tiles divide it (ALL_ROWS, ALL_COLUMNS). Rows are DISTANCE apart, in shared memory TO_ROW.
+//
+// The pieces that a thread copies are constant distances apart: it needs the address of the first.
+template <int HEIGHT, int LENGTH, int WIDTH, int DISTANCE, int TO_ROW, bool ALL_ROWS,
+          bool ALL_COLUMNS>
+__device__ void copy_rows(Element* to, const Element* from, int rows, int columns) {
+  constexpr int ALONG = common_divisor(THREADS, LENGTH / WIDTH), DOWN = THREADS / ALONG;
+  int first_row = threadIdx.x / ALONG, first_column = threadIdx.x % ALONG * WIDTH;
+  const Element* first = from + first_row * DISTANCE + first_column;
+  to += first_row * TO_ROW + first_column;
+#pragma unroll
+  for (int row = 0; row < HEIGHT; row += DOWN) {
+    if (HEIGHT % DOWN != 0 && first_row + row >= HEIGHT) continue;
+#pragma unroll
+    for (int column = 0; column < LENGTH; column += ALONG * WIDTH) {
+      int valid = ALL_COLUMNS ? WIDTH : min(max(columns - first_column - column, 0), WIDTH);
+      if (!ALL_ROWS && first_row + row >= rows) valid = 0;
+      bool any = (ALL_ROWS && ALL_COLUMNS) || valid;
+      copy<WIDTH>(&to[row * TO_ROW + column], any ? first + row * DISTANCE + column : from, valid);
+    }
+  }
 }

@@ -1,23 +1,10 @@
 // The kernel of templates whose threads copy what they multiply: the tiles of a block, step by step.
 //
-// A template defines its Sums, multiply and store; the distance of rows of A and B in shared memory
-// (A_ROW, B_ROW) and the elements of A in a stage (A_STAGE); and copy_a, for an A that is not stored
-// transposed. While a block multiplies one stage, the copies of the next STAGES - 1 are under way.
+// A template defines its Sums; multiply, which adds the products of all steps; add_slices, where warps
+// share elements; and store. It also defines the distance of rows of A and B in shared memory (A_ROW,
+// B_ROW) and the elements of A in a stage (A_STAGE), where A is transposed if it is stored so.
 
 constexpr int B_STAGE = TILE_K * B_ROW;
-
-__device__ void copy_step(Element* a_stage, Element* b_stage, const Element* A, const Element* B,
-                          Place place, int step) {
-  int k = step * TILE_K;
-  if (A_TRANSPOSED) {
-    copy_rows<TILE_K, TILE_M, A_WIDTH, A_ROW, ALL_K, ALL_M>(a_stage, A + k * LDA + place.row, LDA,
-                                                            K - k, M - place.row);
-  } else {
-    copy_a(a_stage, A + place.row * LDA + k, M - place.row, K - k);
-  }
-  copy_rows<TILE_K, TILE_N, B_WIDTH, B_ROW, ALL_K, ALL_N>(b_stage, B + k * LDB + place.column, LDB,
-                                                          K - k, N - place.column);
-}
 
 __device__ void commit() {
 #if ASYNCHRONOUS
@@ -38,6 +25,65 @@ __device__ Place place_of_part(int i) {
   return {i / TILE_N, i % TILE_N};
 }
 
+struct Stage {
+  const Element *a, *b;
+};
+
+// Steps of a tile on their way through the stages. While one is multiplied, the copies of the next
+// STAGES - 1 are under way.
+struct Steps {
+  Element *a_stages, *b_stages;
+  const Element *a, *b;         // what is copied next
+  int rows, columns, depth;     // of the matrices, from there on
+  int left;                     // steps that are not copied yet
+  int filled = 0, taken = 0;    // the next stage to fill, and to take
+
+  __device__ Steps(uint4* memory, const Element* A, const Element* B, Place place, int begin,
+                   int end)
+      : a_stages(reinterpret_cast<Element*>(memory)),
+        b_stages(a_stages + STAGES * A_STAGE),
+        a(A + (A_TRANSPOSED ? begin * TILE_K * LDA + place.row : place.row * LDA + begin * TILE_K)),
+        b(B + begin * TILE_K * LDB + place.column),
+        rows(M - place.row),
+        columns(N - place.column),
+        depth(K - begin * TILE_K),
+        left(end - begin) {
+#pragma unroll
+    for (int ahead = 0; ahead < STAGES - 1; ++ahead) fill();
+  }
+
+  // Begin to copy the next step, if there is one.
+  __device__ void fill() {
+    if (left > 0) {
+      Element* a_stage = a_stages + filled * A_STAGE;
+      if (A_TRANSPOSED) {
+        copy_rows<TILE_K, TILE_M, A_WIDTH, LDA, A_ROW, ALL_K, ALL_M>(a_stage, a, depth, rows);
+      } else {
+        copy_rows<TILE_M, TILE_K, A_WIDTH, LDA, A_ROW, ALL_M, ALL_K>(a_stage, a, rows, depth);
+      }
+      copy_rows<TILE_K, TILE_N, B_WIDTH, LDB, B_ROW, ALL_K, ALL_N>(b_stages + filled * B_STAGE, b,
+                                                                   depth, columns);
+    }
+    commit();
+    --left;
+    a += A_TRANSPOSED ? TILE_K * LDA : TILE_K;
+    b += TILE_K * LDB;
+    depth -= TILE_K;
+    filled = after(filled);
+  }
+
+  // Wait for the next step. All threads have read the one before, whose stage is filled again.
+  __device__ Stage next() {
+    wait<STAGES - 2>();
+    fill();
+    Stage stage = {a_stages + taken * A_STAGE, b_stages + taken * B_STAGE};
+    taken = after(taken);
+    return stage;
+  }
+
+  __device__ static int after(int stage) { return stage + 1 == STAGES ? 0 : stage + 1; }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm(const Element* __restrict__ A, const Element* __restrict__ B, Element* __restrict__ C
 #if SHARED_TILES
@@ -45,32 +91,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
     ) {
   extern __shared__ uint4 memory[];
-  Element* a_stages = reinterpret_cast<Element*>(memory);
-  Element* b_stages = a_stages + STAGES * A_STAGE;
   int block = blockIdx.x, last = first_step(block + 1);
   for (int now = first_step(block); now < last;) {
     int tile = now / STEPS, begin = now % STEPS, end = min(STEPS, begin + last - now);
     Place place = place_of(tile);
     Sums sums = {};
-#pragma unroll
-    for (int ahead = 0; ahead < STAGES - 1; ++ahead) {
-      if (begin + ahead < end) {
-        copy_step(a_stages + ahead * A_STAGE, b_stages + ahead * B_STAGE, A, B, place,
-                  begin + ahead);
-      }
-      commit();
-    }
-    for (int step = begin; step < end; ++step) {
-      wait<STAGES - 2>();
-      int next = step + STAGES - 1;
-      if (next < end) {
-        int stage = (next - begin) % STAGES;
-        copy_step(a_stages + stage * A_STAGE, b_stages + stage * B_STAGE, A, B, place, next);
-      }
-      commit();
-      int stage = (step - begin) % STAGES;
-      multiply(sums, a_stages + stage * A_STAGE, b_stages + stage * B_STAGE);
-    }
+    Steps steps(memory, A, B, place, begin, end);
+    multiply(sums, steps, end - begin);
+    add_slices(sums, memory);
     bool whole = begin == 0 && end == STEPS;
     if (!SHARED_TILES || whole) {
       store<ALL_M && ALL_N>(C + place.row * N + place.column, N, M - place.row, N - place.column,

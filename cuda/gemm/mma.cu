@@ -38,11 +38,6 @@ struct OperandB {
   unsigned of[2];
 };
 
-// Copy TILE_M rows of TILE_K elements, of which `rows` and `columns` exist.
-__device__ void copy_a(Element* to, const Element* from, int rows, int columns) {
-  copy_rows<TILE_M, TILE_K, A_WIDTH, A_ROW, ALL_M, ALL_K>(to, from, LDA, rows, columns);
-}
-
 // Read four matrices of 8 rows of 16 bytes. Each thread gives the address of a row, those of the
 // first matrix first, and gets four bytes of each matrix.
 __device__ void read_matrices(unsigned& a, unsigned& b, unsigned& c, unsigned& d,
@@ -187,6 +182,17 @@ __device__ void multiply(Sums& sums, const Element* a_stage, const Element* b_st
 #endif
   }
 }
+
+template <class Steps>
+__device__ void multiply(Sums& sums, Steps& steps, int count) {
+  for (; count > 0; --count) {
+    auto stage = steps.next();
+    multiply(sums, stage.a, stage.b);
+  }
+}
+
+// Each warp has elements of its own.
+__device__ void add_slices(Sums&, void*) {}
 
 // Write a thread's sums to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
 template <bool ALL, class T>

@@ -2,59 +2,156 @@
 //
 // Besides those of tiles.cu, the constants of this text are:
 //   THREAD_M, THREAD_N size of the part of a tile that a thread computes, multiples of 4
+//   SLICES             groups of warps that divide the columns of A and rows of B of each step
 //
-// A step is one multiplication of a column of TILE_M x TILE_K by a row of TILE_K x TILE_N.
+// What limits such a kernel beside the multiplications is shared memory: a thread reads THREAD_M +
+// THREAD_N elements for THREAD_M * THREAD_N products. They are read 16 bytes at once.
+//
+// A tile has its sums in the registers of one slice. Where tiles are few or small, several slices
+// give a multiprocessor the warps that it needs to be busy, without parts of sums in global memory.
 
-constexpr int THREADS_M = TILE_M / THREAD_M, THREADS_N = TILE_N / THREAD_N;
-static_assert(THREADS == THREADS_M * THREADS_N, "threads must fill the tile");
-// A is transposed on the way to shared memory: four more elements a row spread it over the banks.
-constexpr int A_ROW = TILE_M + (A_TRANSPOSED ? 0 : 4), B_ROW = TILE_N;
-constexpr int A_STAGE = TILE_K * A_ROW;
+constexpr int THREADS_M = TILE_M / THREAD_M, THREADS_N = TILE_N / THREAD_N;  // of a slice
+static_assert(THREADS == THREADS_M * THREADS_N * SLICES, "slices must fill the tile");
+constexpr int PIECE = 4;             // elements that a thread reads at once
+constexpr int DEPTH = TILE_K / SLICES;  // columns of A and rows of B of a slice in a step
+static_assert(DEPTH % PIECE == 0, "rows of A must consist of pieces");
+// Four more elements a row spread the pieces of neighbouring rows over the banks.
+constexpr int A_ROW = A_TRANSPOSED ? TILE_M : TILE_K + PIECE, B_ROW = TILE_N;
+constexpr int A_STAGE = (A_TRANSPOSED ? TILE_K : TILE_M) * A_ROW;
 
-// The lanes of a warp compute 4 x 8 pieces of 4 x 4 elements.
-constexpr int LANES_M = 4, LANES_N = 8;
+constexpr int LANES_M = 4, LANES_N = 8;  // of a warp
 static_assert(THREADS_M % LANES_M == 0 && THREADS_N % LANES_N == 0, "warps must fill the tile");
 
 struct Sums {
-  float of[THREAD_M][THREAD_N];
+  alignas(16) float of[THREAD_M][THREAD_N];
 };
 
 // Where this thread is among those of the block.
 struct Thread {
-  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int m = warp % (THREADS_M / LANES_M) * LANES_M + lane / LANES_N;
-  int n = warp / (THREADS_M / LANES_M) * LANES_N + lane % LANES_N;
+  int in_slice = threadIdx.x % (THREADS_M * THREADS_N), slice = threadIdx.x / (THREADS_M * THREADS_N);
+  int warp = in_slice / 32, lane = in_slice % 32;
+  // Lanes that differ in the last bit read the same of B, those that differ in the bit before the
+  // same of A. Shared memory then serves half a warp at once, and a quarter otherwise.
+  int m = warp % (THREADS_M / LANES_M) * LANES_M + lane / 16 * 2 + lane % 2;
+  int n = warp / (THREADS_M / LANES_M) * LANES_N + lane / 2 % 8;
+
+  // The row in the tile of a thread's row. What is read at once from a column of A are neighbouring
+  // rows; where A is read along its rows, neighbouring lanes have neighbouring rows.
+  __device__ int row(int i) const {
+    return A_TRANSPOSED ? i / PIECE * PIECE * THREADS_M + PIECE * m + i % PIECE
+                        : i * THREADS_M + m;
+  }
+  __device__ int column(int j) const {
+    return j / PIECE * PIECE * THREADS_N + PIECE * n + j % PIECE;
+  }
+  // Whether the rest of the kernel is about this row of the thread, rather than another slice's.
+  __device__ bool finishes(int i) const { return i / (THREAD_M / SLICES) == slice; }
 };
 
-// Copy the transpose of TILE_M rows of TILE_K elements, of which `rows` and `columns` exist.
-__device__ void copy_a(Element* to, const Element* from, int rows, int columns) {
-  for_each_piece<TILE_M, TILE_K>([=](int row, int column) {
-    int valid = (ALL_M || row < rows) && (ALL_K || column < columns);
-    bool any = (ALL_M && ALL_K) || valid;
-    copy<1>(&to[column * A_ROW + row], any ? from + row * LDA + column : from, valid);
-  });
+__device__ float4& piece_at(float* place) { return *reinterpret_cast<float4*>(place); }
+__device__ const float4& piece_at(const float* place) {
+  return *reinterpret_cast<const float4*>(place);
 }
 
-// Add the products of one step. A thread's rows and columns come in pieces of four.
-__device__ void multiply(Sums& sums, const float* a_stage, const float* b_stage) {
-  Thread thread;
+// What a thread multiplies at once: its elements of column k of A, of[.][k % PIECE], and of row k of B.
+struct Factors {
+  alignas(16) float a[THREAD_M][PIECE], b[THREAD_N];
+};
+
+// A is read in pieces, which are parts of its columns or of its rows: these have the next columns too.
+template <class Stage>
+__device__ void read(Factors& factors, const Stage& stage, const Thread& thread, int k) {
+  int of_slice = thread.slice * DEPTH + k;
+  if (A_TRANSPOSED) {
 #pragma unroll
-  for (int k = 0; k < TILE_K; ++k) {
-    float a[THREAD_M], b[THREAD_N];
-#pragma unroll
-    for (int i = 0; i < THREAD_M; i += 4) {
-      *reinterpret_cast<float4*>(&a[i]) =
-          *reinterpret_cast<const float4*>(&a_stage[k * A_ROW + i * THREADS_M + 4 * thread.m]);
+    for (int i = 0; i < THREAD_M; i += PIECE) {
+      float4 piece = piece_at(&stage.a[of_slice * A_ROW + thread.row(i)]);
+      factors.a[i][k % PIECE] = piece.x;
+      factors.a[i + 1][k % PIECE] = piece.y;
+      factors.a[i + 2][k % PIECE] = piece.z;
+      factors.a[i + 3][k % PIECE] = piece.w;
     }
-#pragma unroll
-    for (int j = 0; j < THREAD_N; j += 4) {
-      *reinterpret_cast<float4*>(&b[j]) =
-          *reinterpret_cast<const float4*>(&b_stage[k * B_ROW + j * THREADS_N + 4 * thread.n]);
-    }
+  } else if (k % PIECE == 0) {
 #pragma unroll
     for (int i = 0; i < THREAD_M; ++i) {
+      piece_at(factors.a[i]) = piece_at(&stage.a[thread.row(i) * A_ROW + of_slice]);
+    }
+  }
 #pragma unroll
-      for (int j = 0; j < THREAD_N; ++j) sums.of[i][j] += a[i] * b[j];
+  for (int j = 0; j < THREAD_N; j += PIECE) {
+    piece_at(&factors.b[j]) = piece_at(&stage.b[of_slice * B_ROW + thread.column(j)]);
+  }
+}
+
+__device__ void add_products(Sums& sums, const Factors& factors, int k) {
+#pragma unroll
+  for (int i = 0; i < THREAD_M; ++i) {
+#pragma unroll
+    for (int along = 0; along < THREAD_N; ++along) {
+      // Back and forth: each product has a factor of the one before, which is not read again.
+      int j = i % 2 ? THREAD_N - 1 - along : along;
+      sums.of[i][j] += factors.a[i][k % PIECE] * factors.b[j];
+    }
+  }
+}
+
+// Add the products of `count` steps. The factors of a column are read while those before it are
+// multiplied, beyond the end of a step too.
+template <class Steps>
+__device__ void multiply(Sums& sums, Steps& steps, int count) {
+  Thread thread;
+  Factors factors;
+  auto stage = steps.next();
+  read(factors, stage, thread, 0);
+  while (true) {
+#pragma unroll
+    for (int k = 0; k < DEPTH - 1; ++k) {
+      Factors next = factors;
+      read(next, stage, thread, k + 1);
+      add_products(sums, factors, k);
+      factors = next;
+    }
+    if (--count == 0) break;
+    stage = steps.next();
+    Factors next;
+    read(next, stage, thread, 0);
+    add_products(sums, factors, DEPTH - 1);
+    factors = next;
+  }
+  add_products(sums, factors, DEPTH - 1);
+}
+
+// Add what the slices have. Each gets the sums of the rows that it finishes.
+__device__ void add_slices(Sums& sums, void* memory) {
+  if (SLICES == 1) return;
+  Thread thread;
+  float* left = static_cast<float*>(memory) + PIECE * thread.in_slice;
+  auto place = [](int slice, int i, int j) {
+    return ((slice * THREAD_M + i) * THREAD_N + j) * (THREADS_M * THREADS_N);
+  };
+  __syncthreads();  // what is overwritten was read
+#pragma unroll
+  for (int i = 0; i < THREAD_M; ++i) {
+    if (thread.finishes(i)) continue;
+#pragma unroll
+    for (int j = 0; j < THREAD_N; j += PIECE) {
+      piece_at(&left[place(thread.slice, i, j)]) = piece_at(&sums.of[i][j]);
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < THREAD_M; ++i) {
+    if (!thread.finishes(i)) continue;
+#pragma unroll
+    for (int other = 1; other < SLICES; ++other) {
+#pragma unroll
+      for (int j = 0; j < THREAD_N; j += PIECE) {
+        float4 piece = piece_at(&left[place((thread.slice + other) % SLICES, i, j)]);
+        sums.of[i][j] += piece.x;
+        sums.of[i][j + 1] += piece.y;
+        sums.of[i][j + 2] += piece.z;
+        sums.of[i][j + 3] += piece.w;
+      }
     }
   }
 }
@@ -65,18 +162,17 @@ __device__ void store(float* to, int distance, int rows, int columns, const Sums
   Thread thread;
 #pragma unroll
   for (int i = 0; i < THREAD_M; ++i) {
-    int row = i / 4 * 4 * THREADS_M + 4 * thread.m + i % 4;
-    if (!ALL && row >= rows) continue;
+    int row = thread.row(i);
+    if (!thread.finishes(i) || (!ALL && row >= rows)) continue;
 #pragma unroll
-    for (int j = 0; j < THREAD_N; j += 4) {
-      int column = j * THREADS_N + 4 * thread.n;
+    for (int j = 0; j < THREAD_N; j += PIECE) {
+      int column = thread.column(j);
       float* there = to + row * distance + column;
-      if (distance % 4 == 0 && (ALL || column + 4 <= columns)) {
-        *reinterpret_cast<float4*>(there) =
-            make_float4(sums.of[i][j], sums.of[i][j + 1], sums.of[i][j + 2], sums.of[i][j + 3]);
+      if (distance % PIECE == 0 && (ALL || column + PIECE <= columns)) {
+        piece_at(there) = piece_at(&sums.of[i][j]);
       } else {
 #pragma unroll
-        for (int l = 0; l < 4; ++l) {
+        for (int l = 0; l < PIECE; ++l) {
           if (column + l < columns) there[l] = sums.of[i][j + l];
         }
       }

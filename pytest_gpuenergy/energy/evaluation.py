@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pytest_gpuenergy.devices.device import Timeline
 from pytest_gpuenergy.energy.clock_states import clock_states, mean_clock_mhz, stepped
 from pytest_gpuenergy.energy.drift import unsettled
+from pytest_gpuenergy.energy.gain import Gain, gains
 from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.sensors import (
     RESTRAINING_REASONS,
@@ -77,8 +77,9 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
     """
     steadiness = Steadiness(source, settings, seen.start_s)
     window = _window(seen, steadiness)
-    gain = _gain(seen)
-    figures = _figures(seen, window, gain, settings)
+    gain_of = gains(seen.settling, _headroom(seen, window.power_w))
+    figures = _figures(seen, window, gain_of, settings)
+    gain = gain_of[Metric.ENERGY]
     states = _clock_states(seen, window)
     flags = {
         "not_steady": steadiness.drifts([*seen.warm[:-1], *seen.edges]),
@@ -159,22 +160,17 @@ def _window(seen: Observation, steadiness: Steadiness) -> _Window:
     return _Window(cut[:count], cut[count:], times[count], times[-1], error_s)
 
 
-class _Gain(NamedTuple):
-    """From the power as measured to the power of the settled card; ``error`` is relative."""
-
-    factor: float
-    error: float
-
-
-def _gain(seen: Observation) -> _Gain:
-    # A power cap that binds keeps the power as it is.
-    if seen.settling is None or _reasons(seen) & SW_POWER_CAP:
-        return _Gain(1.0, 0.0)
-    return _Gain(1 + seen.settling.gain, seen.settling.gain_error)
+def _headroom(seen: Observation, power_w: float) -> float:
+    """By which fraction the power can rise; infinite where there is no limit to see."""
+    moments: list[Conditions | Restraint] = [seen.begin, seen.end, *seen.meanwhile]
+    if all((moment.event_reasons or 0) & SW_POWER_CAP for moment in moments):
+        return 0.0
+    limits_w = [limit_mw / 1e3 for limit_mw in _limits_mw(seen) if limit_mw is not None]
+    return max(0.0, min(limits_w, default=math.inf) / power_w - 1)
 
 
 def _figures(
-    seen: Observation, window: _Window, gain: _Gain, settings: MeterSettings
+    seen: Observation, window: _Window, gain_of: Mapping[Metric, Gain], settings: MeterSettings
 ) -> dict[Metric, Estimate]:
     middle_s = (window.begin_s + window.end_s) / 2
     # The trials' scatter shows the errors at the window's ends only in part, so they are added in
@@ -187,7 +183,7 @@ def _figures(
         metric: _figure(
             window,
             metric,
-            _Gain(1.0, 0.0) if metric is Metric.TIME else gain,
+            gain_of[metric],
             unseen[metric],
             settings.wander[metric],
         )
@@ -195,7 +191,7 @@ def _figures(
     }
 
 
-def _figure(window: _Window, metric: Metric, gain: _Gain, unseen: float, wander: float) -> Estimate:
+def _figure(window: _Window, metric: Metric, gain: Gain, unseen: float, wander: float) -> Estimate:
     """The mean over the trials, whose interval also counts what they do not show.
 
     Args:

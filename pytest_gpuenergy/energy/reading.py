@@ -30,8 +30,8 @@ class Reading:
         flags: names of what makes the reading doubtful; empty when it is clean.
         energy_source: name of the `EnergySource`.
         settling: of the temperature; None if it is not known.
-        settling_error: relative standard error of energy, EDP and power from the way of the
-            temperature that is still to go.
+        settling_error: relative standard error of the energy from the way of the temperature that
+            is still to go.
         heat_wall_s: the host's time until the trials began.
         event_reasons: NVML's clock-event reasons at any edge of the trials.
         temperature_c: mean over the trials; None if the card does not report it.

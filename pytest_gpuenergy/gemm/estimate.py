@@ -17,7 +17,7 @@ _BUSY_WARPS = 12
 """Warps of a multiprocessor that hide the latency of multiplications and of shared memory."""
 _STEP_CYCLES = 40
 """Of the barrier and the addresses of a step."""
-_LOADED_BYTES_PER_CYCLE = 32
+_LOADED_BYTES_PER_CYCLE = 48
 """That a multiprocessor gets from the L2 while all of them load, about."""
 _LATENCY_CYCLES = 700
 """From a load until its data are in shared memory, about."""
@@ -27,6 +27,9 @@ _LAUNCH_CYCLES = 4000
 """Of the second launch, which adds the parts of shared tiles."""
 _PARTS_BYTES_PER_CYCLE = 16
 """At which a multiprocessor writes and reads parts, about."""
+_SHARE = 0.1
+"""Of the cycles in which data move that a step gets longer, though multiplications hide them: they
+cost energy too, and large products run at the clock that the power limit leaves."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,26 @@ class Step:
         busy_cycles: that the multiprocessor's units need if nothing waits.
         warps: of the block.
         loaded_bytes: from global memory.
+        alone_cycles: that a block takes with the multiprocessor to itself, if known.
+        shared_cycles: in which shared memory serves the block.
+        last_cycles: of what follows the last step, if anything does.
     """
 
     busy_cycles: float
     warps: int
     loaded_bytes: int
+    alone_cycles: float = 0.0
+    shared_cycles: float = 0.0
+    last_cycles: float = 0.0
+
+    def cycles(self, count: int, stages: int) -> float:
+        """Cycles of `count` blocks together, with so many stages each."""
+        idle = max(1.0, _BUSY_WARPS / max(1, count * self.warps))
+        loading = count * self.loaded_bytes / _LOADED_BYTES_PER_CYCLE
+        waiting = _LATENCY_CYCLES / (stages - 1)
+        busy = count * self.busy_cycles * idle + _STEP_CYCLES
+        moving = count * self.shared_cycles + loading
+        return max(busy, self.alone_cycles, loading, waiting) + _SHARE * moving
 
 
 def cycles_of(gemm: Gemm, tiling: Tiling, card: Card, step: Step, resident: int) -> float:
@@ -63,11 +81,8 @@ def cycles_of(gemm: Gemm, tiling: Tiling, card: Card, step: Step, resident: int)
     together = [(resident, waves), (math.ceil(rest / card.multiprocessors), 1 if rest else 0)]
     total = 0.0
     for count, times in together:
-        idle = max(1.0, _BUSY_WARPS / max(1, count * step.warps))
-        loading = count * step.loaded_bytes / _LOADED_BYTES_PER_CYCLE
-        waiting = _LATENCY_CYCLES / (tiling.stages - 1)
-        busy = max(count * step.busy_cycles * idle + _STEP_CYCLES, loading, waiting)
-        total += times * (steps * busy + _FIRST_CYCLES)
+        each = step.cycles(count, tiling.stages)
+        total += times * (steps * each + _FIRST_CYCLES + count * step.last_cycles)
     if tiling.shares_tiles(gemm):
         parts = 4 * 2 * blocks * tiling.tile_m * tiling.tile_n / card.multiprocessors
         total += _LAUNCH_CYCLES + parts / _PARTS_BYTES_PER_CYCLE

@@ -139,16 +139,16 @@ class _Effects:
         import numpy as np
 
         left = np.array(sorted(places), dtype=int)
-        covariance = self._covariance
-        means = self._expected[left] + self._rows[left] @ self._mean
+        rows, covariance = self._rows[left], self._covariance
+        means = self._expected[left] + rows @ self._mean
+        variances = np.einsum("ij,ij->i", rows @ covariance, rows)
         chosen: list[int] = []
-        while len(chosen) < count and left.size:
-            rows = self._rows[left]
-            variances = np.einsum("ij,jk,ik->i", rows, covariance, rows)
-            at = int(np.argmin(means - _CURIOSITY * np.sqrt(variances)))
+        while len(chosen) < min(count, left.size):
+            at = int(np.argmin(means - _CURIOSITY * np.sqrt(np.maximum(variances, 0))))
             chosen.append(int(left[at]))
-            _, covariance = _learned(covariance, rows[at], _NOISE_SD)
-            left, means = np.delete(left, at), np.delete(means, at)
+            gain, after = _learned(covariance, rows[at], _NOISE_SD)
+            variances -= (rows @ gain) * (rows @ (covariance @ rows[at]))
+            covariance, means[at] = after, np.inf
         return chosen
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,16 +15,35 @@ from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
+_WARP_LANES = 32
 _LANES = (4, 8)
 """Threads of a warp along M and along N."""
 _WIDEST = 4
 """Elements of the widest load, 16 bytes; a thread's rows and columns come in pieces of as many."""
-_TILES = (32, 64, 128, 256)
-_THREAD_TILES = ((4, 4), (8, 4), (4, 8), (8, 8), (16, 8), (8, 16))
-_DEPTHS = (8, 16, 32)
+_TILES = (32, 64, 96, 128, 192, 256)
+_THREAD_TILES = ((4, 4), (8, 4), (4, 8), (8, 8), (8, 12), (16, 8), (8, 16))
+_SLICES = (1, 2, 4)
+_DEPTHS = (8, 16, 32, 64)
 _STAGES = (2, 3, 4)
+_PRODUCTS = range(256, 2049)
+"""Of a thread in a step, which is unrolled: more would not fit the cache of instructions, and with
+fewer the rest of a step weighs too much."""
+_LONGEST_SIDE = 4
+"""Of a tile, as a multiple of the other."""
+_SCHEDULERS = 4
+"""Of a multiprocessor, each of which issues an instruction per cycle (all from sm_70 on)."""
+_ENOUGH_WARPS = 12
+_READ_CYCLES = 2
+"""In which shared memory serves a load of 16 bytes by each lane of a warp, of which four lanes or
+more read the same (see ``Thread`` in the text)."""
 _SHARED_BYTES_PER_CYCLE = 128
 """Of a multiprocessor (CUDA C++ Programming Guide: 32 banks of 4 bytes)."""
+_COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 40
+"""Of a copy to shared memory with its addresses, and of the rest of a step, about."""
+_STALLS = 0.15
+"""Of the cycles of a warp, in which it waits for data and only another warp can work, about."""
+_EXPOSED_CYCLES = 100
+"""From a barrier until the first products that follow it, in which only other blocks can work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +52,7 @@ class SimtParameters(Tiling):
 
     Attributes:
         thread_m: rows of a tile that a thread computes; ``thread_n`` columns.
+        slices: groups of warps that divide each step among them, and add their sums at the end.
         asynchronous: whether copies to shared memory bypass registers, which takes sm_80.
 
     Raises:
@@ -41,9 +62,11 @@ class SimtParameters(Tiling):
     template: ClassVar[str] = "simt"
     modes: ClassVar[tuple[Mode, ...]] = ("float32",)
     least_capability: ClassVar[int] = 70
+    added: ClassVar[Mapping[str, int]] = {"slices": 1}
 
     thread_m: int = 8
     thread_n: int = 4
+    slices: int = 1
     asynchronous: bool = True
 
     def __post_init__(self) -> None:
@@ -63,14 +86,21 @@ class SimtParameters(Tiling):
                 f"{lanes_m} x {lanes_n} threads with {self.thread_m} x {self.thread_n} elements "
                 "each, in pieces of 4 x 4."
             )
+        if self.slices < 1 or self.tile_k % (_WIDEST * self.slices) or self.thread_m % self.slices:
+            raise InputError(
+                f"A step of {self.tile_k} columns, and {self.thread_m} rows of a thread, cannot be "
+                f"divided into {self.slices} slices, of which each has columns in pieces of 4."
+            )
 
     @classmethod
     def fitting(cls, gemm: Gemm, card: Card) -> Iterator[SimtParameters]:
         """Parameters worth trying for a product on a card that has the resources for them."""
         asynchronous = card.capability >= FIRST_ASYNCHRONOUS
-        for tile_m, tile_n, thread, tile_k, stages in itertools.product(
-            _TILES, _TILES, _THREAD_TILES, _DEPTHS, _STAGES
+        for tile_m, tile_n, thread, slices, tile_k, stages in itertools.product(
+            _TILES, _TILES, _THREAD_TILES, _SLICES, _DEPTHS, _STAGES
         ):
+            if max(tile_m, tile_n) > _LONGEST_SIDE * min(tile_m, tile_n):
+                continue
             try:
                 base = cls(
                     tile_m=tile_m,
@@ -79,39 +109,63 @@ class SimtParameters(Tiling):
                     stages=stages,
                     thread_m=thread[0],
                     thread_n=thread[1],
+                    slices=slices,
                     asynchronous=asynchronous,
                 )
-            except InputError:  # warps do not fill the tile
+            except InputError:  # warps do not fill the tile, or slices the step
                 continue
-            yield from base.divided(gemm, card)
+            if base.products in _PRODUCTS:
+                yield from base.divided(gemm, card)
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
+        return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n) * self.slices
+
+    @property
+    def products(self) -> int:
+        """Multiplications of a thread in one step."""
+        return self.thread_m * self.thread_n * self.tile_k // self.slices
 
     def registers(self, gemm: Gemm) -> int:
-        """Registers that a thread needs, about: its sums, two columns and rows, and addresses."""
-        del gemm  # the same for all
-        return self.thread_m * self.thread_n + 2 * (self.thread_m + self.thread_n) + 32
+        """Registers that a thread needs, about: its sums, the factors it has read, and addresses.
+
+        Where A is stored by rows, four of its columns are read at once.
+        """
+        of_a = self.thread_m * (2 if gemm.layout == "nt" else _WIDEST)
+        return self.thread_m * self.thread_n + of_a + 2 * self.thread_n + 32
 
     def shared_bytes(self, gemm: Gemm) -> int:
-        """Shared memory of a block."""
-        row = self.tile_m + (0 if gemm.layout == "nt" else _WIDEST)
-        return 4 * self.stages * self.tile_k * (row + self.tile_n)
+        """Shared memory of a block: its stages, and after them the sums of its slices."""
+        if gemm.layout == "nt":
+            of_a = self.tile_k * self.tile_m
+        else:
+            of_a = self.tile_m * (self.tile_k + _WIDEST)
+        sums = self.slices * self.tile_m * self.tile_n if self.slices > 1 else 0
+        return 4 * max(self.stages * (of_a + self.tile_k * self.tile_n), sums)
 
     def cycles(self, gemm: Gemm, card: Card) -> float:
         """Clock cycles that the product is expected to take.
 
-        Multiplications run at one per core and cycle. A thread that computes t_m x t_n elements
-        loads t_m + t_n from shared memory for each t_m t_n of them.
+        A warp issues its multiplications, its loads of four elements from shared memory and what
+        copies the next step there. Slices write their sums to shared memory and read them again.
         """
-        products = self.tile_m * self.tile_n * self.tile_k
-        loaded = 4 * products * (1 / self.thread_m + 1 / self.thread_n)
+        warps = self.threads // _WARP_LANES
+        depth = self.tile_k // self.slices
+        products = self.products * _SCHEDULERS * _WARP_LANES / card.cores
+        loads = (self.thread_m + self.thread_n) * depth // _WIDEST
+        copied = self.tile_k * (self.tile_m + self.tile_n)
+        copies = copied / (_WIDEST * self.threads) * _COPY_INSTRUCTIONS
+        issued = products + loads + copies + _STEP_INSTRUCTIONS
+        shared = warps * loads * _READ_CYCLES + 4 * copied / _SHARED_BYTES_PER_CYCLE
+        sums = 2 * 4 * (self.slices - 1) * self.tile_m * self.tile_n
         step = Step(
-            busy_cycles=max(products / card.cores, loaded / _SHARED_BYTES_PER_CYCLE),
-            warps=self.threads // 32,
-            loaded_bytes=4 * self.tile_k * (self.tile_m + self.tile_n),
+            busy_cycles=max(issued * warps / _SCHEDULERS, shared),
+            warps=_ENOUGH_WARPS,
+            loaded_bytes=4 * copied,
+            alone_cycles=issued * (math.ceil(warps / _SCHEDULERS) + _STALLS) + _EXPOSED_CYCLES,
+            shared_cycles=shared,
+            last_cycles=sums / _SHARED_BYTES_PER_CYCLE,
         )
         return cycles_of(gemm, self, card, step, self.resident(gemm, card))
 
@@ -129,6 +183,7 @@ class SimtParameters(Tiling):
         constants = {
             "THREAD_M": self.thread_m,
             "THREAD_N": self.thread_n,
+            "SLICES": self.slices,
             "ASYNCHRONOUS": self.asynchronous,
         }
         return copied_kernel(gemm, self, constants, self.shared_bytes(gemm))

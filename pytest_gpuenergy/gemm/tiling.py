@@ -55,6 +55,8 @@ class Tiling(ABC):
     template: ClassVar[str]
     least_capability: ClassVar[int]
     most_capability: ClassVar[int] = 1 << 20
+    added: ClassVar[Mapping[str, int]] = {}
+    """Parameters that recipes of earlier versions lack, and what these kernels had."""
 
     tile_m: int = 64
     tile_n: int = 64
@@ -74,11 +76,12 @@ class Tiling(ABC):
 
     @classmethod
     def of(cls, numbers: Mapping[str, int]) -> Self:
-        """From all `numbers`.
+        """From all `numbers`, of which those that were `added` may be missing.
 
         Raises:
             InputError: one is missing, unknown or not valid.
         """
+        numbers = {**cls.added, **numbers}
         known = {field.name: field.default for field in fields(cls)}
         if wrong := known.keys() ^ numbers.keys():
             name = min(wrong)
@@ -111,6 +114,11 @@ class Tiling(ABC):
         rows, columns = gemm.M / (along_m * self.tile_m), gemm.N / (along_n * self.tile_n)
         return math.ceil(rows) * math.ceil(columns)
 
+    def whole_tiles_of(self, gemm: Gemm) -> int:
+        """The first tiles, which blocks compute in turn; the steps of the others are divided."""
+        del gemm
+        return 0
+
     def steps(self, gemm: Gemm) -> int:
         """Steps of one tile."""
         return math.ceil(gemm.K / self.tile_k)
@@ -125,10 +133,13 @@ class Tiling(ABC):
         return math.ceil(self.tiles(gemm) * self.steps(gemm) / self.blocks_of(gemm))
 
     def shares_tiles(self, gemm: Gemm) -> bool:
-        """Whether a tile is computed by several blocks or clusters."""
-        steps, blocks = self.steps(gemm), self.blocks_of(gemm)
-        every = self.tiles(gemm) * steps
-        return any((every * block // blocks) % steps for block in range(blocks))
+        """Whether a tile is computed by several blocks or clusters.
+
+        Block b begins at tile ``tiles * b / blocks``, rounded down to a step. The largest fraction
+        of a tile among these is one step or more if any is.
+        """
+        tiles, blocks = self.tiles(gemm), self.blocks_of(gemm)
+        return (blocks - math.gcd(tiles, blocks)) * self.steps(gemm) >= blocks
 
     @classmethod
     def suits(cls, card: Card) -> bool:
@@ -196,6 +207,7 @@ class Tiling(ABC):
             "CLUSTER_M": self.cluster[0],
             "CLUSTER_N": self.cluster[1],
             "BLOCKS": self.blocks_of(gemm),
+            "WHOLE_TILES": self.whole_tiles_of(gemm),
             "GROUP": self.group,
             "SHARED_TILES": self.shares_tiles(gemm),
         }
@@ -254,7 +266,8 @@ def tiled_kernel(
         size = parameters.tile_m * parameters.tile_n
         workspaces.append(Tensor("parts", (2 * grid[0] * size,), "float32", "workspace"))
         slices = math.ceil(size / (_SUM_THREADS * _SUMS_OF_THREAD))
-        grid = (parameters.tiles(gemm), slices, parameters.cluster_blocks)
+        tiles = parameters.tiles(gemm) - parameters.whole_tiles_of(gemm)
+        grid = (tiles, slices, parameters.cluster_blocks)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
     return Kernel(
         "\n".join([_ELEMENTS[gemm.dtype], *lines, "", *map(_text, ("tiles", *texts, "sum"))]),

@@ -15,7 +15,7 @@ from pytest_gpuenergy.support.text import aligned
 
 FILE = "best_perf.txt"
 _KIND, _SIZES = "gemm", ("M", "N", "K")
-_AS_EXACT = {"3xtf32": "float32"}
+AS_EXACT = {"3xtf32": "float32"}
 """Modes that are ranked with another one, which is as exact."""
 _HEADER = (
     *("# product", "cap", "rank", "contender", "mode"),
@@ -62,7 +62,7 @@ def _rows(found: Iterable[Measurement]) -> Iterator[tuple[str, ...]]:
         parameters = one.workload.parameters
         mode = str(parameters.get("mode", ""))
         product = one.workload.name.removesuffix(f"_{mode}")
-        key = (product, _AS_EXACT.get(mode, mode), one.cap, one.cache)
+        key = (product, AS_EXACT.get(mode, mode), one.cap, one.cache)
         groups.setdefault(key, []).append(one)
     for (product, *_), contenders in groups.items():
         ranked = sorted(contenders, key=lambda one: one.time_ms or float("inf"))

@@ -45,9 +45,26 @@ def test_no_estimate_is_below_the_peak() -> None:
     assert all(one.cycles(LARGE, H200) >= least for one in ranked(LARGE, H200))
 
 
-def test_small_products_share_tiles_among_blocks() -> None:
-    small = Gemm("g", 512, 256, 640)
-    assert ranked(small, H200)[0].shares_tiles(small)
+def test_tiles_of_small_products_are_shared_by_slices_or_blocks() -> None:
+    small, deep = Gemm("g", 512, 256, 640), Gemm("g", 64, 64, 8192)
+    first = ranked(small, H200)[0]
+    assert isinstance(first, SimtParameters)
+    assert first.slices > 1
+    assert ranked(deep, H200)[0].shares_tiles(deep)
+
+
+@pytest.mark.parametrize("n", [2048, 4096, 8192])
+def test_large_products_have_large_tiles(n: int) -> None:
+    first = ranked(Gemm("g", n, n, n), H200)[0]
+    assert first.tile_m * first.tile_n >= 128 * 128
+
+
+def test_slices_are_worth_while_only_where_warps_are_missing() -> None:
+    chosen = SimtParameters(tile_m=64, tile_n=128, tile_k=32, thread_m=8, thread_n=8)
+    sliced = replace(chosen, slices=2)
+    few, many = Gemm("g", 1024, 1024, 1024), Gemm("g", 8192, 8192, 1024)
+    assert sliced.cycles(few, H200) < chosen.cycles(few, H200)
+    assert sliced.cycles(many, H200) > chosen.cycles(many, H200)
 
 
 def test_a_wave_of_one_block_more_takes_another_turn() -> None:

@@ -63,6 +63,10 @@ def test_anything_else_is_refused(value: object, message: str) -> None:
         TEMPLATE_FORM.check(value, GEMM)
 
 
+def test_a_recipe_of_a_version_without_slices_has_one() -> None:
+    assert TEMPLATE_FORM.parameters(json.dumps(without("slices"))) == PARAMETERS
+
+
 @pytest.mark.parametrize("workload", [CASES["case1"], Gemm("h", 64, 64, 64, mode="float16")])
 def test_a_recipe_for_what_the_template_does_not_compute_is_refused(workload: Any) -> None:
     with pytest.raises(FormError, match=f"does not compute {workload.name}"):

@@ -21,13 +21,15 @@ TINY = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4, st
 
 @st.composite
 def parameters(draw: st.DrawFn) -> SimtParameters:
-    thread_m, thread_n = draw(st.sampled_from([4, 8])), draw(st.sampled_from([4, 8]))
+    thread_m, thread_n = draw(st.sampled_from([4, 8])), draw(st.sampled_from([4, 8, 12]))
+    warps_m, warps_n, slices = draw(st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 2), (1, 1, 4)]))
     return SimtParameters(
-        tile_m=4 * thread_m * draw(st.sampled_from([1, 2])),
-        tile_n=8 * thread_n * draw(st.sampled_from([1, 2])),
-        tile_k=draw(st.sampled_from([1, 4, 8])),
+        tile_m=4 * thread_m * warps_m,
+        tile_n=8 * thread_n * warps_n,
+        tile_k=4 * slices * draw(st.sampled_from([1, 2])),
         thread_m=thread_m,
         thread_n=thread_n,
+        slices=slices,
         stages=draw(st.integers(2, 4)),
         blocks=draw(st.sampled_from([0, 1, 3, 7, 16])),
         group=draw(st.sampled_from([1, 2, 8])),
@@ -53,6 +55,24 @@ def test_tiles_may_be_shared_by_blocks(device: EmulatedDevice, layout: Any, bloc
     kernel = chosen.kernel(gemm)
     assert verify(device, kernel, gemm).max_relative_error < 1e-5
     assert bool(kernel.workspaces) is bool(blocks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_warps_may_share_the_steps_of_a_tile(device: EmulatedDevice, layout: Any) -> None:
+    gemm = Gemm("g", 33, 65, 40, layout)
+    chosen = SimtParameters(**{**vars(TINY), "tile_k": 16, "slices": 4})
+    assert chosen.threads == 4 * TINY.threads
+    assert verify(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
+
+
+@pytest.mark.slow
+def test_a_slice_that_is_not_added_is_found(device: EmulatedDevice) -> None:
+    gemm = Gemm("g", 32, 32, 40)
+    kernel = SimtParameters(**{**vars(TINY), "tile_k": 8, "slices": 2}).kernel(gemm)
+    text = kernel.source.replace("other = 1;", "other = 2;")
+    with pytest.raises(KernelFault, match="wrong"):
+        verify(device, type(kernel)(text, kernel.launches), gemm)
 
 
 @pytest.mark.slow
@@ -82,6 +102,7 @@ def test_every_step_of_every_tile_has_one_block(gemm: Gemm, chosen: SimtParamete
     assert first[0] == 0
     assert first[-1] == every
     assert all(one < other for one, other in itertools.pairwise(first))
+    assert chosen.shares_tiles(gemm) is any(step % chosen.steps(gemm) for step in first)
     owners = [((step + 1) * blocks - 1) // every for step in range(every)]
     assert all(first[owner] <= step < first[owner + 1] for step, owner in enumerate(owners))
 
@@ -98,6 +119,14 @@ def test_other_modes_are_refused(mode: Any) -> None:
 )
 def test_a_tile_that_warps_do_not_fill_is_refused(change: dict[str, int]) -> None:
     with pytest.raises(InputError, match="cannot be divided among warps"):
+        SimtParameters(**{**vars(TINY), **change})
+
+
+@pytest.mark.parametrize(
+    "change", [{"slices": 0}, {"slices": 2}, {"tile_k": 2}, {"tile_k": 24, "slices": 3}]
+)
+def test_a_step_that_slices_do_not_divide_is_refused(change: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="cannot be divided into"):
         SimtParameters(**{**vars(TINY), **change})
 
 

@@ -91,8 +91,8 @@ def test_choices_that_fail_are_left() -> None:
 
 
 def test_a_kernel_that_cannot_be_made_is_a_failed_candidate() -> None:
-    huge = Gemm("h", 1 << 16, 1 << 14, 1 << 14)
-    tiny = SimtParameters(tile_m=16, tile_n=32, tile_k=1, thread_m=4, thread_n=4)
+    huge = Gemm("h", 1 << 15, 1 << 15, 1 << 15)
+    tiny = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4)
     made = TemplateProposer(huge, H200, [tiny], lambda _: None)
     (candidate,) = made.take(1, Event())
     assert isinstance(candidate.kernel, KernelFault)

@@ -1,0 +1,101 @@
+"""The tables and plots of matrix products say what the report says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import product_tables
+import pytest
+from msgspec.structs import replace
+
+from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
+from pytest_gpuenergy.report.views import write_json
+
+Measured = Callable[..., Measurement]
+Table = Callable[..., str]
+
+
+@pytest.fixture
+def contender(measured: Measured) -> Measured:
+    """A measurement in a product."""
+
+    def make(name: str, time_ms: float, mode: str = "float32", m: int = 64, **more: Any) -> Any:
+        parameters = {"kind": "gemm", "M": m, "N": 64, "K": 64, "layout": "nn", "mode": mode}
+        words = "_".join(map(str, [m, mode, *more.values()]))
+        workload = WorkloadInfo(f"gemm_{words}", {**parameters, **more}, 1_000_000_000, 1)
+        one = measured(None, 3, time_ms=time_ms, workload=workload.name)
+        return replace(one, workload=workload, kernel=KernelInfo(name, "0" * 64, "template"))
+
+    return make
+
+
+@pytest.fixture
+def printed(
+    run_info: Callable[..., RunInfo], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Table:
+    def run(*measurements: Measurement, options: tuple[str, ...] = (), code: int = 0) -> str:
+        distinct = [
+            replace(one, node_id=f"{one.node_id}-{number}")
+            for number, one in enumerate(measurements)
+        ]
+        path = tmp_path / "report.json"
+        write_json(Report(run_info(), tuple(distinct)), path)
+        assert product_tables.main([str(path), *options]) == code
+        out, err = capsys.readouterr()
+        return err if code else out
+
+    return run
+
+
+def test_a_row_is_a_product_and_a_column_a_contender(printed: Table, contender: Measured) -> None:
+    text = printed(
+        contender("cublas", 0.5), contender("template", 0.25), contender("cublas", 1.0, m=128)
+    )
+    assert "| M x N x K | cublas: TFLOP/s, mJ | template: TFLOP/s, mJ |" in text
+    assert "| 64 | 2.00, " in text
+    assert "**4.00**" in text
+    assert "| 128 x 64 x 64 | **1.00**, " in text
+
+
+def test_what_is_as_exact_shares_a_table(printed: Table, contender: Measured) -> None:
+    text = printed(
+        contender("cublas", 0.5), contender("template", 0.2, "3xtf32"), contender("a", 1, "tf32")
+    )
+    assert text.count("| M x N x K |") == 2
+    assert "| cublas: TFLOP/s, mJ | template 3xtf32: TFLOP/s, mJ |" in text
+
+
+def test_speed_and_energy_are_compared_with_cublas(printed: Table, contender: Measured) -> None:
+    text = printed(
+        *(contender("cublas", 1.0, m=m) for m in (1, 2, 3)),
+        contender("template", 0.5, m=1),
+        contender("template", 2.0, m=2),
+        contender("template", 4.0, m=4),
+    )
+    assert "template has 1.000 times the speed of cublas" in text
+    assert "over 2 products" in text
+
+
+def test_distributions_of_inputs_are_compared(printed: Table, contender: Measured) -> None:
+    text = printed(contender("template", 0.5), contender("template", 0.5, distribution="zeros"))
+    rows = [line.split("|")[3].strip() for line in text.splitlines() if line.startswith("| 64 nn")]
+    assert rows == ["normal", "zeros"]
+
+
+def test_the_plot_is_drawn(printed: Table, contender: Measured, tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="plots need vl-convert-python")
+    printed(contender("template", 0.5), options=("--plot", str(tmp_path / "p.svg")))
+    assert "template" in (tmp_path / "p.svg").read_text()
+
+
+def test_two_measurements_of_one_contender_are_refused(printed: Table, contender: Measured) -> None:
+    again = replace(contender("template", 0.5), cap="300W", power_limit_w=300.0)
+    text = printed(contender("template", 0.5), again, code=2)
+    assert "was measured twice with template" in text
+
+
+def test_a_report_without_products_is_refused(printed: Table, measured: Measured) -> None:
+    assert "no matrix products" in printed(measured(None, 3), code=2)
