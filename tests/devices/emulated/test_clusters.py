@@ -132,6 +132,15 @@ def test_a_block_knows_its_place_in_its_cluster(run):
     np.testing.assert_array_equal(found, np.stack(np.broadcast_arrays(*every), -1).ravel())
 
 
+def test_all_blocks_of_a_cluster_begin(run):
+    source = """__global__ void __cluster_dims__(8) k(int* y) {
+      asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");
+      if (threadIdx.x == 0) y[blockIdx.x] = 7;
+    }"""
+    found = run(source, grid=8, block=1024, outputs={"y": (8, "int32")})["y"]
+    np.testing.assert_array_equal(found, 7)
+
+
 @pytest.mark.parametrize(
     "text",
     [

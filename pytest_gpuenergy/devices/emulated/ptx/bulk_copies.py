@@ -35,7 +35,7 @@ def bulk_copies(instruction: Instruction, names: Names) -> str:
         loads = ".mbarrier" in opcode
         blocks = ""  # of the cluster, to which a load goes
         if loads and found["multicast"]:
-            blocks = given.pop()
+            blocks = given.pop() if given else ""
         rank, mask = int(found["rank"] or 0), f"(unsigned){names.value(blocks)}" if blocks else "0"
         return (
             _tile(rank, given, names, mask, loads=loads)
