@@ -2,7 +2,6 @@
 // boxes by the tensor memory accelerator, and how instructions find matrices in shared memory.
 //
 // Besides those of tiles.cu, the constants of this text are:
-//   WHOLE_TILES        whether blocks compute whole tiles in turn, rather than equal parts of all
 //   CONSUMERS          warpgroups that multiply; one more copies
 //   OTHER_REGISTERS, CONSUMER_REGISTERS   of a thread of that one, and of the others
 //   BOXED_C            whether the tensor memory accelerator stores C, too
@@ -42,24 +41,23 @@ struct Work {
   __device__ __forceinline__ bool whole() const { return begin == 0 && end == STEPS; }
 };
 
-__device__ __forceinline__ Work work_at(int step, int last) {
+__device__ __forceinline__ Work divided_work(int step, int block) {
   int begin = step % STEPS;
-  return {step / STEPS, begin, min(STEPS, begin + last - step)};
+  return {WHOLE_TILES + step / STEPS, begin, min(STEPS, begin + first_step(block + 1) - step)};
 }
 
-__device__ __forceinline__ Work whole_tile(int tile) {
-  return {tile, 0, tile < ROWS * COLUMNS ? STEPS : 0};
+// While they compute whole tiles, blocks are at neighbouring ones at a time, which share rows and columns
+// in the L2.
+__device__ __forceinline__ Work work_from(int tile, int block) {
+  if (tile < WHOLE_TILES) return {tile, 0, STEPS};
+  return DIVIDED_STEPS ? divided_work(first_step(block), block) : Work{};
 }
 
-// With whole tiles, all blocks are at neighbouring ones at a time, which share rows and columns in
-// the L2.
-__device__ __forceinline__ Work first_work(int block) {
-  return WHOLE_TILES ? whole_tile(block) : work_at(first_step(block), first_step(block + 1));
-}
+__device__ __forceinline__ Work first_work(int block) { return work_from(block, block); }
 
 __device__ __forceinline__ Work next_work(const Work& work, int block) {
-  return WHOLE_TILES ? whole_tile(work.tile + BLOCKS)
-                     : work_at(work.tile * STEPS + work.end, first_step(block + 1));
+  if (work.tile < WHOLE_TILES) return work_from(work.tile + BLOCKS, block);
+  return divided_work((work.tile - WHOLE_TILES) * STEPS + work.end, block);
 }
 
 // ---- Clusters: blocks of the same rows share A, and those of the same columns share B

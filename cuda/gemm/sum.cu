@@ -1,13 +1,18 @@
-// Adds the parts of tiles that several blocks have computed: a launch of its own, of several blocks
-// for what each block of a cluster has of a tile. Templates define place_of_part, the place in its tile of an element of a part.
+// Adds the parts of tiles that several blocks have computed: a launch of its own, with several blocks
+// for what each block of a cluster has of a tile. Templates define place_of_part, the place in its tile
+// of an element of a part.
 
 #if SHARED_TILES
+__device__ int block_of(int step) {
+  return static_cast<int>(((step + 1LL) * BLOCKS - 1) / DIVIDED_STEPS);
+}
+
 extern "C" __global__ void __launch_bounds__(256)
     gemm_sum(const float* __restrict__ parts, Element* __restrict__ C) {
-  int tile = blockIdx.x, rank = blockIdx.z, begin = tile * STEPS;
+  int rank = blockIdx.z, begin = blockIdx.x * STEPS;
   int first = block_of(begin), last = block_of(begin + STEPS - 1);
   if (first == last) return;
-  Place place = place_of(tile, rank);
+  Place place = place_of(WHOLE_TILES + blockIdx.x, rank);
   for (int i = blockIdx.y * 256 + threadIdx.x; i < TILE_M * TILE_N; i += 256 * gridDim.y) {
     Place within = place_of_part(i);
     int row = place.row + within.row, column = place.column + within.column;

@@ -10,8 +10,9 @@
 //                          follows calls all their parts a tile
 //   TILE_K             columns of A and rows of B that it holds in shared memory for one step
 //   STAGES             steps that are in shared memory or on the way there
-//   BLOCKS             number of blocks, or of clusters, among which all steps of all tiles are divided
-//                      evenly
+//   BLOCKS             number of blocks, or of clusters, among which the work is divided
+//   WHOLE_TILES        tiles, of all the first ones, that blocks compute in turn, each a whole one; all
+//                      steps of the others are divided evenly
 //   GROUP              rows of tiles that are computed together, so that they share B in the L2
 //   SHARED_TILES       whether some tiles are shared by several blocks
 //   THREADS            of a block
@@ -25,14 +26,11 @@ constexpr int ALL_TILE_M = CLUSTER_M * TILE_M, ALL_TILE_N = CLUSTER_N * TILE_N;
 constexpr int ROWS = (M + ALL_TILE_M - 1) / ALL_TILE_M, COLUMNS = (N + ALL_TILE_N - 1) / ALL_TILE_N;
 constexpr int STEPS = (K + TILE_K - 1) / TILE_K;
 constexpr bool ALL_M = M % ALL_TILE_M == 0, ALL_N = N % ALL_TILE_N == 0;
-constexpr long long ALL_STEPS = static_cast<long long>(ROWS) * COLUMNS * STEPS;
+constexpr long long DIVIDED_STEPS = (static_cast<long long>(ROWS) * COLUMNS - WHOLE_TILES) * STEPS;
 
+// Steps are counted from the first tile on whose steps are divided.
 __device__ int first_step(int block) {
-  return static_cast<int>(ALL_STEPS * block / BLOCKS);
-}
-
-__device__ int block_of(int step) {
-  return static_cast<int>(((step + 1LL) * BLOCKS - 1) / ALL_STEPS);
+  return static_cast<int>(DIVIDED_STEPS * block / BLOCKS);
 }
 
 struct Place {

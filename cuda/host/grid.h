@@ -22,8 +22,8 @@ struct BlockOrder {
   }
 };
 
-// Which block begins next, or which cluster, of a grid of them. While a block waits, these are the first that have not begun, as on a
-// card: where blocks wait for others, it is for those before them.
+// Which block begins next, or which cluster of a grid of them. While a block waits, these are the first that
+// have not begun, as on a card: where blocks wait for others, it is for those before them.
 class Blocks {
  public:
   virtual ~Blocks() = default;

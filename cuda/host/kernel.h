@@ -64,9 +64,10 @@ constexpr int cuhost_first(int value, Rest...) {
   return value;
 }
 
-// The blocks of a cluster, see Entry.
-constexpr int cuhost_packed(int x, int y = 1, int z = 1) {
-  return x | y << 8 | z << 16;
+// The blocks of a cluster, see Entry. There cannot be as many as 255.
+constexpr int cuhost_packed(unsigned x, unsigned y = 1, unsigned z = 1) {
+  auto byte = [](unsigned size) { return (int)(size < 255 ? size : 255); };
+  return byte(x) | byte(y) << 8 | byte(z) << 16;
 }
 
 // The parameter types are taken from the kernel's own type, not parsed from its text.

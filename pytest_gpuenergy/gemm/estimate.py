@@ -17,7 +17,7 @@ _BUSY_WARPS = 12
 """Warps of a multiprocessor that hide the latency of multiplications and of shared memory."""
 _STEP_CYCLES = 40
 """Of the barrier and the addresses of a step."""
-_LOADED_BYTES_PER_CYCLE = 32
+_LOADED_BYTES_PER_CYCLE = 48
 """That a multiprocessor gets from the L2 while all of them load, about."""
 _LATENCY_CYCLES = 700
 """From a load until its data are in shared memory, about."""

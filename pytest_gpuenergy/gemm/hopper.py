@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+from pytest_gpuenergy.gemm.boxes import LINE_BYTES, ROW_BYTES, can_copy_boxes, matrix_map
 from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.estimate import Step, cycles_of
 from pytest_gpuenergy.gemm.tiling import Constant, Tiling, tiled_kernel
@@ -19,18 +21,15 @@ from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 WARPGROUP = 128  # threads
 WARPGROUP_ROWS = 64
 """Of one instruction."""
-LINE_BYTES = 128
-"""Of the lines in shared memory whose pieces are swizzled."""
 SHARED_BYTES_PER_CYCLE = 128
 _ENOUGH_WARPS = 12
 """As the estimate counts them: one instruction keeps the tensor cores busy for long."""
 ALIGNMENT_BYTES = 1024
+_STAGES = (7, 6, 5, 4, 3, 2)
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
 """Worth trying: larger ones do not fill the multiprocessors of a card."""
 _MOST_BLOCKS_OF_CLUSTER = 8
 """On all cards with clusters (CUDA C++ Programming Guide, "Thread Block Clusters")."""
-_ROW_BYTES = 16
-"""Rows of a matrix that a tensor map describes are a multiple of this apart."""
 _REGISTERS: Mapping[int, tuple[int, int, int]] = {
     1: (240, 240, 240),
     2: (168, 40, 232),
@@ -52,7 +51,7 @@ class HopperTiling(Tiling):
 
     Attributes:
         consumers: warpgroups that multiply; one more copies.
-        whole_tiles: blocks compute whole tiles in turn, instead of equal parts of all.
+        whole_tiles: blocks compute whole tiles in turn, instead of equal parts of the last ones.
         cluster_m: blocks of a cluster along M, which copy parts of the same columns of B for one
             another; ``cluster_n`` along N, and rows of A.
 
@@ -64,6 +63,7 @@ class HopperTiling(Tiling):
     element_bytes: ClassVar[int]
     barrier_bytes: ClassVar[int]
     """Of a stage."""
+    added: ClassVar[Mapping[str, int]] = {"cluster_m": 1, "cluster_n": 1}
     least_capability: ClassVar[int] = 90
     most_capability: ClassVar[int] = 90
 
@@ -128,17 +128,26 @@ class HopperTiling(Tiling):
 
     @classmethod
     @abstractmethod
-    def tiles_tried(cls, gemm: Gemm) -> Iterator[Self]:
-        """Tiles worth trying for a product, whatever the card."""
+    def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
+        """Parameters that may be worth trying, but for stages; some are no kernel's."""
 
     @classmethod
     def fitting(cls, gemm: Gemm, card: Card) -> Iterator[Self]:
         """Parameters worth trying for a product on a card that has the resources for them."""
-        if _unaligned(gemm):
+        if not can_copy_boxes(gemm):
             return
-        for base in cls.tiles_tried(gemm):
-            if base.consumer_registers(gemm) <= _REGISTERS[base.consumers][2]:
-                yield from base.divided(gemm, card)
+        tried = set()
+        for numbers, stages in itertools.product(cls.tiles_tried(), _STAGES):
+            try:
+                base = cls.of({**cls().numbers, **numbers, "stages": stages})
+            except InputError:
+                continue
+            # Of pipelines that leave room for as many blocks, the longest, which comes first.
+            key = (base.resident(gemm, card), replace(base, stages=_STAGES[0]))
+            if key in tried or base.consumer_registers(gemm) > _REGISTERS[base.consumers][2]:
+                continue
+            tried.add(key)
+            yield from base.divided(gemm, card)
 
     def divided(self, gemm: Gemm, card: Card) -> Iterator[Self]:
         """The same with each number of blocks worth trying; none if the card cannot run them.
@@ -149,8 +158,8 @@ class HopperTiling(Tiling):
         at_once = self.at_once(gemm, card)
         for one in super().divided(gemm, card):
             if one.blocks == 0 and self.tiles(gemm) > at_once:
-                group = self._square_group(gemm, at_once)
-                yield replace(one, blocks=at_once, whole_tiles=True, group=group)
+                for group in sorted({self.group, self._square_group(gemm, at_once)}):
+                    yield replace(one, blocks=at_once, whole_tiles=True, group=group)
             else:
                 yield one
 
@@ -171,6 +180,14 @@ class HopperTiling(Tiling):
         if not self.whole_tiles:
             return super().most_steps(gemm)
         return math.ceil(self.tiles(gemm) / self.blocks_of(gemm)) * self.steps(gemm)
+
+    def whole_tiles_of(self, gemm: Gemm) -> int:
+        """The first tiles, which blocks compute in turn; the steps of the others are divided.
+
+        So that each block shares two tiles at most, one or two tiles for each are left.
+        """
+        tiles, blocks = self.tiles(gemm), self.blocks_of(gemm)
+        return tiles if self.whole_tiles else max(0, tiles // blocks - 1) * blocks
 
     def shares_tiles(self, gemm: Gemm) -> bool:
         """Whether a tile is computed by several blocks."""
@@ -227,10 +244,10 @@ class HopperTiling(Tiling):
                 f"The template {self.template} computes in the modes {', '.join(self.modes)}, not "
                 f"in {gemm.mode}."
             )
-        if _unaligned(gemm):
+        if not can_copy_boxes(gemm):
             raise InputError(
                 f"The template {self.template} needs rows of A and B that are a multiple of "
-                f"{_ROW_BYTES} bytes apart, which those of {gemm.name} are not."
+                f"{ROW_BYTES} bytes apart, which those of {gemm.name} are not."
             )
 
     def _role_constants(self) -> dict[str, Constant]:
@@ -238,7 +255,6 @@ class HopperTiling(Tiling):
         _, others, consumers = _REGISTERS[self.consumers]
         sums = range(self.instruction_sums)
         return {
-            "WHOLE_TILES": self.whole_tiles,
             "CLUSTERED": self.cluster_blocks > 1,
             "CONSUMERS": f"{self.consumers}",
             "OTHER_REGISTERS": f"{others}",
@@ -263,25 +279,3 @@ def places_after(sums: int, *counts: int) -> list[str]:
         places.append(f'"{", ".join(f"%{place}" for place in range(first, first + count))}"')
         first += count
     return places
-
-
-def _unaligned(gemm: Gemm) -> bool:
-    return not all(can_be_mapped(gemm, row) for row in (gemm.lda, gemm.ldb))
-
-
-def can_be_mapped(gemm: Gemm, row: int) -> bool:
-    """Whether a tensor map can describe a matrix whose rows are ``row`` elements apart."""
-    return row * gemm.element_bytes % _ROW_BYTES == 0
-
-
-def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, int], row: int, height: int) -> TensorMap:
-    """A matrix in boxes of ``height`` lines, whose rows are ``row`` elements apart in memory."""
-    return TensorMap(
-        f"{tensor.lower()}_map",
-        tensor,
-        gemm.dtype,
-        dims,
-        (gemm.element_bytes * row,),
-        (LINE_BYTES // gemm.element_bytes, height),
-        128,
-    )

@@ -114,6 +114,11 @@ class Tiling(ABC):
         rows, columns = gemm.M / (along_m * self.tile_m), gemm.N / (along_n * self.tile_n)
         return math.ceil(rows) * math.ceil(columns)
 
+    def whole_tiles_of(self, gemm: Gemm) -> int:
+        """The first tiles, which blocks compute in turn; the steps of the others are divided."""
+        del gemm
+        return 0
+
     def steps(self, gemm: Gemm) -> int:
         """Steps of one tile."""
         return math.ceil(gemm.K / self.tile_k)
@@ -202,6 +207,7 @@ class Tiling(ABC):
             "CLUSTER_M": self.cluster[0],
             "CLUSTER_N": self.cluster[1],
             "BLOCKS": self.blocks_of(gemm),
+            "WHOLE_TILES": self.whole_tiles_of(gemm),
             "GROUP": self.group,
             "SHARED_TILES": self.shares_tiles(gemm),
         }
@@ -260,7 +266,8 @@ def tiled_kernel(
         size = parameters.tile_m * parameters.tile_n
         workspaces.append(Tensor("parts", (2 * grid[0] * size,), "float32", "workspace"))
         slices = math.ceil(size / (_SUM_THREADS * _SUMS_OF_THREAD))
-        grid = (parameters.tiles(gemm), slices, parameters.cluster_blocks)
+        tiles = parameters.tiles(gemm) - parameters.whole_tiles_of(gemm)
+        grid = (tiles, slices, parameters.cluster_blocks)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
     return Kernel(
         "\n".join([_ELEMENTS[gemm.dtype], *lines, "", *map(_text, ("tiles", *texts, "sum"))]),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pytest_gpuenergy.gemm.boxes import can_be_mapped, matrix_map
 from pytest_gpuenergy.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
@@ -15,8 +16,6 @@ from pytest_gpuenergy.gemm.hopper import (
     WARPGROUP,
     WARPGROUP_ROWS,
     HopperTiling,
-    can_be_mapped,
-    matrix_map,
     places_after,
 )
 from pytest_gpuenergy.gemm.tiling import Constant
@@ -28,8 +27,6 @@ _LINE = 64  # elements
 _WIDEST = 256  # columns of one instruction
 _TILES_M = (64, 128, 192, 256)
 _TILES_N = (64, 128, 192, 256)
-_STAGES = (7, 6, 5, 4, 3)
-"""Of equal estimates, that of the longest pipeline comes first."""
 _C_BOX_ROWS = 16
 _C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
 _C_BOXES = 8
@@ -70,23 +67,18 @@ class WgmmaParameters(HopperTiling):
             )
 
     @classmethod
-    def tiles_tried(cls, gemm: Gemm) -> Iterator[WgmmaParameters]:
-        """Tiles worth trying, the same for all products."""
-        del gemm
-        for tile_m, tile_n, consumers, cluster, stages in itertools.product(
-            _TILES_M, _TILES_N, (1, 2, 3), CLUSTERS, _STAGES
+    def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
+        """Parameters that may be worth trying, the same for all products."""
+        for tile_m, tile_n, consumers, cluster in itertools.product(
+            _TILES_M, _TILES_N, (1, 2, 3), CLUSTERS
         ):
-            try:
-                yield cls(
-                    tile_m=tile_m,
-                    tile_n=tile_n,
-                    stages=stages,
-                    consumers=consumers,
-                    cluster_m=cluster[0],
-                    cluster_n=cluster[1],
-                )
-            except InputError:  # rows are not divided evenly, or registers do not suffice
-                continue
+            yield {
+                "tile_m": tile_m,
+                "tile_n": tile_n,
+                "consumers": consumers,
+                "cluster_m": cluster[0],
+                "cluster_n": cluster[1],
+            }
 
     @property
     def instruction_sums(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,8 +23,6 @@ from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 _LINE = 32  # elements
 _WIDEST = 256  # columns of one instruction
 _TILES_M = (64, 128, 160)
-_STAGES = (6, 5, 4, 3, 2)
-"""Of equal estimates, that of the longest pipeline comes first."""
 _ROWS = 16
 """Registers of a thread for the rows of a step."""
 _PRODUCTS_PER_CYCLE = 1024
@@ -69,22 +67,19 @@ class WgmmaTf32Parameters(HopperTiling):
             )
 
     @classmethod
-    def tiles_tried(cls, gemm: Gemm) -> Iterator[WgmmaTf32Parameters]:
-        """Tiles worth trying, the same for all products."""
-        del gemm
-        for tile_m, consumers, cluster, stages in itertools.product(
-            _TILES_M, (1, 2, 3), CLUSTERS, _STAGES
+    def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
+        """Parameters that may be worth trying, the same for all products."""
+        for in_turn, tile_m, consumers, cluster in itertools.product(
+            (False, True), _TILES_M, (1, 2, 3), CLUSTERS
         ):
-            for in_turn in (True, False) if consumers > 1 else (False,):
-                yield cls(
-                    tile_m=tile_m,
-                    tile_n=WARPGROUP_ROWS * consumers,
-                    stages=stages,
-                    consumers=consumers,
-                    in_turn=in_turn,
-                    cluster_m=cluster[0],
-                    cluster_n=cluster[1],
-                )
+            yield {
+                "tile_m": tile_m,
+                "tile_n": WARPGROUP_ROWS * consumers,
+                "consumers": consumers,
+                "in_turn": in_turn,
+                "cluster_m": cluster[0],
+                "cluster_n": cluster[1],
+            }
 
     @property
     def instruction_sums(self) -> int:

@@ -1,6 +1,6 @@
 """Warps of the template for CUDA cores read shared memory without conflicts of banks.
 
-The addresses are those of the text itself, compiled for the host: it reads stages with elements that
+The addresses are those of the text itself, compiled for the host: it reads stages whose elements
 are their own places.
 """
 

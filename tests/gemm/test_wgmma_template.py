@@ -55,9 +55,11 @@ def test_it_is_right_for_any_sizes_and_parameters(
 @pytest.mark.slow
 @pytest.mark.parametrize("whole_tiles", [True, False])
 def test_blocks_compute_whole_or_shared_tiles(device: EmulatedDevice, whole_tiles: bool) -> None:
-    chosen = replace(SMALL, blocks=4, whole_tiles=whole_tiles)
-    assert chosen.shares_tiles(PRODUCT) is not whole_tiles
-    verify(device, chosen.kernel(PRODUCT), PRODUCT)
+    chosen = replace(SMALL, blocks=2, whole_tiles=whole_tiles)
+    gemm = Gemm("g", 136, 136, 72, mode="bfloat16")
+    assert chosen.shares_tiles(gemm) is not whole_tiles
+    assert chosen.whole_tiles_of(gemm) == (9 if whole_tiles else 6)
+    verify(device, chosen.kernel(gemm), gemm)
 
 
 @pytest.mark.slow

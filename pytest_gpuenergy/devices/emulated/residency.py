@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 from pytest_gpuenergy.devices.emulated.spin_loops import may_wait
+from pytest_gpuenergy.devices.emulated.tokens import CLUSTER_DIMS
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 
 STACK_BYTES = 10 * 65536
@@ -19,7 +20,7 @@ def resident_blocks(kernel: Kernel, launch: Launch, profile: GpuProfile) -> int:
 
     Shared memory may leave room for fewer; the runtime counts the static part, too.
     """
-    if not may_wait(kernel.source):
+    if not may_wait(kernel.source) and CLUSTER_DIMS not in kernel.source:
         return 1
     threads = -(-launch.threads // _WARP) * _WARP
     each = min(profile.blocks_per_sm, profile.threads_per_sm // threads)

@@ -108,3 +108,50 @@ def test_what_is_wrong_in_a_cluster_is_found(runner, copied, old, new, reason):
     kernel, arenas, _ = copied(old, new)
     with pytest.raises(KernelFault, match=reason):
         runner.check_races(kernel, arenas, {}, timeout_s=20.0)
+
+
+PLACE = """
+__global__ void __cluster_dims__(2, 3) k(unsigned* y) {
+  unsigned v[10];
+  asm("mov.u32 %0, %%cluster_ctaid.x; mov.u32 %1, %%cluster_ctaid.y;"
+      "mov.u32 %2, %%cluster_nctaid.y;"
+      "mov.u32 %3, %%clusterid.x; mov.u32 %4, %%clusterid.y; mov.u32 %5, %%nclusterid.x;"
+      "mov.u32 %6, %%nclusterid.y; mov.u32 %7, %%cluster_ctarank; mov.u32 %8, %%cluster_nctarank;"
+      "mov.u32 %9, %%cluster_nctaid.x;"
+      : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]), "=r"(v[4]), "=r"(v[5]), "=r"(v[6]),
+        "=r"(v[7]), "=r"(v[8]), "=r"(v[9]));
+  for (int i = 0; i < 10; ++i) y[(blockIdx.y * gridDim.x + blockIdx.x) * 10 + i] = v[i];
+}"""
+
+
+def test_a_block_knows_its_place_in_its_cluster(run):
+    found = run(PLACE, grid=(4, 6, 1), block=1, outputs={"y": (240, "uint32")})["y"]
+    y, x = np.mgrid[:6, :4]
+    rank = x % 2 + 2 * (y % 3)
+    every = [x % 2, y % 3, 3, x // 2, y // 3, 2, 2, rank, 6, 2]
+    np.testing.assert_array_equal(found, np.stack(np.broadcast_arrays(*every), -1).ravel())
+
+
+def test_all_blocks_of_a_cluster_begin(run):
+    source = """__global__ void __cluster_dims__(8) k(int* y) {
+      asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");
+      if (threadIdx.x == 0) y[blockIdx.x] = 7;
+    }"""
+    found = run(source, grid=8, block=1024, outputs={"y": (8, "int32")})["y"]
+    np.testing.assert_array_equal(found, 7)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ld.shared::cluster.u32 %0, [%1];",
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%1], %0, [%1];",
+        "mapa.u64 %0, %1, 0;",
+    ],
+)
+def test_other_accesses_to_the_shared_memory_of_other_blocks_are_refused(run, text):
+    source = (
+        f'__global__ void k(unsigned* y) {{ unsigned a = 0; asm("{text}" : "+r"(y[0]) : "r"(a)); }}'
+    )
+    with pytest.raises(KernelFault, match="cannot run on the emulated GPU: inline PTX"):
+        run(source, outputs={"y": (1, "uint32")})

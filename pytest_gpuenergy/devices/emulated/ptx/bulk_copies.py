@@ -29,13 +29,13 @@ def bulk_copies(instruction: Instruction, names: Names) -> str:
     """C++ for the instruction; empty if it is none of these."""
     opcode, operands = instruction.opcode, instruction.operands
     if found := _LOAD.fullmatch(opcode) or _STORE.fullmatch(opcode):
-        given = operands[: len(operands) - bool(found["hint"])]
+        given = list(operands[: len(operands) - bool(found["hint"])])
         if bool(found["tile"]) > bool(found["rank"]):
             return ""
         loads = ".mbarrier" in opcode
         blocks = ""  # of the cluster, to which a load goes
         if loads and found["multicast"]:
-            given, blocks = given[:-1], given[-1]
+            blocks = given.pop() if given else ""
         rank, mask = int(found["rank"] or 0), f"(unsigned){names.value(blocks)}" if blocks else "0"
         return (
             _tile(rank, given, names, mask, loads=loads)
