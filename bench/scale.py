@@ -184,7 +184,7 @@ def cost_of_ending(items: int, folder: Path) -> Cost:
         for place, number in numbers.items():
             text = text.replace(place, str(number))
         (folder / name).write_text(text)
-    own = {"GPUENERGY_CACHE": str(folder / "cache"), "GPUENERGY_STATE": str(folder / "state")}
+    own = {"GPUENERGY_STATE": str(folder / "state")}
     command = (*PYTEST, "-q", "-p", "no:hypothesispytest")  # Hypothesis takes a second to end
     done = subprocess.run(
         command, cwd=folder, env=os.environ | own, capture_output=True, text=True, check=False

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,8 +56,13 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         # Coverage of what tests start would take a third of their time; it is 95 % without.
         patch.delenv("COVERAGE_PROCESS_START", raising=False)
         patch.delenv("GITHUB_ACTIONS", raising=False)  # else there are annotations
-        patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        # Its plugin imports Hypothesis at the end of each run: half of what an empty run takes.
+        patch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+        if sys.dont_write_bytecode:  # beside the sources; but not each shall compile all of them
+            patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
+            patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        # Runs in this process import modules that a test may rewrite within the same second.
+        patch.setattr(sys, "dont_write_bytecode", True)
         yield
 
 
@@ -128,8 +135,18 @@ def record_file(database: Database) -> RecordFile:
 @pytest.hookimpl(tryfirst=True)  # before xdist takes its own default
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Workers that have nothing left take tests from others, who keep whole modules otherwise."""
-    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
+    if not getattr(config.option, "numprocesses", None):
+        return
+    if config.option.dist == "no":
         config.option.dist = "worksteal"
+    # The workers keep all cores busy: threads of their libraries would wait for one another.
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+
+
+def pytest_collection_finish() -> None:
+    """Let no later search for garbage look through all that was imported and collected."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

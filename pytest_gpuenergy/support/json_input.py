@@ -42,14 +42,18 @@ def read_bytes(path: Path, what: str, largest_bytes: int) -> bytes:
         InputError: it cannot be read, is not a regular file, or is larger than ``largest_bytes``.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise InputError(f"The {what} {str(path)!r} is not a file.")
-        with path.open("rb") as stream:
-            content = stream.read(largest_bytes + 1)
+        content = b""
+        if (size := status.st_size) <= largest_bytes:
+            with path.open("rb") as stream:
+                content = stream.read(largest_bytes + 1)
+            size = len(content)  # it may grow
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise InputError(f"The {what} {str(path)!r} cannot be read: {reason}.") from None
-    if len(content) > largest_bytes:
+    if size > largest_bytes:
         raise InputError(
             f"The {what} {path} is larger than {largest_bytes >> 20} MiB, too large for a {what}: "
             "name another file."

@@ -109,7 +109,7 @@ def test_a_kernel_that_fails_takes_only_its_own_item_along(
     project: Project, fault: str, outcome: str
 ) -> None:
     project.module(f"FAULT = {fault!r}\n{BENCH}")
-    result = project.run("--powercap", "1", "--gpuenergy-timeout", "5", "--gpuenergy-order", "file")
+    result = project.run("--powercap", "1", "--gpuenergy-timeout", "2", "--gpuenergy-order", "file")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines([f"{outcome}: *"])
     assert "Traceback" not in result.stdout.str()
@@ -128,7 +128,7 @@ def test_a_kernels_process_that_somebody_ends_or_stops_takes_only_its_own_item_a
 ) -> None:
     project.module(f"NUMBER = {getattr(signal, number):d}\n{STRIKES}")
     result = project.run_apart(
-        "--powercap", "1", "--gpuenergy-timeout", "5", "--gpuenergy-order", "file"
+        "--powercap", "1", "--gpuenergy-timeout", "2", "--gpuenergy-order", "file"
     )
     result.assert_outcomes(passed=2, failed=1)
     assert "Traceback" not in result.stdout.str()
