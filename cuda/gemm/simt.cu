@@ -15,8 +15,8 @@ static_assert(THREADS == THREADS_M * THREADS_N * SLICES, "slices must fill the t
 constexpr int PIECE = 4;             // elements that a thread reads at once
 constexpr int DEPTH = TILE_K / SLICES;  // columns of A and rows of B of a slice in a step
 static_assert(DEPTH % PIECE == 0, "rows of A must consist of pieces");
-// Four more elements a row spread the pieces of neighbouring rows over the banks.
-constexpr int A_ROW = A_TRANSPOSED ? TILE_M : TILE_K + PIECE, B_ROW = TILE_N;
+// Where the rows of A are kept, each begins at another of the 32 banks than the one before.
+constexpr int A_ROW = A_TRANSPOSED ? TILE_M : TILE_K + (TILE_K % 32 ? 0 : PIECE), B_ROW = TILE_N;
 constexpr int A_STAGE = (A_TRANSPOSED ? TILE_K : TILE_M) * A_ROW;
 
 constexpr int LANES_M = 4, LANES_N = 8;  // of a warp

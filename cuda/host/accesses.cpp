@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "interruptions.h"
 #include "races.h"
 #include "warps.h"
 
@@ -13,10 +14,6 @@ namespace {
 
 Traffic traffic;
 uint32_t last_load;  // barrier interval
-constexpr int most_interruptions = 60;  // of a launch
-constexpr uint64_t longest_interruption = 64;  // blocks
-int interruptions;
-bool interrupting;
 
 [[noreturn]] void outside(uintptr_t at, bool write) {
   std::string what = describe_address((const void*)at, write ? "writes" : "reads");
@@ -48,6 +45,12 @@ void unknown_access(uintptr_t at, unsigned bytes, bool write) {
     if (at - low < each.arguments.size() * sizeof(Argument)) return;
   }
   outside(at, write);
+}
+
+Shadow* shadow_of(uintptr_t at) {
+  for (Shadow& tensor : tensor_shadows)
+    if (tensor.contains(at)) return &tensor;
+  return variable_shadow(at);
 }
 
 // The tensor that contains an address, with the access to it counted. One without a site has been
@@ -115,22 +118,14 @@ inline void access(const void* address, unsigned bytes, const void* site) {
   Shadow* shadow = touched(at, bytes, write, site);
   if (!shadow) return;
   if (__builtin_expect(shadow->shift && ((at | bytes) & 3), 0)) shadow->refine();
-  touch<write>(*shadow, at, bytes);
+  touch<write>(*shadow, at, bytes, site);
 }
 
-// Now and then other threads run between a thread's read and its write as volatile: what they store
-// in between is lost. One thread at a time, so that the others see one another's results.
 void strong_access(const void* address, unsigned bytes, bool writes, const void* site) {
   uintptr_t at = (uintptr_t)address;
   Shadow* shadow = touched(at, bytes, writes, site);
   if (!shadow) return;
-  if (writes && !interrupting && interruptions && may_lose_update(*shadow, at)) {
-    interrupting = true;
-    --interruptions;
-    give_way(longest_interruption >> (most_interruptions - 1 - interruptions) % 6);
-    interrupting = false;
-    if (overwriting) settle_overwrite();
-  }
+  if (writes && (has_read(*shadow, at) || has_written_strongly(*shadow, at))) interrupt(*shadow, at, bytes);
   touch_strong(*shadow, at, bytes, writes, false);
   order_strong(at, shadow->global, writes);
 }
@@ -159,13 +154,13 @@ void async_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
   if (!shadow) return;
   if (shadow->shift && (at | bytes) & 3) shadow->refine();
   if (!write && !shadow->global) check_fenced(*shadow, at, bytes);
-  write ? touch<true>(*shadow, at, bytes) : touch<false>(*shadow, at, bytes);
+  write ? touch<true>(*shadow, at, bytes, site) : touch<false>(*shadow, at, bytes, site);
 }
 
 void launch_begins(const Launch& launch) {
   int threads = (int)(launch.block.x * launch.block.y * launch.block.z);
   traffic = {};
-  interruptions = most_interruptions;
+  interruptions_begin();
   order_launch_begins(threads);
   warps_launch_begins((threads + 31) / 32);
   cover_memory();
@@ -187,7 +182,8 @@ Traffic traffic_now() { return traffic; }
 extern "C" {
 
 extern const Hooks cuhost_hooks;
-const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    traffic_now,
+const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    judge_suspected,
+                            allow_interruptions, first_interruption, traffic_now,
                             warps_tally,   warps_profiled,   order_lanes_meet,
                             order_barrier, order_block_resumes, phase_event,
                             passes_on,     learns,           passes_on_outside,
@@ -197,20 +193,24 @@ const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    traf
 void cuhost_fence(bool device) { order_fence(device); }
 void cuhost_fence_proxy() { order_fence_proxy(); }
 
-void cuhost_atomic(const void* address, unsigned bytes) {
+void cuhost_atomic(const void* address, unsigned bytes, Update update) {
   uintptr_t at = (uintptr_t)address;
   Shadow* shadow = touched(at, bytes, true, __builtin_return_address(0));
   if (!shadow) return;
+  if (update == decides) updates_what_it_read(*shadow, at);
+  if (has_read(*shadow, at)) interrupt(*shadow, at, bytes);
   touch_strong(*shadow, at, bytes, true, true);
   order_strong(at, shadow->global, true);
 }
 
+void cuhost_atomic_of_block(const void* address) {
+  uintptr_t at = (uintptr_t)address;
+  if (const Shadow* shadow = shadow_of(at)) check_scope(*shadow, at);
+}
+
 void cuhost_atomic_change(const void* address) {
   uintptr_t at = (uintptr_t)address;
-  Shadow* shadow = variable_shadow(at);
-  for (Shadow& tensor : tensor_shadows)
-    if (tensor.contains(at)) shadow = &tensor;
-  if (shadow) change_atomically(*shadow, at);
+  if (Shadow* shadow = shadow_of(at)) change_atomically(*shadow, at);
 }
 
 void cuhost_range_of(const void* address, size_t bytes, bool write, const void* site) {
@@ -230,6 +230,9 @@ void cuhost_range_of(const void* address, size_t bytes, bool write, const void* 
 #define SITE __builtin_return_address(0)
 void cuhost_range(const void* address, size_t bytes, bool write) {
   cuhost_range_of(address, bytes, write, SITE);
+}
+void cuhost_strong(const void* address, unsigned bytes, bool writes) {
+  strong_access(address, bytes, writes, SITE);
 }
 #define HOOKS(n)                                                                  \
   void __tsan_read##n(void* p) { access<false>(p, n, SITE); }                     \

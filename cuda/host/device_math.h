@@ -40,6 +40,13 @@ inline double max(float a, double b) { return __builtin_fmax(a, b); }
 inline double min(double a, float b) { return __builtin_fmin(a, b); }
 inline double max(double a, float b) { return __builtin_fmax(a, b); }
 
+inline unsigned umin(unsigned a, unsigned b) { return min(a, b); }
+inline unsigned umax(unsigned a, unsigned b) { return max(a, b); }
+inline long long llmin(long long a, long long b) { return min(a, b); }
+inline long long llmax(long long a, long long b) { return max(a, b); }
+inline unsigned long long ullmin(unsigned long long a, unsigned long long b) { return min(a, b); }
+inline unsigned long long ullmax(unsigned long long a, unsigned long long b) { return max(a, b); }
+
 inline int __float_as_int(float v) { return cuhost::bits<int>(v); }
 inline unsigned __float_as_uint(float v) { return cuhost::bits<unsigned>(v); }
 inline float __int_as_float(int v) { return cuhost::bits<float>(v); }
@@ -51,6 +58,8 @@ inline float rsqrtf(float v) { return 1.0f / __builtin_sqrtf(v); }
 inline double rsqrt(double v) { return 1.0 / __builtin_sqrt(v); }
 inline float __frsqrt_rn(float v) { return rsqrtf(v); }
 inline float __fdividef(float a, float b) { return a / b; }
+inline float fdividef(float a, float b) { return a / b; }
+inline double fdivide(double a, double b) { return a / b; }
 inline float __expf(float v) { return __builtin_expf(v); }
 inline float __exp10f(float v) { return __builtin_powf(10.0f, v); }
 inline float __logf(float v) { return __builtin_logf(v); }

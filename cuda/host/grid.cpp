@@ -1,6 +1,7 @@
 // In which order the blocks of a launch begin.
 #include "grid.h"
 
+#include <iterator>
 #include <numeric>
 
 namespace cuhost {
@@ -16,14 +17,16 @@ BlockOrder::BlockOrder(uint64_t count, uint64_t seed) : count(count), seed(seed)
 }
 
 static constexpr unsigned corners[] = {0, 7, 1, 6, 2, 5, 3, 4};
+static constexpr unsigned relatives = 6;         // a block itself, its neighbours, and two far off
+static constexpr unsigned parts[] = {2, 3, 5, 7};
 
 Sample::Sample(Index grid) : grid(grid), order(blocks_of(grid), plan.order_seed + 2) {}
 
 bool Sample::next(unsigned& block) {
   while (!ended && (at < 8 || step < order.count)) {
-    block = at < 8 ? corner(corners[at]) : neighbour(order.at(step), at - 8);
+    block = at < 8 ? corner(corners[at]) : relative(order.at(step), at - 8);
     if (at < 8) ++at;
-    else if (++at == 8 + 4) at = 8, ++step;
+    else if (++at == 8 + relatives) at = 8, ++step;
     if (drawn.insert(block).second) return true;
   }
   return all && first(block);
@@ -43,8 +46,13 @@ unsigned Sample::corner(unsigned k) const {
   return x + grid.x * (y + grid.y * z);
 }
 
-unsigned Sample::neighbour(unsigned block, unsigned k) const {
+// Where a dimension numbers several parts of each tile, the parts of a tile lie a fraction of it apart. Of
+// all numbers of parts up to 10, these are the prime factors.
+unsigned Sample::relative(unsigned block, unsigned k) const {
   Index index = index_of(block, grid);
+  unsigned part = parts[step % std::size(parts)];
+  if (k == 4 && grid.x % part == 0) return block - index.x + (index.x + grid.x / part) % grid.x;
+  if (k == 5 && order.count % part == 0) return (unsigned)((block + order.count / part) % order.count);
   if (k == 1 && index.x + 1 < grid.x) return block + 1;
   if (k == 2 && index.y + 1 < grid.y) return block + grid.x;
   if (k == 3 && index.z + 1 < grid.z) return block + grid.x * grid.y;

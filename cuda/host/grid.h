@@ -32,7 +32,7 @@ class Blocks {
 };
 
 // The first and last block, the corners of the grid, and then others drawn from the seed, each with
-// its neighbours: neighbouring blocks are the likeliest to access the same places.
+// its neighbours and two a fraction of the grid away: these are the likeliest to access the same places.
 class Sample final : public Blocks {
  public:
   explicit Sample(Index grid);
@@ -52,7 +52,7 @@ class Sample final : public Blocks {
   bool ended = false, all = false;
 
   unsigned corner(unsigned k) const;
-  unsigned neighbour(unsigned block, unsigned k) const;
+  unsigned relative(unsigned block, unsigned k) const;
 };
 
 // All blocks, or every how manyth, in the plan's order, except those of a sample.

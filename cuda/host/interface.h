@@ -51,6 +51,8 @@ enum Build { plain_build, checked_build, zeroed_build, builds };
 // What the elements of a variable are: numbers of a kind, or of a type that may hold several.
 enum Content { floating, integral, mixed };
 
+// Whether an atomic's new value is the old one plus or minus something, or may be any other.
+enum Update { adds, decides };
 enum WarpOperation { warp_sync, warp_exchange, warp_ballot, warp_meeting };
 
 extern "C" {
@@ -85,10 +87,12 @@ void cuhost_variable(Build build, int number, const char* kernel, const char* na
                      size_t bytes, size_t element_bytes, Content content, const void* initial);
 // Called for each constant variable before main; returns true.
 bool cuhost_constant(Build build, size_t bytes);
-// Only the checked program has the next six.
+// Only the checked program has the next eight.
 void cuhost_fence(bool device);  // or else of the block
 void cuhost_fence_proxy();       // the thread's accesses come before asynchronous ones
-void cuhost_atomic(const void* address, unsigned bytes);
+void cuhost_atomic(const void* address, unsigned bytes, Update update);
+void cuhost_strong(const void* address, unsigned bytes, bool writes);
+void cuhost_atomic_of_block(const void* address);  // before an atomic whose scope is the block
 void cuhost_atomic_change(const void* address);  // the atomic has stored another value
 void cuhost_range(const void* address, size_t bytes, bool write);
 // `site` is the instruction, or null if the access has been counted.

@@ -1,6 +1,9 @@
 // Everything CUDA C++ text may use on the emulated GPU. Precompiled: a kernel must include it first.
 #pragma once
 
+#include <cstddef>
+// libstdc++ would instantiate the special functions of C++17, which device code lacks, for each kernel.
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
 #include <cfloat>
 #include <climits>
 #include <cstdint>
@@ -18,6 +21,7 @@
 #include "interface.h"
 #include "refused.h"
 #include "rounding.h"
+#include "scopes.h"
 #include "tensor_maps.h"
 #include "threads.h"
 #include "vectors.h"

@@ -4,6 +4,7 @@
 #include <vector>
 #include <unistd.h>
 
+#include "outcomes.h"
 #include "resident.h"
 #include "teams.h"
 
@@ -101,7 +102,8 @@ void print_profile(uint64_t blocks, uint64_t barriers) {
 
 // The first blocks make the profile; further ones are only checked. Threads start in ascending
 // order in one block and in descending order in the next, because some races show in one of them.
-void check(const Launch& launch, bool last) {
+// Returns whether all blocks were checked.
+bool check(const Launch& launch, bool last, bool reports) {
   Scheduler scheduler{entry, &launch, poison_and_report, true};
   cuhost_hooks.launch_begins(launch);
   Sample sample(clusters_of(launch, *entry));
@@ -115,18 +117,20 @@ void check(const Launch& launch, bool last) {
     ++blocks;
     uint64_t accesses = cuhost_hooks.traffic().accesses;
     if (!profiled && (blocks == plan.profiled_blocks || accesses > plan.profiled_accesses)) {
-      print_profile(blocks, barriers_passed - barriers);
+      if (reports) print_profile(blocks, barriers_passed - barriers);
       cuhost_hooks.profiled();
       profiled = true;
     }
     if (profiled && accesses + blocks * block_accesses > plan.access_budget) sample.end();
   }
-  if (!profiled) print_profile(blocks, barriers_passed - barriers);
-  printf(" %llu\n", (unsigned long long)blocks);
-  if (last) return;
+  cuhost_hooks.launch_ends();
+  if (reports && !profiled) print_profile(blocks, barriers_passed - barriers);
+  if (reports) printf(" %llu\n", (unsigned long long)blocks);
+  if (last || blocks == blocks_of(launch)) return blocks == blocks_of(launch);
   // Later launches need all results of this one: run the other blocks unchecked.
   take(cuhost_table, launch);
   run_all(launch, &sample, 1);
+  return false;
 }
 
 void begin(const Launch& launch, const Table& from) {
@@ -136,12 +140,29 @@ void begin(const Launch& launch, const Table& from) {
   map_dynamic_shared(launch.shared_bytes);
 }
 
-void check_all() {
+bool check_launches(bool reports) {
+  bool all = true;
+  poison_workspaces();
   for (const Launch& launch : plan.launches) {
     begin(launch, cuhost_checked_table);
-    check(launch, &launch == &plan.launches.back());
+    all &= check(launch, &launch == &plan.launches.back(), reports);
     check_guards();
   }
+  return all;
+}
+
+// Where threads were interrupted and others stored something meanwhile, no output may depend on it. That
+// shows only if all blocks have run.
+void check_all() {
+  if (!check_launches(true) || !cuhost_hooks.first_interruption()) return;
+  std::string interrupted = cuhost_hooks.first_interruption();
+  Outcome outcome;
+  cuhost_hooks.allow_interruptions(false);
+  check_launches(false);
+  std::string element = outcome.difference();
+  if (!element.empty())
+    fault("correctness", "%s depends on the order of threads: on whether others run before %s",
+          element.c_str(), interrupted.c_str());
 }
 
 void run_all_launches(uint64_t stride) {
@@ -183,7 +204,6 @@ int main() {
   map_tensors();
   install_signal_handlers();
   if (plan.check) {
-    poison_workspaces();
     check_all();
   } else {
     for (Runs runs; read_runs(runs);) run(runs);

@@ -43,10 +43,11 @@ static void read_map(TensorMap& map) {
   }
 }
 
-// token; check, sampling and limits; tensors; launches: see plan.py, which writes it.
+// token; check, deferral, sampling and limits; tensors; launches: see plan.py, which writes it.
 void read_plan() {
   if (!read_token()) fault("runtime", "there is no plan");
   plan.check = number() != 0;
+  plan.defers = number() != 0;
   plan.profiled_blocks = (uint64_t)number();
   plan.profiled_accesses = (uint64_t)number();
   plan.access_budget = (uint64_t)number();

@@ -30,7 +30,6 @@ struct cuhost_Words<T, 1> {
   auto at(int) const { return T::put(all); }
 };
 
-#define CUHOST_EACH_TIME inline __attribute__((always_inline))
 template <class T, int count>
 CUHOST_EACH_TIME cuhost_Words<T, count> cuhost_load_weak(const char* at) {
   return {*(const typename cuhost_Words<T, count>::Vector*)at};

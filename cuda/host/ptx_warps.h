@@ -9,35 +9,35 @@ namespace cuhost {
 enum cuhost_Order { cuhost_order_relaxed, cuhost_order_acquire, cuhost_order_release, cuhost_order_acq_rel };
 
 template <class T, cuhost_Order order, class F>
-inline auto cuhost_atom(char* at, F&& change) {
+inline auto cuhost_atom(Update update, char* at, F&& change) {
   using V = typename T::value;
   if constexpr (order == cuhost_order_release || order == cuhost_order_acq_rel) cuda_device::__threadfence();
-  V old = atomic((V*)at, change);
+  V old = atomic(update, (V*)at, change);
   if constexpr (order == cuhost_order_acquire || order == cuhost_order_acq_rel) cuda_device::__threadfence();
   return T::put(old);
 }
-#define CUHOST_PTX_ATOMIC(name, expression)                                               \
+#define CUHOST_PTX_ATOMIC(update, name, expression)                                       \
   template <class T, cuhost_Order order>                                                  \
   inline auto cuhost_atom_##name(char* at, Bits64 bits) {                                 \
     using V = typename T::value;                                                          \
     V value = T::get(bits);                                                               \
-    return cuhost_atom<T, order>(at, [=](V old) -> V { return expression; });             \
+    return cuhost_atom<T, order>(update, at, [=](V old) -> V { return expression; });     \
   }
-CUHOST_PTX_ATOMIC(add, old + value)
-CUHOST_PTX_ATOMIC(min, value < old ? value : old)
-CUHOST_PTX_ATOMIC(max, old < value ? value : old)
-CUHOST_PTX_ATOMIC(and, old & value)
-CUHOST_PTX_ATOMIC(or, old | value)
-CUHOST_PTX_ATOMIC(xor, old ^ value)
-CUHOST_PTX_ATOMIC(exch, value)
-CUHOST_PTX_ATOMIC(inc, old >= value ? V(0) : old + 1)
-CUHOST_PTX_ATOMIC(dec, old == 0 || old > value ? value : old - 1)
+CUHOST_PTX_ATOMIC(adds, add, old + value)
+CUHOST_PTX_ATOMIC(decides, min, value < old ? value : old)
+CUHOST_PTX_ATOMIC(decides, max, old < value ? value : old)
+CUHOST_PTX_ATOMIC(decides, and, old & value)
+CUHOST_PTX_ATOMIC(decides, or, old | value)
+CUHOST_PTX_ATOMIC(adds, xor, old ^ value)
+CUHOST_PTX_ATOMIC(decides, exch, value)
+CUHOST_PTX_ATOMIC(adds, inc, old >= value ? V(0) : old + 1)
+CUHOST_PTX_ATOMIC(adds, dec, old == 0 || old > value ? value : old - 1)
 #undef CUHOST_PTX_ATOMIC
 template <class T, cuhost_Order order>
 inline auto cuhost_atom_cas(char* at, Bits64 expected, Bits64 bits) {
   using V = typename T::value;
   V compare = T::get(expected), value = T::get(bits);
-  return cuhost_atom<T, order>(at, [=](V old) -> V { return old == compare ? value : old; });
+  return cuhost_atom<T, order>(decides, at, [=](V old) -> V { return old == compare ? value : old; });
 }
 
 // PTX ISA, "shfl.sync": c holds the mask of a segment and the bound of source lanes in it.
@@ -59,8 +59,7 @@ inline cuhost_Shuffled cuhost_shfl(unsigned value, unsigned b, unsigned c, unsig
 inline bool cuhost_vote_all(bool p, unsigned members) { return cuda_device::__all_sync(members, p); }
 inline bool cuhost_vote_any(bool p, unsigned members) { return cuda_device::__any_sync(members, p); }
 inline bool cuhost_vote_uni(bool p, unsigned members) {
-  unsigned yes = cuda_device::__ballot_sync(members, p), no = cuda_device::__ballot_sync(members, !p);
-  return !yes || !no;
+  return cuda_device::__uni_sync(members, p);
 }
 inline unsigned cuhost_vote_ballot(bool p, unsigned members) { return cuda_device::__ballot_sync(members, p); }
 

@@ -39,22 +39,29 @@ const char* verb_of(const StrongCell& cell) {
   return cell.atomic ? "atomically updates" : "writes (volatile)";
 }
 
-[[noreturn]] void race_of(const Shadow& shadow, uintptr_t at, uint64_t first, const char* first_verb,
-                          uint64_t second, const char* second_verb) {
+std::string describe(const Shadow& shadow, uintptr_t at, uint64_t first, const char* first_verb,
+                     uint64_t second, const char* second_verb) {
   std::string element = element_of(shadow, at), one = thread_of(first), two = thread_of(second);
   const char* memory = shadow.global ? "global" : "shared";
+  char text[1000];
   if (of_other_block(first))
-    fault("correctness",
-          "race on global memory: thread %s of block %s %s and thread %s of block %s of %s %s %s, "
-          "and nothing orders blocks",
-          one.c_str(), name_of_block(first).c_str(), first_verb, two.c_str(),
-          name_of_block(second).c_str(),
-          running_kernel, second_verb, element.c_str());
-  fault("correctness",
-        "race on %s memory: threads %s and %s of block %s of %s access %s, the first %s and the "
-        "second %s, without a barrier between",
-        memory, one.c_str(), two.c_str(), name_of_block(second).c_str(), running_kernel,
-        element.c_str(), first_verb, second_verb);
+    snprintf(text, sizeof text,
+             "race on global memory: thread %s of block %s %s and thread %s of block %s of %s %s %s, "
+             "and nothing orders blocks",
+             one.c_str(), name_of_block(first).c_str(), first_verb, two.c_str(),
+             name_of_block(second).c_str(), running_kernel, second_verb, element.c_str());
+  else
+    snprintf(text, sizeof text,
+             "race on %s memory: threads %s and %s of block %s of %s access %s, the first %s and the "
+             "second %s, without a barrier between",
+             memory, one.c_str(), two.c_str(), name_of_block(second).c_str(), running_kernel,
+             element.c_str(), first_verb, second_verb);
+  return text;
+}
+
+[[noreturn]] void race_of(const Shadow& shadow, uintptr_t at, uint64_t first, const char* first_verb,
+                          uint64_t second, const char* second_verb) {
+  fault("correctness", "%s", describe(shadow, at, first, first_verb, second, second_verb).c_str());
 }
 
 }  // namespace
@@ -80,13 +87,16 @@ void settle_overwrite() {
 
 // Before a plain write only the last strong one must be ordered: it has seen the others' results, as
 // where the last thread to take a ticket resets the counter.
-void plain_beside_strong(const Shadow& shadow, size_t cell, bool writes) {
+void plain_beside_strong(const Shadow& shadow, size_t cell, bool writes, const void* site) {
   const StrongCell& strong = shadow.strong[cell];
   const uint64_t now = thread_stamp;
   const char* verb = writes ? "writes" : "reads";
   for (uint64_t write : {strong.write, writes ? 0 : strong.other_write}) {
-    if (unordered(write, now, shadow.global))
+    if (!unordered(write, now, shadow.global)) continue;
+    if (writes || !strong.atomic || !defers_races(site))
       race(shadow, shadow.address(cell), write, verb_of(strong), verb);
+    if (!is_suspected(site))
+      suspect(site, describe(shadow, shadow.address(cell), write, verb_of(strong), now, verb));
   }
   for (uint64_t read : {strong.read, strong.other_read}) {
     if (writes && unordered(read, now, shadow.global))
@@ -125,8 +135,13 @@ void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, boo
     if (unordered(cell.write, now, shadow.global))
       race(shadow, shadow.address(k), cell.write, "writes", verb);
     for (uint64_t read : {cell.read, cell.other_read}) {
-      if (writes && unordered(read, now, shadow.global))
-        race(shadow, shadow.address(k), read, "reads", verb);
+      if (!writes || !unordered(read, now, shadow.global)) continue;
+      const void* site = !shadow.sites       ? nullptr
+                         : read == cell.read ? shadow.sites[k].read
+                                             : shadow.sites[k].other_read;
+      if (!atomic || !defers_races(site)) race(shadow, shadow.address(k), read, "reads", verb);
+      if (!is_suspected(site))
+        suspect(site, describe(shadow, shadow.address(k), read, "reads", now, verb));
     }
     StrongCell& strong = shadow.strong[k];
     if (writes && !atomic) overwrite_as_volatile(shadow, at, bytes, strong);
@@ -140,18 +155,19 @@ void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, boo
   }
 }
 
+void check_scope(const Shadow& shadow, uintptr_t at) {
+  if (!shadow.strong) return;
+  uint64_t write = shadow.strong[shadow.index(at)].write;
+  if (of_other_block(write) && unordered(write, thread_stamp, shadow.global))
+    race(shadow, at, write, "atomically updates", "updates with an atomic of the block");
+}
+
 void change_atomically(Shadow& shadow, uintptr_t at) {
   if (!shadow.strong) return;
   StrongCell& strong = shadow.strong[shadow.index(at)];
   strong.change = thread_stamp;
   strong.seen = 0;
   strong.seen_by_others = false;
-}
-
-bool may_lose_update(const Shadow& shadow, uintptr_t at) {
-  if (!shadow.strong) return false;
-  const StrongCell& strong = shadow.strong[shadow.index(at)];
-  return strong.read == thread_stamp || strong.write == thread_stamp;
 }
 
 }  // namespace cuhost

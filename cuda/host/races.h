@@ -15,12 +15,22 @@ void overwrite_begins(const Shadow& shadow, uintptr_t at, unsigned bytes, uint64
 
 [[noreturn]] void race(const Shadow& shadow, uintptr_t at, uint64_t first, const char* first_verb,
                        const char* second_verb);
-void plain_beside_strong(const Shadow& shadow, size_t cell, bool writes);
+void plain_beside_strong(const Shadow& shadow, size_t cell, bool writes, const void* site);
 // An atomic, or an access as volatile. An atomic counts as a write.
 void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, bool atomic);
+void check_scope(const Shadow& shadow, uintptr_t at);  // before an atomic of the block
 void change_atomically(Shadow& shadow, uintptr_t at);  // after an atomic that stored another value
-// Whether the running thread may write as volatile what depends on its own read.
-bool may_lose_update(const Shadow& shadow, uintptr_t at);
+
+// tentative.cpp
+// Whether races by an instruction's plain reads beside atomics are judged when the launch has ended.
+bool defers_races(const void* site);
+bool is_suspected(const void* site);  // or known not to race
+void suspect(const void* site, std::string what);
+void updates_what_it_read(const Shadow& shadow, uintptr_t at);  // by an atomic that does more than add
+void judge_suspected();                                         // at the end of a launch
+// What the running thread has done since the last barrier.
+bool has_read(const Shadow& shadow, uintptr_t at);
+bool has_written_strongly(const Shadow& shadow, uintptr_t at);
 
 // Of each kind of access the last two are kept. The second is one by another warp if there is any:
 // then whoever comes later in the interval finds one from outside its own warp.
@@ -32,7 +42,7 @@ inline void remember(uint64_t& last, uint64_t& other, uint64_t now) {
 }
 
 template <bool write>
-inline void touch(const Shadow& shadow, uintptr_t at, unsigned bytes) {
+inline void touch(const Shadow& shadow, uintptr_t at, unsigned bytes, const void* site) {
   const uint64_t now = thread_stamp;
   const bool global = shadow.global;
   for (size_t k = shadow.index(at), last = shadow.index(at + bytes - 1); k <= last; ++k) {
@@ -48,9 +58,15 @@ inline void touch(const Shadow& shadow, uintptr_t at, unsigned bytes) {
     } else {
       if (cell.write != now && unordered(cell.write, now, global))
         race(shadow, shadow.address(k), cell.write, "writes", "reads");
+      uint64_t other = cell.other_read;
       remember(cell.read, cell.other_read, now);
+      if (__builtin_expect(shadow.sites != nullptr, 0)) {
+        ReadSites& sites = shadow.sites[k];
+        if (cell.other_read != other) sites.other_read = sites.read;
+        sites.read = site;
+      }
     }
-    if (__builtin_expect(shadow.strong != nullptr, 0)) plain_beside_strong(shadow, k, write);
+    if (__builtin_expect(shadow.strong != nullptr, 0)) plain_beside_strong(shadow, k, write, site);
   }
 }
 

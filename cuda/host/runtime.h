@@ -61,6 +61,7 @@ struct Variable {
 struct Plan {
   char token[32] = "-";          // begins each line of the answer to the latest request
   bool check = false;
+  bool defers = false;           // races of plain reads beside atomics, see tentative.cpp
   uint64_t order_seed = 0;
   uint64_t profiled_blocks = 0, profiled_accesses = 0;  // the profile covers no more
   size_t shared_limit = 0;       // static and dynamic shared memory of a block
@@ -184,6 +185,9 @@ struct Hooks {
   void (*launch_begins)(const Launch&);
   void (*block_begins)();
   void (*block_ends)();
+  void (*launch_ends)();
+  void (*allow_interruptions)(bool allowed);
+  const char* (*first_interruption)();  // null if nothing changed in any
   Traffic (*traffic)();
   const WarpTally* (*warps)();  // one tally for each kind of access
   void (*profiled)();           // no tally is needed any more

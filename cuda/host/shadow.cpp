@@ -30,12 +30,16 @@ void release(T*& memory, size_t count) {
 size_t cells_of(size_t bytes, int shift) { return (bytes >> shift) + 2; }
 size_t sectors_of(size_t bytes) { return (bytes >> 5) + 2; }
 
+bool is_empty(const Cell& cell) { return !(cell.write | cell.read); }
+bool is_empty(const StrongCell& cell) { return !(cell.write | cell.read); }
+bool is_empty(const ReadSites& sites) { return !sites.read; }
+
 template <class T>
 void spread(T*& cells, size_t bytes) {
   T* finer = allocate<T>(cells_of(bytes, 0));
   for (size_t k = 0; k < (bytes >> 2) + 1; ++k) {
     const T& cell = cells[k];
-    if (!(cell.write | cell.read)) continue;
+    if (is_empty(cell)) continue;
     for (size_t b = 4 * k; b < 4 * k + 4 && b < bytes; ++b) finer[b] = cell;
   }
   release(cells, cells_of(bytes, 2));
@@ -49,12 +53,14 @@ Shadow* recent_shared = &dynamics;
 void Shadow::cover(uintptr_t start, size_t length, bool is_global, bool counts_readers) {
   release(cells, cells_of(bytes, shift));
   release(strong, cells_of(bytes, shift));
+  release(sites, cells_of(bytes, shift));
   release(read_by, sectors_of(bytes));
   low = start;
   bytes = length;
   shift = 2;
   global = is_global;
   cells = allocate<Cell>(cells_of(bytes, shift));
+  if (plan.defers) sites = allocate<ReadSites>(cells_of(bytes, shift));
   if (counts_readers) read_by = allocate<uint32_t>(sectors_of(bytes));
 }
 
@@ -62,6 +68,7 @@ void Shadow::refine() {
   if (!shift) return;
   spread(cells, bytes);
   if (strong) spread(strong, bytes);
+  if (sites) spread(sites, bytes);
   shift = 0;
 }
 

@@ -25,6 +25,11 @@ struct StrongCell {
   bool atomic;         // the last write
 };
 
+// The instructions of a cell's plain reads.
+struct ReadSites {
+  const void *read, *other_read;
+};
+
 // Cells cover four bytes each until a narrower access occurs, and one byte from then on.
 struct Shadow {
   uintptr_t low = 0;
@@ -32,6 +37,7 @@ struct Shadow {
   int shift = 2;
   Cell* cells = nullptr;
   StrongCell* strong = nullptr;  // none until there is a strong access
+  ReadSites* sites = nullptr;    // none unless the plan defers races
   uint32_t* read_by = nullptr;   // the last block that read a sector of a tensor
   bool global = false, read_only = false;
 

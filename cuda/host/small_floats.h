@@ -300,8 +300,8 @@ inline S most(S a, S b, bool keep_nan) {
   CUHOST_SMALL_INTEGER(S, one, ll, long long)                                            \
   CUHOST_SMALL_INTEGER(S, one, ull, unsigned long long)                                  \
   inline S atomicAdd(S* address, S v) {                                                  \
-    return cuhost::atomic(address, [&](S old) { return old + v; });                      \
+    return cuhost::atomic(cuhost::adds, address, [&](S old) { return old + v; });        \
   }                                                                                      \
   inline P atomicAdd(P* address, P v) {                                                  \
-    return cuhost::atomic(address, [&](P old) { return old + v; });                      \
+    return cuhost::atomic(cuhost::adds, address, [&](P old) { return old + v; });        \
   }

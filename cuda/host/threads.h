@@ -40,6 +40,7 @@ inline T shuffle(unsigned mask, T value, int source) {
 #else
 #define CUHOST_UNCHECKED inline
 #endif
+#define CUHOST_EACH_TIME inline __attribute__((always_inline))
 
 template <class T>
 inline bool cuhost_differ(const T& one, const T& other) {
@@ -49,10 +50,12 @@ inline bool cuhost_differ(const T& one, const T& other) {
 
 // Threads run one at a time, so a plain read followed by a write is atomic.
 template <class T, class F>
-CUHOST_UNCHECKED T atomic(T* address, F&& change) {
+CUHOST_UNCHECKED T atomic(Update update, T* address, F&& change) {
   cuhost_turn();
 #if defined(CUHOST_CHECKED)
-  cuhost_atomic(address, sizeof(T));
+  cuhost_atomic(address, sizeof(T), update);
+#else
+  (void)update;
 #endif
   T old = *address, value = change(old);
   *address = value;
@@ -63,6 +66,36 @@ CUHOST_UNCHECKED T atomic(T* address, F&& change) {
 #endif
   }
   return old;
+}
+
+#if defined(CUHOST_CHECKED)
+template <class T>
+CUHOST_UNCHECKED T load_unchecked(const T* address) {
+  return *address;
+}
+template <class T>
+CUHOST_UNCHECKED void store_unchecked(T* address, const T& value) {
+  *address = value;
+}
+#endif
+// Without races with one another and with atomics. Inlined, so that each has an instruction of its own.
+template <class T>
+CUHOST_EACH_TIME T load_strong(const T* address) {
+#if defined(CUHOST_CHECKED)
+  cuhost_strong(address, sizeof(T), false);
+  return load_unchecked(address);
+#else
+  return *address;
+#endif
+}
+template <class T>
+CUHOST_EACH_TIME void store_strong(T* address, const T& value) {
+#if defined(CUHOST_CHECKED)
+  cuhost_strong(address, sizeof(T), true);
+  store_unchecked(address, value);
+#else
+  *address = value;
+#endif
 }
 
 }  // namespace cuhost
@@ -97,6 +130,10 @@ inline void __threadfence() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_block() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 #endif
 inline void __threadfence_system() { __threadfence(); }
+inline void __threadfence_cluster() { __threadfence(); }
+// Launches follow one another: there is nothing to wait for.
+inline void cudaGridDependencySynchronize() {}
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
 inline void __nanosleep(unsigned) { cuhost::cuhost_yield(); }
 inline unsigned __activemask(int line = __builtin_LINE()) {
   return cuhost::cuhost_active_lanes(line);
@@ -106,6 +143,10 @@ inline unsigned __ballot_sync(unsigned mask, int p) {
 }
 inline int __any_sync(unsigned mask, int p) { return __ballot_sync(mask, p) != 0; }
 inline int __all_sync(unsigned mask, int p) { return __ballot_sync(mask, !p) == 0; }
+inline int __uni_sync(unsigned mask, int p) {
+  unsigned yes = __ballot_sync(mask, p), no = __ballot_sync(mask, !p);
+  return !yes || !no;
+}
 
 template <class T>
 inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
@@ -128,35 +169,36 @@ inline T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {
   return cuhost::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source);
 }
 
-#define CUHOST_ATOMIC(name, T, expression)                                            \
+#define CUHOST_ATOMIC(update, name, T, expression)                                    \
   inline T name(T* address, T value) {                                                \
-    return cuhost::atomic(address, [&](T old) -> T { return expression; });           \
+    return cuhost::atomic(cuhost::update, address, [&](T old) -> T { return expression; }); \
   }
-#define CUHOST_ATOMIC_INTEGERS(name, expression)                                      \
-  CUHOST_ATOMIC(name, int, expression)                                                \
-  CUHOST_ATOMIC(name, unsigned, expression)                                           \
-  CUHOST_ATOMIC(name, unsigned long long, expression)
-CUHOST_ATOMIC_INTEGERS(atomicAdd, old + value)
-CUHOST_ATOMIC(atomicAdd, float, old + value)
-CUHOST_ATOMIC(atomicAdd, double, old + value)
-CUHOST_ATOMIC(atomicSub, int, old - value)
-CUHOST_ATOMIC(atomicSub, unsigned, old - value)
-CUHOST_ATOMIC_INTEGERS(atomicMax, old < value ? value : old)
-CUHOST_ATOMIC(atomicMax, long long, old < value ? value : old)
-CUHOST_ATOMIC_INTEGERS(atomicMin, value < old ? value : old)
-CUHOST_ATOMIC(atomicMin, long long, value < old ? value : old)
-CUHOST_ATOMIC_INTEGERS(atomicAnd, old & value)
-CUHOST_ATOMIC_INTEGERS(atomicOr, old | value)
-CUHOST_ATOMIC_INTEGERS(atomicXor, old ^ value)
-CUHOST_ATOMIC_INTEGERS(atomicExch, value)
-CUHOST_ATOMIC(atomicExch, float, value)
-CUHOST_ATOMIC(atomicInc, unsigned, old >= value ? 0u : old + 1u)
-CUHOST_ATOMIC(atomicDec, unsigned, old == 0 || old > value ? value : old - 1u)
+#define CUHOST_ATOMIC_INTEGERS(update, name, expression)                              \
+  CUHOST_ATOMIC(update, name, int, expression)                                        \
+  CUHOST_ATOMIC(update, name, unsigned, expression)                                   \
+  CUHOST_ATOMIC(update, name, unsigned long long, expression)
+CUHOST_ATOMIC_INTEGERS(adds, atomicAdd, old + value)
+CUHOST_ATOMIC(adds, atomicAdd, float, old + value)
+CUHOST_ATOMIC(adds, atomicAdd, double, old + value)
+CUHOST_ATOMIC(adds, atomicSub, int, old - value)
+CUHOST_ATOMIC(adds, atomicSub, unsigned, old - value)
+CUHOST_ATOMIC_INTEGERS(decides, atomicMax, old < value ? value : old)
+CUHOST_ATOMIC(decides, atomicMax, long long, old < value ? value : old)
+CUHOST_ATOMIC_INTEGERS(decides, atomicMin, value < old ? value : old)
+CUHOST_ATOMIC(decides, atomicMin, long long, value < old ? value : old)
+CUHOST_ATOMIC_INTEGERS(decides, atomicAnd, old & value)
+CUHOST_ATOMIC_INTEGERS(decides, atomicOr, old | value)
+CUHOST_ATOMIC_INTEGERS(adds, atomicXor, old ^ value)
+CUHOST_ATOMIC_INTEGERS(decides, atomicExch, value)
+CUHOST_ATOMIC(decides, atomicExch, float, value)
+CUHOST_ATOMIC(adds, atomicInc, unsigned, old >= value ? 0u : old + 1u)
+CUHOST_ATOMIC(adds, atomicDec, unsigned, old == 0 || old > value ? value : old - 1u)
 #undef CUHOST_ATOMIC
 #undef CUHOST_ATOMIC_INTEGERS
 #define CUHOST_ATOMIC_CAS(T)                                                          \
   inline T atomicCAS(T* address, T compare, T value) {                                \
-    return cuhost::atomic(address, [&](T old) -> T { return old == compare ? value : old; }); \
+    return cuhost::atomic(cuhost::decides, address,                                   \
+                          [&](T old) -> T { return old == compare ? value : old; });  \
   }
 CUHOST_ATOMIC_CAS(int)
 CUHOST_ATOMIC_CAS(unsigned)
@@ -164,7 +206,8 @@ CUHOST_ATOMIC_CAS(unsigned short)
 CUHOST_ATOMIC_CAS(unsigned long long)
 #undef CUHOST_ATOMIC_CAS
 
-// What a cache keeps makes no difference to the result.
+// What a cache keeps makes no difference to the result. But at the L2 cache blocks can meet, as they can
+// through a volatile variable.
 #define CUHOST_LOAD(name)                                                             \
   template <class T>                                                                  \
   inline T name(const T* address) {                                                   \
@@ -172,20 +215,26 @@ CUHOST_ATOMIC_CAS(unsigned long long)
   }
 CUHOST_LOAD(__ldg)
 CUHOST_LOAD(__ldca)
-CUHOST_LOAD(__ldcg)
 CUHOST_LOAD(__ldcs)
-CUHOST_LOAD(__ldcv)
 CUHOST_LOAD(__ldlu)
 #undef CUHOST_LOAD
-#define CUHOST_STORE(name)                                                            \
+#define CUHOST_LOAD(name)                                                             \
   template <class T>                                                                  \
-  inline void name(T* address, std::common_type_t<T> value) {                         \
-    *address = value;                                                                 \
+  CUHOST_EACH_TIME T name(const T* address) {                                         \
+    return cuhost::load_strong(address);                                              \
   }
-CUHOST_STORE(__stcg)
-CUHOST_STORE(__stcs)
-CUHOST_STORE(__stwb)
-CUHOST_STORE(__stwt)
+CUHOST_LOAD(__ldcg)
+CUHOST_LOAD(__ldcv)
+#undef CUHOST_LOAD
+#define CUHOST_STORE(name, store)                                                     \
+  template <class T>                                                                  \
+  CUHOST_EACH_TIME void name(T* address, std::common_type_t<T> value) {               \
+    store;                                                                            \
+  }
+CUHOST_STORE(__stcs, *address = value)
+CUHOST_STORE(__stwb, *address = value)
+CUHOST_STORE(__stcg, cuhost::store_strong(address, value))
+CUHOST_STORE(__stwt, cuhost::store_strong(address, value))
 #undef CUHOST_STORE
 
 // Addresses of one space are those of all; shared memory lies below 4 GiB.

@@ -26,7 +26,7 @@ from pytest_gpuenergy.workloads.repetition import repeated
 from pytest_gpuenergy.workloads.sensitivity import Condition, Values, conditions_of, scales_of
 from pytest_gpuenergy.workloads.workload import Workload
 
-FORMAT = 7
+FORMAT = 8
 _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"
 _ORDINARY = len(REACHES)
 _REMEMBERED = 3

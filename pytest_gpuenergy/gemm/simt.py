@@ -22,7 +22,9 @@ _WIDEST = 4
 """Elements of the widest load, 16 bytes; a thread's rows and columns come in pieces of as many."""
 _TILES = (32, 64, 96, 128, 192, 256)
 _THREAD_TILES = ((4, 4), (8, 4), (4, 8), (8, 8), (8, 12), (16, 8), (8, 16))
-_SLICES = (1, 2, 4)
+_MOST_ROWS = 8
+"""Of a thread where A is stored by rows: it holds four elements of each."""
+_SLICES = (1, 2, 4, 8)
 _DEPTHS = (8, 16, 32, 64)
 _STAGES = (2, 3, 4)
 _PRODUCTS = range(256, 2049)
@@ -30,20 +32,23 @@ _PRODUCTS = range(256, 2049)
 fewer the rest of a step weighs too much."""
 _LONGEST_SIDE = 4
 """Of a tile, as a multiple of the other."""
+_MOST_REGISTERS = 255
+"""Of a thread (all from sm_70 on)."""
 _SCHEDULERS = 4
 """Of a multiprocessor, each of which issues an instruction per cycle (all from sm_70 on)."""
 _ENOUGH_WARPS = 12
 _READ_CYCLES = 2
 """In which shared memory serves a load of 16 bytes by each lane of a warp, of which four lanes or
 more read the same (see ``Thread`` in the text)."""
-_SHARED_BYTES_PER_CYCLE = 128
-"""Of a multiprocessor (CUDA C++ Programming Guide: 32 banks of 4 bytes)."""
+_BANKS = 32
+_SHARED_BYTES_PER_CYCLE = 4 * _BANKS
+"""Of a multiprocessor (CUDA C++ Programming Guide)."""
 _COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 40
 """Of a copy to shared memory with its addresses, and of the rest of a step, about."""
-_STALLS = 0.15
-"""Of the cycles of a warp, in which it waits for data and only another warp can work, about."""
-_EXPOSED_CYCLES = 100
-"""From a barrier until the first products that follow it, in which only other blocks can work."""
+_ALONE = 1.15
+"""Cycles per instruction of a warp that has a scheduler to itself, about."""
+_BARRIER_CYCLES = 50
+"""In which the warps of a block wait for each other in a step, and only other blocks can work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +106,8 @@ class SimtParameters(Tiling):
         ):
             if max(tile_m, tile_n) > _LONGEST_SIDE * min(tile_m, tile_n):
                 continue
+            if gemm.layout == "nn" and thread[0] > _MOST_ROWS:
+                continue
             try:
                 base = cls(
                     tile_m=tile_m,
@@ -128,19 +135,22 @@ class SimtParameters(Tiling):
         return self.thread_m * self.thread_n * self.tile_k // self.slices
 
     def registers(self, gemm: Gemm) -> int:
-        """Registers that a thread needs, about: its sums, the factors it has read, and addresses.
+        """Registers that a thread needs, about: as many as ptxas of CUDA 13.0 takes.
 
-        Where A is stored by rows, four of its columns are read at once.
+        Where A is stored by rows, four of its columns are read at once. Then a thread with 128
+        sums would have more than there are; it still keeps all its sums in registers.
         """
-        of_a = self.thread_m * (2 if gemm.layout == "nt" else _WIDEST)
-        return self.thread_m * self.thread_n + of_a + 2 * self.thread_n + 32
+        sums = self.thread_m * self.thread_n
+        if gemm.layout == "nt":
+            return sums + 2 * (self.thread_m + self.thread_n) + 32
+        return min(sums + 4 * self.thread_m + 10 * self.thread_n - 8, _MOST_REGISTERS)
 
     def shared_bytes(self, gemm: Gemm) -> int:
         """Shared memory of a block: its stages, and after them the sums of its slices."""
         if gemm.layout == "nt":
             of_a = self.tile_k * self.tile_m
         else:
-            of_a = self.tile_m * (self.tile_k + _WIDEST)
+            of_a = self.tile_m * (self.tile_k + (0 if self.tile_k % _BANKS else _WIDEST))
         sums = self.slices * self.tile_m * self.tile_n if self.slices > 1 else 0
         return 4 * max(self.stages * (of_a + self.tile_k * self.tile_n), sums)
 
@@ -163,7 +173,7 @@ class SimtParameters(Tiling):
             busy_cycles=max(issued * warps / _SCHEDULERS, shared),
             warps=_ENOUGH_WARPS,
             loaded_bytes=4 * copied,
-            alone_cycles=issued * (math.ceil(warps / _SCHEDULERS) + _STALLS) + _EXPOSED_CYCLES,
+            alone_cycles=issued * max(math.ceil(warps / _SCHEDULERS), _ALONE) + _BARRIER_CYCLES,
             shared_cycles=shared,
             last_cycles=sums / _SHARED_BYTES_PER_CYCLE,
         )

@@ -15,6 +15,7 @@ _Floats = npt.NDArray[np.float64]
 
 _REPEATED = (0.5, 1.0, 1.5, 2.0, 3.0)
 """Sums and products of these are exact, so that their ties remain ties."""
+_NEAR = 8  # kind of value, beside 0 to 7, which are drawn
 _TINY = (-14, -6)  # exponents of two, so as to be normal numbers in every type
 
 
@@ -83,13 +84,14 @@ def draw_edges(
 def _floats(generator: np.random.Generator, shape: tuple[int, ...], edges: Edges) -> _Floats:
     kinds = generator.integers(0, 8, shape)
     for axis in {0, len(shape) - 1} if len(shape) > 1 else ():
-        # Whole rows and columns without a small value: a maximum may start too low for them only.
+        # Whole rows and columns near the reach: a maximum may start too low for them only.
         chosen = generator.random(shape[axis]) < 0.25
-        kinds[(slice(None),) * axis + (chosen,)] = 0
+        kinds[(slice(None),) * axis + (chosen,)] = _NEAR
     repeated = (*_REPEATED, *((0.0,) if edges.zeros and edges.small else ()))
     size = np.select(
-        [kinds < 2, kinds < 3, kinds < 5],
+        [kinds == _NEAR, kinds < 2, kinds < 3, kinds < 5],
         [
+            generator.uniform(edges.reach * 7 / 8, edges.reach, shape),
             generator.uniform(edges.reach / 2, edges.reach, shape),
             np.exp2(generator.uniform(*_TINY, shape)) + (not edges.small),
             np.array(repeated)[generator.integers(len(repeated), size=shape)],

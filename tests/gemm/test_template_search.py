@@ -68,7 +68,7 @@ def test_it_finds_what_is_fast_on_a_card_that_the_estimate_does_not_know() -> No
         for name, recipes in (("search", tried), ("estimate", listed)):
             lost[name].append(min(map(costs.__getitem__, recipes)) / min(costs.values()) - 1)
     assert sum(lost["search"]) < 0.25 * sum(lost["estimate"])
-    assert max(lost["search"]) < 0.1
+    assert max(lost["search"]) < 0.15
 
 
 def test_everything_is_proposed_once() -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_gpuenergy.devices.emulated import guard as guard_script
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
 TIMEOUT_S = 300.0
@@ -17,6 +15,10 @@ TIMEOUT_S = 300.0
 
 MEMORY_BYTES = 8 << 30
 """Address space that each of the compiler's processes may use."""
+
+_GUARD = Path(__file__).with_name("guard.sh")
+_CANNOT_START = (126, 127)
+"""Exit codes of a shell that cannot start a program."""
 
 # GCC frees the same large blocks and requests them again; keeping them halves its system time.
 _MALLOC = {
@@ -97,10 +99,9 @@ def run_compiler(compiler: str, *arguments: str, scratch: Path) -> subprocess.Co
             ) from None
         finally:
             os.close(lifeline)  # ends the compiler if it still runs
-    if process.returncode == guard_script.CANNOT_START:
-        raise DeviceError(
-            f"The compiler {compiler} cannot be started ({stderr.strip()}): set $CXX."
-        )
+    if process.returncode in _CANNOT_START:
+        _, _, reason = stderr.strip().rpartition(": ")
+        raise DeviceError(f"The compiler {compiler} cannot be started ({reason}): set $CXX.")
     return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
 
 
@@ -109,18 +110,16 @@ def _start(
 ) -> tuple[subprocess.Popen[str], int]:
     """The compiler under its guard, and the descriptor that keeps both alive while it is open."""
     theirs, ours = os.pipe()
-    guard = [sys.executable, "-I", "-S", guard_script.__file__, str(theirs), str(MEMORY_BYTES)]
     try:
         process = subprocess.Popen(
-            [*guard, compiler, *arguments],
-            stdin=subprocess.DEVNULL,
+            ["/bin/sh", _GUARD, str(MEMORY_BYTES >> 10), compiler, *arguments],
+            stdin=theirs,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             # Its temporary files are removed with the folder, however it ends.
             env={**os.environ, **_MALLOC, "LC_ALL": "C", "TMPDIR": str(scratch)},
-            pass_fds=[theirs],
             start_new_session=True,
         )
     except BaseException:

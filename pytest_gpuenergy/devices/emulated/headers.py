@@ -33,6 +33,10 @@ EMULATED = {
 # time, so only texts that need them have them.
 _NAMED = {
     "simd.h": re.compile(r"\b__v(?:[a-z]+[24]|i[a-z]+\d?_[su]\w+)\b"),
+    "special_functions.h": re.compile(
+        r"\b(?:(?:sin|cos|sincos)pi|erfc?inv|erfcx|normcdf(?:inv)?|cyl_bessel_i[01]|rcbrt|rhypot"
+        r"|r?norm[34]d)f?\s*\("
+    ),
     "times.h": re.compile(r"\bchrono::"),
 }
 

@@ -1,4 +1,4 @@
-"""Lets other threads run while one waits in a loop for a volatile variable to change."""
+"""Lets other threads run while one waits in a loop for memory to change."""
 
 from __future__ import annotations
 
@@ -26,18 +26,28 @@ def is_volatile(source: str) -> bool:
     return occurs(source, r"\bvolatile\b", _NO_VARIABLE)
 
 
+def is_reloaded(source: str) -> bool:
+    """Whether a thread may see memory change: it is volatile, or loaded past the L1 cache."""
+    return is_volatile(source) or occurs(source, r"\b__ldc[gv]\s*\(")
+
+
 def may_wait(source: str) -> bool:
-    """Whether a thread may wait for one of another block: by an atomic or a volatile variable."""
-    return occurs(source, r"\batomic\w*\s*\(") or is_volatile(source)
+    """Whether a thread may wait for one of another block: by an atomic or such a load."""
+    return occurs(source, r"\batomic\w*\s*\(") or is_reloaded(source)
+
+
+def may_decide(source: str) -> bool:
+    """Whether an atomic may do more than add: a plain read before it may then be a guess."""
+    return occurs(source, r"\batomic(?!Add|Sub|Inc|Dec|Xor)\w*\s*\(|\batom\.")
 
 
 def with_turns(source: str) -> str:
-    """``source`` with a call in the condition of each loop, if anything in it is volatile.
+    """``source`` with a call in the condition of each loop, if memory is loaded again and again.
 
     Threads take turns on the host, so that one which waits without such a call would wait forever.
-    Atomics contain one; only a volatile variable can be waited for without them.
+    Atomics contain one; without them only what `is_reloaded` can be waited for.
     """
-    if not is_volatile(source):
+    if not is_reloaded(source):
         return source
     tokens = list(nested(source, 0))
     texts = [token.text for token, _ in tokens]

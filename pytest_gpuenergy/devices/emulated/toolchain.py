@@ -39,19 +39,23 @@ _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 _LAYOUT = "10"  # version of the layout of the prepared folder
 _RUNTIME = (
     *("bulk_copies", "copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
-    *("named_barriers", "phases", "products", "report", "resident", "scheduler", "shared"),
-    *("stacks", "teams", "undefined", "warpgroups"),
+    *("named_barriers", "outcomes", "phases", "products", "report", "resident", "scheduler"),
+    *("shared", "stacks", "teams", "undefined", "warpgroups"),
 )
 _VECTORIZED = ("matrices", "products", "warpgroups")
-_CHECKED_RUNTIME = ("accesses", "order", "races", "shadow", "views", "warps")
+_CHECKED_RUNTIME = (
+    *("accesses", "interruptions", "order", "races", "shadow", "tentative", "views", "warps"),
+)
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
 # Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,
 # and GCC crashes where a text itself renames them.
 _WRAPPED = tuple(
     f"-Wl,--wrap=_Z{name}" for name in ("nwm", "nam", "dlPv", "daPv", "dlPvm", "daPvm")
 )
-# To link parts of the C++ library takes a third of the time of looking through all of it.
+# To link parts of the C++ library takes a third of the time of looking through all of it, and gold,
+# which not every system has, takes half of the usual linker's. The first that works is taken.
 _STATIC = ("-static-libstdc++", "-static-libgcc")
+_WAYS_TO_LINK = (("-fuse-ld=gold", *_STATIC), _STATIC, ())
 # Of the runtime, so that it loads what kernels may need: it tells which files they may read.
 _WITH_MATH = ("-Wl,--no-as-needed", "-lm")
 _LOADER_CACHE = "/etc/ld.so.cache"
@@ -220,13 +224,15 @@ class Toolchain:
                     raise
 
     def _link_runtime(self, scratch: Path, folder: Path) -> None:
-        """Link the runtime alone, with the static libraries if the compiler has them."""
+        """Link the runtime alone, in the quickest way that the compiler has."""
         objects = [f"{folder / unit}.o" for unit in _RUNTIME]
         command = ["-no-pie", *objects, *_WITH_MATH, "-o", f"{folder}/runtime"]
-        tried = run_compiler(self.compiler, *_STATIC, *command, scratch=scratch)
-        if tried.returncode:
-            self._run_all(scratch, [command], 1)
-        (folder / _OPTIONS).write_text("" if tried.returncode else " ".join(_STATIC))
+        for options in _WAYS_TO_LINK:
+            done = run_compiler(self.compiler, *options, *command, scratch=scratch)
+            if not done.returncode:
+                break
+        self._raise_if_failed(done)
+        (folder / _OPTIONS).write_text(" ".join(options))
 
     def _precompile_headers(self, cache: Path) -> None:
         """In place, because clang's hold the path of the header that they were built from."""
@@ -256,11 +262,14 @@ class Toolchain:
             run = functools.partial(run_compiler, self.compiler, scratch=folder)
             results = list(pool.map(lambda command: run(*command), commands))
         for done in results:
-            if done.returncode:
-                raise DeviceError(
-                    f"{self.compiler} cannot build the emulated GPU "
-                    f"({first_error(done.stderr)}): set $CXX to g++ 11 or later, or clang++."
-                )
+            self._raise_if_failed(done)
+
+    def _raise_if_failed(self, done: subprocess.CompletedProcess[str]) -> None:
+        if done.returncode:
+            raise DeviceError(
+                f"{self.compiler} cannot build the emulated GPU "
+                f"({first_error(done.stderr)}): set $CXX to g++ 11 or later, or clang++."
+            )
 
 
 @contextlib.contextmanager

@@ -212,6 +212,19 @@ def test_async_copies_need_aligned_words(run, to, count, said):
         run(source, {"x": X})
 
 
+def test_a_launch_need_not_wait_for_the_one_before(run):
+    source = """__global__ void k(const float* x, float* y) {
+      cudaGridDependencySynchronize();
+      asm volatile("griddepcontrol.wait;" ::: "memory");
+      y[threadIdx.x] = fdividef(x[threadIdx.x], 2.0f);
+      asm volatile("griddepcontrol.launch_dependents;");
+      cudaTriggerProgrammaticLaunchCompletion();
+    }"""
+    np.testing.assert_array_equal(
+        run(source, {"x": X}, {"y": (64, "float32")}, block=64)["y"], X / 2
+    )
+
+
 TAKEN = """
     value copy fill first entry Entry Table Guarded Storage storage number name kernel initial
     thread block block_dim grid_dim build checked bits Small Pair Caller call convert Argument

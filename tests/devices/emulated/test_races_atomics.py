@@ -23,7 +23,7 @@ RACES = [
     "atomicAdd(c, t); if (t % 32 == 0) y[t] = c[0];",
     "if (t == 40) c[0] = 5; atomicAdd(c, 1);",
     "atomicAdd(c, 1); if (t == 40) c[0] = 5;",
-    "if (c[0] < t) atomicMax(c, t);",
+    "if (c[0] < t) atomicAdd(c, t);",
     "atomicMax(c, t); y[t] = c[0];",
     "if (atomicAdd(c, 1) == 0) c[1] = 7; if (atomicAdd(c, 0) > 3) y[t] = c[1];",
     "c[0]++;",
@@ -40,6 +40,7 @@ RIGHT = [
     "atomicAdd(c, t); __syncthreads(); if (t == 0) c[0] = 0; __syncthreads(); atomicMax(c, t);",
     "if (atomicAdd(c, 1) == 63) c[0] = 0;",
     "atomicMax(c, t); atomicAdd(c + 1, 1);",
+    "if (c[0] < t) atomicMax(c, t);",
     "if (t < 32) atomicAdd(c, t); __syncwarp(); if (t == 0) y[0] = c[0];",
     "volatile int* v = c; atomicAdd(c, 1); y[t] = v[0];",
     "if (t == 0) { c[1] = 9; __threadfence_block(); atomicExch(c, 1); }"
@@ -64,6 +65,13 @@ def test_unordered_accesses_of_a_block_race(fault_of, cell, body):
 def test_ordered_accesses_of_a_block_do_not(check_races, cell, body):
     before, inside = CELLS[cell]
     assert check_races(inside + body, before=before).launches[0].blocks_run == 1
+
+
+def test_an_atomic_of_the_block_is_none_among_blocks(fault_of, check_races):
+    body = "atomicAdd_block(n + b % (gridDim.x / 2), t); atomicMax_system(n + 100, t);"
+    assert "updates with an atomic of the block n[0]" in str(fault_of(body, grid=4))
+    assert "n[0]" in str(fault_of(body, grid=2))
+    check_races(body.replace("/ 2", ""), grid=4)
 
 
 TICKET = "__device__ unsigned ticket; __device__ float part[64];"

@@ -52,6 +52,15 @@ def test_neighbours_in_a_large_grid_are_checked_together(fault_of):
     assert "race on global memory" in str(fault_of(body, grid=20_000))
 
 
+@pytest.mark.parametrize("parts", [3, 4, 10])
+def test_parts_of_a_tile_in_a_large_grid_are_checked_together(fault_of, parts):
+    body = (
+        "float sum = 0; for (int k = 0; k < 4096; ++k) sum += x[k];"
+        f" if (!t) y[b % (gridDim.x / {parts})] += sum;"
+    )
+    assert "race on global memory" in str(fault_of(body, grid=6000))
+
+
 @pytest.mark.parametrize(
     ("body", "outcome", "words"),
     [

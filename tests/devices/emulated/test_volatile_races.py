@@ -78,3 +78,8 @@ def test_an_atomic_ticket_may_be_reset_as_volatile(check_races):
 def test_blocks_that_change_a_volatile_variable_race(fault_of, body):
     fault = fault_of("volatile float* v = y;" + body, grid=12, block=1)
     assert "nothing orders blocks" in str(fault)
+
+
+def test_what_blocks_store_past_their_caches_may_be_lost(fault_of):
+    fault = fault_of("__stcg(y, __ldcg(y) + x[i]);", grid=12, block=1)
+    assert "writes another value" in str(fault)

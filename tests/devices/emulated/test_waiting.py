@@ -144,6 +144,7 @@ def test_waiting_for_what_never_comes_is_a_timeout(runner, small_kernel):
         ("volatile int k; for (;;) {}", 1),
         ("volatile int k; for (int i = 0; i < 3; ++i) {}", 1),
         ("volatile int k; for (int i : all) {}", 0),
+        ("int* k; while (__ldcg(k)) {}", 1),
         ("volatile int k; while (int left = k) {}", 0),
         ("volatile int k; // while (k)", 0),
         ("volatile int k; /* for (;;) */ while (f(k, (g(2)))) for (int i = h(1); i; ) {}", 2),

@@ -19,6 +19,8 @@ SMALL = dataclasses.replace(DEFAULT_PROFILE, sm_count=2, blocks_per_sm=4)
 FLAGS = {
     "volatile": ("*(volatile int*)&n[{0}] = {1}", "*(volatile int*)&n[{0}]"),
     "atomic": ("atomicExch(&n[{0}], {1})", "atomicAdd(&n[{0}], 0)"),
+    "L2 cache": ("__stcg(&n[{0}], {1})", "__ldcg(&n[{0}])"),
+    "loaded again": ("atomicExch(&n[{0}], {1})", "__ldcv(&n[{0}])"),
 }
 """How a flag is set and read."""
 
@@ -136,14 +138,16 @@ def test_all_blocks_may_meet(check_races, run_orders, blocks):
 @pytest.mark.parametrize(
     ("body", "grid"),
     [
-        (FIRST_WAITS.replace("SET", FLAGS["atomic"][0].format(5, 1)).replace(
-            "GET", FLAGS["atomic"][1].format(5)), 2),
+        *(
+            (FIRST_WAITS.replace("SET", put.format(5, 1)).replace("GET", get.format(5)), 2)
+            for put, get in (FLAGS["atomic"], FLAGS["L2 cache"])
+        ),
         (SCAN, 20),
         (WARP_LOOKS_BACK, 20),
         (FIX_UP, 8),
         (GRID_BARRIER, 8),
     ],
-    ids=["flag", "scan", "warp", "fix-up", "barrier"],
+    ids=["flag", "L2 cache", "scan", "warp", "fix-up", "barrier"],
 )  # fmt: skip
 def test_what_another_block_waits_for_must_be_fenced(fault_of, body, grid):
     block = 32 if body == WARP_LOOKS_BACK else 64

@@ -48,6 +48,8 @@ def synchronization(instruction: Instruction, names: Names) -> str:
         return "(void)0;"
     if opcode == "fence.mbarrier_init.release.cluster" and not operands:
         return "(void)0;"  # of barriers in other blocks' shared memory
+    if opcode in ("griddepcontrol.wait", "griddepcontrol.launch_dependents") and not operands:
+        return "(void)0;"  # launches follow one another
     if opcode == "bar.warp.sync" and len(operands) == 1:
         return f"{HOST}warp_barrier({names.value(operands[0])});"
     if opcode == "nanosleep.u32" and len(operands) == 1:

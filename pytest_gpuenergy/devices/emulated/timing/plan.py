@@ -17,6 +17,7 @@ from pytest_gpuenergy.devices.emulated.residency import (
     resident_blocks,
     resident_threads,
 )
+from pytest_gpuenergy.devices.emulated.spin_loops import may_decide
 from pytest_gpuenergy.devices.emulated.timing.branched_loads import branched_share
 from pytest_gpuenergy.devices.emulated.timing.private_arrays import private_words
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
@@ -91,11 +92,11 @@ def used_arenas(kernel: Kernel, arenas: Mapping[str, Arena]) -> dict[str, Arena]
 
 
 def address_bytes(kernel: Kernel, arenas: Mapping[str, Arena], profile: GpuProfile) -> int:
-    """Address space that the program may need, including 24 bytes per cell of the race detector."""
+    """Address space that the program may need: the race detector takes up to 96 bytes a byte."""
     stacks = STACK_BYTES * resident_threads(kernel, profile)
     tensors = [arena.tensor for arena in used_arenas(kernel, arenas).values()]
     tensors += kernel.workspaces
-    return (2 << 30) + stacks + sum(32 * tensor.nbytes + (1 << 27) for tensor in tensors)
+    return (2 << 30) + stacks + sum(100 * tensor.nbytes + (1 << 27) for tensor in tensors)
 
 
 def write_plan(
@@ -129,8 +130,9 @@ def write_plan(
     tensors += [(tensor, -1, True) for tensor in kernel.workspaces]
     numbers = {name: k for k, name in enumerate(files)}
     numbers |= {t.name: len(files) + k for k, t in enumerate(kernel.workspaces)}
+    checks, defers = int(sampling is not None), int(may_decide(kernel.source))
     lines = [
-        f"{int(sampling is not None)} {sampling.words if sampling else '0 0 0'}",
+        f"{checks} {defers} {sampling.words if sampling else '0 0 0'}",
         f"{profile.shared_per_block} {profile.shared_per_sm * profile.sm_count} "
         f"{resident_threads(kernel, profile)}",
         str(len(tensors)),

@@ -1,0 +1,37 @@
+#include "interruptions.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "races.h"
+
+namespace cuhost {
+namespace {
+
+constexpr int most = 60;               // of a launch
+constexpr uint64_t longest = 64;       // blocks
+bool allowed = true, interrupted;
+int left;
+std::string first;
+
+}  // namespace
+
+void interruptions_begin() { left = allowed ? most : 0; }
+void allow_interruptions(bool allow) { allowed = allow; }
+const char* first_interruption() { return first.empty() ? nullptr : first.c_str(); }
+
+void interrupt(const Shadow& shadow, uintptr_t at, unsigned bytes) {
+  if (interrupted || !left) return;
+  --left;
+  unsigned char before[16];
+  bytes = std::min(bytes, 16u);
+  memcpy(before, (const void*)at, bytes);
+  interrupted = true;
+  give_way(longest >> (most - 1 - left) % 6);
+  interrupted = false;
+  if (overwriting) settle_overwrite();
+  if (first.empty() && memcmp(before, (const void*)at, bytes))
+    first = here() + " updates " + element_of(shadow, at) + " after it has read it";
+}
+
+}  // namespace cuhost

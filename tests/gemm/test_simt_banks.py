@@ -1,0 +1,121 @@
+"""Warps of the template for CUDA cores read shared memory without conflicts of banks.
+
+The addresses are those of the text itself, compiled for the host: it reads stages with elements that
+are their own places.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.gemm.simt import SimtParameters
+from pytest_gpuenergy.workloads import Gemm
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH")
+
+_BEFORE = """
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+#define __device__
+#define __forceinline__
+using std::max;
+using std::min;
+struct { int x; } threadIdx;
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) uint2 { unsigned x, y; };
+void __syncthreads() {}
+"""
+_AFTER = """
+struct Stage { const float *a, *b; };
+
+int main() {
+  int b_stage = TILE_K * B_ROW;
+  float4* memory = new float4[std::max(A_STAGE, b_stage) / 4];
+  float* places = &memory->x;
+  for (int i = 0; i < std::max(A_STAGE, b_stage); ++i) places[i] = i;
+  std::printf("[");
+  for (int k = 0; k < DEPTH; ++k) {
+    std::vector<std::vector<int>> loads;
+    for (threadIdx.x = 0; threadIdx.x < 32; ++threadIdx.x) {
+      Factors factors;
+      read(factors, Stage{places, places}, Thread(), k);
+      std::vector<int> own;
+      if (A_TRANSPOSED) {
+        for (int i = 0; i < THREAD_M; i += PIECE) own.push_back(factors.a[i][k % PIECE]);
+      } else if (k % PIECE == 0) {
+        for (int i = 0; i < THREAD_M; ++i) own.push_back(factors.a[i][0]);
+      }
+      for (int j = 0; j < THREAD_N; j += PIECE) own.push_back(factors.b[j]);
+      loads.push_back(own);
+    }
+    for (size_t load = 0; load < loads[0].size(); ++load) {
+      std::printf(k + load ? ", [" : "[");
+      for (int lane = 0; lane < 32; ++lane) std::printf(lane ? ", %d" : "%d", loads[lane][load]);
+      std::printf("]");
+    }
+  }
+  std::printf("]");
+}
+"""
+
+
+def wavefronts(elements: Sequence[int]) -> int:
+    """How often shared memory is accessed for a load of 16 bytes by each lane of a warp.
+
+    Lanes are served in quarters of a warp. Two quarters are served at once if each lane has the
+    address of the one beside it, or of the one after the next: the arrangement of lanes in CUTLASS
+    (``RowMajorInterleaved<2>``) relies on this, which NVIDIA does not document.
+    """
+    halved = any(all(elements[i] == elements[i ^ bit] for i in range(32)) for bit in (1, 2))
+    size = 16 if halved else 8
+    groups = [set(elements[first : first + size]) for first in range(0, 32, size)]
+    return sum(max(Counter(one // 4 % 8 for one in group).values()) for group in groups)
+
+
+def loads_of_a_warp(parameters: SimtParameters, layout: Any, folder: Path) -> list[list[int]]:
+    gemm = Gemm("g", 256, 256, 256, layout)
+    text, _ = parameters.kernel(gemm).source.split("// The kernel of templates")
+    (folder / "loads.cpp").write_text(_BEFORE + text + _AFTER)
+    command = ["g++", "-std=c++17", "-w", "-o", "loads", "loads.cpp"]
+    subprocess.run(command, cwd=folder, check=True)
+    printed = subprocess.run([folder / "loads"], capture_output=True, check=True).stdout
+    return json.loads(printed)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"tile_m": 128, "tile_n": 256, "tile_k": 16, "thread_m": 8, "thread_n": 16},
+        {"tile_m": 64, "tile_n": 96, "tile_k": 8, "thread_m": 8, "thread_n": 12},
+        {"tile_m": 64, "tile_n": 64, "tile_k": 32, "thread_m": 8, "thread_n": 8, "slices": 2},
+        {"tile_m": 32, "tile_n": 32, "tile_k": 64, "thread_m": 8, "thread_n": 4, "slices": 8},
+    ],
+)
+def test_half_a_warp_is_served_at_once(sizes: Any, layout: Any, tmp_path: Path) -> None:
+    parameters = SimtParameters(**sizes, asynchronous=False)
+    loads = loads_of_a_warp(parameters, layout, tmp_path)
+    depth = parameters.tile_k // parameters.slices
+    assert len(loads) == depth * (parameters.thread_m + parameters.thread_n) // 4
+    assert {wavefronts(one) for one in loads} == {2}
+
+
+def test_rows_of_all_banks_would_conflict() -> None:
+    rows = [lane // 16 * 2 + lane % 2 for lane in range(32)]
+    assert wavefronts([row * 36 for row in rows]) == 2
+    assert wavefronts([row * 32 for row in rows]) == 4
+
+
+def test_lanes_in_rows_of_eight_would_be_served_by_quarters() -> None:
+    assert wavefronts([lane // 8 * 4 for lane in range(32)]) == 2
+    assert wavefronts([lane % 8 * 4 for lane in range(32)]) == 4
