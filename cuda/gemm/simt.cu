@@ -12,7 +12,7 @@
 
 constexpr int THREADS_M = TILE_M / THREAD_M, THREADS_N = TILE_N / THREAD_N;  // of a slice
 static_assert(THREADS == THREADS_M * THREADS_N * SLICES, "slices must fill the tile");
-constexpr int PIECE = 4;             // elements that a thread reads at once
+constexpr int PIECE = 4;                // elements that a thread reads at once
 constexpr int DEPTH = TILE_K / SLICES;  // columns of A and rows of B of a slice in a step
 static_assert(DEPTH % PIECE == 0, "rows of A must consist of pieces");
 // Where the rows of A are kept, each begins at another of the 32 banks than the one before.
@@ -31,7 +31,8 @@ struct Thread {
   int in_slice = threadIdx.x % (THREADS_M * THREADS_N), slice = threadIdx.x / (THREADS_M * THREADS_N);
   int warp = in_slice / 32, lane = in_slice % 32;
   // Lanes that differ in the last bit read the same of B, those that differ in the bit before the
-  // same of A. Shared memory then serves half a warp at once, and a quarter otherwise.
+  // same of A. Shared memory then serves half a warp at once, and a quarter otherwise: NVIDIA does
+  // not document this, but CUTLASS arranges its lanes alike.
   int m = warp % (THREADS_M / LANES_M) * LANES_M + lane / 16 * 2 + lane % 2;
   int n = warp / (THREADS_M / LANES_M) * LANES_N + lane / 2 % 8;
 
@@ -53,7 +54,7 @@ __device__ const float4& piece_at(const float* place) {
   return *reinterpret_cast<const float4*>(place);
 }
 
-// What a thread multiplies at once: its elements of column k of A, of[.][k % PIECE], and of row k of B.
+// What a thread multiplies at once: its elements of column k of A, a[.][k % PIECE], and of row k of B.
 struct Factors {
   alignas(16) float a[THREAD_M][PIECE], b[THREAD_N];
 };

@@ -185,13 +185,15 @@ CUHOST_ASSIGNMENT(*)
 CUHOST_ASSIGNMENT(/)
 #undef CUHOST_ASSIGNMENT
 
+// What is not converted to a number is passed on as it is: a class may keep a reference to it.
 template <class To>
 struct Cast {
-  template <class From, std::enable_if_t<is_number<From>, int> = 0>
+  template <class From, std::enable_if_t<is_number<From> && std::is_scalar_v<To>, int> = 0>
   CUHOST_INLINE To operator()(From v) const {
     return converted<To>(v);
   }
-  template <class From, std::enable_if_t<!is_number<std::remove_reference_t<From>>, int> = 0>
+  template <class From,
+            std::enable_if_t<!is_number<std::remove_reference_t<From>> || !std::is_scalar_v<To>, int> = 0>
   CUHOST_INLINE To operator()(From&& v) const {
     return (To) static_cast<From&&>(v);
   }

@@ -8,6 +8,7 @@
 
 #include "phases.h"
 #include "pieces.h"
+#include "scopes.h"
 
 namespace cuhost {
 
@@ -30,8 +31,6 @@ struct Completion<NoCompletion> {
 }  // namespace cuhost
 
 namespace cuda {
-
-enum thread_scope { thread_scope_system, thread_scope_device, thread_scope_block, thread_scope_thread };
 
 template <size_t alignment>
 struct aligned_size_t {

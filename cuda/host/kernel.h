@@ -4,6 +4,7 @@
 #include <cstddef>
 // libstdc++ would instantiate the special functions of C++17, which device code lacks, for each kernel.
 #undef _GLIBCXX_USE_STD_SPEC_FUNCS
+#include <atomic>  // for atomic.h, which comes after macros that it cannot stand
 #include <cfloat>
 #include <climits>
 #include <cstdint>

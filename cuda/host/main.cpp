@@ -126,7 +126,7 @@ bool check(const Launch& launch, bool last, bool reports) {
   cuhost_hooks.launch_ends();
   if (reports && !profiled) print_profile(blocks, barriers_passed - barriers);
   if (reports) printf(" %llu\n", (unsigned long long)blocks);
-  if (last || blocks == blocks_of(launch)) return blocks == blocks_of(launch);
+  if (last || blocks == blocks_of(launch.grid)) return blocks == blocks_of(launch.grid);
   // Later launches need all results of this one: run the other blocks unchecked.
   take(cuhost_table, launch);
   run_all(launch, &sample, 1);

@@ -1,7 +1,13 @@
-// Atomics with a scope. Those of a block are none among blocks.
+// Scopes, and atomics that have one. Those of a block are none among blocks.
 #pragma once
 
 #include "threads.h"
+
+namespace cuda {
+
+enum thread_scope { thread_scope_system, thread_scope_device, thread_scope_block, thread_scope_thread };
+
+}  // namespace cuda
 
 namespace cuhost {
 

@@ -27,9 +27,10 @@ _LAUNCH_CYCLES = 4000
 """Of the second launch, which adds the parts of shared tiles."""
 _PARTS_BYTES_PER_CYCLE = 16
 """At which a multiprocessor writes and reads parts, about."""
-_SHARE = 0.1
-"""Of the cycles in which data move that a step gets longer, though multiplications hide them: they
-cost energy too, and large products run at the clock that the power limit leaves."""
+_LOADING_SHARE = 0.1
+"""Of the cycles of loading that a step gets longer, though multiplications hide them."""
+_SHARPNESS = 8
+"""Of the corner where the power limit begins to hold a product back."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,16 @@ class Step:
         warps: of the block.
         loaded_bytes: from global memory.
         alone_cycles: that a block takes with the multiprocessor to itself, if known.
-        shared_cycles: in which shared memory serves the block.
-        last_cycles: of what follows the last step, if anything does.
+        last_cycles: of a tile, besides its steps and what they wait for.
+        energy_cycles: for which the step's energy lasts at the power limit, if known.
     """
 
     busy_cycles: float
     warps: int
     loaded_bytes: int
     alone_cycles: float = 0.0
-    shared_cycles: float = 0.0
     last_cycles: float = 0.0
+    energy_cycles: float = 0.0
 
     def cycles(self, count: int, stages: int) -> float:
         """Cycles of `count` blocks together, with so many stages each."""
@@ -58,15 +59,14 @@ class Step:
         loading = count * self.loaded_bytes / _LOADED_BYTES_PER_CYCLE
         waiting = _LATENCY_CYCLES / (stages - 1)
         busy = count * self.busy_cycles * idle + _STEP_CYCLES
-        moving = count * self.shared_cycles + loading
-        return max(busy, self.alone_cycles, loading, waiting) + _SHARE * moving
+        return max(busy, self.alone_cycles, loading, waiting) + _LOADING_SHARE * loading
 
 
 def cycles_of(gemm: Gemm, tiling: Tiling, card: Card, step: Step, resident: int) -> float:
     """Clock cycles that a product is expected to take.
 
     Blocks come in waves of as many as the multiprocessors hold. The blocks of a multiprocessor
-    share its units; the last wave may have fewer of them.
+    share its units; the last wave may have fewer of them. All of them share the power.
 
     Args:
         gemm: the product.
@@ -82,8 +82,10 @@ def cycles_of(gemm: Gemm, tiling: Tiling, card: Card, step: Step, resident: int)
     total = 0.0
     for count, times in together:
         each = step.cycles(count, tiling.stages)
-        total += times * (steps * each + _FIRST_CYCLES + count * step.last_cycles)
+        total += times * (steps * each + _FIRST_CYCLES + step.last_cycles)
     if tiling.shares_tiles(gemm):
         parts = 4 * 2 * blocks * tiling.tile_m * tiling.tile_n / card.multiprocessors
         total += _LAUNCH_CYCLES + parts / _PARTS_BYTES_PER_CYCLE
-    return total
+    every = tiling.tiles(gemm) * tiling.steps(gemm)
+    limited = step.energy_cycles * every / card.multiprocessors
+    return float(total * (1 + (limited / total) ** _SHARPNESS) ** (1 / _SHARPNESS))

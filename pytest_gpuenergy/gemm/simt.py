@@ -25,7 +25,7 @@ _THREAD_TILES = ((4, 4), (8, 4), (4, 8), (8, 8), (8, 12), (16, 8), (8, 16))
 _MOST_ROWS = 8
 """Of a thread where A is stored by rows: it holds four elements of each."""
 _SLICES = (1, 2, 4, 8)
-_DEPTHS = (8, 16, 32, 64)
+_DEPTHS = (8, 16, 32, 64, 128)
 _STAGES = (2, 3, 4)
 _PRODUCTS = range(256, 2049)
 """Of a thread in a step, which is unrolled: more would not fit the cache of instructions, and with
@@ -43,12 +43,26 @@ more read the same (see ``Thread`` in the text)."""
 _BANKS = 32
 _SHARED_BYTES_PER_CYCLE = 4 * _BANKS
 """Of a multiprocessor (CUDA C++ Programming Guide)."""
-_COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 40
+_COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 50
 """Of a copy to shared memory with its addresses, and of the rest of a step, about."""
-_ALONE = 1.15
+# Fitted to the times of the records of 24 products on an H200 of 2026-11-23.
+_PRODUCT_CYCLES = 1.15
+"""Between the multiplications that a scheduler issues."""
+_BARRIER_CYCLES = 250
+"""From the end of a step to the first products of the next, in which only other blocks can work."""
+_TILE_CYCLES = 1000
+"""In which a tile begins and its sums are stored, besides what the first step waits for."""
+# Fitted to the power in bench/results/nvidia-h200-2026-11-23/gemm.json: 194 W, and these energies.
+_PRODUCT_PJ = 15.8
+_READ_PJ = 6.2
+"""Of an element that a thread reads from shared memory."""
+_LOADED_BYTE_PJ = 36.0
+"""Of a byte from the L2."""
+_PJ_PER_CYCLE = 1940.0
+"""That 700 W less 194 W leave to each of 132 multiprocessors at 1.98 GHz. Other cards count as
+alike."""
+_ALONE = 1.1
 """Cycles per instruction of a warp that has a scheduler to itself, about."""
-_BARRIER_CYCLES = 50
-"""In which the warps of a block wait for each other in a step, and only other blocks can work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,23 +173,28 @@ class SimtParameters(Tiling):
 
         A warp issues its multiplications, its loads of four elements from shared memory and what
         copies the next step there. Slices write their sums to shared memory and read them again.
+        Large products run at the power limit, where what counts is the energy of a step.
         """
         warps = self.threads // _WARP_LANES
         depth = self.tile_k // self.slices
-        products = self.products * _SCHEDULERS * _WARP_LANES / card.cores
-        loads = (self.thread_m + self.thread_n) * depth // _WIDEST
+        per_product = _PRODUCT_CYCLES * _SCHEDULERS * _WARP_LANES / card.cores
+        read = (self.thread_m + self.thread_n) * depth
         copied = self.tile_k * (self.tile_m + self.tile_n)
         copies = copied / (_WIDEST * self.threads) * _COPY_INSTRUCTIONS
-        issued = products + loads + copies + _STEP_INSTRUCTIONS
-        shared = warps * loads * _READ_CYCLES + 4 * copied / _SHARED_BYTES_PER_CYCLE
+        issued = per_product * self.products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
+        serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / _SHARED_BYTES_PER_CYCLE
         sums = 2 * 4 * (self.slices - 1) * self.tile_m * self.tile_n
+        energy_pj = (
+            self.threads * (self.products * _PRODUCT_PJ + read * _READ_PJ)
+            + 4 * copied * _LOADED_BYTE_PJ
+        )
         step = Step(
-            busy_cycles=max(issued * warps / _SCHEDULERS, shared),
+            busy_cycles=max(issued * warps / _SCHEDULERS, serving),
             warps=_ENOUGH_WARPS,
             loaded_bytes=4 * copied,
             alone_cycles=issued * max(math.ceil(warps / _SCHEDULERS), _ALONE) + _BARRIER_CYCLES,
-            shared_cycles=shared,
-            last_cycles=sums / _SHARED_BYTES_PER_CYCLE,
+            last_cycles=_TILE_CYCLES + sums / _SHARED_BYTES_PER_CYCLE,
+            energy_cycles=energy_pj / _PJ_PER_CYCLE,
         )
         return cycles_of(gemm, self, card, step, self.resident(gemm, card))
 

@@ -34,8 +34,8 @@ class Contract(Workload):
     Args:
         name: in item records; letters, digits, ``-``, ``_`` and ``.``, starting with a letter or
             digit.
-        contract: inputs, then outputs, each a `Tensor`; inputs are standard normal (integers: 0
-            to 127).
+        contract: inputs, then outputs, each a `Tensor`; inputs are standard normal, integers over
+            their whole type.
         compute: takes the inputs by name, floating-point ones as float64, and returns the outputs
             by name.
         flops: floating-point operations of one run.

@@ -23,7 +23,7 @@ V100 = Card(70, 80, 64, 2048, 96 << 10, 96 << 10)
 LARGE = Gemm("g", 4096, 4096, 4096)
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from([H200, V100]))
 def test_all_offered_parameters_fit(sizes: tuple[int, int, int], card: Card) -> None:
     gemm = Gemm("g", *sizes)
@@ -57,6 +57,12 @@ def test_tiles_of_small_products_are_shared_by_slices_or_blocks() -> None:
 def test_large_products_have_large_tiles(n: int) -> None:
     first = ranked(Gemm("g", n, n, n), H200)[0]
     assert first.tile_m * first.tile_n >= 128 * 128
+
+
+def test_large_products_take_longer_where_more_is_loaded() -> None:
+    large = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
+    small = replace(large, tile_m=64, tile_n=64)
+    assert small.cycles(LARGE, H200) > 1.01 * large.cycles(LARGE, H200)
 
 
 def test_slices_are_worth_while_only_where_warps_are_missing() -> None:

@@ -1,7 +1,7 @@
 """Warps of the template for CUDA cores read shared memory without conflicts of banks.
 
-The addresses are those of the text itself, compiled for the host: it reads stages with elements that
-are their own places.
+The addresses are those of the text itself, compiled for the host, where it reads stages whose
+elements are their own places.
 """
 
 from __future__ import annotations

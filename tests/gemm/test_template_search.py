@@ -21,7 +21,7 @@ from pytest_gpuenergy.workloads import Gemm
 
 H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
 GEMM = Gemm("g", 512, 512, 512)
-SPACE = ranked(GEMM, H200)
+SPACE = ranked(GEMM, H200)[:4000]
 
 Cost = Callable[[SimtParameters], float | None]
 
@@ -54,7 +54,8 @@ def searched(made: TemplateProposer, cost: Cost, trials: int) -> list[Candidate]
 
 def test_the_first_is_the_most_promising() -> None:
     first = proposer().take(4, Event())[0]
-    assert TEMPLATE_FORM.parameters(first.recipe) == SPACE[0]
+    chosen = TEMPLATE_FORM.parameters(first.recipe)
+    assert chosen.cycles(GEMM, H200) == SPACE[0].cycles(GEMM, H200)
 
 
 @pytest.mark.slow

@@ -14,20 +14,23 @@ _SUPPORTED_NAMES = """
 """
 SUPPORTED = frozenset(_SUPPORTED_NAMES.split())
 """Those of which the host's own, or `kernel.h`, provide what there is."""
+_STANDARD = "algorithm array functional initializer_list numeric optional ratio tuple variant"
 EMULATED = {
+    **{f"cuda/std/{name}": name for name in _STANDARD.split()},
     "cuda_fp16.h": "half.h",
     "cuda_bf16.h": "bfloat16.h",
     "cooperative_groups.h": "groups.h",
     "cooperative_groups/memcpy_async.h": "group_copies.h",
     "cooperative_groups/reduce.h": "groups.h",
     "cooperative_groups/scan.h": "group_scans.h",
+    "cuda/atomic": "atomic.h",
     "cuda/barrier": "barrier.h",
     "cuda/pipeline": "pipelines.h",
     "cuda_pipeline.h": "pipeline.h",
     "cuda_pipeline_primitives.h": "pipeline.h",
     "mma.h": "fragments.h",
 }
-"""CUDA's headers, and those of ``cuda/host`` that stand for them."""
+"""CUDA's headers, and those of ``cuda/host`` or of C++ that stand for them."""
 
 # Headers of cuda/host for what a text may name without a header of CUDA's own. They cost compile
 # time, so only texts that need them have them.

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.emulated.spin_loops import is_volatile, occurs
+from pytest_gpuenergy.devices.emulated.spin_loops import may_wait, occurs
 from pytest_gpuenergy.devices.guards import Bytes
 from pytest_gpuenergy.kernels.kernel import Kernel
 
@@ -19,13 +19,13 @@ BUDGET_S = 0.05
 AFFORDABLE_S = BUDGET_S / 2
 WHOLE_S = 1.0
 
-_TOGETHER = r"\batomic\w*\s*\(|\b__threadfence|\bcooperative_groups\b"
+_TOGETHER = r"\b__threadfence|\bcooperative_groups\b"
 
 
 def is_divisible(kernel: Kernel) -> bool:
     """Whether some blocks may run without the others, as far as the text shows."""
     text = kernel.source
-    return len(kernel.launches) == 1 and not (occurs(text, _TOGETHER) or is_volatile(text))
+    return len(kernel.launches) == 1 and not (occurs(text, _TOGETHER) or may_wait(text))
 
 
 class HostProgram(Protocol):

@@ -80,6 +80,7 @@ class Outline:
         self._cluster = ""  # and of __cluster_dims__
         self._variables = 0
         self._elsewhere: set[str] = set()  # names declared extern
+        self._gap = (0, 0)  # the last comments and directives
         self._namespaces: list[int] = []  # brace depths at which the open namespaces began
 
     def walk(self) -> None:
@@ -99,8 +100,11 @@ class Outline:
                 )
             elif match["directive"]:
                 self._directive(match)
+                self._pass_over(match)
             elif word := match["word"]:
                 position = self._handlers[word](match.start(), match.end())
+            elif match["skipped"].startswith("/"):
+                self._pass_over(match)
         self.headers |= self._assembler.headers
 
     def rewritten(self) -> str:
@@ -173,7 +177,16 @@ class Outline:
             if reason := _REFUSED_ATTRIBUTES.get(token.text):
                 self.unsupported[kernel] = f"line {self._line(token.start)}: {CANNOT}: {reason}"
 
+    def _pass_over(self, match: re.Match[str]) -> None:
+        """Note a directive or comment; with those directly before it, it is one gap."""
+        begin, end = self._gap
+        joined = not self.source[end : match.start()].strip()
+        self._gap = (begin if joined else match.start(), match.end())
+
     def _of_template(self, start: int) -> bool:
+        begin, end = self._gap
+        if not self.source[end:start].strip():
+            start = begin
         return self.source[:start].rstrip().endswith(">")
 
     def _global(self, start: int, end: int) -> int:

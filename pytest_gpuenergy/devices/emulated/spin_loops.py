@@ -11,6 +11,8 @@ _TURN = "::cuhost::cuhost_turn(), "
 # Not of assembler, nor in TVM's prelude, which defines __volatile__.
 _NO_VARIABLE = re.compile(r"//|\basm\s*$|\b__asm(?:__)?\s*$|#\s*define\s+__volatile__")
 
+_ATOMIC = r"\batomic\w*\s*[(<]|\b(?:atom|red)\.[a-z]|\bld\.(?:volatile|relaxed|acquire)\b"
+
 
 def occurs(source: str, pattern: str, besides: re.Pattern[str] = re.compile("//")) -> bool:
     """Whether ``pattern`` occurs in a line of which ``besides`` matches nothing before it."""
@@ -32,8 +34,8 @@ def is_reloaded(source: str) -> bool:
 
 
 def may_wait(source: str) -> bool:
-    """Whether a thread may wait for one of another block: by an atomic or such a load."""
-    return occurs(source, r"\batomic\w*\s*\(") or is_reloaded(source)
+    """Whether a thread may wait for another block: by an atomic or such a load, also of PTX."""
+    return occurs(source, _ATOMIC) or is_reloaded(source)
 
 
 def may_decide(source: str) -> bool:

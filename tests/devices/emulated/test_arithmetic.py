@@ -203,6 +203,7 @@ def test_division_never_traps(run: Run, pairs: Sequence[tuple[int, int]]) -> Non
         ("Vec a = {6}, b = {x[2]}; y[0] = (a / b).v + (a >> TWO).v; a /= b; y[0] += a.v;", 5),
         ("Flags f = {0}; f.low = x[3] / x[2]; f.low <<= x[1]; y[0] = f.low / x[1];", 8),
         ("y[0] = THIRD(x[3]) + THREE;", 7),
+        ("int n = 5; if (x[0] < Ref(n).set(x[3])) y[0] = n + (int)Ref(n).at;", 24),
         ("y[0] = x[1] - (int)2.5f * -(int)x[3] / x[2] % 7;", 2),
         ("float f = x[3]; f /= x[2]; y[0] = f * 4 + (x[3] > (int)f && x[1] < x[2] >> 1);", 16),
         ("auto f = [](int n) { return n << 2; }; int (*g)(int) = f; y[0] = g(x[2]);", 12),
@@ -224,6 +225,12 @@ def test_marked_text_means_the_same(run: Run, body: str, expected: int) -> None:
       __device__ Vec operator/(Vec b) const {{ return {{v / b.v}}; }}
       __device__ Vec& operator/=(const Vec& b) {{ v /= b.v; return *this; }}
     }};
+    struct Place {{
+      int& at;
+      __device__ explicit Place(int& n) : at(n) {{}}
+      __device__ int set(int n) const {{ return at = n; }}
+    }};
+    using Ref = Place;
     __device__ Vec operator>>(Vec a, int n) {{ return {{a.v >> n}}; }}
     struct Flags {{ unsigned low : 9, high : 9; }};
     __global__ void k(const int* x, int* y) {{ {body} }}

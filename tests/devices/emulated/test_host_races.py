@@ -162,6 +162,8 @@ def test_a_write_past_a_variable_is_told_with_its_place(check, before, variable,
          "y[t] = last<32>(t);", r"reads s\[32\], past its end of 32 elements"),
         ("__constant__ int c[] = {1, 2, 3};", "y[t] = c[t];", r"reads c\[3\], past its end of 3"),
         ('extern "C" { __device__ int d[4]; }', "d[t] = 1;", r"writes d\[4\], past its end of 4"),
+        ("#include <cstdint>\n/* -> */ // >\n__device__ int d[4];", "d[t] = 1;",
+         r"writes d\[4\], past its end of 4"),
     ],
 )  # fmt: skip
 def test_an_access_beside_a_variable_is_told(check, before, body, pattern):

@@ -145,7 +145,7 @@ def test_functions_of_cuda_that_are_not_emulated_are_refused_by_name(run, statem
         run(f"__global__ void k(int* y) {{\n{statement} }}", outputs={"y": (1, "int32")})
 
 
-@pytest.mark.parametrize("header", ["cuda/ptx", "cuda_fp8.h", "cuda/atomic"])
+@pytest.mark.parametrize("header", ["cuda/ptx", "cuda_fp8.h", "cuda/std/atomic"])
 def test_headers_of_cuda_that_are_not_there_are_refused_by_name(run, header):
     with pytest.raises(
         KernelFault,

@@ -20,6 +20,11 @@ FLAGS = {
     "volatile": ("*(volatile int*)&n[{0}] = {1}", "*(volatile int*)&n[{0}]"),
     "atomic": ("atomicExch(&n[{0}], {1})", "atomicAdd(&n[{0}], 0)"),
     "L2 cache": ("__stcg(&n[{0}], {1})", "__ldcg(&n[{0}])"),
+    "PTX": (
+        'asm volatile("st.relaxed.gpu.s32 [%0], %1;" :: "l"(&n[{0}]), "r"({1}) : "memory")',
+        '({{ int got; asm volatile("ld.relaxed.gpu.s32 %0, [%1];" : "=r"(got) : "l"(&n[{0}])'
+        ' : "memory"); got; }})',
+    ),
     "loaded again": ("atomicExch(&n[{0}], {1})", "__ldcv(&n[{0}])"),
 }
 """How a flag is set and read."""
