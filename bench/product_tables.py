@@ -4,8 +4,8 @@
     python bench/product_tables.py gemm.json
     python bench/product_tables.py gemm.json --plot gemm.svg
 
-The fastest contender is bold, and `*` marks one that the power limit held back. If products differ
-in the distribution of their inputs, these are compared too, and the plot shows them.
+The fastest contender is bold, and `*` marks one that the power limit held back. Products that
+differ in the distribution of their inputs alone are compared too, and the plot then shows these.
 The plot, SVG or PNG depending on the file name, requires ``pip install vl-convert-python``.
 """
 
@@ -14,8 +14,9 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -102,8 +103,18 @@ def tables(rows: Mapping[Product, Row]) -> Iterator[str]:
             if (product.precision, product.layout) == (precision, layout)
         }
         yield from (f"{precision}, {layout}:", "", _by_size(own), "", *_against_peer(own), "")
-    if len(usual) < len(rows):
-        yield _by_distribution(rows)
+    if several := of_several_distributions(rows):
+        yield _by_distribution(several)
+
+
+def of_several_distributions(rows: Mapping[Product, Row]) -> dict[Product, Row]:
+    """Only products that differ from another one in the distribution of their inputs alone."""
+    alike = Counter(replace(product, distribution="") for product in rows)
+    return {
+        product: row
+        for product, row in rows.items()
+        if alike[replace(product, distribution="")] > 1
+    }
 
 
 def _by_size(rows: Mapping[Product, Row]) -> str:
@@ -175,10 +186,12 @@ def _by_distribution(rows: Mapping[Product, Row]) -> str:
 
 def plot(rows: Mapping[Product, Row], gpu: str) -> dict[str, Any]:
     """A Vega-Lite specification: speed and efficiency by size, or power by distribution."""
-    several = len({product.distribution for product in rows}) > 1
+    several = of_several_distributions(rows)
     values = [
         {
-            "product": f"{product.precision}, {product.layout}",
+            "product": f"{product.size}, {product.precision}, {product.layout}"
+            if several
+            else f"{product.precision}, {product.layout}",
             "size": product.size,
             "inputs": product.distribution,
             "contender": name,
@@ -186,7 +199,9 @@ def plot(rows: Mapping[Product, Row], gpu: str) -> dict[str, Any]:
             "TFLOP/s/W": (one.gflops_per_w or 0.0) / 1e3,
             "W": one.power_w,
         }
-        for product, row in sorted(rows.items(), key=lambda pair: math.prod(pair[0].sizes))
+        for product, row in sorted(
+            (several or rows).items(), key=lambda pair: math.prod(pair[0].sizes)
+        )
         for name, one in row.items()
         if one.gflops is not None
     ]
@@ -196,12 +211,13 @@ def plot(rows: Mapping[Product, Row], gpu: str) -> dict[str, Any]:
         {
             "width": 260,
             "height": 180,
-            "mark": {"type": "bar"} if several else {"type": "line", "point": True},
+            "mark": {"type": "point", "filled": True, "size": 90}
+            if several
+            else {"type": "line", "point": True},
             "encoding": {
                 "x": {"field": along, "type": "nominal", "sort": None, "title": along},
-                "y": {"field": figure, "type": "quantitative"},
+                "y": {"field": figure, "type": "quantitative", "scale": {"zero": True}},
                 "color": {"field": "contender", "type": "nominal"},
-                **({"xOffset": {"field": "contender"}} if several else {}),
             },
         }
         for figure in shown
