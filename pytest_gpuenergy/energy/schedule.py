@@ -81,16 +81,19 @@ def schedule_of(edges: Sequence[Edge], period_s: float) -> Schedule | None:
         return None
     middles = np.array([edge.time_s for edge in edges])
     widths = np.array([edge.before_s - edge.after_s for edge in edges])
-    period, phase = np.polynomial.Polynomial.fit(numbers, middles, 1).convert().coef[::-1]
+    off = numbers - numbers.mean()
+    spread = float(off @ off)
+    period = float(off @ (middles - middles.mean())) / spread
+    phase = float(middles.mean()) - period * float(numbers.mean())
     residuals = middles - (phase + period * numbers)
     if np.abs(residuals).max() > widths.max():
         return None
     return Schedule(
-        phase_s=float(phase),
-        period_s=float(period),
+        phase_s=phase,
+        period_s=period,
         count=len(edges),
         middle=float(numbers.mean()),
-        spread=float(((numbers - numbers.mean()) ** 2).sum()),
+        spread=spread,
         error_s=math.sqrt(float((residuals**2).sum()) / (len(edges) - 2)),
         bracket_s=float(widths.max()),
     )

@@ -178,14 +178,14 @@ class ThermalModel:
     def _smoothed(self, samples: Sequence[Sample]) -> _Floats:
         """The power as smoothed by the die and by each heat sink: shape (samples, 1 + models)."""
         constants_s = np.array([DIE_S, *SINK_S])
-        before_s, state_w = self._end_s, self._smooth_w
-        rows = []
-        for one in samples:
-            kept = np.exp((before_s - one.time_s) / constants_s)
-            state_w = kept * state_w + (1 - kept) * one.power_w
-            before_s = one.time_s
-            rows.append(state_w)
-        return np.array(rows)
+        times_s = np.array([self._end_s, *(one.time_s for one in samples)])
+        kept = np.exp(-np.diff(times_s)[:, np.newaxis] / constants_s)
+        added_w = (1 - kept) * np.array([one.power_w for one in samples])[:, np.newaxis]
+        rows: _Floats = np.empty_like(kept)
+        state_w = self._smooth_w
+        for row, part, more_w in zip(rows, kept, added_w, strict=True):
+            state_w = np.add(part * state_w, more_w, out=row)
+        return rows
 
     def _equations(self, samples: Sequence[Sample], smooth_w: _Floats) -> tuple[_Floats, _Floats]:
         """The arguments of `Evidence.plus`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
@@ -76,6 +77,7 @@ def power_at(demand: Demand, profile: GpuProfile, clock_ratio: float) -> float:
     return idle_w + dynamic_w * (core + memory)
 
 
+@functools.lru_cache(maxsize=64)  # a card asks every few milliseconds of its time
 def operating_point(
     demand: Demand, profile: GpuProfile, cap_w: float, clock_limit_mhz: int | None = None
 ) -> OperatingPoint:

@@ -208,10 +208,12 @@ class HostRunner:
             plan = write_plan(
                 kernel, arenas, files, scalars, sampling=sampling, profile=self._profile
             )
+            tools = self._toolchain()
             program = Program(
                 path,
                 files.values(),
-                readable=self._toolchain().libraries,
+                sandbox=tools.sandbox,
+                readable=tools.libraries,
                 entry=kernel.launches[0].entry,
                 address_bytes=address_bytes(kernel, arenas, self._profile),
                 timeout_s=timeout_s,

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO
 
-from pytest_gpuenergy.devices.emulated import sandbox
 from pytest_gpuenergy.devices.emulated.answers import Answers, shown
 from pytest_gpuenergy.devices.emulated.timing.plan import write_runs
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.signals import signal_name
 
 _PRINTED_BYTES = 2 << 20
@@ -31,9 +30,14 @@ class Program:
     Args:
         path: of the program.
         files: open descriptors of its tensors, see `write_plan`.
+        sandbox: path of the program that starts it, see sandbox.cpp.
+        readable: files and folders that it may read.
         entry: name of the kernel in messages.
         address_bytes: limit of its address space.
         timeout_s: limit for each answer.
+
+    Raises:
+        DeviceError: ``sandbox`` is gone.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class Program:
         path: Path,
         files: Iterable[int],
         *,
+        sandbox: Path,
         readable: Iterable[str],
         entry: str,
         address_bytes: int,
@@ -48,16 +53,22 @@ class Program:
     ) -> None:
         self._timeout_s = timeout_s
         limits = [str(_ASKED * (math.ceil(timeout_s) + 1)), str(address_bytes)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", sandbox.__file__, *limits, str(path), *readable],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            pass_fds=list(files),
-            env={"LC_ALL": "C"},
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sandbox, *limits, path, *readable],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=list(files),
+                env={"LC_ALL": "C"},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise DeviceError(
+                f"{sandbox} cannot be started ({error.strerror}): was the cache cleared, or is it "
+                "on a file system whose programs may not run? Start again, or set GPUENERGY_CACHE."
+            ) from None
         self._answers = Answers(entry)
         self._unsent, self._printed = bytearray(), bytearray()
         self._open = [self._stream("stdout"), self._stream("stderr")]

@@ -36,13 +36,14 @@ from pytest_gpuenergy.support.paths import written_to_cache
 from pytest_gpuenergy.support.scratch import build_folder, sweep
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-_LAYOUT = "10"  # version of the layout of the prepared folder
+_LAYOUT = "11"  # version of the layout of the prepared folder
 _RUNTIME = (
     *("bulk_copies", "copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
     *("named_barriers", "outcomes", "phases", "products", "report", "resident", "scheduler"),
     *("shared", "stacks", "teams", "undefined", "warpgroups"),
 )
 _VECTORIZED = ("matrices", "products", "warpgroups")
+_SANDBOX = "sandbox"
 _CHECKED_RUNTIME = (
     *("accesses", "interruptions", "order", "races", "shadow", "tentative", "views", "warps"),
 )
@@ -139,6 +140,11 @@ class Toolchain:
     def _link_options(self) -> list[str]:
         return (self.folder / _OPTIONS).read_text().split()
 
+    @property
+    def sandbox(self) -> Path:
+        """The program that starts compiled programs, see sandbox.cpp."""
+        return self.folder / _SANDBOX
+
     @functools.cached_property
     def libraries(self) -> tuple[str, ...]:
         """What a compiled program reads when it starts: the loader and its libraries.
@@ -211,12 +217,14 @@ class Toolchain:
                     for path in (cuda_dir() / "host").glob("*.h"):
                         shutil.copyfile(path, folder / variant / path.name)
             commands = []
-            for unit in _RUNTIME + _CHECKED_RUNTIME:
+            for unit in (*_RUNTIME, *_CHECKED_RUNTIME, _SANDBOX):
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
                 flags = [*RUNTIME_FLAGS, *(MATRIX_FLAGS if unit in _VECTORIZED else ())]
                 commands.append([*flags, "-c", source, "-o", f"{folder / unit}.o"])
             self._run_all(scratch, commands, jobs)
             self._link_runtime(scratch, folder)
+            started = ["-no-pie", f"{folder / _SANDBOX}.o", "-o", str(folder / _SANDBOX)]
+            self._run_all(scratch, [started], 1)
             try:
                 folder.rename(self.folder)
             except OSError:

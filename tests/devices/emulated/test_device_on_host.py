@@ -10,6 +10,7 @@ import pytest
 from jobs import job_of
 
 from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.emulated import host_kernel
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.engine.seeds import SEEDS
@@ -101,12 +102,19 @@ def test_a_kernel_that_is_right_only_at_first_is_wrong(gpu: EmulatedDevice, cond
     assert fault.value.outcome == "correctness"
 
 
-SLOWLY = "float v = a * x[i]; for (int k = 0; k < 1500; ++k) v = __fadd_rn(v, 0.0f); y[i] = v;"
-"""A launch takes more than 25 ms of processor time."""
+SLOWLY = "float v = a * x[i]; for (int k = 0; k < 150; ++k) v = __fadd_rn(v, 0.0f); y[i] = v;"
+"""A launch takes several times as long as `little_affordable` affords."""
 LATER = ("calls > 2", "isfinite(y[i])", "isfinite(y[b])", "y[b] == a * x[b]")
 TOGETHER = "if (i < 0) atomicAdd(&launches[0], 1); "
 
 
+@pytest.fixture
+def little_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a launch be slow that takes a tenth of the time that usually counts as slow."""
+    monkeypatch.setattr(host_kernel, "AFFORDABLE_S", host_kernel.AFFORDABLE_S / 10)
+
+
+@pytest.mark.usefixtures("little_affordable")
 @pytest.mark.parametrize(
     ("condition", "more"),
     [
@@ -124,6 +132,7 @@ def test_slow_kernels_are_launched_again_too(
     assert fault.value.outcome == "correctness"
 
 
+@pytest.mark.usefixtures("little_affordable")
 @pytest.mark.parametrize("more", ["", TOGETHER])
 def test_slow_kernels_that_stay_right_pass(gpu: EmulatedDevice, more: str) -> None:
     body = f"{COUNTS} {more} {SLOWLY}"

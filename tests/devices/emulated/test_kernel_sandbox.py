@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import platform
 import signal
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.emulated import sandbox
+from pytest_gpuenergy.devices.emulated.compiler import find_compiler
 from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support.cuda_sources import cuda_dir
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.workloads import Scalar, Tensor
 
 pytestmark = pytest.mark.slow
@@ -29,7 +31,7 @@ Run = Callable[..., dict[str, Any]]
 
 on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="it is x86-64 assembler")
 with_landlock = pytest.mark.skipif(
-    sandbox.system_call(444, None, 0, 1) < 1, reason="this system has no Landlock"
+    ctypes.CDLL(None).syscall(444, None, 0, 1) < 1, reason="this system has no Landlock"
 )
 # Assembler counts as PTX unless the preprocessor puts its keyword together.
 CALL = """
@@ -348,44 +350,91 @@ def test_text_that_never_reads_its_plan_is_a_timeout(runner: HostRunner, tmp_pat
         runner.run(Kernel(source, launches), {"y": y}, n, timeout_s=0.5)
 
 
+# What sandbox.cpp does where Landlock has a certain version, and one of its calls fails.
+RECORDED = """
+#include <unistd.h>
+static long recorded(long number, ...);
+#define syscall recorded
+#define main sandbox_main
+#include "sandbox.cpp"
+#undef main
+#include <cstdarg>
+static int calls = 0, version, failing;
+static long recorded(long number, ...) {
+  va_list given;
+  va_start(given, number);
+  if (number == create_ruleset && !calls) {
+    printf("query\\n");
+  } else if (number == create_ruleset) {
+    printf("create %lx\\n", (long)*va_arg(given, uint64_t*));
+  } else if (number == add_rule) {
+    int set = va_arg(given, int), kind = va_arg(given, int);
+    const PathBeneath* rule = va_arg(given, const PathBeneath*);
+    printf("add %d %d %lx\\n", set, kind, (long)rule->allowed);
+  } else {
+    printf("restrict %d\\n", va_arg(given, int));
+  }
+  va_end(given);
+  ++calls;
+  return calls == failing ? -1 : calls == 1 ? version : 7;
+}
+int main(int count, char** words) {
+  version = atoi(words[1]), failing = atoi(words[2]);
+  restrict_files(count - 3, words + 3);
+}
+"""
+Restrict = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def restrict(tmp_path_factory: pytest.TempPathFactory) -> Restrict:
+    """restrict(version, call that fails or 0, files): the calls that are made, one a line."""
+    folder = tmp_path_factory.mktemp("sandbox")
+    (folder / "recorded.cpp").write_text(RECORDED)
+    command = [find_compiler(), "-std=c++17", f"-I{cuda_dir() / 'host'}", "recorded.cpp"]
+    subprocess.run([*command, "-o", "recorded"], cwd=folder, check=True)
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        command = [folder / "recorded", *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("version", "rights"), [(1, 13), (2, 14), (3, 15), (4, 15), (5, 16), (7, 16), (99, 16)]
 )
 def test_all_rights_that_landlock_knows_are_withdrawn(
-    tmp_path: Path, version: int, rights: int
+    restrict: Restrict, tmp_path: Path, version: int, rights: int
 ) -> None:
-    made: list[tuple[Any, ...]] = []
-
-    def call(*arguments: Any) -> int:
-        made.append(arguments)
-        return version if len(made) == 1 else 7
-
-    assert sandbox.restrict_files([str(tmp_path), str(tmp_path / "missing")], call)
-    query, create, rule, restrict = made
-    assert query == (444, None, 0, 1)
-    assert create == (444, struct.pack("=Q", 2**rights - 1), 8, 0)
-    assert rule[:3] == (445, 7, 1)
-    assert restrict == (446, 7, 0)
+    done = restrict(version, 0, tmp_path, tmp_path / "missing")
+    made = ["query", f"create {2**rights - 1:x}", "add 7 1 5", "restrict 7"]
+    assert (done.stdout.splitlines(), done.returncode) == (made, 0)
 
 
-def test_without_landlock_nothing_is_restricted(tmp_path: Path) -> None:
-    made: list[tuple[Any, ...]] = []
-
-    def call(*arguments: Any) -> int:
-        made.append(arguments)
-        return -1
-
-    assert not sandbox.restrict_files([str(tmp_path)], call)
-    assert len(made) == 1
+def test_without_landlock_nothing_is_restricted(restrict: Restrict, tmp_path: Path) -> None:
+    done = restrict(-1, 0, tmp_path)
+    assert (done.stdout, done.returncode) == ("query\n", 0)
 
 
 @pytest.mark.parametrize("failing", [2, 3, 4])
-def test_a_landlock_that_does_not_obey_starts_no_kernel(tmp_path: Path, failing: int) -> None:
-    made: list[tuple[Any, ...]] = []
+def test_a_landlock_that_does_not_obey_starts_no_kernel(
+    restrict: Restrict, tmp_path: Path, failing: int
+) -> None:
+    done = restrict(5, failing, tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Landlock ")
+    assert len(done.stdout.splitlines()) == failing
 
-    def call(*arguments: Any) -> int:
-        made.append(arguments)
-        return -1 if len(made) == failing else 7
 
-    with pytest.raises(OSError, match="Landlock"):
-        sandbox.restrict_files([str(tmp_path)], call)
+def test_a_sandbox_that_is_gone_is_one_sentence(
+    runner: HostRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Toolchain, "sandbox", tmp_path / "missing")
+    with pytest.raises(DeviceError, match=r"missing cannot be started \(No such file"):
+        runner.run(
+            Kernel("__global__ void k() {}", (Launch("k", (1, 1, 1), (1, 1, 1), ()),)),
+            {},
+            {},
+            timeout_s=20.0,
+        )
