@@ -56,10 +56,15 @@ def test_records_choose_the_kernel_if_there_are_any(elsewhere: Path) -> None:
     assert kernel.source == parameters.kernel(product).source
 
 
-@pytest.mark.parametrize(("gpu", "architecture"), [("a100", 80), ("h200", 90)])
-def test_the_program_is_built_for_the_gpu_that_it_is_for(gpu: str, architecture: int) -> None:
+@pytest.mark.parametrize(
+    ("gpu", "mode", "architecture"),
+    [("a100", "tf32", "80"), ("h200", "float32", "90"), ("h200", "bfloat16", "90a")],
+)
+def test_the_program_is_built_for_the_gpu_that_it_is_for(
+    gpu: str, mode: str, architecture: str
+) -> None:
     device = f"emulated:{gpu}"
-    assert main([*EXPORT, "--gemm", "MNK=64 mode=tf32", "--gpu-device", device]) == 0
+    assert main([*EXPORT, "--gemm", f"MNK=64 mode={mode}", "--gpu-device", device]) == 0
     built = Path("out/CMakeLists.txt").read_text()
     assert f"set(CMAKE_CUDA_ARCHITECTURES {architecture})" in built
 
