@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.energy.leakage import step_error
+from pytest_gpuenergy.energy.leakage import Leakage, step_error
 from pytest_gpuenergy.energy.thermal import Settling
 
 
@@ -41,3 +41,19 @@ def test_a_gain_counts_both_the_slope_and_the_steps(to_go_k: float, error_k: flo
     )
     assert steady.gain_error > 0.9 * step_error(to_go_k - 0.3)
     assert stepping.gain_error == pytest.approx(math.hypot(steady.gain_error, 0.004 * error_k))
+
+
+@given(per_k=st.floats(0.001, 0.008), drift=st.floats(-0.002, 0.002))
+def test_a_run_that_warms_the_card_by_far_shows_the_slope(per_k: float, drift: float) -> None:
+    temperatures_c = np.linspace(50, 65, 300)
+    powers_w = 500 * (1 + per_k * (temperatures_c - 50) + np.linspace(0, drift, 300))
+    found = Leakage().plus(powers_w, temperatures_c)
+    assert found.per_k == pytest.approx(per_k, rel=0.1, abs=5e-4)
+
+
+@given(drift=st.floats(-0.003, 0.003), count=st.integers(30, 3000))
+def test_a_drift_at_almost_one_temperature_is_not_taken_for_the_slope(
+    drift: float, count: int
+) -> None:
+    found = Leakage().plus(500 * (1 + np.linspace(0, drift, count)), np.linspace(50, 50.3, count))
+    assert abs(found.per_k - Leakage().per_k) < Leakage().error / 2
