@@ -155,6 +155,6 @@ def _words(text: str) -> dict[str, str]:
 def _whole(name: str, text: str) -> int:
     if _NUMBER.fullmatch(text) is None:
         raise InputError(
-            f"{name}={text:.40} is no size: give a whole number of at most nine digits."
+            f"{name}={text:.40} is not understood: give a whole number of at most nine digits."
         )
     return int(text)

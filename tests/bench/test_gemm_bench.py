@@ -73,7 +73,7 @@ def test_nobody_runs_them_who_does_not_name_them(
     [
         ("MNK", "*which is not understood: give sizes such as 'M=1024 N=2048 K=3072'*"),
         ("M=0 N=1 K=1", "*gemm needs M to be an integer of at least 1, not 0*"),
-        ("MNK=1e9", "*MNK=1e9 is no size*"),
+        ("MNK=1e9", "*MNK=1e9 is not understood*"),
         ("MNK=64 t=5", "*asks for a tuning: leave out t and O*"),
     ],
 )

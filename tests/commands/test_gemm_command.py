@@ -111,7 +111,7 @@ def test_the_background_is_the_shells_business(
         (["MNK=64 O=0", "--tuner", "tvm"], "O of gemm_64x64x64_nn asks for template, but --tuner"),
         (["MNK"], "'MNK' has 'MNK', which is not understood"),
         (["M=0 N=8 K=8"], "needs M to be an integer of at least 1, not 0"),
-        (["MNK=1000000000"], "is no size"),
+        (["MNK=1000000000"], "is not understood"),
         (["MNK=64 mode=int8"], "gemm has no mode 'int8'"),
         (["MNK=64 mode=tf32", "--gpu-device", "emulated:v100"], "takes a GPU of sm_80 or later"),
     ],

@@ -71,9 +71,9 @@ def test_the_old_options_choose_the_tuner(option: int, tuner: str, in_background
         (" ; ", "No matrix product is named"),
         ("MNK", "'MNK', which is not understood: give sizes such as 'M=1024 N=2048 K=3072'"),
         ("M=0 N=1 K=1", "gemm needs M to be an integer of at least 1, not 0"),
-        ("MNK=1e9", "MNK=1e9 is no size: give a whole number of at most nine digits"),
-        ("MNK=1000000000", "is no size"),
-        ("MNK=-4", "is no size"),
+        ("MNK=1e9", "MNK=1e9 is not understood: give a whole number of at most nine digits"),
+        ("MNK=1000000000", "is not understood"),
+        ("MNK=-4", "is not understood"),
         ("MNK=999999999", "more elements than 32-bit indices"),
         ("M=4 K=4", "does not say what N is"),
         ("t=5", "does not say what M and N and K is"),
@@ -84,7 +84,7 @@ def test_the_old_options_choose_the_tuner(option: int, tuner: str, in_background
         ("MNK=4 O=2", "has O=2: give O=0 for the template or O=1 for TVM's tuner"),
         ("MNK=4 t=0", "asks for no trials"),
         ("MNK=4 layout=xx", "no layout 'xx': choose one of nn, nt"),
-        ("MNK=4, t=5", "MNK=4, is no size"),
+        ("MNK=4, t=5", "MNK=4, is not understood"),
     ],
 )
 def test_what_is_not_understood_is_told_in_one_sentence(text: str, told: str) -> None:
