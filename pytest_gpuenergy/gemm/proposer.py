@@ -51,6 +51,7 @@ class TemplateProposer:
         card: on which it runs.
         space: all parameters.
         prepare: starts to compile a kernel.
+        first: those of ``space`` to try before all others.
     """
 
     processes = 1
@@ -61,12 +62,14 @@ class TemplateProposer:
         card: Card,
         space: Sequence[Parameters],
         prepare: Callable[[Kernel], object],
+        first: Sequence[Parameters] = (),
     ) -> None:
         self._gemm = gemm
         self._space = space
         self._prepare = prepare
         self._place = {TEMPLATE_FORM.recipe(one): place for place, one in enumerate(space)}
         self._left = set(range(len(space)))
+        self._first = [self._place[TEMPLATE_FORM.recipe(one)] for one in first]
         self._model = _Effects(
             [one.choices(gemm) for one in space], [one.cycles(gemm, card) for one in space]
         )
@@ -76,8 +79,11 @@ class TemplateProposer:
         del stop  # they are made at once
         known = len(self._space) - len(self._left)
         batch = min(max(_LEAST_BATCH, known // _SHARE), _LARGEST_BATCH)
-        chosen = self._model.best(self._left, min(wanted, batch))
+        chosen = [place for place in self._first if place in self._left][:wanted]
         self._left.difference_update(chosen)
+        best = self._model.best(self._left, max(0, min(wanted, batch) - len(chosen)))
+        self._left.difference_update(best)
+        chosen += best
         return [self._candidate(self._space[place]) for place in chosen]
 
     def learn(self, feedback: Sequence[Feedback]) -> None:

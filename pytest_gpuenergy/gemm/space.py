@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.gemm.card import Card, card_of
+from pytest_gpuenergy.gemm.heuristics import PACKAGE, Advice, advice
 from pytest_gpuenergy.gemm.proposer import TemplateProposer
 from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM, TemplateForm
 from pytest_gpuenergy.gemm.templates import Parameters, ranked
@@ -19,6 +20,9 @@ from pytest_gpuenergy.tuning.records import RecordFile
 from pytest_gpuenergy.tuning.space import Feedback
 from pytest_gpuenergy.workloads.gemm import Gemm
 from pytest_gpuenergy.workloads.workload import Workload
+
+_MOST_ADVISED = 4
+"""Trials that the heuristics may choose: a quarter of 16."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,14 @@ class TemplateSpace:
     device: Device
     _card: Card = field(init=False)
     _ranked: Sequence[Parameters] = field(init=False, repr=False)
+    _advice: Advice = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        card = card_of(self.device)
+        product, card = _product(self.workload), card_of(self.device)
+        advised = advice(product, self.device.name, card.capability)
         object.__setattr__(self, "_card", card)
-        object.__setattr__(self, "_ranked", ranked(_product(self.workload), card))
+        object.__setattr__(self, "_ranked", ranked(product, card))
+        object.__setattr__(self, "_advice", advised)
 
     @property
     def form(self) -> TemplateForm:
@@ -50,8 +57,13 @@ class TemplateSpace:
 
     @property
     def effort(self) -> str:
-        """Number of kernels."""
-        return f"{len(self._ranked)} choices of parameters"
+        """Number of kernels, and what part the heuristics have."""
+        parts = [f"{len(self._ranked)} choices of parameters"]
+        if first := self._first():
+            parts.append(f"first {len(first)} with the tiles of {PACKAGE}")
+        if self._advice.said:
+            parts.append(self._advice.said)
+        return "; ".join(parts)
 
     def propose(self, folder: Path, known: Callable[[], Sequence[Feedback]]) -> TemplateProposer:
         """Begin with the most promising ones, as far as they are not known already."""
@@ -61,9 +73,17 @@ class TemplateSpace:
             self._card,
             self._ranked,
             lambda kernel: self.device.prepare([kernel]),
+            self._first(),
         )
         proposer.learn(known())
         return proposer
+
+    def _first(self) -> list[Parameters]:
+        """Of each tile that the heuristics advise, the parameters with the best estimate."""
+        best: dict[tuple[int, int], Parameters] = {}
+        for one in self._ranked:
+            best.setdefault((one.tile_m, one.tile_n), one)
+        return [best[tile] for tile in self._advice.tiles if tile in best][:_MOST_ADVISED]
 
     def kernel(self, recipe: str) -> Kernel:
         """The kernel that a template makes from a recipe."""

@@ -1,0 +1,142 @@
+"""Tiles that NVIDIA's heuristics choose, with which a search may begin.
+
+The package nvidia-matmul-heuristics is optional, because its licence is not free. It needs no GPU,
+knows cards by their product, and describes kernels of CUTLASS. Its library is called in a child
+process: it may end the process that calls it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.worker import WITHOUT_GPU, Worker
+from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+
+PACKAGE = "nvidia-matmul-heuristics"
+_MODULE = "nvMatmulHeuristics"
+_ASKED = 16
+"""Kernels; those of one tile differ in stages, warps or clusters."""
+_TIMEOUT_S = 60.0
+_HOPPER = 90
+# The words that make a card's name, those with more words before those with fewer of the same.
+_GPUS: Mapping[tuple[str, ...], str] = {
+    ("A100", "PCIE"): "A100_PCIE_80GB",
+    ("A100",): "A100_SXM_80GB",
+    ("A30",): "A30_PCIE",
+    ("A10",): "A10_PCIE",
+    ("A40",): "A40_PCIE",
+    ("RTX", "3090"): "RTX_3090",
+    ("RTX", "A6000"): "RTX_A6000",
+    ("L40",): "L40",
+    ("L40S",): "L40S",
+    ("L4",): "L4",
+    ("RTX", "4090"): "RTX_4090",
+    ("H100", "PCIE"): "H100_PCIE",
+    ("H100", "NVL"): "H100_NVL",
+    ("H100",): "H100_SXM",
+    ("H200",): "H200_SXM",
+    ("H20",): "H20_SXM",
+    ("B200",): "B200",
+    ("RTX", "5080"): "RTX_5080",
+    ("RTX", "5090"): "RTX_5090",
+}
+_PRECISIONS: Mapping[Mode, str] = {
+    "float32": "SSS",
+    "3xtf32": "TSS",
+    "tf32": "TSS",
+    "float16": "HSH",
+    "bfloat16": "BSB",
+}
+"""Types of the operands, of the sum and of C, in letters of that package."""
+
+Tile = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the package says of one product.
+
+    Attributes:
+        tiles: rows and columns, the most promising first, each once; none without the package.
+        said: why it gave none although it is installed; empty otherwise.
+    """
+
+    tiles: tuple[Tile, ...] = ()
+    said: str = ""
+
+
+def advice(gemm: Gemm, gpu_name: str, capability: int) -> Advice:
+    """Ask for tiles, if the package is installed.
+
+    Args:
+        gemm: the product.
+        gpu_name: as NVML calls the card.
+        capability: of the card, such as 90.
+    """
+    if find_spec(_MODULE) is None:
+        return Advice()
+    gpu = _gpu(gpu_name)
+    if gpu is None:
+        return Advice(said=f"{PACKAGE} does not know {gpu_name}")
+    cores = gemm.mode == "float32" or capability < _HOPPER
+    asked = (
+        gpu,
+        "CUTLASS" if cores else "CUTLASS3",
+        _PRECISIONS[gemm.mode],
+        "NN_ROW_MAJOR" if gemm.layout == "nn" else "TN_ROW_MAJOR",
+        (gemm.M, gemm.N, gemm.K),
+    )
+    worker = Worker(f"{__name__}:MatmulHeuristics", environment=WITHOUT_GPU)
+    try:
+        found = worker.call("tiles", *asked, timeout_s=_TIMEOUT_S)
+    except DeviceError as error:
+        return Advice(said=f"{PACKAGE} failed: {error}")
+    finally:
+        worker.close()
+    return Advice(tuple(dict.fromkeys(found)))
+
+
+class MatmulHeuristics:
+    """The child's side."""
+
+    def tiles(
+        self, gpu: str, target: str, precision: str, layout: str, sizes: tuple[int, int, int]
+    ) -> list[Tile]:
+        """Rows and columns of the kernels' tiles, the most promising first.
+
+        Args:
+            gpu: its name in the package's enumeration.
+            target: that of the kernels' library.
+            precision: three letters.
+            layout: its name in the package's enumeration.
+            sizes: M, N and K.
+
+        Raises:
+            DeviceError: the package has no answer.
+        """
+        try:
+            package = import_module(_MODULE)
+            library = package.NvMatmulHeuristicsInterfaceEx(
+                backend=package.NvMatmulHeuristicsTarget[target],
+                gpu=package.NvMatmulHeuristicsNvidiaGpu[gpu],
+            )
+            problem = library.makeNvMatmulHeuristicsProblem(
+                *sizes, package.NvMatmulHeuristicsMatmulLayout[layout]
+            )
+            found: list[dict[str, Any]] = library.get(problem, _ASKED, precision=precision)
+        except Exception as error:
+            # Whatever another version does: its advice is not needed.
+            raise DeviceError(f"{type(error).__name__}: {error}") from error
+        ranked = sorted(found, key=lambda one: float(one["runtime"]))
+        return [(one["kernel"].cta_tile_m, one["kernel"].cta_tile_n) for one in ranked]
+
+
+def _gpu(name: str) -> str | None:
+    words = set(re.split(r"[\s-]+", name.upper()))
+    return next((gpu for known, gpu in _GPUS.items() if words.issuperset(known)), None)
