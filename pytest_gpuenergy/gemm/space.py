@@ -45,9 +45,9 @@ class TemplateSpace:
 
     def __post_init__(self) -> None:
         product, card = _product(self.workload), card_of(self.device)
-        advised = advice(product, self.device.name, card.capability)
         object.__setattr__(self, "_card", card)
         object.__setattr__(self, "_ranked", ranked(product, card))
+        advised = advice(product, self.device.name, card.capability)
         object.__setattr__(self, "_advice", advised)
 
     @property
