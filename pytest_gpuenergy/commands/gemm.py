@@ -18,7 +18,7 @@ from pytest_gpuenergy.commands.tune_options import (
     add_search_options,
     distinct,
 )
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.workloads.gemm_sizes import GemmRequest
@@ -186,13 +186,16 @@ def _perf(arguments: Namespace) -> int:
     # Neither settings nor conftest files of wherever this package lies.
     alone = ["-c", os.devnull, f"--rootdir={here}", f"--confcutdir={items.parent}"]
     pytest = [sys.executable, "-P", "-m", "pytest", "-rs", "-p", _PLUGIN]
-    before = latest_run(here)
+    before, written = latest_run(here), list[Path]()
     try:
         with interrupt_once():
             code = run_child([*pytest, *alone, *given, str(items)], here, shown=True).returncode
     finally:  # an interrupted run has results too
         run = latest_run(here)
         if run is not None and (before is None or run.path != before.path):
-            for path in write_best_perf(run.load(), out):
+            written = write_best_perf(run.load(), out)
+            for path in written:
                 print(path)
+    if code == _GOOD and not written:
+        raise UnavailableError("Nothing was measured, for the reasons above.")
     return code if code in (_GOOD, _FAILED) else _USAGE

@@ -52,7 +52,9 @@ def test_bad_input_is_told_before_pytest_starts(
 
 
 @pytest.mark.slow
-def test_a_contender_that_is_not_here_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_where_no_contender_is_here_the_command_fails(capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["MNK=8 layout=nn", "--contender", "tvm", *EMULATED]
-    assert main(["gemm", "perf", *arguments]) == 0
-    assert "no records for gemm_8x8x8_nn" in capfd.readouterr().out
+    assert main(["gemm", "perf", *arguments]) == 2
+    captured = capfd.readouterr()
+    assert "no records for gemm_8x8x8_nn" in captured.out
+    assert "Nothing was measured, for the reasons above." in captured.err
