@@ -84,10 +84,10 @@ def advice(gemm: Gemm, gpu_name: str, capability: int) -> Advice:
     gpu = _gpu(gpu_name)
     if gpu is None:
         return Advice(said=f"{PACKAGE} does not know {gpu_name}")
-    cores = gemm.mode == "float32" or capability < _HOPPER
+    wgmma = gemm.mode != "float32" and capability >= _HOPPER
     asked = (
         gpu,
-        "CUTLASS" if cores else "CUTLASS3",
+        "CUTLASS3" if wgmma else "CUTLASS",
         _PRECISIONS[gemm.mode],
         "NN_ROW_MAJOR" if gemm.layout == "nn" else "TN_ROW_MAJOR",
         (gemm.M, gemm.N, gemm.K),
@@ -130,11 +130,11 @@ class MatmulHeuristics:
                 *sizes, package.NvMatmulHeuristicsMatmulLayout[layout]
             )
             found: list[dict[str, Any]] = library.get(problem, _ASKED, precision=precision)
+            found.sort(key=lambda one: float(one["runtime"]))
+            return [(one["kernel"].cta_tile_m, one["kernel"].cta_tile_n) for one in found]
         except Exception as error:
             # Whatever another version does: its advice is not needed.
             raise DeviceError(f"{type(error).__name__}: {error}") from error
-        ranked = sorted(found, key=lambda one: float(one["runtime"]))
-        return [(one["kernel"].cta_tile_m, one["kernel"].cta_tile_n) for one in ranked]
 
 
 def _gpu(name: str) -> str | None:

@@ -104,6 +104,13 @@ def test_a_library_that_ends_its_process_does_not_end_ours(install: Install) -> 
     assert "nvidia-matmul-heuristics failed" in advice(GEMM, "NVIDIA H200", 90).said
 
 
+def test_another_version_of_it_gives_no_advice(install: Install) -> None:
+    install('return [{"kernel": None, "runtime_s": 1.0}]')
+    assert advice(GEMM, "NVIDIA H200", 90) == Advice(
+        said="nvidia-matmul-heuristics failed: KeyError: 'runtime'"
+    )
+
+
 def test_a_search_begins_with_its_tiles(install: Install, tmp_path: Path) -> None:
     install(TILES)
     with open_device("emulated:h200") as device:
