@@ -2,9 +2,11 @@
 
     python bench/validation/settled.py --json settled.json [--seconds 60] [--rest 60]
 
-Needs TVM; takes about fifteen minutes on a real GPU. The card rests; then all kernels are measured
-in random order, as the items of a bench are; then each runs for a minute, whose last ten seconds
-are its reference; then all are measured again, in another order.
+Needs TVM; takes about seventeen minutes on a real GPU. The card rests; then all kernels are
+measured in random order, as the items of a bench are; then they take turns until the card has
+settled, and each runs for a minute, whose last ten seconds are its reference; then all are measured
+again, in another order. Air and fans go on changing for minutes, so each energy is also compared at
+its reference's own temperature.
 """
 
 from __future__ import annotations
@@ -38,7 +40,19 @@ from pytest_gpuenergy.workloads.workload import Workload
 PREHEAT_S = 30.0
 MEASURED_S = 10.0
 """The end of each reference run that counts."""
-HEADER = ("state", "kernel", "°C", "settled °C", "raw", "energy", "interval", "time", "seconds")
+HEADER = (
+    "state",
+    "kernel",
+    "°C",
+    "settled °C",
+    "reference °C",
+    "raw",
+    "energy",
+    "interval",
+    "at reference °C",
+    "time",
+    "seconds",
+)
 
 
 @dataclass(frozen=True)
@@ -57,28 +71,33 @@ class Item:
     Attributes:
         state: ``rested`` or ``warm``.
         held: whether the energy's interval holds the reference.
+        same_temperature_error: of the energy brought to the reference's temperature by the
+            record's ``energy_change_per_k``; None where one of the two is not known.
     """
 
     state: str
     kernel: str
     temperature_c: float | None
     settled_temperature_c: float | None
+    reference_temperature_c: float | None
     raw_error: float
     energy_error: float
     half_width: float
     held: bool
+    same_temperature_error: float | None
     time_error: float
     seconds: float
 
 
 def reference_of(device: Device, kernel: Kernel, workload: Workload, seconds: float) -> Reference:
     """Run a kernel for ``seconds``."""
+    measured_s = min(MEASURED_S, seconds / 2)
     settings = MeterSettings(
-        warmup_s=seconds - MEASURED_S,
-        warmup_max_s=seconds - MEASURED_S,
+        warmup_s=seconds - measured_s,
+        warmup_max_s=seconds - measured_s,
         trial_s=0.5,
-        min_measure_s=MEASURED_S,
-        max_measure_s=MEASURED_S,
+        min_measure_s=measured_s,
+        max_measure_s=measured_s,
         relative_half_width=0.0,
         preheat_s=0.0,
     )
@@ -104,13 +123,24 @@ def judged(state: str, name: str, m: Measurement, right: Reference, seconds: flo
         name,
         m.temperature_c,
         m.settled_temperature_c,
+        right.temperature_c,
         m.raw_energy_mj / right.energy_mj - 1,
         m.energy_mj / right.energy_mj - 1,
         (interval.high - interval.low) / 2 / m.energy_mj,
         interval.low <= right.energy_mj <= interval.high,
+        _same_temperature_error(m, m.raw_energy_mj, right),
         m.time_ms / right.time_ms - 1,
         seconds,
     )
+
+
+def _same_temperature_error(m: Measurement, raw_energy_mj: float, right: Reference) -> float | None:
+    """Of an energy at the temperature of its trials, brought to that of its reference."""
+    per_k, own_c, right_c = m.energy_change_per_k, m.temperature_c, right.temperature_c
+    if per_k is None or own_c is None or right_c is None:
+        return None
+    change = per_k * (right_c - own_c)
+    return raw_energy_mj * (1 + change) / right.energy_mj - 1
 
 
 class Study:
@@ -135,6 +165,11 @@ class Study:
             found[name] = (measured, clock.now_s() - began_s)
         return found
 
+    def heat(self, seconds: float) -> None:
+        """Run the kernels in turn, for so long in all."""
+        for name in self._subjects:
+            reference_of(self._station.gpu, *self._subjects[name], seconds / len(self._subjects))
+
     def references(self, seconds: float) -> dict[str, Reference]:
         """Run each kernel for so long."""
         return {
@@ -158,9 +193,11 @@ def table(items: Iterable[Item]) -> str:
                 one.kernel,
                 "" if one.temperature_c is None else f"{one.temperature_c:.1f}",
                 "" if one.settled_temperature_c is None else f"{one.settled_temperature_c:.1f}",
+                "" if one.reference_temperature_c is None else f"{one.reference_temperature_c:.1f}",
                 f"{one.raw_error:+.2%}",
                 f"{one.energy_error:+.2%}",
                 f"±{one.half_width:.2%}{'' if one.held else ' missed'}",
+                "" if one.same_temperature_error is None else f"{one.same_temperature_error:+.2%}",
                 f"{one.time_error:+.2%}",
                 f"{one.seconds:.1f}",
             ]
@@ -199,6 +236,7 @@ def study(device: Device, arguments: argparse.Namespace) -> tuple[dict[str, Refe
         device.clock.sleep_s(arguments.rest)
         work = Study(station, subjects, arguments.seed)
         rested = work.sweep()
+        work.heat(arguments.heat)
         references = work.references(arguments.seconds)
         warm = work.sweep()
     items = [
@@ -219,6 +257,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="Of a reference (default: 60)")
     parser.add_argument("--rest", type=float, default=60.0, help="Seconds before (default: 60)")
+    parser.add_argument(
+        "--heat", type=float, default=120.0, help="Seconds before the references (default: 120)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="Of the orders (default: 0)")
     parser.add_argument("--gpu-device", default="auto", metavar="DEVICE", help="(default: auto)")
     parser.add_argument("--json", type=Path, required=True, metavar="PATH", help="File of results")
@@ -233,6 +274,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "emulated": device.emulated,
                 "seconds": arguments.seconds,
                 "rest": arguments.rest,
+                "heat": arguments.heat,
                 "seed": arguments.seed,
                 **device.describe(),
             }

@@ -10,7 +10,7 @@ LEAST_PAUSE_S = 5.0
 """After a shorter pause a card is still warm."""
 SETTLED = 0.003
 """The preheating ends when the power is not expected to change by more than this fraction, by its
-root mean square over all that the readings so far leave open."""
+root mean square over all that the run so far leaves open."""
 _FIRST_NEWS_S, _NEWS_S = 1.0, 5.0
 """When the time left is announced: at first, and how often from then on."""
 

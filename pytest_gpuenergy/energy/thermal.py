@@ -48,6 +48,12 @@ _SETTLED_ERROR_K, _SINK_ERROR = 0.3, 0.065
 open: half a reading's step, and a fraction of the rise through the heat sink. On an H100, whose
 heat sink rises by 12 K under 500 W, twelve items were off by 0.77 K (docs/notes/temperature.md).
 """
+_SLOW_ERROR, _SLOWEST = 0.25, int(np.argmax(SINK_S))
+"""The same for what takes minutes to change, such as the air and the fans, as a fraction of the
+rise through the heat sink, for a load that has just begun; it fades with the slowest time constant.
+Half a minute after a rest, 25 items on five H100s were off by 2.2 K (root mean square), those of a
+card alike; 20 items on H200s, whose heat sinks rise by 2 K, by 0.8 K (docs/notes/temperature.md).
+"""
 
 
 class Sample(NamedTuple):
@@ -66,7 +72,7 @@ class Settling:
         temperature_c: mean over the trials.
         settled_c: after a long time under this kernel alone.
         error_k: standard error of the difference of the two.
-        open_k: the part of that error which more readings would reduce.
+        open_k: the part of that error which a longer run would reduce.
         per_k: relative change of the power per kelvin.
         per_k_error: its standard error.
     """
@@ -98,7 +104,7 @@ class Settling:
 
     @property
     def possible_gain(self) -> float:
-        """Root mean square of what `gain` may be by the readings so far."""
+        """Root mean square of what `gain` may be by what has been seen so far."""
         return self.per_k * math.hypot(self._to_go_k, self.open_k)
 
     @property
@@ -153,11 +159,14 @@ class ThermalModel:
         temperature_c = sum(one.temperature_c for one in last) / len(last)
         # What is still to come of the temperature raises the power, which raises the temperature.
         feedback = min(self._leakage.per_k * study.rise_k(power_w), _MOST_FEEDBACK)
-        to_go_k, open_k = study.to_go_k(power_w, trials)
+        to_go_k, unread_k = study.to_go_k(power_w, trials)
+        sink_k = study.sink_k(power_w)
+        slow_k = _SLOW_ERROR * sink_k * study.unfelt(power_w, self._start.power_w)
+        open_k = math.hypot(unread_k, slow_k)
         return Settling(
             temperature_c,
             temperature_c + to_go_k / (1 - feedback),
-            math.hypot(_SETTLED_ERROR_K, _SINK_ERROR * study.sink_k(power_w), open_k),
+            math.hypot(_SETTLED_ERROR_K, _SINK_ERROR * sink_k, open_k),
             open_k,
             self._leakage.per_k,
             self._leakage.error,
@@ -256,6 +265,16 @@ class _Study:
     def sink_k(self, power_w: float) -> float:
         """The heat sink's part of it."""
         return self._posterior.mean(self._shares * self._sink_k_per_w) * power_w
+
+    def unfelt(self, power_w: float, start_w: float) -> float:
+        """The part of a power that has come too lately for what takes minutes to follow it.
+
+        Args:
+            power_w: the power.
+            start_w: the one before the first sample.
+        """
+        felt_w = self._columns[-1, _SLOWEST, 2]
+        return float(np.clip(1 - (felt_w - start_w) / max(power_w - start_w, 1.0), 0.0, 1.0))
 
     def to_go_k(self, power_w: float, trials: int) -> tuple[float, float]:
         """How far the temperature will rise above its mean over the last trials.

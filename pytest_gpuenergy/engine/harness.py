@@ -283,6 +283,7 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         temperature_c=reading.temperature_c,
         settled_temperature_c=None if reading.settling is None else reading.settling.settled_c,
         settling_error=None if reading.settling is None else reading.settling_error,
+        energy_change_per_k=None if reading.settling is None or binding else reading.settling.per_k,
         effective_sm_clock_mhz=reading.effective_sm_clock_mhz,
         clock_states=reading.clock_states,
         cap_binding=binding,

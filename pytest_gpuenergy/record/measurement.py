@@ -33,7 +33,9 @@ class Measurement(Struct, frozen=True):
     to the figures. Energy, EDP, power and GFLOP/s/W are those of a card that has settled under the
     kernel, at ``settled_temperature_c``; ``raw_energy_mj`` is the energy as measured, at
     ``temperature_c``. ``settling_error`` is the relative standard error of the way from one to the
-    other, which the intervals include. ``temperature_c`` and ``effective_sm_clock_mhz`` are means
+    other, which the intervals include. ``energy_change_per_k`` is the relative change of the energy
+    per kelvin by which it was brought from one to the other (None: not known, or the limit held
+    the kernel back). ``temperature_c`` and ``effective_sm_clock_mhz`` are means
     over the trials; the clock is that of an SM by its own cycle counter, which differs from the one
     that NVML reports (None: not known, also in older records). ``clock_states`` are the levels of
     that clock during the heat-up and the trials (empty: not known, or a limit moves the clock). All
@@ -74,6 +76,7 @@ class Measurement(Struct, frozen=True):
     temperature_c: float | None = None
     settled_temperature_c: float | None = None
     settling_error: NotNegative | None = None
+    energy_change_per_k: float | None = None
     effective_sm_clock_mhz: NotNegative | None = None
     clock_states: tuple[ClockState, ...] = ()
     cap_binding: bool | None = None

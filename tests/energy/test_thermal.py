@@ -163,6 +163,29 @@ def test_a_longer_run_leaves_less_open(sink_k: float, sink_s: float, power_w: fl
     assert abs(long.settled_c - card.temperature_c(power_w, power_w)) < 3 * long.error_k
 
 
+def test_what_takes_minutes_to_change_is_an_error_of_a_load_that_is_new() -> None:
+    """The same kernel, half a minute after a rest and some minutes later."""
+    card = Card()
+    model = ThermalModel(card.rest())
+    model.add_run(card.run(500.0, 30.0))
+    model.add_pause(card.rest(0.3))
+    new = model.settling(card.run(500.0, 2.0), trials=8)
+    model.add_run(card.run(500.0, 300.0))
+    model.add_pause(card.rest(0.3))
+    old = model.settling(card.run(500.0, 2.0), trials=8)
+    assert new.error_k > 1.5
+    assert old.error_k < 1.2
+    assert new.gain_error > 1.5 * old.gain_error
+
+
+def test_a_card_with_a_small_heat_sink_has_little_that_takes_minutes() -> None:
+    card = Card(sink_k_per_w=0.002)
+    model = ThermalModel(card.rest())
+    model.add_run(card.run(500.0, 30.0))
+    model.add_pause(card.rest(0.3))
+    assert model.settling(card.run(500.0, 2.0), trials=8).error_k < 1.0
+
+
 def test_short_runs_do_not_make_the_heat_sink_of_a_warm_card_small() -> None:
     """Another process has warmed the card, so that its heat sink is not seen to warm at first."""
     rng = np.random.default_rng(3)

@@ -52,6 +52,15 @@ def test_the_record_has_the_energy_as_measured_and_both_temperatures(project) ->
     assert first.raw_energy_mj == pytest.approx(raw)
 
 
+@pytest.mark.slow
+def test_the_energy_changes_from_one_temperature_to_the_other_as_the_record_says(project) -> None:
+    project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "0")
+    first = project.stored().measurements[0]
+    warmer_k = first.settled_temperature_c - first.temperature_c
+    brought = first.raw_energy_mj * (1 + first.energy_change_per_k * warmer_k)
+    assert brought == pytest.approx(first.energy_mj, rel=1e-6)
+
+
 def test_what_is_no_number_of_seconds_is_refused(project) -> None:
     result = project.run("--gpuenergy-preheat", "warm")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
