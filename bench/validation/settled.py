@@ -37,7 +37,6 @@ from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads.workload import Workload
 
-PREHEAT_S = 30.0
 MEASURED_S = 10.0
 """The end of each reference run that counts."""
 HEADER = (
@@ -147,16 +146,22 @@ class Study:
     """Measures the kernels on one device, in random orders that follow from a seed."""
 
     def __init__(
-        self, station: Station, subjects: Mapping[str, tuple[Kernel, Workload]], seed: int
+        self,
+        station: Station,
+        subjects: Mapping[str, tuple[Kernel, Workload]],
+        *,
+        seed: int,
+        preheat_s: float,
     ) -> None:
         self._station = station
+        self._preheat_s = preheat_s
         self._subjects = subjects
         self._random = random.Random(seed)
 
     def sweep(self) -> dict[str, tuple[Measurement, float]]:
         """Measure each kernel once, as a bench of its own does; with the seconds that it took."""
         clock = self._station.gpu.clock
-        harness: Harness = self._station.harness(preheat_s=PREHEAT_S)
+        harness: Harness = self._station.harness(preheat_s=self._preheat_s)
         found = {}
         for name in self._order():
             kernel, workload = self._subjects[name]
@@ -234,7 +239,7 @@ def study(device: Device, arguments: argparse.Namespace) -> tuple[dict[str, Refe
         for kernel, _ in subjects.values():
             device.compile(kernel)
         device.clock.sleep_s(arguments.rest)
-        work = Study(station, subjects, arguments.seed)
+        work = Study(station, subjects, seed=arguments.seed, preheat_s=arguments.preheat)
         rested = work.sweep()
         work.heat(arguments.heat)
         references = work.references(arguments.seconds)
@@ -258,6 +263,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="Of a reference (default: 60)")
     parser.add_argument("--rest", type=float, default=60.0, help="Seconds before (default: 60)")
     parser.add_argument(
+        "--preheat", type=float, default=30.0, help="Seconds at most of each sweep (default: 30)"
+    )
+    parser.add_argument(
         "--heat", type=float, default=120.0, help="Seconds before the references (default: 120)"
     )
     parser.add_argument("--seed", type=int, default=0, help="Of the orders (default: 0)")
@@ -274,6 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "emulated": device.emulated,
                 "seconds": arguments.seconds,
                 "rest": arguments.rest,
+                "preheat": arguments.preheat,
                 "heat": arguments.heat,
                 "seed": arguments.seed,
                 **device.describe(),
