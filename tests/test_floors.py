@@ -24,7 +24,7 @@ FLOORS = (
     {"gate"},
     {"engine"},
     {"tuning"},
-    {"ab", "gemm", "tvm"},
+    {"ab", "gemm", "replay", "tvm"},
     {"tuners"},
     {"contenders"},
     {"commands", "pytest_plugin"},

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from profiler_traces import layer as trace_of_a_layer
+from profiler_traces import write as write_trace
 
 from pytest_gpuenergy.control.lease_record import Change, LeaseRecord, kept_record, leftover
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
@@ -29,6 +31,7 @@ from pytest_gpuenergy.kernels import (
 from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.record.anchor import AnchorCheck
+from pytest_gpuenergy.replay.extraction import extract
 from pytest_gpuenergy.report import Report, RunFolder, load_report
 from pytest_gpuenergy.report.legacy import load_legacy
 from pytest_gpuenergy.report.markdown import markdown
@@ -186,6 +189,9 @@ def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict
         ),
         "database": Reader(write_database, load_database),
         "trials": Reader(write_trials, lambda folder: read_trials(folder / "trials.jsonl")),
+        "trace": Reader(
+            lambda folder: write_trace(folder / "trace.json", trace_of_a_layer()), extract
+        ),
         "plan": Reader(lambda folder: write_kernel(folder, CUDA), plan),
         "triton": Reader(lambda folder: write_kernel(folder, TRITON), read_kernel),
         "library": Reader(lambda folder: write_kernel(folder, CALL), read_kernel),

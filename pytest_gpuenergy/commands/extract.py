@@ -1,0 +1,68 @@
+"""``gpuenergy extract``: the unique kernels in a trace of PyTorch's profiler."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines
+
+_SUFFIXES = (".gz", ".xz", ".json", ".trace", ".pt")
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add ``extract``."""
+    parser = add_command(
+        subparsers,
+        "extract",
+        run,
+        summary="Extract the unique GPU kernels from a trace of PyTorch's profiler",
+        description="Launches that share kernel, operator, arguments and launch plan count as one "
+        "kernel. Writes every launch (kernel_launch_params.jsonl and .csv), the unique kernels "
+        "(unique_kernels_compute.jsonl), and how each can be replayed (kernel_signatures.json). "
+        "Any trace will do; one with shapes (record_shapes=True) says how to replay its kernels.",
+        example="""
+gpuenergy extract bloom.pt.trace.json.gz --out bloom/
+gpuenergy extract bloom/ --json
+""",
+    )
+    parser.add_argument(
+        "source",
+        type=Path,
+        metavar="RUN|TRACE",
+        help="A trace, or a folder with trace.json.gz",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="Folder to write to (default: RUN, or a new one named after TRACE)",
+    )
+    parser.add_argument("--json", action="store_true", help="Print a summary as JSON")
+
+
+def run(arguments: Namespace) -> int:
+    """Extract, write, and print a summary."""
+    from pytest_gpuenergy.replay.extraction import extract, write_extraction
+    from pytest_gpuenergy.replay.summary import json_document, terminal
+
+    found = extract(arguments.source)
+    folder = arguments.out or _folder_for(arguments.source)
+    write_extraction(found, folder)
+    if arguments.json:
+        print_json({**json_document(found), "folder": str(folder)})
+    else:
+        print_lines([*terminal(found), "", f"written to {folder}"])
+    return 0
+
+
+def _folder_for(source: Path) -> Path:
+    """The folder of a run itself; for a trace, one in the current folder named after it."""
+    from pytest_gpuenergy.support.files import is_folder
+
+    if is_folder(source):
+        return source
+    name = Path(source.name)
+    while name.suffix in _SUFFIXES:
+        name = name.with_suffix("")
+    return Path(f"{name}-kernels")

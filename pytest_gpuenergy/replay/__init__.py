@@ -1,0 +1,1 @@
+"""Whose joules are they: from the profile of a model to the energy of its kernels."""

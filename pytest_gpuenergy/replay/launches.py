@@ -1,0 +1,170 @@
+"""What ran on the GPU, and which operator of the model asked for it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct
+
+from pytest_gpuenergy.replay.trace import Event
+
+Work = Literal["kernel", "copy", "set"]
+Sizes = tuple[int, ...]
+
+PHASES = ("prefill", "decode")
+_LAYER = re.compile(r"layer[ ._:=]?(\d{1,6})")
+
+
+class Operator(Struct, frozen=True):
+    """A call of an operator, with what the profiler recorded of its arguments.
+
+    All four are None where shapes were not recorded. They have an entry for each argument: a list
+    of sizes, a name such as ``c10::Half``, a list of strides, and a scalar's text; a list of
+    tensors has lists of these.
+    """
+
+    name: str
+    shapes: Any = None
+    dtypes: Any = None
+    strides: Any = None
+    scalars: Any = None
+
+
+class Launch(Struct, frozen=True):
+    """One kernel, copy or set on the GPU. What the trace does not tell is None.
+
+    Attributes:
+        work: which of the three.
+        operator: the innermost one in which it was launched.
+        dispatched: name of the outermost one, which the model itself called.
+        phase: ``prefill`` or ``decode``, by the annotations around the launch.
+        layer: number of the model's layer, by an annotation such as ``layer 3``.
+        shared_memory_bytes: static and dynamic, of a block.
+        bytes: that a copy or set concerns.
+    """
+
+    name: str
+    work: Work
+    begin_us: float
+    duration_us: float
+    operator: Operator | None = None
+    dispatched: str | None = None
+    phase: str | None = None
+    layer: int | None = None
+    grid: Sizes | None = None
+    block: Sizes | None = None
+    shared_memory_bytes: int | None = None
+    registers: int | None = None
+    bytes: int | None = None
+    device: int | None = None
+    stream: int | None = None
+    correlation: int | None = None
+
+
+class _Around(NamedTuple):
+    """The operators and annotations around a moment of a thread, outermost first."""
+
+    operators: Sequence[Event]
+    annotations: Sequence[Event]
+
+
+_NOWHERE = _Around((), ())
+
+
+def launches(events: Sequence[Event]) -> list[Launch]:
+    """Everything that ran on the GPU, in the order of its beginning.
+
+    What ran belongs to the call of the driver with the same correlation, and this to the operators
+    that last while it begins on the same thread. Where a trace has no such call, the operator with
+    the same external id counts.
+    """
+    around = {_correlation(call): place for call, place in _calls(events)}
+    operators = {_external(one): one for one in events if one.category == "operator"}
+    found = []
+    for one in events:
+        if one.category not in ("kernel", "copy", "set"):
+            continue
+        place = _NOWHERE if _correlation(one) is None else around.get(_correlation(one), _NOWHERE)
+        named = None if _external(one) is None else operators.get(_external(one))
+        if not place.operators and named is not None:
+            place = _Around([named], place.annotations)
+        found.append(_launch(one, place))
+    return found
+
+
+def _calls(events: Iterable[Event]) -> Iterator[tuple[Event, _Around]]:
+    """The calls of the driver, with what lasts on the same thread while they begin."""
+    stacks: dict[Hashable, list[Event]] = defaultdict(list)
+    for one in events:
+        if one.category not in ("call", "operator", "annotation"):
+            continue
+        stack = stacks[one.thread]
+        stack[:] = [outer for outer in stack if outer.end > one.ts]
+        if one.category == "call":
+            yield (
+                one,
+                _Around(
+                    [outer for outer in stack if outer.category == "operator"],
+                    [outer for outer in stack if outer.category == "annotation"],
+                ),
+            )
+        else:
+            stack.append(one)
+
+
+def _launch(one: Event, place: _Around) -> Launch:
+    names = [annotation.name.lower() for annotation in place.annotations]
+    work: Any = one.category
+    return Launch(
+        name=one.name,
+        work=work,
+        begin_us=one.ts,
+        duration_us=one.dur,
+        operator=_operator(place.operators[-1]) if place.operators else None,
+        dispatched=place.operators[0].name if place.operators else None,
+        phase=next((phase for phase in PHASES if any(phase in name for name in names)), None),
+        layer=next((int(hit[1]) for name in names[::-1] if (hit := _LAYER.search(name))), None),
+        grid=_sizes(one.arg("grid")),
+        block=_sizes(one.arg("block")),
+        shared_memory_bytes=_whole(one.arg("shared memory")),
+        registers=_whole(one.arg("registers per thread")),
+        bytes=_whole(one.arg("bytes")),
+        device=_whole(one.arg("device")),
+        stream=_whole(one.arg("stream")),
+        correlation=_whole(one.arg("correlation")),
+    )
+
+
+def _operator(one: Event) -> Operator:
+    return Operator(
+        one.name,
+        one.arg("Input Dims", "Input dims"),
+        one.arg("Input type"),
+        one.arg("Input Strides"),
+        one.arg("Concrete Inputs"),
+    )
+
+
+def _correlation(one: Event) -> int | None:
+    return _whole(one.arg("correlation"))
+
+
+def _external(one: Event) -> int | None:
+    return _whole(one.arg("External id", "external id"))
+
+
+def _whole(value: object) -> int | None:
+    """A whole number, which some profilers write as text."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _sizes(value: object) -> Sizes | None:
+    if not isinstance(value, list) or len(value) != 3:
+        return None
+    found = [number for number in map(_whole, value) if number is not None]
+    return tuple(found) if len(found) == 3 else None

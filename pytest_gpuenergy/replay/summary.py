@@ -1,0 +1,97 @@
+"""An extraction as a person reads it, and as a script does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_gpuenergy.replay.extraction import SCHEMA_VERSION, Extraction
+from pytest_gpuenergy.replay.signature import TIERS
+from pytest_gpuenergy.replay.unique import UniqueKernel
+from pytest_gpuenergy.support.text import aligned
+
+_SHOWN = 10
+_LONGEST_NAME = 44
+
+
+def short_name(name: str) -> str:
+    """A kernel's name without its return type, templates and arguments."""
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return re.split(r"[<(]", plain, maxsplit=1)[0] or plain
+
+
+def terminal(found: Extraction) -> Iterator[str]:
+    """Lines: how much there is, what it consists of, and which kernels take most of the time."""
+    total_us = found.gpu_time_us or 1.0
+    yield (
+        f"{len(found.launches)} launches of {len(found.kernels)} unique kernels took "
+        f"{found.gpu_time_us / 1e3:.3f} ms of GPU time; the GPU was busy for "
+        f"{found.busy_us / 1e3:.3f} of {found.span_us / 1e3:.3f} ms"
+    )
+    yield (
+        f"can be replayed: {found.time_coverage:.1%} of the GPU time, "
+        f"{found.call_coverage:.1%} of the launches"
+    )
+    sums = [
+        (category, f"{us / 1e3:.3f}", f"{us / total_us:.1%}", str(calls))
+        for category, us, calls in _by_category(found)
+    ]
+    yield from ("", *aligned([("category", "ms", "time", "calls"), *sums]))
+    pairs = list(zip(found.kernels, found.signatures, strict=True))
+    rows = [
+        (
+            kernel.id,
+            str(kernel.calls),
+            f"{kernel.total_us / 1e3:.3f}",
+            f"{kernel.total_us / total_us:.1%}",
+            "-" if one.tier is None else str(one.tier),
+            _operator(kernel),
+            short_name(kernel.name)[:_LONGEST_NAME],
+        )
+        for kernel, one in pairs[:_SHOWN]
+    ]
+    header = ("kernel", "calls", "ms", "time", "tier", "operator", "name")
+    yield from ("", *aligned([header, *rows]))
+    if len(pairs) > _SHOWN:
+        yield f"and {len(pairs) - _SHOWN} more"
+    used = sorted({one.tier for one in found.signatures if one.tier is not None})
+    if used:
+        yield "tiers: " + "; ".join(f"{tier}: {TIERS[tier]}" for tier in used)
+    reasons: dict[str, float] = {}
+    for kernel, one in pairs:
+        if one.missing is not None:
+            reasons[one.missing] = reasons.get(one.missing, 0.0) + kernel.total_us
+    for reason, us in sorted(reasons.items(), key=lambda item: -item[1])[:_SHOWN]:
+        yield f"missing, {us / total_us:.1%} of the GPU time: {reason}"
+
+
+def json_document(found: Extraction) -> dict[str, Any]:
+    """The same for a script; the files have everything else."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "launches": len(found.launches),
+        "unique_kernels": len(found.kernels),
+        "gpu_time_us": found.gpu_time_us,
+        "busy_us": found.busy_us,
+        "span_us": found.span_us,
+        "time_coverage": found.time_coverage,
+        "call_coverage": found.call_coverage,
+        "categories": [
+            {"category": category, "total_us": us, "calls": calls}
+            for category, us, calls in _by_category(found)
+        ],
+    }
+
+
+def _by_category(found: Extraction) -> list[tuple[str, float, int]]:
+    """Each with its time in microseconds and its calls, the most time first."""
+    sums: dict[str, tuple[float, int]] = {}
+    for kernel, one in zip(found.kernels, found.signatures, strict=True):
+        us, calls = sums.get(one.category, (0.0, 0))
+        sums[one.category] = (us + kernel.total_us, calls + kernel.calls)
+    return sorted(((name, *both) for name, both in sums.items()), key=lambda row: -row[1])
+
+
+def _operator(kernel: UniqueKernel) -> str:
+    return "" if kernel.operator is None else kernel.operator.name

@@ -1,0 +1,101 @@
+"""`gpuenergy extract` as a user calls it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from profiler_traces import GEMM, lasting, launch, layer, write
+
+from pytest_gpuenergy.cli import main
+
+COPY = lasting("gpu_memcpy", "Memcpy HtoD", 0.0, 5.0, bytes=64)
+TWO_LAYERS = [*layer(), *layer(ts=100.0, correlation=2), *launch("=odd", 200.0, 240.0, 3), COPY]
+
+
+def lines(path: str) -> list[Any]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return write(tmp_path / "model.pt.trace.json", TWO_LAYERS)
+
+
+def test_it_writes_launches_unique_kernels_and_signatures(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["extract", str(trace), "--out", "run"]) == 0
+    assert "4 launches of 3 unique kernels" in capsys.readouterr().out
+    launches = lines("run/kernel_launch_params.jsonl")
+    unique = lines("run/unique_kernels_compute.jsonl")
+    signatures = json.loads(Path("run/kernel_signatures.json").read_text())["signatures"]
+    assert len(launches) == 4
+    assert {one["kernel"] for one in launches} == {one["id"] for one in unique}
+    assert [one["kernel"] for one in signatures] == [one["id"] for one in unique]
+    assert unique[0]["name"] == GEMM
+    assert unique[0]["calls"] == 2
+
+
+def test_the_table_of_launches_has_no_formulas(trace: Path) -> None:
+    main(["extract", str(trace), "--out", "run"])
+    with Path("run/kernel_launch_params.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["name"] for row in rows if "odd" in row["name"]] == ["'=odd"]
+    assert rows[1]["grid"] == "4x2x1"
+
+
+def test_without_a_folder_it_writes_to_one_named_after_the_trace(trace: Path) -> None:
+    assert main(["extract", str(trace)]) == 0
+    assert Path("model-kernels/kernel_signatures.json").is_file()
+
+
+def test_the_folder_of_a_run_gets_its_files_beside_the_trace(tmp_path: Path) -> None:
+    write(tmp_path / "plain.json", TWO_LAYERS)
+    packed = gzip.compress((tmp_path / "plain.json").read_bytes())
+    (tmp_path / "trace.json.gz").write_bytes(packed)
+    assert main(["extract", str(tmp_path)]) == 0
+    assert (tmp_path / "unique_kernels_compute.jsonl").is_file()
+
+
+def test_a_script_gets_a_summary(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extract", str(trace), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["unique_kernels"] == 3
+    assert [one["category"] for one in found["categories"]] == ["product", "other", "copy"]
+    assert found["folder"] == "model-kernels"
+
+
+def test_what_cannot_be_replayed_is_listed_with_its_reason(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["extract", str(trace)])
+    assert "25.0% of the GPU time: the trace has no operator" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("trace.json", b'{"traceEvents": [', "not a trace of PyTorch's profiler"),
+        ("trace.json", b"{}", "traceEvents"),
+        ("trace.json", b'{"traceEvents": [{"ts": "soon"}]}', "ts is a string"),
+        ("trace.json.gz", gzip.compress(b'{"traceEvents": []}')[:20], "cannot be decompressed"),
+        ("trace.json", b'{"traceEvents": []}', "ran on a GPU"),
+        ("other.json", b"{}", "has no trace.json.gz"),
+    ],
+    ids=["truncated", "foreign", "text", "packed", "empty", "folder"],
+)
+def test_what_is_no_trace_gets_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert main(["extract", str(tmp_path if name == "other.json" else tmp_path / name)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "kernel_signatures.json").exists()

@@ -1,0 +1,247 @@
+"""Unique kernels, their signatures, and what of a trace they cover."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from profiler_traces import ADDMM, GEMM, events, lasting, launch, layer, operator, write
+
+from pytest_gpuenergy.replay.extraction import Extraction, extract, write_extraction
+from pytest_gpuenergy.replay.launches import launches
+from pytest_gpuenergy.replay.signature import Signature, signature_of
+from pytest_gpuenergy.replay.unique import unique_kernels
+from pytest_gpuenergy.support.errors import InputError
+
+COPY = lasting("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 70.0, 5.0, bytes=4096)
+
+
+def unique(written: list[dict[str, Any]]) -> list[Any]:
+    return [kernel for kernel, _ in unique_kernels(launches(events(written)))]
+
+
+def signature(written: list[dict[str, Any]]) -> Signature:
+    (one,) = launches(events(written))
+    return signature_of("k", one)
+
+
+def extracted(folder: Path, written: list[dict[str, Any]]) -> Extraction:
+    return extract(write(folder / "trace.json", written))
+
+
+def test_launches_with_the_same_arguments_are_one_kernel() -> None:
+    (kernel,) = unique([*layer(), *layer(ts=100.0, correlation=2, dur=7.0)])
+    assert (kernel.calls, kernel.total_us) == (2, 12.0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        layer(ts=100.0, correlation=2, grid=[8, 2, 1]),
+        layer(ts=100.0, correlation=2, **{"shared memory": 0}),
+        [
+            operator("aten::addmm", 100.0, 20.0, **(ADDMM | {"Input Strides": [[1], [64, 1]]})),
+            *launch(GEMM, 110.0, 140.0, 2),
+        ],
+        [lasting("user_annotation", "decode", 99.0, 50.0), *layer(ts=100.0, correlation=2)],
+    ],
+    ids=["grid", "shared memory", "strides", "phase"],
+)
+def test_launches_that_differ_in_anything_are_two_kernels(other: list[dict[str, Any]]) -> None:
+    assert len(unique([*layer(), *other])) == 2
+
+
+def test_layers_do_not_make_kernels_different() -> None:
+    written = [
+        entry
+        for number in (2, 5)
+        for entry in [
+            lasting("user_annotation", f"layer {number}", number * 100.0, 50.0),
+            *layer(ts=number * 100.0 + 1, correlation=number),
+        ]
+    ]
+    (kernel,) = unique(written)
+    assert kernel.layers == (2, 5)
+
+
+def test_an_id_depends_on_nothing_but_the_kernel() -> None:
+    (alone,) = unique(layer())
+    later, _ = unique([*layer(ts=900.0, correlation=8, dur=50.0), *launch("add", 0.0, 5.0, 9)])
+    assert later.id == alone.id
+
+
+def test_the_kernel_that_takes_the_most_time_comes_first() -> None:
+    names = [k.name for k in unique([*launch("a", 0, 5, 1), *launch("b", 10, 15, 2, dur=9.0)])]
+    assert names == ["b", "a"]
+
+
+def test_a_copy_is_of_the_first_tier() -> None:
+    assert signature([COPY]).tier == 1
+    assert signature([COPY]).recipe["bytes"] == 4096
+
+
+def test_a_matrix_product_is_of_the_second_tier() -> None:
+    found = signature(layer())
+    assert (found.tier, found.category, found.missing) == (2, "product", None)
+    assert found.recipe["shapes"] == ADDMM["Input Dims"]
+
+
+def test_the_copy_of_a_bias_is_no_matrix_product() -> None:
+    copy = "void at::native::elementwise_kernel<128, 2, at::native::direct_copy_kernel_cuda>"
+    found = signature([operator("aten::addmm", 0.0, 9.0, **ADDMM), *launch(copy, 1, 20, 1)])
+    assert (found.tier, found.category) == (3, "copy")
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNT", "product"),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int, float>", "product"),
+        ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32", "product"),
+        ("void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>", "attention"),
+        ("void (anonymous namespace)::softmax_warp_forward<c10::Half>", "normalization"),
+        ("void at::native::vectorized_elementwise_kernel<4, GeluCUDAKernelImpl>", "elementwise"),
+        ("void at::native::index_elementwise_kernel<128, 4>", "gather"),
+        ("void at::native::reduce_kernel<512, 1, ArgMaxOps<float>>", "reduction"),
+        ("void at::native::CatArrayBatchedCopy<OpaqueType<2>>", "copy"),
+        ("cudnn_infer_ampere_scudnn_winograd_128x128", "convolution"),
+        ("ncclDevKernel_AllReduce_Sum_f16_RING_LL", "communication"),
+        ("my_own_kernel", "other"),
+    ],
+)
+def test_a_kernel_is_classified_by_its_name(name: str, category: str) -> None:
+    assert signature(launch(name, 0, 5, 1)).category == category
+
+
+def test_any_other_operator_is_of_the_third_tier() -> None:
+    shapes = {"Input Dims": [[8]], "Input type": ["float"], "Input Strides": [[1]]}
+    norm = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>"
+    found = signature(
+        [operator("aten::native_layer_norm", 0.0, 9.0, **shapes), *launch(norm, 1, 20, 1)]
+    )
+    assert (found.tier, found.category) == (3, "normalization")
+
+
+def test_a_triton_kernel_is_of_the_fourth_tier() -> None:
+    shapes = {"Input Dims": [[8]], "Input type": ["float"], "Input Strides": [[1]]}
+    name = "triton_poi_fused_add_cos_sin_0"
+    found = signature([operator(name, 0.0, 9.0, **shapes), *launch(name, 1, 20, 1)])
+    assert (found.tier, found.category) == (4, "elementwise")
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        (launch("add", 1, 20, 1), "no operator"),
+        ([operator("aten::mm", 0.0, 9.0), *launch(GEMM, 1, 20, 1)], "record_shapes=True"),
+        (
+            [
+                operator("aten::mm", 0.0, 9.0, **{"Input Dims": [[8]], "Input type": ["float"]}),
+                *launch(GEMM, 1, 20, 1),
+            ],
+            "strides",
+        ),
+        ([lasting("gpu_memset", "Memset (Device)", 0.0, 5.0)], "how many bytes"),
+        (launch("ncclDevKernel_AllReduce_Sum_f16_RING_LL", 1, 20, 1), "other GPUs"),
+    ],
+    ids=["operator", "shapes", "strides", "bytes", "communication"],
+)
+def test_what_cannot_be_replayed_says_why(written: list[dict[str, Any]], reason: str) -> None:
+    found = signature(written)
+    assert found.tier is None
+    assert reason in (found.missing or "")
+
+
+def test_coverage_counts_time_and_calls_that_can_be_replayed(tmp_path: Path) -> None:
+    found = extracted(tmp_path, [*layer(dur=30.0), *launch("add", 50, 80, 2, dur=10.0)])
+    assert found.time_coverage == pytest.approx(0.75)
+    assert found.call_coverage == pytest.approx(0.5)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 100)), min_size=1, max_size=12))
+def test_the_busy_time_is_that_of_all_microseconds_in_which_something_runs(
+    spans: list[tuple[int, int]],
+) -> None:
+    written = [lasting("kernel", "k", float(begin), float(length)) for begin, length in spans]
+    found = Extraction(launches(events(written)), [], [])
+    busy = {us for begin, length in spans for us in range(begin, begin + length)}
+    assert found.busy_us == pytest.approx(len(busy))
+    assert found.span_us == pytest.approx(max(busy) + 1 - min(busy))
+
+
+def test_a_trace_of_the_host_alone_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="ran on a GPU"):
+        extracted(tmp_path, [operator("aten::add", 0.0, 9.0)])
+
+
+@given(content=st.binary(max_size=300))
+def test_any_other_content_is_refused(tmp_path_factory: Any, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("any") / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError):
+        extract(path)
+
+
+@pytest.mark.parametrize("times", [(1e308, 1e308), (0.0, 1e300), (-1e200, 1.0)])
+def test_times_that_no_clock_shows_are_refused(
+    tmp_path: Path, times: tuple[float, float]
+) -> None:
+    with pytest.raises(InputError, match="time"):
+        extracted(tmp_path, launch("add", 0.0, times[0], 1, dur=times[1]))
+
+
+def test_a_number_of_any_length_is_kept(tmp_path: Path) -> None:
+    written = [operator("aten::add", 0, 9, **(ADDMM | {"Concrete Inputs": [2**70]}))]
+    found = extracted(tmp_path, [*written, *launch("add", 1, 20, 1, bytes=2**65)])
+    write_extraction(found, tmp_path)
+    assert len(found.kernels) == 1
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
+@given(
+    place=st.integers(0, 3),
+    key=st.sampled_from(("ts", "dur", "pid", "tid", "name", "cat", "ph", "args")),
+    value=_VALUES,
+)
+def test_a_trace_with_a_strange_value_is_read_or_refused(
+    tmp_path_factory: Any, place: int, key: str, value: Any
+) -> None:
+    written = layer()
+    written[place][key] = value
+    path = write(tmp_path_factory.mktemp("odd") / "trace.json", written)
+    try:
+        found = extract(path)
+    except InputError:
+        return
+    write_extraction(found, path.parent)
+    assert found.launches
+
+
+@given(
+    key=st.sampled_from(
+        ("correlation", "grid", "block", "shared memory", "bytes", "Input Dims", "External id")
+    ),
+    value=_VALUES,
+)
+def test_a_launch_with_a_strange_argument_is_read_or_refused(
+    tmp_path_factory: Any, key: str, value: Any
+) -> None:
+    written = layer()
+    for entry in written:
+        entry["args"][key] = value
+    path = write(tmp_path_factory.mktemp("odd") / "trace.json", written)
+    try:
+        found = extract(path)
+    except InputError:
+        return
+    write_extraction(found, path.parent)
+    assert len(found.launches) == 1

@@ -1,0 +1,122 @@
+"""Which operator launched what ran on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from profiler_traces import ADDMM, GEMM, events, lasting, launch, layer, operator
+
+from pytest_gpuenergy.replay.launches import launches
+
+
+def only(written: list[dict[str, Any]]) -> Any:
+    (found,) = launches(events(written))
+    return found
+
+
+def test_a_kernel_belongs_to_the_innermost_operator_around_its_launch() -> None:
+    found = only(layer())
+    assert found.operator.name == "aten::addmm"
+    assert found.operator.shapes == ADDMM["Input Dims"]
+    assert found.operator.strides == ADDMM["Input Strides"]
+    assert found.dispatched == "aten::linear"
+
+
+def test_a_kernel_has_its_launch_plan() -> None:
+    found = only(layer())
+    assert (found.grid, found.block) == ((4, 2, 1), (128, 1, 1))
+    assert (found.shared_memory_bytes, found.registers) == (49152, 96)
+    assert (found.begin_us, found.duration_us) == (40.0, 5.0)
+
+
+def test_an_operator_that_has_ended_launches_nothing() -> None:
+    assert only([operator("aten::add", 0.0, 5.0), *launch("add", 6.0, 20.0, 1)]).operator is None
+
+
+def test_an_operator_of_another_thread_launches_nothing() -> None:
+    other = operator("aten::add", 0.0, 50.0) | {"tid": 2}
+    assert only([other, *launch("add", 6.0, 20.0, 1)]).operator is None
+
+
+def test_without_a_call_the_external_id_tells_the_operator() -> None:
+    kernel = lasting("kernel", "add", 20.0, 5.0, **{"External id": 9, "correlation": 4})
+    found = only([operator("aten::add", 0.0, 5.0, **{"External id": 9}), kernel])
+    assert found.operator.name == "aten::add"
+
+
+def test_the_words_of_older_profilers_are_understood() -> None:
+    older = [
+        operator("aten::add", 0.0, 30.0) | {"cat": "Operator"},
+        lasting("Runtime", "cudaLaunchKernel", 5.0, 2.0, correlation="7"),
+        lasting("Kernel", "add", 20.0, 5.0, correlation=7),
+        lasting("Memcpy", "Memcpy DtoH (Device -> Pageable)", 40.0, 5.0, bytes=64),
+    ]
+    kernel, copy = launches(events(older))
+    assert (kernel.work, kernel.operator.name) == ("kernel", "aten::add")
+    assert (copy.work, copy.bytes) == ("copy", 64)
+
+
+def test_annotations_tell_phase_and_layer() -> None:
+    written = [
+        lasting("user_annotation", "prefill", 0.0, 100.0),
+        lasting("user_annotation", "layer 3", 1.0, 50.0),
+        *layer(ts=2.0),
+    ]
+    found = only(written)
+    assert (found.phase, found.layer) == ("prefill", 3)
+
+
+def test_what_no_annotation_tells_is_unknown() -> None:
+    found = only([lasting("user_annotation", "ProfilerStep#3", 0.0, 100.0), *layer(ts=2.0)])
+    assert (found.phase, found.layer) == (None, None)
+
+
+@pytest.mark.parametrize("value", [None, "4x2x1", [4, 2], [4, 2, None], [True, 1, 1]])
+def test_a_launch_plan_in_another_form_is_unknown(value: Any) -> None:
+    assert only(launch("add", 0.0, 5.0, 1, grid=value)).grid is None
+
+
+@st.composite
+def nested(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[str]]:
+    """Operators within operators, each of which may launch; and the launching ones in order."""
+    written: list[dict[str, Any]] = []
+    expected: list[str] = []
+
+    def fill(begin: int, end: int, depth: int) -> None:
+        at = begin + 1
+        while at + 2 < end and len(written) < 60:
+            stop = draw(st.integers(at + 1, end - 1))
+            kind = draw(st.sampled_from(("launch", "operator", "pause")))
+            if kind == "launch" and depth:
+                number = len(expected) + 1
+                expected.append(name_of[-1])
+                written.extend(launch("k", float(at), 10_000.0 + number, number, dur=0.5))
+            elif kind == "operator":
+                name_of.append(f"op{len(written)}")
+                written.append(operator(name_of[-1], float(at), float(stop - at)))
+                fill(at, stop, depth + 1)
+                name_of.pop()
+            at = stop + 1
+
+    name_of: list[str] = []
+    fill(0, draw(st.integers(4, 200)), 0)
+    return written, expected
+
+
+@given(nested())
+def test_each_launch_finds_its_operator_however_they_are_nested(
+    case: tuple[list[dict[str, Any]], list[str]],
+) -> None:
+    written, expected = case
+    found = launches(events(written))
+    assert [one.operator and one.operator.name for one in found] == expected
+
+
+def test_two_launches_of_one_operator_are_both_its() -> None:
+    written = [*layer(), *launch(GEMM, 12.0, 60.0, 2)]
+    assert [one.operator.name for one in launches(events(written)) if one.operator] == [
+        "aten::addmm"
+    ] * 2
