@@ -5,7 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines
+from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines, tell
+from pytest_gpuenergy.support.errors import UnavailableError
 
 _SUFFIXES = (".gz", ".xz", ".json", ".trace", ".pt")
 
@@ -19,8 +20,9 @@ def add_parser(subparsers: Subparsers) -> None:
         summary="Extract the unique GPU kernels from a trace of PyTorch's profiler",
         description="Launches that share kernel, operator, arguments and launch plan count as one "
         "kernel. Writes every launch (kernel_launch_params.jsonl and .csv), the unique kernels "
-        "(unique_kernels_compute.jsonl), and how each can be replayed (kernel_signatures.json). "
-        "Any trace will do; one with shapes (record_shapes=True) says how to replay its kernels.",
+        "(unique_kernels_compute.jsonl), how each can be replayed (kernel_signatures.json), and, "
+        "with the extra html, charts (gantt.html, gantt.png, breakdown.png). Any trace will do; "
+        "one with shapes (record_shapes=True) says how to replay its kernels.",
         example="""
 gpuenergy extract bloom.pt.trace.json.gz --out bloom/
 gpuenergy extract bloom/ --json
@@ -45,10 +47,15 @@ def run(arguments: Namespace) -> int:
     """Extract, write, and print a summary."""
     from pytest_gpuenergy.replay.extraction import extract, write_extraction
     from pytest_gpuenergy.replay.summary import json_document, terminal
+    from pytest_gpuenergy.replay.timeline import write_charts
 
     found = extract(arguments.source)
     folder = arguments.out or _folder_for(arguments.source)
     write_extraction(found, folder)
+    try:
+        write_charts(found, folder, f"Kernels of {arguments.source.name or folder.name}")
+    except UnavailableError as error:
+        tell(f"There are no charts. {error}")
     if arguments.json:
         print_json({**json_document(found), "folder": str(folder)})
     else:

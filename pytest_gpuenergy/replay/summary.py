@@ -21,14 +21,19 @@ def short_name(name: str) -> str:
     return re.split(r"[<(]", plain, maxsplit=1)[0] or plain
 
 
-def terminal(found: Extraction) -> Iterator[str]:
-    """Lines: how much there is, what it consists of, and which kernels take most of the time."""
-    total_us = found.gpu_time_us or 1.0
-    yield (
+def headline(found: Extraction) -> str:
+    """How much there is, as a sentence without a period."""
+    return (
         f"{len(found.launches)} launches of {len(found.kernels)} unique kernels took "
         f"{found.gpu_time_us / 1e3:.3f} ms of GPU time; the GPU was busy for "
         f"{found.busy_us / 1e3:.3f} of {found.span_us / 1e3:.3f} ms"
     )
+
+
+def terminal(found: Extraction) -> Iterator[str]:
+    """Lines: how much there is, what it consists of, and which kernels take most of the time."""
+    total_us = found.gpu_time_us or 1.0
+    yield headline(found)
     yield (
         f"can be replayed: {found.time_coverage:.1%} of the GPU time, "
         f"{found.call_coverage:.1%} of the launches"

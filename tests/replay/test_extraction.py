@@ -186,9 +186,7 @@ def test_any_other_content_is_refused(tmp_path_factory: Any, content: bytes) -> 
 
 
 @pytest.mark.parametrize("times", [(1e308, 1e308), (0.0, 1e300), (-1e200, 1.0)])
-def test_times_that_no_clock_shows_are_refused(
-    tmp_path: Path, times: tuple[float, float]
-) -> None:
+def test_times_that_no_clock_shows_are_refused(tmp_path: Path, times: tuple[float, float]) -> None:
     with pytest.raises(InputError, match="time"):
         extracted(tmp_path, launch("add", 0.0, times[0], 1, dur=times[1]))
 

@@ -1,0 +1,110 @@
+"""An extraction as charts: Vega-Lite specifications with their data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_gpuenergy.replay.extraction import Extraction
+from pytest_gpuenergy.replay.launches import Launch
+from pytest_gpuenergy.replay.summary import short_name
+from pytest_gpuenergy.replay.unique import identity
+
+Spec = dict[str, Any]
+
+MOST_LAUNCHES = 20_000
+"""That a Gantt chart shows; a browser redraws more of them too slowly."""
+
+_ACROSS = 1100
+_LANE = 46
+_COLOUR = {
+    "field": "category",
+    "type": "nominal",
+    "title": "category",
+    "scale": {"scheme": "tableau10"},
+}
+
+
+def gantt(found: Extraction) -> Spec:
+    """When each launch ran, on a line for each stream; the wheel zooms, dragging moves."""
+    categories = {one.kernel: one.category for one in found.signatures}
+    shown = found.launches[:MOST_LAUNCHES]
+    first_us = shown[0].begin_us
+    rows = [_row(one, first_us, categories) for one in shown]
+    lanes = len({row["lane"] for row in rows})
+    return {
+        "width": _ACROSS,
+        "height": max(90, _LANE * lanes),
+        "data": {"values": rows},
+        "params": [
+            {"name": "zoom", "select": {"type": "interval", "encodings": ["x"]}, "bind": "scales"}
+        ],
+        "mark": {"type": "bar", "clip": True, "tooltip": True},
+        "encoding": {
+            "x": {"field": "begin", "type": "quantitative", "title": "time (ms)"},
+            "x2": {"field": "end"},
+            "y": {"field": "lane", "type": "nominal", "title": None},
+            "color": _COLOUR,
+            "tooltip": [
+                {"field": name, "type": kind, "title": title}
+                for name, kind, title in (
+                    ("name", "nominal", "kernel"),
+                    ("kernel", "nominal", "id"),
+                    ("operator", "nominal", "operator"),
+                    ("us", "quantitative", "duration (µs)"),
+                    ("phase", "nominal", "phase"),
+                    ("layer", "nominal", "layer"),
+                )
+            ],
+        },
+    }
+
+
+def breakdown(found: Extraction) -> Spec:
+    """The GPU time by category, and by phase where the trace tells it."""
+    sums: dict[tuple[str, str], float] = {}
+    for kernel, one in zip(found.kernels, found.signatures, strict=True):
+        key = (one.category, kernel.phase or "unknown")
+        sums[key] = sums.get(key, 0.0) + kernel.total_us
+    total_us = found.gpu_time_us or 1.0
+    rows = [
+        {"category": category, "phase": phase, "ms": us / 1e3, "part": us / total_us}
+        for (category, phase), us in sums.items()
+    ]
+    return {
+        "width": _ACROSS // 2,
+        "height": {"step": 24},
+        "data": {"values": rows},
+        "mark": {"type": "bar", "tooltip": True},
+        "encoding": {
+            "x": {"field": "ms", "type": "quantitative", "title": "GPU time (ms)"},
+            "y": {"field": "category", "type": "nominal", "sort": "-x", "title": None},
+            "color": {"field": "phase", "type": "nominal", "title": "phase"},
+            "tooltip": [
+                {"field": "category", "type": "nominal"},
+                {"field": "phase", "type": "nominal"},
+                {"field": "ms", "type": "quantitative", "format": ".4~g", "title": "GPU time (ms)"},
+                {"field": "part", "type": "quantitative", "format": ".1%", "title": "part"},
+            ],
+        },
+    }
+
+
+def _row(one: Launch, first_us: float, categories: Mapping[str, str]) -> dict[str, Any]:
+    kernel = identity(one)
+    return {
+        "name": short_name(one.name),
+        "kernel": kernel,
+        "category": categories[kernel],
+        "operator": None if one.operator is None else one.operator.name,
+        "begin": (one.begin_us - first_us) / 1e3,
+        "end": (one.begin_us - first_us + one.duration_us) / 1e3,
+        "us": one.duration_us,
+        "phase": one.phase,
+        "layer": one.layer,
+        "lane": f"GPU {_known(one.device)}, stream {_known(one.stream)}",
+    }
+
+
+def _known(number: int | None) -> str:
+    return "?" if number is None else str(number)

@@ -1,0 +1,55 @@
+"""The charts of an extraction as files: a page that can be zoomed, and pictures."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+from pytest_gpuenergy.replay import charts
+from pytest_gpuenergy.replay.extraction import Extraction
+from pytest_gpuenergy.replay.summary import headline
+from pytest_gpuenergy.report.html.parts import (
+    check_html,
+    embedded_json,
+    script_hash,
+    vega_script,
+)
+from pytest_gpuenergy.report.plot import draw
+from pytest_gpuenergy.report.views import write_view
+
+GANTT_HTML = "gantt.html"
+GANTT_PNG = "gantt.png"
+BREAKDOWN_PNG = "breakdown.png"
+
+
+def write_charts(found: Extraction, folder: Path, title: str) -> None:
+    """Write the three files to ``folder``.
+
+    Raises:
+        UnavailableError: the plotting library is not installed.
+        ReportError: a file cannot be written.
+    """
+    check_html()
+    specs = {"gantt": charts.gantt(found), "breakdown": charts.breakdown(found)}
+    scripts = {"vega": vega_script(), "script": _read("timeline.js")}
+    page = Template(_read("timeline.html")).substitute(
+        scripts,
+        title=escape(title),
+        summary=escape(" ".join([headline(found) + ".", *_left_out(found)])),
+        hashes=" ".join(map(script_hash, scripts.values())),
+        data=embedded_json(specs),
+    )
+    write_view(folder / GANTT_HTML, page)
+    draw(specs["gantt"], folder / GANTT_PNG)
+    draw(specs["breakdown"], folder / BREAKDOWN_PNG)
+
+
+def _left_out(found: Extraction) -> list[str]:
+    more = len(found.launches) - charts.MOST_LAUNCHES
+    return [f"The timeline leaves out the last {more} launches."] if more > 0 else []
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

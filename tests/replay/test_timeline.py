@@ -1,0 +1,100 @@
+"""The charts of a trace: a page that runs no code but its own, and pictures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from profiler_traces import lasting, launch, layer, write
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.replay import charts
+
+pytest.importorskip("vl_convert", reason="needs vl-convert")
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\u2028"
+
+
+class Page(HTMLParser):
+    """The tags of a page, and the data between those of its JSON block."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.json = ""
+        self._in_json = False
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._in_json = ("type", "application/json") in attrs
+
+    def handle_data(self, data: str) -> None:
+        self.json += data if self._in_json else ""
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002
+        self._in_json = False
+
+
+def page(folder: Path, written: list[dict[str, Any]]) -> Page:
+    trace = write(folder / "trace.json", written)
+    assert main(["extract", str(trace), "--out", str(folder)]) == 0
+    return Page(folder / "gantt.html")
+
+
+def test_a_launch_is_a_bar_on_the_line_of_its_stream(tmp_path: Path) -> None:
+    spec = json.loads(page(tmp_path, [*layer(), *layer(ts=100.0, correlation=2)]).json)["gantt"]
+    first, second = spec["data"]["values"]
+    assert first["lane"] == "GPU 0, stream 7"
+    assert (first["begin"], second["begin"]) == (0.0, pytest.approx(0.1))
+    assert second["end"] - second["begin"] == pytest.approx(0.005)
+
+
+def test_the_breakdown_sums_up_phases(tmp_path: Path) -> None:
+    written = [
+        lasting("user_annotation", "prefill", 0.0, 90.0),
+        *layer(),
+        *layer(ts=100.0, correlation=2, dur=15.0),
+    ]
+    spec = json.loads(page(tmp_path, written).json)["breakdown"]
+    found = {one["phase"]: one["ms"] for one in spec["data"]["values"]}
+    assert found == {"prefill": pytest.approx(0.005), "unknown": pytest.approx(0.015)}
+
+
+def test_a_name_does_not_become_code(tmp_path: Path) -> None:
+    found = page(tmp_path, launch(HOSTILE, 0, 5, 1))
+    assert "img" not in found.tags
+    assert found.tags.count("script") == 3
+    (row,) = json.loads(found.json)["gantt"]["data"]["values"]
+    assert row["name"].startswith("</script>")
+
+
+def test_pictures_are_drawn(tmp_path: Path) -> None:
+    page(tmp_path, layer())
+    for name in ("gantt.png", "breakdown.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_long_timeline_says_what_it_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charts, "MOST_LAUNCHES", 2)
+    written = [one for number in range(1, 6) for one in launch("k", number, 9 * number, number)]
+    found = page(tmp_path, written)
+    assert len(json.loads(found.json)["gantt"]["data"]["values"]) == 2
+    assert "leaves out the last 3 launches" in (tmp_path / "gantt.html").read_text()
+
+
+def test_without_the_plotting_library_everything_else_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    trace = write(tmp_path / "trace.json", layer())
+    assert main(["extract", str(trace), "--out", str(tmp_path)]) == 0
+    assert "There are no charts." in capsys.readouterr().err
+    assert (tmp_path / "kernel_signatures.json").is_file()
+    assert not (tmp_path / "gantt.html").exists()
