@@ -94,7 +94,10 @@ def rows_of(report: Report) -> dict[Product, Row]:
 
 
 def tables(rows: Mapping[Product, Row]) -> Iterator[str]:
-    """Lines of Markdown: a table for each precision and layout, and one for the distributions."""
+    """Lines of Markdown: a table for each precision and layout, and one for the distributions.
+
+    Where a precision has several layouts, the geometric means are also over all of them.
+    """
     usual = {product: row for product, row in rows.items() if product.distribution == "normal"}
     for precision, layout in dict.fromkeys((one.precision, one.layout) for one in usual):
         own = {
@@ -103,6 +106,10 @@ def tables(rows: Mapping[Product, Row]) -> Iterator[str]:
             if (product.precision, product.layout) == (precision, layout)
         }
         yield from (f"{precision}, {layout}:", "", _by_size(own), "", *_against_peer(own), "")
+    for precision in dict.fromkeys(one.precision for one in usual):
+        own = {product: row for product, row in usual.items() if product.precision == precision}
+        if len({product.layout for product in own}) > 1 and (lines := list(_against_peer(own))):
+            yield from (f"{precision}, all layouts:", "", *lines, "")
     if several := of_several_distributions(rows):
         yield _by_distribution(several)
 
@@ -162,7 +169,7 @@ def _against_peer(rows: Mapping[Product, Row]) -> Iterator[str]:
         speed, energy = (math.exp(fmean(values)) for values in zip(*logs, strict=True))
         yield (
             f"{name} has {speed:.3f} times the speed of {PEER} and takes {energy:.3f} times its "
-            f"energy (geometric means over {len(logs)} products)."
+            f"energy (geometric means over {len(logs)} product{'s' if len(logs) > 1 else ''})."
         )
 
 

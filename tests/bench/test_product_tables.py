@@ -79,6 +79,22 @@ def test_speed_and_energy_are_compared_with_cublas(printed: Table, contender: Me
     assert "over 2 products" in text
 
 
+def test_both_layouts_have_a_mean_of_their_own_and_a_common_one(
+    printed: Table, contender: Measured
+) -> None:
+    text = printed(
+        contender("cublas", 1.0),
+        contender("template", 0.5),
+        contender("cublas", 1.0, layout="nt"),
+        contender("template", 0.125, layout="nt"),
+    )
+    assert "template has 2.000 times the speed" in text
+    assert "template has 8.000 times the speed" in text
+    common = text.partition("float32, all layouts:")[2]
+    assert "template has 4.000 times the speed" in common
+    assert "over 2 products" in common
+
+
 def test_distributions_of_inputs_are_compared(printed: Table, contender: Measured) -> None:
     text = printed(contender("template", 0.5), contender("template", 0.5, distribution="zeros"))
     rows = [line.split("|")[3].strip() for line in text.splitlines() if line.startswith("| 64 nn")]
