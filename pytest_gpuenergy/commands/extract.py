@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines, tell
 from pytest_gpuenergy.support.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.replay.extraction import Extraction
 
 _SUFFIXES = (".gz", ".xz", ".json", ".trace", ".pt")
 
@@ -45,22 +49,33 @@ gpuenergy extract bloom/ --json
 
 def run(arguments: Namespace) -> int:
     """Extract, write, and print a summary."""
-    from pytest_gpuenergy.replay.extraction import extract, write_extraction
+    from pytest_gpuenergy.replay.extraction import extract
     from pytest_gpuenergy.replay.summary import json_document, terminal
-    from pytest_gpuenergy.replay.timeline import write_charts
 
     found = extract(arguments.source)
     folder = arguments.out or _folder_for(arguments.source)
-    write_extraction(found, folder)
-    try:
-        write_charts(found, folder, f"Kernels of {arguments.source.name or folder.name}")
-    except UnavailableError as error:
-        tell(f"There are no charts. {error}")
+    write_results(found, folder, arguments.source.name or folder.name)
     if arguments.json:
         print_json({**json_document(found), "folder": str(folder)})
     else:
         print_lines([*terminal(found), "", f"written to {folder}"])
     return 0
+
+
+def write_results(found: Extraction, folder: Path, name: str) -> None:
+    """Write all files of an extraction; without the plotting library, all but the charts.
+
+    Raises:
+        ReportError, OSError: a file cannot be written.
+    """
+    from pytest_gpuenergy.replay.extraction import write_extraction
+    from pytest_gpuenergy.replay.timeline import write_charts
+
+    write_extraction(found, folder)
+    try:
+        write_charts(found, folder, f"Kernels of {name}")
+    except UnavailableError as error:
+        tell(f"There are no charts. {error}")
 
 
 def _folder_for(source: Path) -> Path:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.replay.launches import Launch, Sizes, launches
+from pytest_gpuenergy.replay.launches import Launch, Sizes, host_operators, launches
 from pytest_gpuenergy.replay.signature import TIERS, Signature, signature_of
 from pytest_gpuenergy.replay.trace import read_trace
 from pytest_gpuenergy.replay.unique import UniqueKernel, identity, unique_kernels
@@ -44,6 +44,11 @@ class Extraction:
     launches: Sequence[Launch]
     kernels: Sequence[UniqueKernel]
     signatures: Sequence[Signature]
+
+    @property
+    def on_host(self) -> bool:
+        """Whether these are operators of the host, where there was no GPU."""
+        return self.launches[0].work == "operator"
 
     @property
     def gpu_time_us(self) -> float:
@@ -100,17 +105,19 @@ def trace_in(folder: Path) -> Path:
     )
 
 
-def extract(source: Path) -> Extraction:
+def extract(source: Path, *, host: bool = False) -> Extraction:
     """Extract the kernels of a trace.
 
     Args:
         source: the trace, or the folder of a run.
+        host: take the host's operators for kernels, where there is no GPU.
 
     Raises:
         InputError: it is not a trace, or nothing in it ran on a GPU.
     """
     path = trace_in(source) if is_folder(source) else source
-    found = launches(read_trace(path))
+    events = read_trace(path)
+    found = host_operators(events) if host else launches(events)
     if not found:
         raise InputError(
             f"Nothing in the trace {path} ran on a GPU: profile with "

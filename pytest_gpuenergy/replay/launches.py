@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.trace import Event
 
-Work = Literal["kernel", "copy", "set"]
+Work = Literal["kernel", "copy", "set", "operator"]
 Sizes = tuple[int, ...]
 
 PHASES = ("prefill", "decode")
@@ -34,10 +35,12 @@ class Operator(Struct, frozen=True):
 
 
 class Launch(Struct, frozen=True):
-    """One kernel, copy or set on the GPU. What the trace does not tell is None.
+    """One kernel, copy or set on the GPU, or an operator on the host.
+
+    What the trace does not tell is None.
 
     Attributes:
-        work: which of the three.
+        work: which of the four.
         operator: the innermost one in which it was launched.
         dispatched: name of the outermost one, which the model itself called.
         phase: ``prefill`` or ``decode``, by the annotations around the launch.
@@ -81,7 +84,7 @@ def launches(events: Sequence[Event]) -> list[Launch]:
     that last while it begins on the same thread. Where a trace has no such call, the operator with
     the same external id counts.
     """
-    around = {_correlation(call): place for call, place in _calls(events)}
+    around = {_correlation(call): place for call, place in _placed(events, "call")}
     operators = {_external(one): one for one in events if one.category == "operator"}
     found = []
     for one in events:
@@ -95,15 +98,33 @@ def launches(events: Sequence[Event]) -> list[Launch]:
     return found
 
 
-def _calls(events: Iterable[Event]) -> Iterator[tuple[Event, _Around]]:
-    """The calls of the driver, with what lasts on the same thread while they begin."""
+def host_operators(events: Sequence[Event]) -> list[Launch]:
+    """All operators, as what ran where there is no GPU.
+
+    The duration of each is without that of the operators that it calls.
+    """
+    placed = list(_placed(events, "operator"))
+    called_us: dict[int, float] = defaultdict(float)
+    for one, place in placed:
+        if place.operators:
+            called_us[id(place.operators[-1])] += one.dur
+    found = []
+    for one, place in placed:
+        whole = _launch(one, _Around([*place.operators, one], place.annotations))
+        own_us = max(0.0, one.dur - called_us[id(one)])
+        found.append(msgspec.structs.replace(whole, duration_us=own_us))
+    return found
+
+
+def _placed(events: Iterable[Event], category: str) -> Iterator[tuple[Event, _Around]]:
+    """The events of a category, with what lasts on the same thread while they begin."""
     stacks: dict[Hashable, list[Event]] = defaultdict(list)
     for one in events:
         if one.category not in ("call", "operator", "annotation"):
             continue
         stack = stacks[one.thread]
         stack[:] = [outer for outer in stack if outer.end > one.ts]
-        if one.category == "call":
+        if one.category == category:
             yield (
                 one,
                 _Around(
@@ -111,7 +132,7 @@ def _calls(events: Iterable[Event]) -> Iterator[tuple[Event, _Around]]:
                     [outer for outer in stack if outer.category == "annotation"],
                 ),
             )
-        else:
+        if one.category != "call":
             stack.append(one)
 
 

@@ -77,6 +77,8 @@ class Signature(Struct, frozen=True):
 def signature_of(kernel: str, launch: Launch) -> Signature:
     """For the unique kernel ``kernel``, of which this is a launch."""
     category = _category(launch)
+    if launch.work == "operator":
+        return Signature(kernel, category, None, {}, "it ran on the host")
     if launch.work != "kernel":
         recipe = {"call": launch.name, "bytes": launch.bytes}
         missing = None if launch.bytes else "the trace does not say how many bytes it concerns"
@@ -113,7 +115,7 @@ def _missing(operator: Operator) -> str | None:
 
 
 def _category(launch: Launch) -> Category:
-    if launch.work != "kernel":
+    if launch.work in ("copy", "set"):
         return "copy" if launch.work == "copy" else "set"
     operator = "" if launch.operator is None else launch.operator.name
     for text in (launch.name.lower(), operator.lower()):

@@ -23,10 +23,16 @@ def short_name(name: str) -> str:
 
 def headline(found: Extraction) -> str:
     """How much there is, as a sentence without a period."""
+    spent = f"{found.gpu_time_us / 1e3:.3f} ms"
+    busy = f"busy for {found.busy_us / 1e3:.3f} of {found.span_us / 1e3:.3f} ms"
+    if found.on_host:
+        return (
+            f"{len(found.launches)} calls of {len(found.kernels)} unique operators took {spent} "
+            "on the host; nothing ran on a GPU"
+        )
     return (
-        f"{len(found.launches)} launches of {len(found.kernels)} unique kernels took "
-        f"{found.gpu_time_us / 1e3:.3f} ms of GPU time; the GPU was busy for "
-        f"{found.busy_us / 1e3:.3f} of {found.span_us / 1e3:.3f} ms"
+        f"{len(found.launches)} launches of {len(found.kernels)} unique kernels took {spent} of "
+        f"GPU time; the GPU was {busy}"
     )
 
 
@@ -34,15 +40,12 @@ def terminal(found: Extraction) -> Iterator[str]:
     """Lines: how much there is, what it consists of, and which kernels take most of the time."""
     total_us = found.gpu_time_us or 1.0
     yield headline(found)
-    yield (
-        f"can be replayed: {found.time_coverage:.1%} of the GPU time, "
-        f"{found.call_coverage:.1%} of the launches"
-    )
     sums = [
         (category, f"{us / 1e3:.3f}", f"{us / total_us:.1%}", str(calls))
         for category, us, calls in _by_category(found)
     ]
     yield from ("", *aligned([("category", "ms", "time", "calls"), *sums]))
+    header = ("kernel", "calls", "ms", "time", "tier", "operator", "name")
     pairs = list(zip(found.kernels, found.signatures, strict=True))
     rows = [
         (
@@ -56,18 +59,29 @@ def terminal(found: Extraction) -> Iterator[str]:
         )
         for kernel, one in pairs[:_SHOWN]
     ]
-    header = ("kernel", "calls", "ms", "time", "tier", "operator", "name")
     yield from ("", *aligned([header, *rows]))
     if len(pairs) > _SHOWN:
         yield f"and {len(pairs) - _SHOWN} more"
+    if not found.on_host:
+        yield ""
+        yield from _replayable(found)
+
+
+def _replayable(found: Extraction) -> Iterator[str]:
+    """What can be replayed, by tier, and why the rest cannot."""
+    total_us = found.gpu_time_us or 1.0
+    yield (
+        f"can be replayed: {found.time_coverage:.1%} of the GPU time, "
+        f"{found.call_coverage:.1%} of the launches"
+    )
     used = sorted({one.tier for one in found.signatures if one.tier is not None})
     if used:
         yield "tiers: " + "; ".join(f"{tier}: {TIERS[tier]}" for tier in used)
     reasons: dict[str, float] = {}
-    for kernel, one in pairs:
+    for kernel, one in zip(found.kernels, found.signatures, strict=True):
         if one.missing is not None:
             reasons[one.missing] = reasons.get(one.missing, 0.0) + kernel.total_us
-    for reason, us in sorted(reasons.items(), key=lambda item: -item[1])[:_SHOWN]:
+    for reason, us in sorted(reasons.items(), key=lambda item: -item[1]):
         yield f"missing, {us / total_us:.1%} of the GPU time: {reason}"
 
 

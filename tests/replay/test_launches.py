@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiler_traces import ADDMM, GEMM, events, lasting, launch, layer, operator
 
-from pytest_gpuenergy.replay.launches import launches
+from pytest_gpuenergy.replay.launches import host_operators, launches
 
 
 def only(written: list[dict[str, Any]]) -> Any:
@@ -113,6 +113,14 @@ def test_each_launch_finds_its_operator_however_they_are_nested(
     written, expected = case
     found = launches(events(written))
     assert [one.operator and one.operator.name for one in found] == expected
+
+
+def test_on_the_host_each_operator_counts_without_those_that_it_calls() -> None:
+    written = [operator("aten::linear", 0.0, 30.0), operator("aten::addmm", 5.0, 20.0, **ADDMM)]
+    outer, inner = host_operators(events(written))
+    assert (outer.name, outer.duration_us) == ("aten::linear", 10.0)
+    assert (inner.name, inner.duration_us, inner.work) == ("aten::addmm", 20.0, "operator")
+    assert inner.dispatched == "aten::linear"
 
 
 def test_two_launches_of_one_operator_are_both_its() -> None:

@@ -1,0 +1,127 @@
+"""``gpuenergy profile``: a language model's inference under PyTorch's profiler."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError, Namespace
+from contextlib import ExitStack
+from pathlib import Path
+
+from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines
+from pytest_gpuenergy.support.errors import InputError
+
+_HOST = "cpu"
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add ``profile``."""
+    parser = add_command(
+        subparsers,
+        "profile",
+        run,
+        summary="Profile a language model's inference, and extract its kernels",
+        description="Generates tokens once to warm up and once under PyTorch's profiler, and does "
+        "what gpuenergy extract does with the trace. bloom-560m and vicuna-7b have their published "
+        "configuration, and random weights unless transformers has their checkpoint in its cache; "
+        "so has a folder with config.json alone. Needs the extra replay.",
+        example="""
+gpuenergy profile bloom-560m --out bloom/
+gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16 --out mine/
+""",
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="bloom-560m, vicuna-7b, a folder, or a name on the hub"
+    )
+    numbers = (
+        ("--prompt-tokens", 1024, "Tokens of each prompt"),
+        ("--new-tokens", 32, "Tokens to generate"),
+        ("--batch", 1, "Prompts at once"),
+    )
+    for name, default, what in numbers:
+        parser.add_argument(
+            name, metavar="N", type=_count, default=default, help=f"{what} (default: {default})"
+        )
+    parser.add_argument(
+        "--dtype",
+        choices=("float16", "bfloat16", "float32"),
+        default="float16",
+        help="Default: float16",
+    )
+    parser.add_argument(
+        "--attention",
+        choices=("auto", "sdpa", "eager"),
+        default="auto",
+        help="Implementation of the attention (default: auto, which transformers chooses)",
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=int, default=0, help="Of tokens and random weights (default: 0)"
+    )
+    parser.add_argument(
+        "--gpu-device",
+        metavar="DEVICE",
+        default="auto",
+        help="auto, an index, or a UUID; cpu profiles operators on the host (default: auto)",
+    )
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="Folder to write to")
+    parser.add_argument("--json", action="store_true", help="Print a summary as JSON")
+
+
+def run(arguments: Namespace) -> int:
+    """Load, profile, extract, write, and print a summary."""
+    from pytest_gpuenergy.commands.extract import write_results
+    from pytest_gpuenergy.replay.extraction import extract
+    from pytest_gpuenergy.replay.models import check_packages, load_model
+    from pytest_gpuenergy.replay.profiling import Prompt, profile_model
+    from pytest_gpuenergy.replay.summary import json_document, terminal
+    from pytest_gpuenergy.support.json_output import plain
+
+    check_packages()
+    prompt = Prompt(arguments.prompt_tokens, arguments.new_tokens, arguments.batch, arguments.seed)
+    with ExitStack() as stack:
+        device = _device(arguments.gpu_device, stack)
+        model = load_model(
+            arguments.model,
+            dtype=arguments.dtype,
+            attention=arguments.attention,
+            seed=arguments.seed,
+            device=device,
+        )
+        record = profile_model(model, prompt, arguments.out, device)
+    found = extract(arguments.out, host=device == _HOST)
+    write_results(found, arguments.out, record.model)
+    if arguments.json:
+        print_json({**json_document(found), "profile": plain(record), "folder": str(arguments.out)})
+        return 0
+    print_lines(
+        [
+            f"{record.model}: {record.parameters / 1e6:.0f} million parameters, {record.weights} "
+            f"weights, {record.dtype}, on {record.device}",
+            *terminal(found),
+            "",
+            f"written to {arguments.out}",
+        ]
+    )
+    return 0
+
+
+def _device(spec: str, stack: ExitStack) -> str:
+    """PyTorch's name of the device, which is claimed for as long as ``stack`` is open."""
+    if spec == _HOST:
+        return _HOST
+    from pytest_gpuenergy.devices.select import open_device
+    from pytest_gpuenergy.engine.station import Station
+
+    gpu = stack.enter_context(open_device(spec))
+    ordinal = getattr(gpu, "ordinal", None)
+    if ordinal is None:
+        raise InputError(
+            "PyTorch's kernels need a real GPU: the emulated one runs CUDA text only. Give "
+            "--gpu-device cpu to profile operators on the host."
+        )
+    stack.enter_context(Station(gpu))
+    return f"cuda:{ordinal}"
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1 << 20:
+        raise ArgumentTypeError(f"{text!r} is not a number above zero")
+    return int(text)

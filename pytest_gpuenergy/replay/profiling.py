@@ -1,0 +1,177 @@
+"""Runs a language model under PyTorch's profiler, with annotations for phases and layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from pytest_gpuenergy.replay.models import LanguageModel
+from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.json_output import dump
+
+TRACE = "trace.json.gz"
+PROFILE_JSON = "profile.json"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a model is asked for.
+
+    Attributes:
+        tokens: length of the prompt, of random tokens.
+        new_tokens: that are generated; the first comes from the prefill, each other one from a
+            decode step.
+        batch: prompts at once.
+        seed: of the tokens.
+    """
+
+    tokens: int = 1024
+    new_tokens: int = 32
+    batch: int = 1
+    seed: int = 0
+
+
+class ProfileRecord(Struct, frozen=True):
+    """What was profiled, and with what; stands in ``profile.json``."""
+
+    model: str
+    weights: str
+    attention: str
+    dtype: str
+    parameters: int
+    layers: int
+    prompt_tokens: int
+    new_tokens: int
+    batch: int
+    seed: int
+    device: str
+    torch: str
+    transformers: str
+    schema_version: int = 1
+
+
+def profile_model(model: LanguageModel, prompt: Prompt, folder: Path, device: str) -> ProfileRecord:
+    """Generate once to warm up, and once under the profiler; write the trace and what it is of.
+
+    Args:
+        model: to run.
+        prompt: what for.
+        folder: to write ``trace.json.gz`` and ``profile.json`` to; made if need be.
+        device: PyTorch's name of it.
+
+    Raises:
+        DeviceError: the device's memory is too small.
+        OSError: a file cannot be written.
+    """
+    import torch
+    import transformers
+    from torch.profiler import ProfilerActivity, profile
+
+    folder.mkdir(parents=True, exist_ok=True)
+    activities = [ProfilerActivity.CPU]
+    if device.startswith("cuda"):
+        activities.append(ProfilerActivity.CUDA)
+    try:
+        with torch.inference_mode(), _layers_annotated(model):
+            tokens = _tokens(model, prompt, device)
+            _generate(model.model, tokens, prompt.new_tokens)  # libraries choose and allocate
+            with profile(activities=activities, record_shapes=True) as profiler:
+                _generate(model.model, tokens, prompt.new_tokens)
+                _settle(device)
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise DeviceError(_failure(model, prompt, device, error)) from None
+    profiler.export_chrome_trace(str(folder / TRACE))
+    record = ProfileRecord(
+        model=model.name,
+        weights=model.weights,
+        attention=model.attention,
+        dtype=str(next(model.model.parameters()).dtype).removeprefix("torch."),
+        parameters=sum(one.numel() for one in model.model.parameters()),
+        layers=len(model.layers),
+        prompt_tokens=prompt.tokens,
+        new_tokens=prompt.new_tokens,
+        batch=prompt.batch,
+        seed=prompt.seed,
+        device=_name(device),
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+    )
+    write_atomically(folder / PROFILE_JSON, dump(record))
+    return record
+
+
+def _failure(model: LanguageModel, prompt: Prompt, device: str, error: Exception) -> str:
+    import torch
+
+    reason = str(error).strip().partition("\n")[0].rstrip(".")
+    what = f"a batch of {prompt.batch} and {prompt.tokens} tokens"
+    if isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in reason:
+        return (
+            f"{model.name} does not fit into the memory of {device} with {what}: give a smaller "
+            "--batch or --prompt-tokens."
+        )
+    return f"{model.name} failed on {device} with {what} ({reason}): give another model or size."
+
+
+def _generate(model: Any, tokens: Any, new_tokens: int) -> None:
+    """Greedily, with a cache of keys and values."""
+    from torch.profiler import record_function
+
+    with record_function("prefill"):
+        out = model(input_ids=tokens, use_cache=True)
+        latest = out.logits[:, -1:].argmax(dim=-1)
+    for _ in range(new_tokens - 1):
+        with record_function("decode"):
+            out = model(input_ids=latest, past_key_values=out.past_key_values, use_cache=True)
+            latest = out.logits[:, -1:].argmax(dim=-1)
+
+
+def _tokens(model: LanguageModel, prompt: Prompt, device: str) -> Any:
+    import torch
+
+    generator = torch.Generator().manual_seed(prompt.seed)
+    shape = (prompt.batch, prompt.tokens)
+    return torch.randint(model.vocabulary, shape, generator=generator).to(device)
+
+
+@contextmanager
+def _layers_annotated(model: LanguageModel) -> Iterator[None]:
+    """Let each layer run within an annotation such as ``layer 3``."""
+    from torch.profiler import record_function
+
+    hooks = []
+    for number, layer in enumerate(model.layers):
+        open_ones: list[Any] = []
+
+        def enter(*_: Any, number: int = number, open_ones: list[Any] = open_ones) -> None:
+            open_ones.append(record_function(f"layer {number}"))
+            open_ones[-1].__enter__()
+
+        def leave(*_: Any, open_ones: list[Any] = open_ones) -> None:
+            open_ones.pop().__exit__(None, None, None)
+
+        hooks += [layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _settle(device: str) -> None:
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def _name(device: str) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
