@@ -16,7 +16,7 @@ Work = Literal["kernel", "copy", "set", "operator"]
 Sizes = tuple[int, ...]
 
 PHASES = ("prefill", "decode")
-_LAYER = re.compile(r"layer[ ._:=]?(\d{1,6})")
+_LAYER = re.compile(r"\blayer[ ._:=]?(\d{1,6})")
 
 
 class Operator(Struct, frozen=True):

@@ -69,6 +69,11 @@ def test_annotations_tell_phase_and_layer() -> None:
     assert (found.phase, found.layer) == ("prefill", 3)
 
 
+@pytest.mark.parametrize("name", ["player 3", "layers", "ProfilerStep#3"])
+def test_other_annotations_tell_no_layer(name: str) -> None:
+    assert only([lasting("user_annotation", name, 0.0, 90.0), *layer(ts=1.0)]).layer is None
+
+
 def test_what_no_annotation_tells_is_unknown() -> None:
     found = only([lasting("user_annotation", "ProfilerStep#3", 0.0, 100.0), *layer(ts=2.0)])
     assert (found.phase, found.layer) == (None, None)
