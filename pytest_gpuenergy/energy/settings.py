@@ -53,6 +53,6 @@ class MeterSettings:
     wander: Mapping[Metric, float] = field(default_factory=lambda: dict(WANDER))
     sources_tolerance: float = 0.02
     corrected: bool = True
-    settled_half_width: float = 0.04
+    settled_half_width: float = 0.05
     preheat_s: float = PREHEAT_S
     least_busy: float = 0.99

@@ -25,7 +25,7 @@ FLAGS = {
     "not_steady": "the power changed significantly, by more than 1 % per second, during the trials",
     "clock_step": "the SM clock stepped to another level during the trials, and the power with it",
     "interval_wide": "the energy's interval is wider than ±1 %, apart from what the heat adds",
-    "not_settled": "the card was so cold or hot that this adds ±4 % to the energy's interval",
+    "not_settled": "the card was so cold or hot that this adds ±5 % to the energy's interval",
     "host_gaps": "the GPU was idle for more than 1 % of the window",
     "sources_disagree": "counter and power samples differ by more than 2 %",
     "counter_stale": "the energy counter stood still: there are no figures",
