@@ -1,0 +1,39 @@
+"""`gpuenergy profile` of a small language model on a real GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.cli import main
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch]
+CONFIG = {"model_type": "bloom", "vocab_size": 512, "hidden_size": 256, "n_layer": 2, "n_head": 4}
+SMALL = ("--prompt-tokens", "64", "--new-tokens", "3")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one profile."""
+    pytest.importorskip("torch", reason="needs PyTorch")
+    pytest.importorskip("transformers", reason="needs transformers")
+    folder = tmp_path_factory.mktemp("profile")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    assert main(["profile", str(folder), *SMALL, "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_kernels_have_phases_layers_and_launch_plans(run: Path) -> None:
+    lines = (run / "unique_kernels_compute.jsonl").read_text().splitlines()
+    kernels = [one for one in map(json.loads, lines) if one["work"] == "kernel"]
+    assert {one["phase"] for one in kernels} >= {"prefill", "decode"}
+    assert {layer for one in kernels for layer in one["layers"]} == {0, 1}
+    assert all(one["grid"] and one["block"] and one["registers"] for one in kernels)
+
+
+def test_almost_all_gpu_time_can_be_replayed(run: Path) -> None:
+    found = json.loads((run / "kernel_signatures.json").read_text())
+    assert found["time_coverage"] > 0.99
+    assert {one["tier"] for one in found["signatures"]} >= {2, 3}
