@@ -6,7 +6,7 @@ Needs TVM; takes about seventeen minutes on a real GPU. The card rests; then all
 measured in random order, as the items of a bench are; then they take turns until the card has
 settled, and each runs for a minute, whose last ten seconds are its reference; then all are measured
 again, in another order. Air and fans go on changing for minutes, so each energy is also compared at
-its reference's own temperature.
+its reference's own temperature. The file is written after each step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import kernels
@@ -39,6 +39,7 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 MEASURED_S = 10.0
 """The end of each reference run that counts."""
+STATES = ("rested", "warm")
 HEADER = (
     "state",
     "kernel",
@@ -61,6 +62,23 @@ class Reference:
     energy_mj: float
     time_ms: float
     temperature_c: float | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one measurement of a bench found; ``state`` is ``rested`` or ``warm``."""
+
+    state: str
+    kernel: str
+    temperature_c: float | None
+    settled_temperature_c: float | None
+    raw_energy_mj: float
+    energy_mj: float
+    energy_low_mj: float
+    energy_high_mj: float
+    energy_change_per_k: float | None
+    time_ms: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -108,8 +126,8 @@ def reference_of(device: Device, kernel: Kernel, workload: Workload, seconds: fl
     return Reference(reading.raw_energy_mj, reading.time_ms.value, reading.temperature_c)
 
 
-def judged(state: str, name: str, m: Measurement, right: Reference, seconds: float) -> Item:
-    """Compare a measurement with its reference.
+def reading_of(state: str, name: str, m: Measurement, seconds: float) -> Reading:
+    """Take what the study needs from a measurement.
 
     Raises:
         InputError: it has no figures.
@@ -117,29 +135,74 @@ def judged(state: str, name: str, m: Measurement, right: Reference, seconds: flo
     interval = m.energy_mj_ci95
     if m.energy_mj is None or m.raw_energy_mj is None or m.time_ms is None or interval is None:
         raise InputError(f"{name} was not measured: {m.error}")
-    return Item(
+    return Reading(
         state,
         name,
         m.temperature_c,
         m.settled_temperature_c,
-        right.temperature_c,
-        m.raw_energy_mj / right.energy_mj - 1,
-        m.energy_mj / right.energy_mj - 1,
-        (interval.high - interval.low) / 2 / m.energy_mj,
-        interval.low <= right.energy_mj <= interval.high,
-        _same_temperature_error(m, m.raw_energy_mj, right),
-        m.time_ms / right.time_ms - 1,
+        m.raw_energy_mj,
+        m.energy_mj,
+        interval.low,
+        interval.high,
+        m.energy_change_per_k,
+        m.time_ms,
         seconds,
     )
 
 
-def _same_temperature_error(m: Measurement, raw_energy_mj: float, right: Reference) -> float | None:
+def judged(own: Reading, right: Reference) -> Item:
+    """Compare a measurement with its reference."""
+    return Item(
+        own.state,
+        own.kernel,
+        own.temperature_c,
+        own.settled_temperature_c,
+        right.temperature_c,
+        own.raw_energy_mj / right.energy_mj - 1,
+        own.energy_mj / right.energy_mj - 1,
+        (own.energy_high_mj - own.energy_low_mj) / 2 / own.energy_mj,
+        own.energy_low_mj <= right.energy_mj <= own.energy_high_mj,
+        _same_temperature_error(own, right),
+        own.time_ms / right.time_ms - 1,
+        own.seconds,
+    )
+
+
+def _same_temperature_error(own: Reading, right: Reference) -> float | None:
     """Of an energy at the temperature of its trials, brought to that of its reference."""
-    per_k, own_c, right_c = m.energy_change_per_k, m.temperature_c, right.temperature_c
+    per_k, own_c, right_c = own.energy_change_per_k, own.temperature_c, right.temperature_c
     if per_k is None or own_c is None or right_c is None:
         return None
     change = per_k * (right_c - own_c)
-    return raw_energy_mj * (1 + change) / right.energy_mj - 1
+    return own.raw_energy_mj * (1 + change) / right.energy_mj - 1
+
+
+@dataclass
+class Results:
+    """What was found so far, in a file that is written anew after each step."""
+
+    path: Path
+    about: Mapping[str, object]
+    references: dict[str, Reference] = field(default_factory=dict)
+    readings: list[Reading] = field(default_factory=list)
+
+    def items(self) -> list[Item]:
+        """The readings whose kernels have their references."""
+        return [
+            judged(one, self.references[one.kernel])
+            for one in self.readings
+            if one.kernel in self.references
+        ]
+
+    def write(self) -> None:
+        """So that a study that is killed loses nothing."""
+        content = {
+            "about": dict(self.about),
+            "references": {name: asdict(one) for name, one in self.references.items()},
+            "readings": [asdict(one) for one in self.readings],
+            "items": [asdict(one) for one in self.items()],
+        }
+        write_atomically(self.path, json.dumps(content, indent=1) + "\n")
 
 
 class Study:
@@ -149,6 +212,7 @@ class Study:
         self,
         station: Station,
         subjects: Mapping[str, tuple[Kernel, Workload]],
+        results: Results,
         *,
         seed: int,
         preheat_s: float,
@@ -156,31 +220,32 @@ class Study:
         self._station = station
         self._preheat_s = preheat_s
         self._subjects = subjects
+        self._results = results
         self._random = random.Random(seed)
 
-    def sweep(self) -> dict[str, tuple[Measurement, float]]:
+    def sweep(self, state: str) -> None:
         """Measure each kernel once, as a bench of its own does; with the seconds that it took."""
         clock = self._station.gpu.clock
         harness: Harness = self._station.harness(preheat_s=self._preheat_s)
-        found = {}
         for name in self._order():
             kernel, workload = self._subjects[name]
             began_s = clock.now_s()
             measured = harness.measure_kernel(kernel, workload, Subject(name, name))
-            found[name] = (measured, clock.now_s() - began_s)
-        return found
+            took_s = clock.now_s() - began_s
+            self._results.readings.append(reading_of(state, name, measured, took_s))
+            self._results.write()
 
     def heat(self, seconds: float) -> None:
         """Run the kernels in turn, for so long in all."""
         for name in self._subjects:
             reference_of(self._station.gpu, *self._subjects[name], seconds / len(self._subjects))
 
-    def references(self, seconds: float) -> dict[str, Reference]:
+    def references(self, seconds: float) -> None:
         """Run each kernel for so long."""
-        return {
-            name: reference_of(self._station.gpu, *self._subjects[name], seconds)
-            for name in self._order()
-        }
+        for name in self._order():
+            found = reference_of(self._station.gpu, *self._subjects[name], seconds)
+            self._results.references[name] = found
+            self._results.write()
 
     def _order(self) -> list[str]:
         names = list(self._subjects)
@@ -226,7 +291,7 @@ def summary(items: Sequence[Item]) -> str:
     return "\n".join(lines)
 
 
-def study(device: Device, arguments: argparse.Namespace) -> tuple[dict[str, Reference], list[Item]]:
+def study(device: Device, arguments: argparse.Namespace, results: Results) -> None:
     """Rest, measure, run the references, and measure again."""
     with ExitStack() as stack:
         store = stack.enter_context(KernelStore())
@@ -239,17 +304,13 @@ def study(device: Device, arguments: argparse.Namespace) -> tuple[dict[str, Refe
         for kernel, _ in subjects.values():
             device.compile(kernel)
         device.clock.sleep_s(arguments.rest)
-        work = Study(station, subjects, seed=arguments.seed, preheat_s=arguments.preheat)
-        rested = work.sweep()
+        work = Study(station, subjects, results, seed=arguments.seed, preheat_s=arguments.preheat)
+        if "rested" in arguments.states:
+            work.sweep("rested")
         work.heat(arguments.heat)
-        references = work.references(arguments.seconds)
-        warm = work.sweep()
-    items = [
-        judged(state, name, *found[name][:1], references[name], found[name][1])
-        for state, found in (("rested", rested), ("warm", warm))
-        for name in found
-    ]
-    return references, items
+        work.references(arguments.seconds)
+        if "warm" in arguments.states:
+            work.sweep("warm")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -259,6 +320,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--kernels", default=",".join(kernels.NAMES), metavar="LIST", help="(all ten)"
+    )
+    parser.add_argument(
+        "--states",
+        nargs="+",
+        choices=STATES,
+        default=STATES,
+        help="Of the card, in which to measure (default: both)",
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="Of a reference (default: 60)")
     parser.add_argument("--rest", type=float, default=60.0, help="Seconds before (default: 60)")
@@ -287,16 +355,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "seed": arguments.seed,
                 **device.describe(),
             }
-            references, items = study(device, arguments)
+            results = Results(arguments.json, about)
+            study(device, arguments, results)
     except GpuEnergyError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    content = {
-        "about": about,
-        "references": {name: asdict(one) for name, one in references.items()},
-        "items": [asdict(one) for one in items],
-    }
-    write_atomically(arguments.json, json.dumps(content, indent=1) + "\n")
+    items = results.items()
     print(f"{table(items)}\n\n{summary(items)}")
     return 0
 

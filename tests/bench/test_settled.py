@@ -28,6 +28,21 @@ def test_items_are_those_of_a_settled_card(
     assert "2 of 2 intervals hold the reference" in capsys.readouterr().out
 
 
+def test_what_was_measured_is_kept_when_the_study_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(settled, "reference_of", killed)
+    path = tmp_path / "settled.json"
+    options = ["--gpu-device", "emulated:h200", "--kernels", "axpy", "--json", str(path)]
+    with pytest.raises(KeyboardInterrupt):
+        settled.main([*options, "--preheat", "0"])
+    readings = json.loads(path.read_text())["readings"]
+    assert [(one["state"], one["kernel"]) for one in readings] == [("rested", "axpy")]
+
+
 def test_a_reference_that_is_too_short_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
