@@ -81,7 +81,7 @@ def profile_model(model: LanguageModel, prompt: Prompt, folder: Path, device: st
         with torch.inference_mode(), _layers_annotated(model):
             tokens = _tokens(model, prompt, device)
             _generate(model.model, tokens, prompt.new_tokens)  # libraries choose and allocate
-            with profile(activities=activities, record_shapes=True) as profiler:
+            with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
                 _generate(model.model, tokens, prompt.new_tokens)
                 _settle(device)
     except (RuntimeError, IndexError, ValueError) as error:
