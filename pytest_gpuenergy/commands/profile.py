@@ -68,6 +68,7 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
 def run(arguments: Namespace) -> int:
     """Load, profile, extract, write, and print a summary."""
     from pytest_gpuenergy.commands.extract import write_results
+    from pytest_gpuenergy.replay.calls import unique_calls, write_calls
     from pytest_gpuenergy.replay.extraction import extract
     from pytest_gpuenergy.replay.models import check_packages, load_model
     from pytest_gpuenergy.replay.profiling import Prompt, profile_model
@@ -85,9 +86,10 @@ def run(arguments: Namespace) -> int:
             seed=arguments.seed,
             device=device,
         )
-        record = profile_model(model, prompt, arguments.out, device)
+        record, forms = profile_model(model, prompt, arguments.out, device)
     found = extract(arguments.out, host=device == _HOST)
     write_results(found, arguments.out, record.model)
+    write_calls(unique_calls(found.launches, forms), arguments.out)
     if arguments.json:
         print_json({**json_document(found), "profile": plain(record), "folder": str(arguments.out)})
         return 0

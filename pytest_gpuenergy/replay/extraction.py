@@ -25,7 +25,8 @@ SIGNATURES_JSON = "kernel_signatures.json"
 
 _TRACES = ("trace.json.gz", "trace.json")
 _COLUMNS = (
-    *("kernel", "name", "work", "operator", "dispatched", "phase", "layer", "begin_us"),
+    *("kernel", "name", "work", "operator", "dispatched", "phase", "step"),
+    *("layer", "call", "begin_us"),
     *("duration_us", "grid", "block", "shared_memory_bytes", "registers", "bytes"),
     *("device", "stream", "correlation"),
 )
@@ -168,7 +169,7 @@ def _lines(records: Iterable[object]) -> str:
 def _row(kernel: str, one: Launch) -> list[Cell]:
     return [
         *(kernel, one.name, one.work, None if one.operator is None else one.operator.name),
-        *(one.dispatched, one.phase, one.layer, one.begin_us, one.duration_us),
+        *(one.dispatched, one.phase, one.step, one.layer, one.call, one.begin_us, one.duration_us),
         *(_text(one.grid), _text(one.block), one.shared_memory_bytes, one.registers, one.bytes),
         *(one.device, one.stream, one.correlation),
     ]

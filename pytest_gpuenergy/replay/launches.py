@@ -17,6 +17,8 @@ Sizes = tuple[int, ...]
 
 PHASES = ("prefill", "decode")
 _LAYER = re.compile(r"\blayer[ ._:=]?(\d{1,6})")
+_STEP = re.compile(r"\bdecode (\d{1,9})\b")
+_CALL = re.compile(r"^call (\d{1,9})$")
 
 
 class Operator(Struct, frozen=True):
@@ -44,7 +46,10 @@ class Launch(Struct, frozen=True):
         operator: the innermost one in which it was launched.
         dispatched: name of the outermost one, which the model itself called.
         phase: ``prefill`` or ``decode``, by the annotations around the launch.
+        step: 0 in the prefill, and the number of the decode step, by an annotation such as
+            ``decode 1``.
         layer: number of the model's layer, by an annotation such as ``layer 3``.
+        call: number of the call of an operator, by an annotation such as ``call 12``.
         shared_memory_bytes: static and dynamic, of a block.
         bytes: that a copy or set concerns.
     """
@@ -56,7 +61,9 @@ class Launch(Struct, frozen=True):
     operator: Operator | None = None
     dispatched: str | None = None
     phase: str | None = None
+    step: int | None = None
     layer: int | None = None
+    call: int | None = None
     grid: Sizes | None = None
     block: Sizes | None = None
     shared_memory_bytes: int | None = None
@@ -138,6 +145,7 @@ def _placed(events: Iterable[Event], category: str) -> Iterator[tuple[Event, _Ar
 
 def _launch(one: Event, place: _Around) -> Launch:
     names = [annotation.name.lower() for annotation in place.annotations]
+    phase = next((phase for phase in PHASES if any(phase in name for name in names)), None)
     work: Any = one.category
     return Launch(
         name=one.name,
@@ -146,8 +154,10 @@ def _launch(one: Event, place: _Around) -> Launch:
         duration_us=one.dur,
         operator=_operator(place.operators[-1]) if place.operators else None,
         dispatched=place.operators[0].name if place.operators else None,
-        phase=next((phase for phase in PHASES if any(phase in name for name in names)), None),
-        layer=next((int(hit[1]) for name in names[::-1] if (hit := _LAYER.search(name))), None),
+        phase=phase,
+        step=0 if phase == "prefill" else _number(_STEP, names),
+        layer=_number(_LAYER, names),
+        call=_number(_CALL, names),
         grid=_sizes(one.arg("grid")),
         block=_sizes(one.arg("block")),
         shared_memory_bytes=_whole(one.arg("shared memory")),
@@ -157,6 +167,11 @@ def _launch(one: Event, place: _Around) -> Launch:
         stream=_whole(one.arg("stream")),
         correlation=_whole(one.arg("correlation")),
     )
+
+
+def _number(pattern: re.Pattern[str], names: Sequence[str]) -> int | None:
+    """The number that the innermost name with one has."""
+    return next((int(hit[1]) for name in names[::-1] if (hit := pattern.search(name))), None)
 
 
 def _operator(one: Event) -> Operator:

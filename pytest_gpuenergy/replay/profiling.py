@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from pytest_gpuenergy.replay.calls import CallForm
 from pytest_gpuenergy.replay.models import LanguageModel
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.files import write_atomically
@@ -56,7 +57,9 @@ class ProfileRecord(Struct, frozen=True):
     schema_version: int = 1
 
 
-def profile_model(model: LanguageModel, prompt: Prompt, folder: Path, device: str) -> ProfileRecord:
+def profile_model(
+    model: LanguageModel, prompt: Prompt, folder: Path, device: str
+) -> tuple[ProfileRecord, list[CallForm]]:
     """Generate once to warm up, and once under the profiler; write the trace and what it is of.
 
     Args:
@@ -64,6 +67,9 @@ def profile_model(model: LanguageModel, prompt: Prompt, folder: Path, device: st
         prompt: what for.
         folder: to write ``trace.json.gz`` and ``profile.json`` to; made if need be.
         device: PyTorch's name of it.
+
+    Returns:
+        What was profiled, and the form of each call of an operator by its number.
 
     Raises:
         DeviceError: the device's memory is too small.
@@ -73,16 +79,20 @@ def profile_model(model: LanguageModel, prompt: Prompt, folder: Path, device: st
     import transformers
     from torch.profiler import ProfilerActivity, profile
 
+    from pytest_gpuenergy.replay.capture import CallRecorder
+
     folder.mkdir(parents=True, exist_ok=True)
     activities = [ProfilerActivity.CPU]
     if device.startswith("cuda"):
         activities.append(ProfilerActivity.CUDA)
     try:
-        with torch.inference_mode(), _layers_annotated(model):
-            tokens = _tokens(model, prompt, device)
-            _generate(model.model, tokens, prompt.new_tokens)  # libraries choose and allocate
+        with torch.inference_mode(), layers_annotated(model):
+            tokens = prompt_of(model, prompt, device)
+            generate(model.model, tokens, prompt.new_tokens)  # libraries choose and allocate
+            recorder = CallRecorder(model.model)
             with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
-                _generate(model.model, tokens, prompt.new_tokens)
+                with recorder:
+                    generate(model.model, tokens, prompt.new_tokens)
                 _settle(device)
     except (RuntimeError, IndexError, ValueError) as error:
         raise DeviceError(_failure(model, prompt, device, error)) from None
@@ -103,7 +113,7 @@ def profile_model(model: LanguageModel, prompt: Prompt, folder: Path, device: st
         transformers=transformers.__version__,
     )
     write_atomically(folder / PROFILE_JSON, dump(record))
-    return record
+    return record, recorder.forms
 
 
 def _failure(model: LanguageModel, prompt: Prompt, device: str, error: Exception) -> str:
@@ -119,20 +129,21 @@ def _failure(model: LanguageModel, prompt: Prompt, device: str, error: Exception
     return f"{model.name} failed on {device} with {what} ({reason}): give another model or size."
 
 
-def _generate(model: Any, tokens: Any, new_tokens: int) -> None:
-    """Greedily, with a cache of keys and values."""
+def generate(model: Any, tokens: Any, new_tokens: int) -> None:
+    """Generate greedily, with a cache of keys and values."""
     from torch.profiler import record_function
 
     with record_function("prefill"):
         out = model(input_ids=tokens, use_cache=True)
         latest = out.logits[:, -1:].argmax(dim=-1)
-    for _ in range(new_tokens - 1):
-        with record_function("decode"):
+    for step in range(1, new_tokens):
+        with record_function(f"decode {step}"):
             out = model(input_ids=latest, past_key_values=out.past_key_values, use_cache=True)
             latest = out.logits[:, -1:].argmax(dim=-1)
 
 
-def _tokens(model: LanguageModel, prompt: Prompt, device: str) -> Any:
+def prompt_of(model: LanguageModel, prompt: Prompt, device: str) -> Any:
+    """Random tokens of the model's vocabulary, on its device."""
     import torch
 
     generator = torch.Generator().manual_seed(prompt.seed)
@@ -141,7 +152,7 @@ def _tokens(model: LanguageModel, prompt: Prompt, device: str) -> Any:
 
 
 @contextmanager
-def _layers_annotated(model: LanguageModel) -> Iterator[None]:
+def layers_annotated(model: LanguageModel) -> Iterator[None]:
     """Let each layer run within an annotation such as ``layer 3``."""
     from torch.profiler import record_function
 

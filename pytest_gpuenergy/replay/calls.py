@@ -1,0 +1,179 @@
+"""The calls of operators that a model made, and what each launched: the units of a replay."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from pytest_gpuenergy.replay.launches import Launch, Sizes
+from pytest_gpuenergy.replay.unique import identity
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.json_output import encode
+
+CALLS_JSONL = "operator_calls.jsonl"
+
+
+class CallForm(Struct, frozen=True):
+    """What a call of an operator was made with; tensors by their form, not by their values.
+
+    Attributes:
+        operator: with its overload, such as ``aten.addmm.default``.
+        arguments: a tensor is an object with ``shape``, ``dtype``, ``strides`` in elements,
+            ``alignment`` in bytes and ``device``.
+        parameters: names of those of the model that are among the arguments, in their order.
+    """
+
+    operator: str
+    arguments: Any
+    parameters: tuple[str, ...] = ()
+
+
+class LaunchForm(Struct, frozen=True):
+    """What a call launched: a kernel, copy or set, and its launch plan.
+
+    Attributes:
+        kernel: id of the unique kernel in the other files.
+    """
+
+    kernel: str
+    name: str
+    grid: Sizes | None = None
+    block: Sizes | None = None
+    shared_memory_bytes: int | None = None
+
+    @property
+    def plan(self) -> tuple[object, ...]:
+        """What a replay has to launch again."""
+        return self.name, self.grid, self.block, self.shared_memory_bytes
+
+
+class UniqueCall(Struct, frozen=True):
+    """What calls with the same form, phase and launches share.
+
+    Attributes:
+        id: ``c`` and the first hexadecimal digits of a hash of all that they share.
+        phase: ``prefill`` or ``decode``; None where the trace does not tell.
+        launches: of each call, in their order.
+        calls: how many there are.
+        total_us: the sum of the durations of their launches.
+        steps: the number of calls in each step; 0 is the prefill.
+        turns: the number of the first call for each set of parameters, so that replaying these in
+            turn reads the weights of each layer, as the model does.
+        layers: of the model in which they occur.
+    """
+
+    id: str
+    operator: str
+    arguments: Any
+    phase: str | None
+    launches: tuple[LaunchForm, ...]
+    calls: int
+    total_us: float
+    steps: dict[int, int]
+    turns: tuple[int, ...]
+    layers: tuple[int, ...] = ()
+
+    @property
+    def call_us(self) -> float:
+        """The mean GPU time of a call."""
+        return self.total_us / self.calls
+
+
+def unique_calls(
+    launches: Iterable[Launch], forms: Mapping[int, CallForm] | Sequence[CallForm]
+) -> list[UniqueCall]:
+    """Those that launched something, the most GPU time first.
+
+    Args:
+        launches: of a trace; those outside any call are left out.
+        forms: of the calls, by their numbers.
+    """
+    by_call: dict[int, list[Launch]] = {}
+    for one in launches:
+        if one.call is not None:
+            by_call.setdefault(one.call, []).append(one)
+    groups: dict[str, list[int]] = {}
+    for number, group in by_call.items():
+        groups.setdefault(_identity(forms[number], group), []).append(number)
+    found = [_unique(key, sorted(numbers), by_call, forms) for key, numbers in groups.items()]
+    return sorted(found, key=lambda one: (-one.total_us, one.id))
+
+
+def write_calls(calls: Iterable[UniqueCall], folder: Path) -> None:
+    """Write ``operator_calls.jsonl``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_atomically(folder / CALLS_JSONL, "".join(encode(one).decode() + "\n" for one in calls))
+
+
+def read_calls(folder: Path) -> list[UniqueCall]:
+    """Those of a run's folder.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
+    path = folder / CALLS_JSONL
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        raise InputError(
+            f"The folder {folder} has no {CALLS_JSONL}: write it with gpuenergy profile MODEL "
+            f"--out {folder}."
+        ) from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(msgspec.json.decode(line, type=UniqueCall))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise InputError(
+                f"Line {number} of {path} is not a call ({error}): profile again."
+            ) from None
+    if not found:
+        raise InputError(f"{path} has no calls: profile again.")
+    return found
+
+
+def _launch_form(one: Launch) -> LaunchForm:
+    return LaunchForm(identity(one), one.name, one.grid, one.block, one.shared_memory_bytes)
+
+
+def _identity(form: CallForm, group: Sequence[Launch]) -> str:
+    shared = [form.operator, form.arguments, group[0].phase, *map(_launch_form, group)]
+    text = msgspec.json.encode(shared, order="deterministic")
+    return f"c{hashlib.sha256(text).hexdigest()[:12]}"
+
+
+def _unique(
+    key: str,
+    numbers: Sequence[int],
+    by_call: Mapping[int, Sequence[Launch]],
+    forms: Mapping[int, CallForm] | Sequence[CallForm],
+) -> UniqueCall:
+    first = by_call[numbers[0]]
+    turns: dict[tuple[str, ...], int] = {}
+    steps: dict[int, int] = {}
+    for number in numbers:
+        turns.setdefault(forms[number].parameters, number)
+        if (step := by_call[number][0].step) is not None:
+            steps[step] = steps.get(step, 0) + 1
+    launched = [one for number in numbers for one in by_call[number]]
+    return UniqueCall(
+        id=key,
+        operator=forms[numbers[0]].operator,
+        arguments=forms[numbers[0]].arguments,
+        phase=first[0].phase,
+        launches=tuple(map(_launch_form, first)),
+        calls=len(numbers),
+        total_us=sum(one.duration_us for one in launched),
+        steps=steps,
+        turns=tuple(turns.values()),
+        layers=tuple(sorted({one.layer for one in launched if one.layer is not None})),
+    )

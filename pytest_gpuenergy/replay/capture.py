@@ -1,0 +1,185 @@
+"""Sees every call of an operator that a model makes, with its live arguments.
+
+Imports PyTorch: import this module only where it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from pytest_gpuenergy.replay.calls import CallForm
+
+_LARGEST_ALIGNMENT = 256
+
+
+@dataclass(frozen=True)
+class LiveCall:
+    """A call that can be made again.
+
+    Attributes:
+        operator: PyTorch's overload.
+        arguments: by position; its tensors are the model's own parameters, and copies of all else
+            as it was before the call.
+        keywords: arguments by name.
+        parameters: storages of the model's parameters, whose tensors are not copies.
+    """
+
+    operator: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    parameters: frozenset[int]
+
+    def __call__(self) -> Any:
+        """Make the call, and return what it returns."""
+        return self.operator(*self.arguments, **self.keywords)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it changes one of its arguments, so that repeated calls see other values."""
+        schema = self.operator._schema
+        return any(
+            one.alias_info is not None and one.alias_info.is_write for one in schema.arguments
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Of its tensors."""
+        return sum(one.numel() * one.element_size() for one in _tensors(self))
+
+    def with_activations_of(self, other: LiveCall) -> LiveCall:
+        """This call with its own parameters, and all else as ``other`` has it."""
+        own, shape = tree_flatten((self.arguments, self.keywords))
+        theirs, _ = tree_flatten((other.arguments, other.keywords))
+        mixed = [
+            mine if self._is_parameter(mine) else its for mine, its in zip(own, theirs, strict=True)
+        ]
+        arguments, keywords = torch.utils._pytree.tree_unflatten(mixed, shape)
+        return LiveCall(self.operator, arguments, keywords, self.parameters)
+
+    def copied(self) -> LiveCall:
+        """The same with tensors of its own, parameters too."""
+        arguments, keywords = tree_map_only(torch.Tensor, copy_of, (self.arguments, self.keywords))
+        return LiveCall(self.operator, arguments, keywords, frozenset())
+
+    def _is_parameter(self, value: object) -> bool:
+        return isinstance(value, torch.Tensor) and _storage(value) in self.parameters
+
+
+class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
+    """While it is entered, numbers the calls of operators that the model makes.
+
+    A trace of PyTorch's profiler has an annotation such as ``call 12`` around each.
+
+    Args:
+        model: whose parameters are recognized.
+        keep: numbers of the calls that stay in ``kept``.
+
+    Attributes:
+        forms: of all calls so far, by number.
+        kept: the calls to make again, by number.
+    """
+
+    def __init__(self, model: Any, keep: Sequence[int] = ()) -> None:
+        super().__init__()
+        self._names = {
+            _storage(one): name
+            for named in (model.named_parameters(), model.named_buffers())
+            for name, one in named
+            if _storage(one)
+        }
+        self._keep = frozenset(keep)
+        self.forms: list[CallForm] = []
+        self.kept: dict[int, LiveCall] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """See PyTorch's documentation of ``TorchDispatchMode``."""
+        keywords = dict(kwargs or {})
+        if func.namespace == "profiler":  # annotations
+            return func(*args, **keywords)
+        number = len(self.forms)
+        self.forms.append(self._form(func, args, keywords))
+        if number in self._keep:
+            self.kept[number] = self._live(func, args, keywords)
+        with record_function(f"call {number}"):
+            return func(*args, **keywords)
+
+    def _form(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> CallForm:
+        flat, _ = tree_flatten((args, keywords))
+        names = [
+            self._names[_storage(one)]
+            for one in flat
+            if isinstance(one, torch.Tensor) and _storage(one) in self._names
+        ]
+        arguments = [describe(one) for one in args]
+        if keywords:
+            arguments.append({name: describe(one) for name, one in keywords.items()})
+        return CallForm(str(func), arguments, tuple(names))
+
+    def _live(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> LiveCall:
+        def own(tensor: Any) -> Any:
+            return tensor if _storage(tensor) in self._names else copy_of(tensor)
+
+        arguments, own_keywords = tree_map_only(torch.Tensor, own, (args, keywords))
+        return LiveCall(func, arguments, own_keywords, frozenset(self._names))
+
+
+def describe(value: Any) -> Any:
+    """An argument as JSON can hold it; see `CallForm`."""
+    if isinstance(value, torch.Tensor):
+        return {
+            "shape": list(value.shape),
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "strides": list(value.stride()),
+            "alignment": _alignment(value),
+            "device": value.device.type,
+        }
+    if isinstance(value, list | tuple):
+        return [describe(one) for one in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    return str(value)
+
+
+def copy_of(tensor: Any) -> Any:
+    """A copy with the same strides and alignment, whether or not elements share memory."""
+    if tensor.numel() == 0:
+        return tensor.clone()
+    span = 1 + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    lead = tensor.storage_offset() % _LARGEST_ALIGNMENT
+    room = torch.empty(lead + span, dtype=tensor.dtype, device=tensor.device)
+    room[lead:].copy_(tensor.as_strided((span,), (1,)))
+    return room.as_strided(tensor.shape, tensor.stride(), lead)
+
+
+def _alignment(tensor: Any) -> int:
+    """The largest power of two up to 16 that divides its address: kernels are chosen by it."""
+    address = tensor.data_ptr()
+    return next(size for size in (16, 8, 4, 2, 1) if address % size == 0)
+
+
+def _storage(tensor: Any) -> int:
+    address: int = tensor.untyped_storage().data_ptr()
+    return address
+
+
+def _tensors(call: LiveCall) -> Iterator[Any]:
+    flat, _ = tree_flatten((call.arguments, call.keywords))
+    return (one for one in flat if isinstance(one, torch.Tensor))
