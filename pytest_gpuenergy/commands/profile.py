@@ -5,9 +5,13 @@ from __future__ import annotations
 from argparse import ArgumentTypeError, Namespace
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines
 from pytest_gpuenergy.support.errors import InputError
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.engine.station import Station
 
 _HOST = "cpu"
 
@@ -78,7 +82,9 @@ def run(arguments: Namespace) -> int:
     check_packages()
     prompt = Prompt(arguments.prompt_tokens, arguments.new_tokens, arguments.batch, arguments.seed)
     with ExitStack() as stack:
-        device = _device(arguments.gpu_device, stack)
+        device = arguments.gpu_device
+        if device != _HOST:
+            device, _ = torch_device(device, stack)
         model = load_model(
             arguments.model,
             dtype=arguments.dtype,
@@ -105,10 +111,13 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _device(spec: str, stack: ExitStack) -> str:
-    """PyTorch's name of the device, which is claimed for as long as ``stack`` is open."""
-    if spec == _HOST:
-        return _HOST
+def torch_device(spec: str, stack: ExitStack) -> tuple[str, Station]:
+    """PyTorch's name of a GPU, and its station, which is open for as long as ``stack`` is.
+
+    Raises:
+        InputError: there is no such GPU, or it is an emulated one.
+        DeviceError: it cannot be used or claimed.
+    """
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.engine.station import Station
 
@@ -119,8 +128,7 @@ def _device(spec: str, stack: ExitStack) -> str:
             "PyTorch's kernels need a real GPU: the emulated one runs CUDA text only. Give "
             "--gpu-device cpu to profile operators on the host."
         )
-    stack.enter_context(Station(gpu))
-    return f"cuda:{ordinal}"
+    return f"cuda:{ordinal}", stack.enter_context(Station(gpu))
 
 
 def _count(text: str) -> int:

@@ -43,6 +43,7 @@ class GraphRepeater:
         must_capture: raise if the work cannot be captured in a CUDA graph, instead of launching
             from the host.
         multiple: the number of calls per graph is a multiple of this, for work that is periodic.
+        from_host: launch from the host without a graph, as a program does that has none.
 
     Attributes:
         captured: whether graphs are replayed; if not, the host may delay launches.
@@ -56,6 +57,7 @@ class GraphRepeater:
         *,
         must_capture: bool = True,
         multiple: int = 1,
+        from_host: bool = False,
     ) -> None:
         import cupy
 
@@ -72,10 +74,11 @@ class GraphRepeater:
         self._batch, self._replays = 1, 1
         self._graphs: list[Any] = []
         try:
-            turn_s = self._capture_all()
+            turn_s = 0.0 if from_host else self._capture_all()
         except (cupy.cuda.runtime.CUDARuntimeError, RuntimeError):
             if must_capture:
                 raise
+        if not self._graphs:
             launch_s = self._time_launch()
             self._batch = self._batch_for(launch_s)
             turn_s = self._batch * launch_s

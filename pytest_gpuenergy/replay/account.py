@@ -1,0 +1,161 @@
+"""Whose joules they are: the energy of a step as the sum of its calls, and what is left over.
+
+    E(step) = sum over calls of n E(call) + temperature + P(idle) (t(step) - sum of n t(call))
+              + residual
+
+Each E on the right and the left is measured. The energies of calls are brought to the temperature
+that the card had during the step, by each call's own change per kelvin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.replay.calls import UniqueCall
+
+
+class Part(Struct, frozen=True):
+    """One call's share of a step.
+
+    Attributes:
+        calls: in the step.
+        time_ms: of all of them.
+        energy_mj: of all of them, at the step's temperature.
+        energy_mj_half_width: of the 95 % interval.
+    """
+
+    call: str
+    operator: str
+    calls: int
+    time_ms: float
+    energy_mj: float
+    energy_mj_half_width: float
+
+
+class Account(Struct, frozen=True):
+    """A measured step against the sum of its calls.
+
+    Attributes:
+        step: 0 for the prefill.
+        level: ``graph`` where the whole step is a CUDA graph, ``eager`` where the host launches
+            each kernel, ``layers`` where the layers alone are a CUDA graph.
+        time_ms, energy_mj: of the step, as measured.
+        kernels_ms, kernels_mj: sums over its calls.
+        temperature_mj: what the sum's energy changed by to be at the step's temperature.
+        gaps_ms: time in which no call ran; negative if calls took longer alone.
+        gaps_mj: at the card's idle power.
+        residual_mj: what nothing above accounts for.
+        predicted_mj: sum, temperature and gaps.
+        energy_error: of the prediction, relative to the measured energy.
+        time_error: of ``kernels_ms``, relative to the step's GPU time.
+        coverage: part of the step's GPU time, by the trace, whose calls have been measured.
+        missing: ids of the calls that have no figures.
+    """
+
+    step: int
+    level: str
+    time_ms: float
+    energy_mj: float
+    energy_mj_half_width: float
+    kernels_ms: float
+    kernels_mj: float
+    kernels_mj_half_width: float
+    temperature_mj: float
+    gaps_ms: float
+    gaps_mj: float
+    residual_mj: float
+    predicted_mj: float
+    energy_error: float
+    time_error: float
+    coverage: float
+    parts: tuple[Part, ...]
+    missing: tuple[str, ...]
+
+
+def account(
+    step: int,
+    level: str,
+    whole: Measurement,
+    calls: Sequence[UniqueCall],
+    measured: Mapping[str, Measurement],
+    idle_w: float,
+) -> Account:
+    """Close the sum of a step.
+
+    Args:
+        step: its number.
+        level: see `Account`.
+        whole: the measurement of the step.
+        calls: all that occur in it.
+        measured: measurements by the ids of calls; those without figures count as missing.
+        idle_w: power of the card between launches.
+    """
+    parts, missing, shift_mj, covered_us, all_us = [], [], 0.0, 0.0, 0.0
+    for call in calls:
+        count = call.steps.get(step, 0)
+        if not count:
+            continue
+        all_us += count * call.call_us
+        found = measured.get(call.id)
+        if found is None or found.raw_energy_mj is None or found.time_ms is None:
+            missing.append(call.id)
+            continue
+        covered_us += count * call.call_us
+        energy_mj = _at_temperature(found, whole.temperature_c)
+        shift_mj += count * (energy_mj - found.raw_energy_mj)
+        parts.append(
+            Part(
+                call=call.id,
+                operator=call.operator,
+                calls=count,
+                time_ms=count * found.time_ms,
+                energy_mj=count * energy_mj,
+                energy_mj_half_width=count * _half_width(found),
+            )
+        )
+    time_ms, energy_mj = whole.time_ms or math.nan, whole.raw_energy_mj or math.nan
+    kernels_ms = sum(one.time_ms for one in parts)
+    predicted_kernels_mj = sum(one.energy_mj for one in parts)
+    gaps_ms = time_ms - kernels_ms
+    gaps_mj = idle_w * gaps_ms
+    predicted_mj = predicted_kernels_mj + gaps_mj
+    return Account(
+        step=step,
+        level=level,
+        time_ms=time_ms,
+        energy_mj=energy_mj,
+        energy_mj_half_width=_half_width(whole),
+        kernels_ms=kernels_ms,
+        kernels_mj=predicted_kernels_mj - shift_mj,
+        kernels_mj_half_width=sum(one.energy_mj_half_width for one in parts),
+        temperature_mj=shift_mj,
+        gaps_ms=gaps_ms,
+        gaps_mj=gaps_mj,
+        residual_mj=energy_mj - predicted_mj,
+        predicted_mj=predicted_mj,
+        energy_error=predicted_mj / energy_mj - 1,
+        time_error=kernels_ms / time_ms - 1,
+        coverage=covered_us / all_us if all_us else 0.0,
+        parts=tuple(sorted(parts, key=lambda one: -one.energy_mj)),
+        missing=tuple(missing),
+    )
+
+
+def _at_temperature(found: Measurement, temperature_c: float | None) -> float:
+    """The energy as measured, in mJ, brought to ``temperature_c`` where that is known."""
+    energy_mj = found.raw_energy_mj or 0.0
+    if None in (found.energy_change_per_k, found.temperature_c, temperature_c):
+        return energy_mj
+    assert found.energy_change_per_k is not None
+    assert found.temperature_c is not None
+    assert temperature_c is not None
+    return energy_mj * (1 + found.energy_change_per_k * (temperature_c - found.temperature_c))
+
+
+def _half_width(found: Measurement) -> float:
+    interval = found.energy_mj_ci95
+    return 0.0 if interval is None else (interval.high - interval.low) / 2

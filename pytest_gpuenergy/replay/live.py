@@ -1,0 +1,196 @@
+"""A model's calls made again: alone, as its layers, and as whole steps.
+
+Imports PyTorch: import this module only where it is needed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils._pytree import tree_map
+
+from pytest_gpuenergy.replay.calls import UniqueCall
+from pytest_gpuenergy.replay.capture import CallRecorder, LiveCall
+from pytest_gpuenergy.replay.launches import launches
+from pytest_gpuenergy.replay.models import LanguageModel
+from pytest_gpuenergy.replay.trace import read_trace
+
+Cache = Literal["model", "hot", "cold"]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Work that is replayed in rotation.
+
+    Attributes:
+        functions: each does its part once.
+        in_place: whether some of it changes its own arguments.
+    """
+
+    functions: Sequence[Callable[[], object]]
+    in_place: bool = False
+
+    def rotating(self) -> Callable[[], object]:
+        """A function that does the next part at each call, on any thread."""
+        following = cycle(self.functions)
+
+        def function() -> object:
+            with torch.inference_mode():
+                return next(following)()
+
+        return function
+
+
+@dataclass(frozen=True)
+class Step:
+    """The model, ready to do its prefill or one decode step again and again.
+
+    Attributes:
+        number: 0 for the prefill.
+        whole: the whole step.
+        layers: the step's layers, each with the arguments that it had.
+    """
+
+    number: int
+    whole: Callable[[], object]
+    layers: Sequence[Callable[[], object]]
+
+
+def capture_step(model: LanguageModel, tokens: Any, number: int) -> Step:
+    """Generate up to a step, and keep what is needed to do it again.
+
+    Args:
+        model: to run.
+        tokens: the prompt.
+        number: of the step; 0 is the prefill.
+    """
+    whole = _whole_step(model.model, tokens, number)
+    layers: list[Callable[[], object]] = []
+    with ExitStack() as stack:
+        for layer in model.layers:
+
+            def keep(module: Any, args: Any, kwargs: Any) -> None:
+                layers.append(_again(module, args, kwargs))
+
+            hook = layer.register_forward_pre_hook(keep, with_kwargs=True)
+            stack.callback(hook.remove)
+        whole()
+    return Step(number, whole, layers)
+
+
+def capture_calls(
+    model: LanguageModel, tokens: Any, numbers: Sequence[int], steps: int
+) -> tuple[Mapping[int, LiveCall], CallRecorder]:
+    """Generate once to warm up, as the profile did, and once more to keep calls alive.
+
+    Args:
+        model: to run.
+        tokens: the prompt.
+        numbers: of the calls to keep.
+        steps: how many to generate, with the prefill.
+    """
+    from pytest_gpuenergy.replay.profiling import generate
+
+    generate(model.model, tokens, steps)
+    recorder = CallRecorder(model.model, numbers)
+    with recorder:
+        generate(model.model, tokens, steps)
+    return recorder.kept, recorder
+
+
+def turns_of(
+    call: UniqueCall, live: Mapping[int, LiveCall], cache: Cache, cold_bytes: int
+) -> Turns:
+    """What to replay for a call.
+
+    Args:
+        call: to replay.
+        live: the kept calls by number.
+        cache: ``model`` reads the parameters of each layer in turn, and other arguments that stay
+            in the cache; ``hot`` has one set of arguments; ``cold`` rotates through so many sets
+            that none of them stays.
+        cold_bytes: that all sets of ``cold`` take at least.
+    """
+    own = [live[number] for number in call.turns]
+    if cache == "model":
+        own = [own[0], *(one.with_activations_of(own[0]) for one in own[1:])]
+    elif cache == "hot":
+        own = own[:1]
+    else:
+        while sum(one.bytes for one in own) < cold_bytes and len(own) < _MOST_COPIES:
+            own.append(own[len(own) % len(call.turns)].copied())
+    return Turns(own, in_place=own[0].in_place)
+
+
+_MOST_COPIES = 256
+
+
+def launched_by(functions: Sequence[Callable[[], object]]) -> list[list[tuple[object, ...]]]:
+    """For each function, the plans of what it launches, in order; see `LaunchForm.plan`."""
+    for function in functions:
+        function()
+    torch.cuda.synchronize()
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=activities, acc_events=True) as profiler:
+        for number, function in enumerate(functions):
+            with record_function(f"call {number}"):
+                function()
+        torch.cuda.synchronize()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        found = launches(read_trace(path))
+    plans: list[list[tuple[object, ...]]] = [[] for _ in functions]
+    for one in found:
+        if one.call is not None:
+            plan = (one.name, one.grid, one.block, one.shared_memory_bytes)
+            plans[one.call].append(plan)
+    return plans
+
+
+def differs(call: UniqueCall, recorder: CallRecorder) -> bool:
+    """Whether the model makes another call now where it made this one."""
+    for number in call.turns:
+        if number >= len(recorder.forms):
+            return True
+        form = recorder.forms[number]
+        if (form.operator, form.arguments) != (call.operator, call.arguments):
+            return True
+    return False
+
+
+def _whole_step(model: Any, tokens: Any, number: int) -> Callable[[], object]:
+    def ask(ids: Any, past: Any) -> Any:
+        out = model(input_ids=ids, past_key_values=past, use_cache=True)
+        return out, out.logits[:, -1:].argmax(dim=-1)
+
+    if number == 0:
+        return lambda: ask(tokens, None)[1]
+    out, latest = ask(tokens, None)
+    for _ in range(number - 1):
+        out, latest = ask(latest, out.past_key_values)
+    past = out.past_key_values
+    return lambda: ask(latest, _fresh(past))[1]
+
+
+def _again(module: Any, args: Any, kwargs: Any) -> Callable[[], object]:
+    kept_args, kept_kwargs = tree_map(_fresh, args), tree_map(_fresh, kwargs)
+    return lambda: module(*tree_map(_fresh, kept_args), **tree_map(_fresh, kept_kwargs))
+
+
+def _fresh(value: Any) -> Any:
+    """A cache of keys and values that can be appended to without changing this one."""
+    if not hasattr(value, "layers") or isinstance(value, torch.Tensor | torch.nn.Module):
+        return value
+    twin = copy.copy(value)
+    twin.layers = [copy.copy(one) for one in value.layers]
+    return twin
