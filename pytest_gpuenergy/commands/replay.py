@@ -33,7 +33,7 @@ gpuenergy profile bloom-560m --out bloom/
 gpuenergy replay bloom/
 """,
     )
-    parser.add_argument("run", metavar="RUN", type=Path, help="Folder of gpuenergy profile")
+    parser.add_argument("folder", metavar="RUN", type=Path, help="Folder of gpuenergy profile")
     parser.add_argument(
         "--gpu-device", metavar="DEVICE", default="auto", help="auto, an index, or a UUID"
     )
@@ -60,11 +60,11 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.support.json_output import plain
 
     check_packages()
-    read_profile(arguments.run)
+    read_profile(arguments.folder)
     with ExitStack() as stack:
         device, station = torch_device(arguments.gpu_device, stack)
         replay = Replay(
-            arguments.run, station, device, arguments.cache, arguments.step, announce=tell
+            arguments.folder, station, device, arguments.cache, arguments.step, announce=tell
         )
         if arguments.resume:
             replay.resume()
@@ -72,7 +72,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print_json(plain(report))
     else:
-        print_lines([*_terminal(report), "", f"written to {arguments.run / REPORT_JSON}"])
+        print_lines([*_terminal(report), "", f"written to {arguments.folder / REPORT_JSON}"])
     return 0
 
 

@@ -122,10 +122,10 @@ def load_model(
     try:
         if name in BUILT_IN:
             hub, published = BUILT_IN[name]
-            try:
+            if _is_cached(hub):
                 model = AutoModelForCausalLM.from_pretrained(hub, local_files_only=True, **options)
                 weights = "checkpoint"
-            except OSError:
+            else:
                 model, weights = _random(_config(published), options, seed, device), "random"
         elif is_folder(folder):
             if not is_file(folder / "config.json"):
@@ -153,6 +153,13 @@ def load_model(
         ) from None
     used = str(getattr(model.config, "_attn_implementation", attention))
     return LanguageModel(model, name, "checkpoint" if weights == "checkpoint" else "random", used)
+
+
+def _is_cached(hub: str) -> bool:
+    """Whether a model of the hub is at hand. Asks nobody: transformers retries for half a minute."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(hub, "config.json"), str)
 
 
 def _config(source: dict[str, Any] | Path) -> Any:
