@@ -125,8 +125,8 @@ def torch_device(spec: str, stack: ExitStack) -> tuple[str, Station]:
     ordinal = getattr(gpu, "ordinal", None)
     if ordinal is None:
         raise InputError(
-            "PyTorch's kernels need a real GPU: the emulated one runs CUDA text only. Give "
-            "--gpu-device cpu to profile operators on the host."
+            "PyTorch's kernels need a real GPU: the emulated one runs CUDA text only. Where there "
+            "is none, gpuenergy profile --gpu-device cpu profiles operators on the host."
         )
     return f"cuda:{ordinal}", stack.enter_context(Station(gpu))
 

@@ -77,6 +77,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _terminal(report: ReplayReport) -> Iterator[str]:
+    from pytest_gpuenergy.replay.account import GRAPH
     from pytest_gpuenergy.support.text import aligned
 
     yield f"{report.profile.model} on {report.gpu}, {report.idle_w:.1f} W between launches"
@@ -93,8 +94,13 @@ def _terminal(report: ReplayReport) -> Iterator[str]:
             f"{one.temperature_mj:+.3g}, gaps {one.gaps_mj:+.3g}, residual {one.residual_mj:+.3g}; "
             f"{one.coverage:.1%} of the GPU time replayed"
         )
+        if one.limited:
+            yield (
+                f"  the power limit held {len(one.limited)} calls back alone, but not in the step: "
+                f"{', '.join(one.limited)}"
+            )
     for one in report.accounts:
-        if one.level != "graph":
+        if one.level != GRAPH:
             continue
         total_mj = sum(part.energy_mj for part in one.parts) or 1.0
         rows = [

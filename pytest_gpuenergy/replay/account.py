@@ -17,6 +17,8 @@ from msgspec import Struct
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.replay.calls import UniqueCall
 
+GRAPH, EAGER, LAYERS = "graph", "eager", "layers"
+
 
 class Part(Struct, frozen=True):
     """One call's share of a step.
@@ -54,6 +56,8 @@ class Account(Struct, frozen=True):
         time_error: of ``kernels_ms``, relative to the step's GPU time.
         coverage: part of the step's GPU time, by the trace, whose calls have been measured.
         missing: ids of the calls that have no figures.
+        limited: ids of the calls that the power limit held back alone, but not in the step; they
+            take more time and less power than they did in it.
     """
 
     step: int
@@ -74,6 +78,7 @@ class Account(Struct, frozen=True):
     coverage: float
     parts: tuple[Part, ...]
     missing: tuple[str, ...]
+    limited: tuple[str, ...]
 
 
 def account(
@@ -90,13 +95,14 @@ def account(
         step: its number.
         level: see `Account`.
         whole: the measurement of the step.
-        calls: all that occur in it.
+        calls: all that may occur in it.
         measured: measurements by the ids of calls; those without figures count as missing.
         idle_w: power of the card between launches.
     """
-    parts, missing, shift_mj, covered_us, all_us = [], [], 0.0, 0.0, 0.0
+    parts, missing, limited = [], [], []
+    shift_mj, covered_us, all_us = 0.0, 0.0, 0.0
     for call in calls:
-        count = call.steps.get(step, 0)
+        count = (call.steps_in_layers if level == LAYERS else call.steps).get(step, 0)
         if not count:
             continue
         all_us += count * call.call_us
@@ -104,6 +110,8 @@ def account(
         if found is None or found.raw_energy_mj is None or found.time_ms is None:
             missing.append(call.id)
             continue
+        if found.cap_binding and not whole.cap_binding:
+            limited.append(call.id)
         covered_us += count * call.call_us
         energy_mj = _at_temperature(found, whole.temperature_c)
         shift_mj += count * (energy_mj - found.raw_energy_mj)
@@ -142,6 +150,7 @@ def account(
         coverage=covered_us / all_us if all_us else 0.0,
         parts=tuple(sorted(parts, key=lambda one: -one.energy_mj)),
         missing=tuple(missing),
+        limited=tuple(limited),
     )
 
 

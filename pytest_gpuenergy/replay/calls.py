@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class UniqueCall(Struct, frozen=True):
         calls: how many there are.
         total_us: the sum of the durations of their launches.
         steps: the number of calls in each step; 0 is the prefill.
+        steps_in_layers: those of them in a layer of the model.
         turns: the number of the first call for each set of parameters, so that replaying these in
             turn reads the weights of each layer, as the model does.
         layers: of the model in which they occur.
@@ -76,6 +78,7 @@ class UniqueCall(Struct, frozen=True):
     calls: int
     total_us: float
     steps: dict[int, int]
+    steps_in_layers: dict[int, int]
     turns: tuple[int, ...]
     layers: tuple[int, ...] = ()
 
@@ -159,11 +162,9 @@ def _unique(
 ) -> UniqueCall:
     first = by_call[numbers[0]]
     turns: dict[tuple[str, ...], int] = {}
-    steps: dict[int, int] = {}
     for number in numbers:
         turns.setdefault(forms[number].parameters, number)
-        if (step := by_call[number][0].step) is not None:
-            steps[step] = steps.get(step, 0) + 1
+    places = [by_call[number][0] for number in numbers]
     launched = [one for number in numbers for one in by_call[number]]
     return UniqueCall(
         id=key,
@@ -173,7 +174,12 @@ def _unique(
         launches=tuple(map(_launch_form, first)),
         calls=len(numbers),
         total_us=sum(one.duration_us for one in launched),
-        steps=steps,
+        steps=_count(one.step for one in places),
+        steps_in_layers=_count(one.step for one in places if one.layer is not None),
         turns=tuple(turns.values()),
         layers=tuple(sorted({one.layer for one in launched if one.layer is not None})),
     )
+
+
+def _count(steps: Iterable[int | None]) -> dict[int, int]:
+    return dict(Counter(one for one in steps if one is not None))

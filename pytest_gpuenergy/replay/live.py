@@ -15,13 +15,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import record_function
 from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.capture import CallRecorder, LiveCall
 from pytest_gpuenergy.replay.launches import launches
 from pytest_gpuenergy.replay.models import LanguageModel
+from pytest_gpuenergy.replay.profiling import generate, profiler_on, settle
 from pytest_gpuenergy.replay.trace import read_trace
 
 Cache = Literal["model", "hot", "cold"]
@@ -98,8 +99,6 @@ def capture_calls(
         numbers: of the calls to keep.
         steps: how many to generate, with the prefill.
     """
-    from pytest_gpuenergy.replay.profiling import generate
-
     generate(model.model, tokens, steps)
     recorder = CallRecorder(model.model, numbers)
     with recorder:
@@ -134,17 +133,18 @@ def turns_of(
 _MOST_COPIES = 256
 
 
-def launched_by(functions: Sequence[Callable[[], object]]) -> list[list[tuple[object, ...]]]:
+def launched_by(
+    functions: Sequence[Callable[[], object]], device: str
+) -> list[list[tuple[object, ...]]]:
     """For each function, the plans of what it launches, in order; see `LaunchForm.plan`."""
     for function in functions:
         function()
-    torch.cuda.synchronize()
-    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with profile(activities=activities, acc_events=True) as profiler:
+    settle(device)
+    with profiler_on(device) as profiler:
         for number, function in enumerate(functions):
             with record_function(f"call {number}"):
                 function()
-        torch.cuda.synchronize()
+        settle(device)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))

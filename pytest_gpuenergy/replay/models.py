@@ -156,7 +156,7 @@ def load_model(
 
 
 def _is_cached(hub: str) -> bool:
-    """Whether a model of the hub is at hand. Asks nobody: transformers retries for half a minute."""
+    """Whether a model of the hub is at hand; asked of the hub, that takes half a minute offline."""
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(hub, "config.json"), str)

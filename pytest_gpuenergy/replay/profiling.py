@@ -77,23 +77,19 @@ def profile_model(
     """
     import torch
     import transformers
-    from torch.profiler import ProfilerActivity, profile
 
     from pytest_gpuenergy.replay.capture import CallRecorder
 
     folder.mkdir(parents=True, exist_ok=True)
-    activities = [ProfilerActivity.CPU]
-    if device.startswith("cuda"):
-        activities.append(ProfilerActivity.CUDA)
     try:
         with torch.inference_mode(), layers_annotated(model):
             tokens = prompt_of(model, prompt, device)
             generate(model.model, tokens, prompt.new_tokens)  # libraries choose and allocate
             recorder = CallRecorder(model.model)
-            with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
+            with profiler_on(device) as profiler:
                 with recorder:
                     generate(model.model, tokens, prompt.new_tokens)
-                _settle(device)
+                settle(device)
     except (RuntimeError, IndexError, ValueError) as error:
         raise DeviceError(_failure(model, prompt, device, error)) from None
     profiler.export_chrome_trace(str(folder / TRACE))
@@ -127,6 +123,24 @@ def _failure(model: LanguageModel, prompt: Prompt, device: str, error: Exception
             "--batch or --prompt-tokens."
         )
     return f"{model.name} failed on {device} with {what} ({reason}): give another model or size."
+
+
+def profiler_on(device: str) -> Any:
+    """PyTorch's profiler of what the host and ``device`` do; a context manager."""
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if device.startswith("cuda"):
+        activities.append(ProfilerActivity.CUDA)
+    return profile(activities=activities, record_shapes=True, acc_events=True)
+
+
+def settle(device: str) -> None:
+    """Wait until ``device`` has finished."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
 
 
 def generate(model: Any, tokens: Any, new_tokens: int) -> None:
@@ -173,13 +187,6 @@ def layers_annotated(model: LanguageModel) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _settle(device: str) -> None:
-    import torch
-
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
 
 
 def _name(device: str) -> str:

@@ -16,10 +16,16 @@ from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.replay.account import Account, account
+from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, Account, account
 from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.models import load_model
-from pytest_gpuenergy.replay.profiling import PROFILE_JSON, ProfileRecord, Prompt, prompt_of
+from pytest_gpuenergy.replay.profiling import (
+    PROFILE_JSON,
+    ProfileRecord,
+    Prompt,
+    prompt_of,
+    settle,
+)
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_output import dump, encode
@@ -114,11 +120,11 @@ class Replay:
         results.parent.mkdir(exist_ok=True)
         write_atomically(results, "".join(map(_line, self.measurements.values())))
         harness = self.station.harness(cache="cold" if self.cache == "cold" else "hot")
+        for one in whole:  # first: without them the figures of calls say little
+            self._measure_step(harness, one, record.model)
         for call in calls:
             if call.id in turns:
                 self._measure(harness, call.id, record.model, turns[call.id])
-        for step in whole:
-            self._measure_step(harness, step, record.model)
         idle_w = self._idle_w()
         report = ReplayReport(
             profile=record,
@@ -163,7 +169,7 @@ class Replay:
                 self.missing[one.id] = "the model makes another call in its place now"
             else:
                 turns[one.id] = turns_of(one, live, self.cache, cold_bytes)
-        plans = launched_by([turns[one].functions[0] for one in turns])
+        plans = launched_by([turns[one].functions[0] for one in turns], self.device)
         by_id = {one.id: one for one in calls}
         for key, launched in zip(tuple(turns), plans, strict=True):
             if launched != [form.plan for form in by_id[key].launches]:
@@ -181,10 +187,10 @@ class Replay:
         from pytest_gpuenergy.replay.live import Turns
 
         if step.layers:
-            self._measure(harness, _key(step.number, "layers"), model, Turns(step.layers))
+            self._measure(harness, _key(step.number, LAYERS), model, Turns(step.layers))
         whole = Turns([step.whole])
-        self._measure(harness, _key(step.number, "graph"), model, whole)
-        self._measure(harness, _key(step.number, "eager"), model, whole, from_host=True)
+        self._measure(harness, _key(step.number, GRAPH), model, whole)
+        self._measure(harness, _key(step.number, EAGER), model, whole, from_host=True)
 
     def _measure(
         self, harness: Harness, key: str, model: str, turns: Turns, *, from_host: bool = False
@@ -213,16 +219,14 @@ class Replay:
         except RuntimeError as error:  # CUDA's, too
             self.missing[key] = str(error).strip().partition("\n")[0]
             self.announce(f"{key}: not replayed: {self.missing[key]}")
-            torch.cuda.synchronize()
+            settle(self.device)
             return
         if not found.measured:
             self.missing[key] = found.error or "it has no figures"
         self.measurements[key] = found
         with (self.folder / MEASUREMENTS_JSONL).open("a", encoding="utf-8") as file:
             file.write(_line(found))
-        self.announce(
-            f"{key}: {found.time_ms} ms, {found.raw_energy_mj} mJ, {found.temperature_c} °C"
-        )
+        self.announce(_figures(key, found))
 
     def _idle_w(self) -> float:
         """The card's power directly after a load, with its contexts and clocks as they are then."""
@@ -239,11 +243,10 @@ class Replay:
         self, steps: Sequence[int], calls: Sequence[UniqueCall], idle_w: float
     ) -> Iterator[Account]:
         for step in steps:
-            for level in ("graph", "eager", "layers"):
+            for level in (GRAPH, EAGER, LAYERS):
                 whole = self.measurements.get(_key(step, level))
                 if whole is not None and whole.measured:
-                    among = calls if level != "layers" else [one for one in calls if one.layers]
-                    yield account(step, level, whole, among, self.measurements, idle_w)
+                    yield account(step, level, whole, calls, self.measurements, idle_w)
 
 
 def read_profile(folder: Path) -> ProfileRecord:
@@ -262,6 +265,12 @@ def read_profile(folder: Path) -> ProfileRecord:
         ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is damaged ({error}): profile again.") from None
+
+
+def _figures(key: str, found: Measurement) -> str:
+    if found.time_ms is None or found.raw_energy_mj is None:
+        return f"{key}: {found.error}"
+    return f"{key}: {found.time_ms * 1e3:.4g} µs, {found.raw_energy_mj:.4g} mJ"
 
 
 def _line(found: Measurement) -> str:

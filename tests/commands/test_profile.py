@@ -130,7 +130,7 @@ class TestWithPyTorch:
         def generate(*_: Any) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
 
-        monkeypatch.setattr(profiling, "_generate", generate)
+        monkeypatch.setattr(profiling, "generate", generate)
         model = folder_of(tmp_path / "model", "bloom")
         out = str(tmp_path / "run")
         assert main(["profile", model, *SMALL, "--gpu-device", "cpu", "--out", out]) == 1

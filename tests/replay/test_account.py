@@ -1,0 +1,151 @@
+"""The energy of a step as the sum of its calls."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import json as msgspec_json
+from msgspec.structs import replace
+
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, account
+from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
+from pytest_gpuenergy.replay.extraction import extract
+
+BLOOM = Path(__file__).parents[2] / "bench/results/nvidia-h200-2026-11-24/bloom-560m"
+
+
+def measurement(time_ms: float, energy_mj: float, **changes: object) -> Measurement:
+    plain = Measurement(
+        node_id="replay",
+        workload=WorkloadInfo("model", {}, 0, 0),
+        kernel=KernelInfo("call", "", "replay"),
+        outcome="correct",
+        cap="current",
+        time_ms=time_ms,
+        energy_mj=energy_mj,
+        energy_mj_ci95=Interval(energy_mj * 0.99, energy_mj * 1.01),
+        raw_energy_mj=energy_mj,
+    )
+    return replace(plain, **changes)
+
+
+def call(name: str, steps: dict[int, int], in_layers: dict[int, int] | None = None) -> UniqueCall:
+    calls = sum(steps.values())
+    return UniqueCall(
+        *(name, "aten.mm.default", [], "prefill", (), calls, 10.0 * calls, steps),
+        steps_in_layers=steps if in_layers is None else in_layers,
+        turns=(0,),
+    )
+
+
+def test_gaps_cost_idle_power() -> None:
+    found = account(
+        *(0, EAGER, measurement(10.0, 2000.0), [call("a", {0: 4})]),
+        {"a": measurement(1.0, 400.0)},
+        idle_w=50.0,
+    )
+    assert (found.kernels_ms, found.kernels_mj) == (4.0, 1600.0)
+    assert (found.gaps_ms, found.gaps_mj) == (6.0, 300.0)
+    assert found.residual_mj == pytest.approx(100.0)
+    assert found.energy_error == pytest.approx(-0.05)
+    assert found.time_error == pytest.approx(-0.6)
+
+
+def test_energies_are_brought_to_the_temperature_of_the_step() -> None:
+    warm = measurement(1.0, 100.0, temperature_c=60.0, energy_change_per_k=0.002)
+    whole = measurement(1.0, 100.0, temperature_c=50.0)
+    found = account(0, GRAPH, whole, [call("a", {0: 1})], {"a": warm}, 50.0)
+    assert found.temperature_mj == pytest.approx(-2.0)
+    assert found.predicted_mj == pytest.approx(98.0)
+
+
+def test_a_call_without_figures_is_missing_and_not_zero() -> None:
+    calls = [call("a", {0: 3}), call("b", {0: 1})]
+    failed = replace(measurement(1.0, 1.0), time_ms=None, energy_mj=None, raw_energy_mj=None)
+    found = account(
+        0, GRAPH, measurement(4.0, 4.0), calls, {"a": measurement(1, 1), "b": failed}, 1
+    )
+    assert (found.missing, found.coverage) == (("b",), 0.75)
+
+
+def test_calls_of_other_steps_do_not_count() -> None:
+    calls = [call("a", {0: 1}), call("b", {1: 5})]
+    found = account(0, GRAPH, measurement(1.0, 1.0), calls, {"a": measurement(1.0, 1.0)}, 50.0)
+    assert [one.call for one in found.parts] == ["a"]
+    assert found.missing == ()
+
+
+def test_only_calls_in_layers_count_for_the_layers() -> None:
+    calls = [call("a", {0: 50}, {0: 48})]
+    found = account(0, LAYERS, measurement(48.0, 48.0), calls, {"a": measurement(1.0, 1.0)}, 1.0)
+    assert found.parts[0].calls == 48
+
+
+def test_calls_that_the_limit_held_back_alone_are_named() -> None:
+    calls, alone = [call("a", {0: 1})], measurement(1.0, 1.0, cap_binding=True)
+    found = account(0, GRAPH, measurement(1.0, 1.0, cap_binding=False), calls, {"a": alone}, 1.0)
+    assert found.limited == ("a",)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 100), st.floats(1e-3, 1e2), st.floats(1e-3, 1e4)), max_size=8
+    ),
+    st.floats(1e-2, 1e4),
+    st.floats(1e-2, 1e6),
+    st.floats(0, 200),
+)
+def test_the_items_add_up_to_what_was_measured(
+    drawn: list[tuple[int, float, float]], time_ms: float, energy_mj: float, idle_w: float
+) -> None:
+    calls = [call(str(number), {0: count}) for number, (count, _, _) in enumerate(drawn)]
+    measured = {
+        str(number): measurement(ms, mj, temperature_c=55.0, energy_change_per_k=0.003)
+        for number, (_, ms, mj) in enumerate(drawn)
+    }
+    whole = measurement(time_ms, energy_mj, temperature_c=48.0)
+    found = account(0, GRAPH, whole, calls, measured, idle_w)
+    items = found.kernels_mj + found.temperature_mj + found.gaps_mj + found.residual_mj
+    scale = max(1.0, abs(found.predicted_mj), energy_mj)
+    assert math.isclose(items, energy_mj, abs_tol=1e-9 * scale)
+    assert math.isclose(found.predicted_mj + found.residual_mj, energy_mj, abs_tol=1e-9 * scale)
+
+
+class TestBloomOnAnH200:
+    """The prefill and a decode step of BLOOM-560M, as an H200 traced and measured them."""
+
+    def test_the_trace_can_be_replayed_by_99_percent_of_its_gpu_time(self) -> None:
+        assert extract(BLOOM).time_coverage > 0.99
+
+    def test_all_that_ran_belongs_to_calls(self) -> None:
+        calls = read_calls(BLOOM)
+        total_us = sum(one.total_us for one in calls)
+        assert total_us == pytest.approx(extract(BLOOM).gpu_time_us)
+        assert {one.phase for one in calls} == {"prefill", "decode"}
+
+    @pytest.mark.parametrize("step", [0, 1])
+    def test_the_replayed_calls_take_the_gpu_time_of_the_trace_within_3_percent(
+        self, step: int
+    ) -> None:
+        lines = (BLOOM / "results/measurements.jsonl").read_bytes().splitlines()
+        measured = {
+            one.kernel.label: one
+            for one in (msgspec_json.decode(line, type=Measurement) for line in lines)
+        }
+        calls = read_calls(BLOOM)
+        traced_ms = sum(one.steps.get(step, 0) * one.call_us / 1e3 for one in calls)
+        found = account(step, GRAPH, measurement(traced_ms, 1.0), calls, measured, 0.0)
+        assert found.coverage > 0.99
+        assert abs(found.time_error) < 0.03
+
+    def test_the_profile_says_what_it_is_of(self) -> None:
+        profile = json.loads((BLOOM / "profile.json").read_text())
+        assert (profile["model"], profile["device"]) == ("bloom-560m", "NVIDIA H200")

@@ -1,0 +1,111 @@
+"""Calls of operators seen with their live arguments, and made again. Needs PyTorch, no GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.replay.capture import CallRecorder
+
+pytestmark = pytest.mark.torch
+torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
+
+
+class Tiny(torch.nn.Module):  # type: ignore[misc]
+    """Two equal layers and a function that changes its argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8, bias=False) for _ in range(2))
+
+    def forward(self, value: Any) -> Any:
+        for layer in self.layers:
+            value = layer(value)
+        return value.add_(1.0)
+
+
+def record(model: Any, *inputs: Any, keep: tuple[int, ...] = ()) -> CallRecorder:
+    from pytest_gpuenergy.replay.capture import CallRecorder
+
+    recorder = CallRecorder(model, keep)
+    with torch.inference_mode(), recorder:
+        model(*inputs)
+    return recorder
+
+
+def test_forms_have_strides_and_the_names_of_parameters() -> None:
+    first, second, last = record(Tiny(), torch.ones(8, 4).t()).forms
+    assert first.operator == "aten.linear.default"
+    assert first.arguments[0]["strides"] == [1, 4]
+    assert (first.parameters, second.parameters) == (("layers.0.weight",), ("layers.1.weight",))
+    assert (last.operator, last.arguments[1]) == ("aten.add_.Tensor", 1.0)
+
+
+def test_a_second_run_makes_the_same_calls() -> None:
+    model, value = Tiny(), torch.ones(4, 8)
+    assert record(model, value).forms == record(model, value).forms
+
+
+def test_a_kept_call_gives_what_the_model_got_from_it() -> None:
+    model, value = Tiny(), torch.randn(4, 8)
+    live = record(model, value, keep=(0,)).kept[0]
+    with torch.inference_mode():
+        assert torch.equal(live(), model.layers[0](value))
+
+
+def test_a_kept_call_has_its_arguments_as_they_were_before_the_call() -> None:
+    model, value = Tiny(), torch.randn(4, 8)
+    live = record(model, value, keep=(2,)).kept[2]
+    assert live.in_place
+    assert torch.equal(live.arguments[0], model.layers[1](model.layers[0](value)))
+
+
+def test_parameters_are_not_copied() -> None:
+    model = Tiny()
+    live = record(model, torch.ones(4, 8), keep=(1,)).kept[1]
+    assert live.arguments[1].data_ptr() == model.layers[1].weight.data_ptr()
+    assert live.copied().arguments[1].data_ptr() != model.layers[1].weight.data_ptr()
+
+
+def test_a_turn_has_its_own_weights_and_the_activations_of_the_first() -> None:
+    kept = record(Tiny(), torch.randn(4, 8), keep=(0, 1)).kept
+    mixed = kept[1].with_activations_of(kept[0])
+    assert mixed.arguments[0] is kept[0].arguments[0]
+    assert mixed.arguments[1] is kept[1].arguments[1]
+
+
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    st.data(),
+)
+def test_a_copy_has_the_same_elements_strides_and_alignment(sizes: list[int], data: Any) -> None:
+    from pytest_gpuenergy.replay.capture import copy_of, describe
+
+    strides = data.draw(st.lists(st.integers(0, 6), min_size=len(sizes), max_size=len(sizes)))
+    offset = data.draw(st.integers(0, 9))
+    room = torch.arange(200, dtype=torch.float16)
+    view = room.as_strided(sizes, strides, offset)
+    copied = copy_of(view)
+    assert torch.equal(copied, view)
+    assert describe(copied) == describe(view)
+    assert copied.untyped_storage().data_ptr() != room.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, None),
+        (2, 2),
+        (float("inf"), "inf"),
+        (torch.float16, "torch.float16"),
+        ([1, (2.5, "x")], [1, [2.5, "x"]]),
+    ],
+)
+def test_every_argument_has_a_form(value: object, text: object) -> None:
+    from pytest_gpuenergy.replay.capture import describe
+
+    assert describe(value) == text
