@@ -1,0 +1,45 @@
+"""`gpuenergy replay` of a small language model on a real GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.cli import main
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch]
+CONFIG = {"model_type": "bloom", "vocab_size": 512, "hidden_size": 512, "n_layer": 2, "n_head": 4}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Of one replay."""
+    pytest.importorskip("torch", reason="needs PyTorch")
+    pytest.importorskip("transformers", reason="needs transformers")
+    folder = tmp_path_factory.mktemp("replay")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    run = str(folder / "run")
+    sizes = ("--prompt-tokens", "256", "--new-tokens", "2")
+    assert main(["profile", str(folder), *sizes, "--out", run]) == 0
+    assert main(["replay", run]) == 0
+    return json.loads(Path(run, "results/gpu_energy_report.json").read_text())
+
+
+def test_almost_all_gpu_time_is_replayed(report: Any) -> None:
+    assert all(one["coverage"] > 0.99 for one in report["accounts"])
+
+
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("level", ["graph", "eager", "layers"])
+def test_each_step_is_measured_as_a_whole(report: Any, step: int, level: str) -> None:
+    (found,) = [one for one in report["accounts"] if (one["step"], one["level"]) == (step, level)]
+    assert found["energy_mj"] > 0
+    assert found["time_ms"] > 0
+
+
+def test_a_step_takes_no_less_as_launched_by_the_host_than_as_a_graph(report: Any) -> None:
+    times = {(one["step"], one["level"]): one["time_ms"] for one in report["accounts"]}
+    assert all(times[step, "eager"] > 0.9 * times[step, "graph"] for step in (0, 1))
