@@ -48,6 +48,12 @@ gpuenergy replay bloom/
         "--step", metavar="N", type=int, default=1, help="The decode step to replay (default: 1)"
     )
     parser.add_argument(
+        "--kernels",
+        metavar="LIST",
+        default="",
+        help="Ids of the calls or kernels to replay, separated by commas (default: all)",
+    )
+    parser.add_argument(
         "--resume", action="store_true", help="Keep what an earlier replay has measured"
     )
     parser.add_argument("--json", action="store_true", help="Print the report as JSON")
@@ -64,7 +70,13 @@ def run(arguments: Namespace) -> int:
     with ExitStack() as stack:
         device, station = torch_device(arguments.gpu_device, stack)
         replay = Replay(
-            arguments.folder, station, device, arguments.cache, arguments.step, announce=tell
+            arguments.folder,
+            station,
+            device,
+            arguments.cache,
+            arguments.step,
+            [name.strip() for name in arguments.kernels.split(",") if name.strip()],
+            announce=tell,
         )
         if arguments.resume:
             replay.resume()
@@ -117,4 +129,11 @@ def _terminal(report: ReplayReport) -> Iterator[str]:
         header = ("call", "calls", "ms", "mJ", "energy", "operator")
         yield from ("", f"step {one.step}", *aligned([header, *rows]))
     if report.missing:
-        yield from ("", *(f"{key}: {why}" for key, why in report.missing.items()))
+        reasons: dict[str, list[str]] = {}
+        for key, why in report.missing.items():
+            reasons.setdefault(why, []).append(key)
+        yield from (
+            "",
+            "not replayed",
+            *(f"{', '.join(keys)}: {why}" for why, keys in reasons.items()),
+        )

@@ -74,6 +74,7 @@ class Replay:
         device: PyTorch's name of it.
         cache: see `live.turns_of`.
         step: the decode step to replay, besides the prefill.
+        kernels: ids of the unique calls or unique kernels to replay; empty for all.
         announce: called with a line about each measurement.
     """
 
@@ -82,6 +83,7 @@ class Replay:
     device: str
     cache: Cache = "model"
     step: int = 1
+    kernels: Sequence[str] = ()
     announce: Callable[[str], None] = lambda _: None
     missing: dict[str, str] = field(default_factory=dict)
     measurements: dict[str, Measurement] = field(default_factory=dict)
@@ -104,6 +106,7 @@ class Replay:
                 f"{record.new_tokens - 1}."
             )
         calls = [one for one in read_calls(self.folder) if any(one.steps.get(s) for s in steps)]
+        chosen = self._chosen(calls)
         model = load_model(
             record.model,
             dtype=record.dtype,
@@ -114,7 +117,7 @@ class Replay:
         prompt = Prompt(record.prompt_tokens, record.new_tokens, record.batch, record.seed)
         with torch.inference_mode():
             tokens = prompt_of(model, prompt, self.device)
-            turns = self._turns(calls, model, tokens)
+            turns = self._turns(chosen, model, tokens)
             whole = [self._captured(model, tokens, step) for step in steps]
         results = self.folder / MEASUREMENTS_JSONL
         results.parent.mkdir(exist_ok=True)
@@ -153,6 +156,19 @@ class Replay:
             same = found.workload.parameters.get("cache") == self.cache
             if same and found.gpu_uuid == self.station.device.uuid:
                 self.measurements[found.kernel.label] = found
+
+    def _chosen(self, calls: Sequence[UniqueCall]) -> Sequence[UniqueCall]:
+        ids = {one.id: {one.id, *(form.kernel for form in one.launches)} for one in calls}
+        for name in self.kernels:
+            if not any(name in group for group in ids.values()):
+                raise InputError(
+                    f"The prefill and decode step {self.step} of {self.folder} have no kernel "
+                    f"{name!r}: give ids from operator_calls.jsonl or unique_kernels_compute.jsonl."
+                )
+        chosen = [one for one in calls if not self.kernels or ids[one.id] & set(self.kernels)]
+        left_out = {one.id for one in calls} - {one.id for one in chosen}
+        self.missing |= dict.fromkeys(sorted(left_out), "it was not chosen")
+        return chosen
 
     def _turns(self, calls: Sequence[UniqueCall], model: Any, tokens: Any) -> dict[str, Turns]:
         """What to replay for each call, by its id, where it launches what the profile recorded."""

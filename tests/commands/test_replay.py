@@ -41,6 +41,12 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+def _prefill_first(path: Path) -> list[Any]:
+    """The unique calls of a file; those of the prefill come first."""
+    calls = map(json.loads, path.read_text().splitlines())
+    return sorted(calls, key=lambda one: "0" not in one["steps"])
+
+
 @pytest.mark.torch
 class TestWithPyTorch:
     """Needs PyTorch and transformers, and no GPU."""
@@ -173,6 +179,25 @@ class TestWithPyTorch:
         assert main(["replay", str(run), "--resume"]) == 0
         assert len(measured) == len(set(measured))
 
+    @pytest.mark.parametrize("by_kernel", [False, True])
+    def test_only_the_chosen_calls_are_replayed(
+        self, run: Path, measured: list[str], *, by_kernel: bool
+    ) -> None:
+        first = _prefill_first(run / "operator_calls.jsonl")[0]
+        name = first["launches"][0]["kernel"] if by_kernel else first["id"]
+        assert main(["replay", str(run), "--kernels", name]) == 0
+        assert first["id"] in measured
+        report = json.loads((run / "results/gpu_energy_report.json").read_text())
+        assert "it was not chosen" in report["missing"].values()
+        assert all(one["coverage"] < 1.0 for one in report["accounts"] if one["level"] == "graph")
+
+    def test_an_unknown_kernel_is_refused(
+        self, run: Path, measured: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["replay", str(run), "--kernels", "c0ffee"]) == 2
+        assert "have no kernel 'c0ffee': give ids from" in capsys.readouterr().err
+        assert not measured
+
     def test_without_resume_all_is_measured_again(self, run: Path, measured: list[str]) -> None:
         assert main(["replay", str(run)]) == main(["replay", str(run)]) == 0
         assert len(measured) == 2 * len(set(measured))
@@ -187,7 +212,7 @@ class TestWithPyTorch:
         self, run: Path, measured: list[str], capsys: pytest.CaptureFixture[str]
     ) -> None:
         path = run / "operator_calls.jsonl"
-        first, *others = map(json.loads, path.read_text().splitlines())
+        first, *others = _prefill_first(path)
         first["operator"] = "aten.other.default"
         path.write_text("".join(json.dumps(one) + "\n" for one in (first, *others)))
         assert main(["replay", str(run)]) == 0
@@ -200,7 +225,7 @@ class TestWithPyTorch:
         self, run: Path, measured: list[str]
     ) -> None:
         path = run / "operator_calls.jsonl"
-        first, *others = map(json.loads, path.read_text().splitlines())
+        first, *others = _prefill_first(path)
         first["launches"][0]["name"] = "another"
         path.write_text("".join(json.dumps(one) + "\n" for one in (first, *others)))
         assert main(["replay", str(run)]) == 0
