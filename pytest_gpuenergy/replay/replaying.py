@@ -27,7 +27,7 @@ from pytest_gpuenergy.replay.profiling import (
     settle,
 )
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.files import is_file, write_atomically
 from pytest_gpuenergy.support.json_output import dump, encode
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Replay:
         A line that a killed replay has not finished is left out.
         """
         path = self.folder / MEASUREMENTS_JSONL
-        for line in path.read_bytes().splitlines() if path.exists() else ():
+        for line in path.read_bytes().splitlines() if is_file(path) else ():
             try:
                 found = msgspec.json.decode(line, type=Measurement)
             except (msgspec.MsgspecError, UnicodeDecodeError):
