@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines, tell
-from pytest_gpuenergy.commands.profile import torch_device
 
 if TYPE_CHECKING:
+    from pytest_gpuenergy.replay.account import Account, Saving
     from pytest_gpuenergy.replay.replaying import ReplayReport
 
 _SHOWN = 10
@@ -27,15 +27,27 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Makes each unique call of an operator again, alone and as a CUDA graph, with "
         "the arguments that it had in the model; measures its time and energy; measures the "
         "prefill and a decode step as wholes; and shows how far the sum accounts for them. Needs a "
-        "real GPU and the extra replay.",
+        "real GPU and the extra replay; an emulated GPU replays the figures that a real one has "
+        "recorded in RUN.",
         example="""
 gpuenergy profile bloom-560m --out bloom/
 gpuenergy replay bloom/
+gpuenergy replay bloom/ --powercap 300W,500W,700W --resume
+gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
 """,
     )
     parser.add_argument("folder", metavar="RUN", type=Path, help="Folder of gpuenergy profile")
     parser.add_argument(
-        "--gpu-device", metavar="DEVICE", default="auto", help="auto, an index, or a UUID"
+        "--gpu-device",
+        metavar="DEVICE",
+        default="auto",
+        help="auto, an index, a UUID, or emulated[:PROFILE] (default: auto)",
+    )
+    parser.add_argument(
+        "--powercap",
+        metavar="LIST",
+        default="current",
+        help="Power limits to measure everything under, as for pytest (default: current)",
     )
     parser.add_argument(
         "--cache",
@@ -61,21 +73,29 @@ gpuenergy replay bloom/
 
 def run(arguments: Namespace) -> int:
     """Replay, write the report, and print a summary."""
-    from pytest_gpuenergy.replay.models import check_packages
+    from pytest_gpuenergy.control.tables import NamedSetpoints
+    from pytest_gpuenergy.devices.select import open_device
+    from pytest_gpuenergy.engine.station import Station
+    from pytest_gpuenergy.replay.plan import planner_for
     from pytest_gpuenergy.replay.replaying import REPORT_JSON, Replay, read_profile
     from pytest_gpuenergy.support.json_output import plain
 
-    check_packages()
     read_profile(arguments.folder)
     with ExitStack() as stack:
-        device, station = torch_device(arguments.gpu_device, stack)
+        device = stack.enter_context(open_device(arguments.gpu_device))
+        planner = planner_for(device, arguments.folder, arguments.cache)
+        setpoints = NamedSetpoints.of(device, arguments.powercap, Path.cwd()).setpoints
+        station = stack.enter_context(Station(device))
+        for sentence in station.restored:
+            tell(sentence)
         replay = Replay(
             arguments.folder,
             station,
-            device,
+            planner,
             arguments.cache,
             arguments.step,
             [name.strip() for name in arguments.kernels.split(",") if name.strip()],
+            setpoints,
             announce=tell,
         )
         if arguments.resume:
@@ -84,56 +104,99 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print_json(plain(report))
     else:
-        print_lines([*_terminal(report), "", f"written to {arguments.folder / REPORT_JSON}"])
+        print_lines([*_terminal(report), "", f"written to {replay.results / REPORT_JSON}"])
     return 0
 
 
 def _terminal(report: ReplayReport) -> Iterator[str]:
     from pytest_gpuenergy.replay.account import GRAPH
+
+    yield f"{report.profile.model} on {report.gpu}{' (emulated)' if report.emulated else ''}"
+    if report.emulated:
+        yield "figures that a card has recorded, and a model of what power limits do to them"
+    for one in report.accounts:
+        yield from ("", *_account(one))
+    for one in report.accounts:
+        if one.level == GRAPH:
+            yield from ("", *_parts(one))
+    for step in dict.fromkeys(one.step for one in report.savings):
+        yield from ("", *_savings([one for one in report.savings if one.step == step]))
+    reasons: dict[str, list[str]] = {}
+    for key, why in report.missing.items():
+        reasons.setdefault(why, []).append(key)
+    if reasons:
+        yield from ("", "not replayed")
+        yield from (f"{', '.join(keys)}: {why}" for why, keys in reasons.items())
+
+
+def _account(one: Account) -> Iterator[str]:
+    yield (
+        f"{_step(one.step)}, {one.level}, {one.cap}: {one.energy_mj:.4g} mJ and {one.time_ms:.4g} "
+        f"ms measured; predicted {one.predicted_mj:.4g} mJ ({one.energy_error:+.1%}), its calls "
+        f"take {one.kernels_ms:.4g} ms ({one.time_error:+.1%})"
+    )
+    yield (
+        f"  calls {one.kernels_mj:.4g} mJ ±{one.kernels_mj_half_width:.2g}, temperature "
+        f"{one.temperature_mj:+.3g}, gaps {one.gaps_mj:+.3g} at {one.idle_w:.1f} W, residual "
+        f"{one.residual_mj:+.3g}; {one.coverage:.1%} of the GPU time replayed"
+    )
+    yield (
+        f"  {one.joules_per_token:.4g} J per token, {one.tokens_per_joule:.4g} tokens per joule, "
+        f"EDP {one.edp_mj_ms:.4g} mJ ms"
+    )
+    if one.limited:
+        yield (
+            f"  the power limit held {len(one.limited)} calls back alone, but not in the step: "
+            f"{', '.join(one.limited)}"
+        )
+
+
+def _parts(one: Account) -> Iterator[str]:
     from pytest_gpuenergy.support.text import aligned
 
-    yield f"{report.profile.model} on {report.gpu}, {report.idle_w:.1f} W between launches"
-    for one in report.accounts:
-        what = "prefill" if one.step == 0 else f"decode step {one.step}"
-        yield ""
-        yield (
-            f"{what}, {one.level}: {one.energy_mj:.4g} mJ and {one.time_ms:.4g} ms measured; "
-            f"predicted {one.predicted_mj:.4g} mJ ({one.energy_error:+.1%}), its calls take "
-            f"{one.kernels_ms:.4g} ms ({one.time_error:+.1%})"
+    total_mj = sum(part.energy_mj for part in one.parts) or 1.0
+    shown = one.parts[:_SHOWN]
+    share = sum(part.energy_mj for part in shown) / total_mj
+    yield f"{_step(one.step)}, {one.cap}: {len(shown)} calls take {share:.1%} of the calls' energy"
+    header = ("call", "calls", "ms", "mJ", "energy", "operator")
+    rows = [
+        (
+            part.call,
+            str(part.calls),
+            f"{part.time_ms:.4g}",
+            f"{part.energy_mj:.4g}",
+            f"{part.energy_mj / total_mj:.1%}",
+            part.operator,
         )
-        yield (
-            f"  calls {one.kernels_mj:.4g} mJ ±{one.kernels_mj_half_width:.2g}, temperature "
-            f"{one.temperature_mj:+.3g}, gaps {one.gaps_mj:+.3g}, residual {one.residual_mj:+.3g}; "
-            f"{one.coverage:.1%} of the GPU time replayed"
+        for part in shown
+    ]
+    yield from aligned([header, *rows])
+
+
+def _savings(found: Sequence[Saving]) -> Iterator[str]:
+    from pytest_gpuenergy.support.text import aligned
+
+    total_mj = sum(one.energy_mj for one in found) or 1.0
+    saved_mj = sum(one.saved_mj for one in found)
+    yield (
+        f"{_step(found[0].step)}: each call under the limit that suits it best would save "
+        f"{saved_mj:.4g} mJ ({saved_mj / total_mj:.1%})"
+    )
+    header = ("call", "calls", "best limit", "mJ saved", "saved", "time", "operator")
+    rows = [
+        (
+            one.call,
+            str(one.calls),
+            one.cap,
+            f"{one.saved_mj:.4g}",
+            f"{one.saved_mj / one.energy_mj:.1%}" if one.energy_mj else "",
+            f"{one.slowdown - 1:+.1%}",
+            one.operator,
         )
-        if one.limited:
-            yield (
-                f"  the power limit held {len(one.limited)} calls back alone, but not in the step: "
-                f"{', '.join(one.limited)}"
-            )
-    for one in report.accounts:
-        if one.level != GRAPH:
-            continue
-        total_mj = sum(part.energy_mj for part in one.parts) or 1.0
-        rows = [
-            (
-                part.call,
-                str(part.calls),
-                f"{part.time_ms:.4g}",
-                f"{part.energy_mj:.4g}",
-                f"{part.energy_mj / total_mj:.1%}",
-                part.operator,
-            )
-            for part in one.parts[:_SHOWN]
-        ]
-        header = ("call", "calls", "ms", "mJ", "energy", "operator")
-        yield from ("", f"step {one.step}", *aligned([header, *rows]))
-    if report.missing:
-        reasons: dict[str, list[str]] = {}
-        for key, why in report.missing.items():
-            reasons.setdefault(why, []).append(key)
-        yield from (
-            "",
-            "not replayed",
-            *(f"{', '.join(keys)}: {why}" for why, keys in reasons.items()),
-        )
+        for one in found[:_SHOWN]
+    ]
+    yield from aligned([header, *rows])
+
+
+def _step(number: int) -> str:
+    return "prefill" if number == 0 else f"decode step {number}"

@@ -42,10 +42,15 @@ class Account(Struct, frozen=True):
     """A measured step against the sum of its calls.
 
     Attributes:
+        cap: label of the power limit, ``current`` if it was left as it was.
         step: 0 for the prefill.
         level: ``graph`` where the whole step is a CUDA graph, ``eager`` where the host launches
             each kernel, ``layers`` where the layers alone are a CUDA graph.
         time_ms, energy_mj: of the step, as measured.
+        tokens: of the prompts for the prefill, generated ones for a decode step.
+        joules_per_token, tokens_per_joule: of the measured energy.
+        edp_mj_ms: measured energy times time.
+        idle_w: power of the card between launches.
         kernels_ms, kernels_mj: sums over its calls.
         temperature_mj: what the sum's energy changed by to be at the step's temperature.
         gaps_ms: time in which no call ran; negative if calls took longer alone.
@@ -60,11 +65,17 @@ class Account(Struct, frozen=True):
             take more time and less power than they did in it.
     """
 
+    cap: str
     step: int
     level: str
     time_ms: float
     energy_mj: float
     energy_mj_half_width: float
+    tokens: int
+    joules_per_token: float
+    tokens_per_joule: float
+    edp_mj_ms: float
+    idle_w: float
     kernels_ms: float
     kernels_mj: float
     kernels_mj_half_width: float
@@ -88,6 +99,7 @@ def account(
     calls: Sequence[UniqueCall],
     measured: Mapping[str, Measurement],
     idle_w: float,
+    tokens: int,
 ) -> Account:
     """Close the sum of a step.
 
@@ -98,6 +110,7 @@ def account(
         calls: all that may occur in it.
         measured: measurements by the ids of calls; those without figures count as missing.
         idle_w: power of the card between launches.
+        tokens: see `Account`.
     """
     parts, missing, limited = [], [], []
     shift_mj, covered_us, all_us = 0.0, 0.0, 0.0
@@ -132,11 +145,17 @@ def account(
     gaps_mj = idle_w * gaps_ms
     predicted_mj = predicted_kernels_mj + gaps_mj
     return Account(
+        cap=whole.cap,
         step=step,
         level=level,
         time_ms=time_ms,
         energy_mj=energy_mj,
         energy_mj_half_width=_half_width(whole),
+        tokens=tokens,
+        joules_per_token=energy_mj / 1e3 / tokens,
+        tokens_per_joule=tokens / (energy_mj / 1e3),
+        edp_mj_ms=energy_mj * time_ms,
+        idle_w=idle_w,
         kernels_ms=kernels_ms,
         kernels_mj=predicted_kernels_mj - shift_mj,
         kernels_mj_half_width=sum(one.energy_mj_half_width for one in parts),
@@ -152,6 +171,81 @@ def account(
         missing=tuple(missing),
         limited=tuple(limited),
     )
+
+
+class Saving(Struct, frozen=True):
+    """What a call would save under the power limit that suits it best.
+
+    Attributes:
+        step: 0 for the prefill.
+        call: its id.
+        calls: in the step.
+        cap: the limit with the least energy; that of the reference, if no other's interval lies
+            below the reference's.
+        energy_mj: of all its calls under the reference.
+        saved_mj: of that.
+        slowdown: its time under ``cap`` relative to that under the reference.
+    """
+
+    step: int
+    call: str
+    operator: str
+    calls: int
+    cap: str
+    energy_mj: float
+    saved_mj: float
+    slowdown: float
+
+
+def savings(
+    step: int,
+    calls: Sequence[UniqueCall],
+    measured: Mapping[str, Mapping[str, Measurement]],
+    reference: str,
+) -> list[Saving]:
+    """Of each call of a step, the most energy first.
+
+    Args:
+        step: its number.
+        calls: all that may occur in it.
+        measured: by the label of the power limit, measurements by the ids of calls.
+        reference: label of the limit to compare with.
+    """
+    found = []
+    for call in calls:
+        count = call.steps.get(step, 0)
+        by_cap = {
+            cap: group[call.id]
+            for cap, group in measured.items()
+            if call.id in group and group[call.id].measured
+        }
+        if not count or reference not in by_cap:
+            continue
+        plain = by_cap[reference]
+        best = min(by_cap.values(), key=_energy_mj)
+        if _energy_mj(best) + _half_width(best) >= _energy_mj(plain) - _half_width(plain):
+            best = plain
+        found.append(
+            Saving(
+                step=step,
+                call=call.id,
+                operator=call.operator,
+                calls=count,
+                cap=best.cap,
+                energy_mj=count * _energy_mj(plain),
+                saved_mj=count * (_energy_mj(plain) - _energy_mj(best)),
+                slowdown=_time_ms(best) / _time_ms(plain),
+            )
+        )
+    return sorted(found, key=lambda one: -one.energy_mj)
+
+
+def _energy_mj(found: Measurement) -> float:
+    return found.energy_mj or 0.0
+
+
+def _time_ms(found: Measurement) -> float:
+    return found.time_ms or math.nan
 
 
 def _at_temperature(found: Measurement, temperature_c: float | None) -> float:

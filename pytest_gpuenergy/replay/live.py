@@ -6,26 +6,124 @@ Imports PyTorch: import this module only where it is needed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.profiler import record_function
 from torch.utils._pytree import tree_map
 
+from pytest_gpuenergy.devices.device import Repeater
+from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.capture import CallRecorder, LiveCall
 from pytest_gpuenergy.replay.launches import launches
-from pytest_gpuenergy.replay.models import LanguageModel
-from pytest_gpuenergy.replay.profiling import generate, profiler_on, settle
+from pytest_gpuenergy.replay.models import LanguageModel, load_model
+from pytest_gpuenergy.replay.plan import Cache, Plan, Planner, Playable, step_key
+from pytest_gpuenergy.replay.profiling import (
+    ProfileRecord,
+    Prompt,
+    generate,
+    profiler_on,
+    prompt_of,
+    settle,
+)
 from pytest_gpuenergy.replay.trace import read_trace
 
-Cache = Literal["model", "hot", "cold"]
+_COLD_FACTOR = 3
+
+
+def live_planner(device: str, cache: Cache) -> Planner:
+    """See `pytest_gpuenergy.replay.plan.planner_for`.
+
+    Args:
+        device: PyTorch's name of it.
+        cache: see `turns_of`.
+    """
+
+    def plan(
+        profile: ProfileRecord,
+        calls: Sequence[UniqueCall],  # noqa: ARG001 -- the model knows what its steps consist of
+        chosen: Sequence[UniqueCall],
+        steps: Sequence[int],
+    ) -> Plan:
+        model = load_model(
+            profile.model,
+            dtype=profile.dtype,
+            attention=profile.attention,
+            seed=profile.seed,
+            device=device,
+        )
+        prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
+        with torch.inference_mode():
+            tokens = prompt_of(model, prompt, device)
+            turns, missing = _turns(chosen, model, tokens, max(steps), device, cache)
+            captured = [capture_step(model, tokens, step) for step in steps]
+        wholes = []
+        for one in captured:
+            if one.layers is not None:
+                wholes.append(_playable(step_key(one.number, LAYERS), Turns([one.layers]), device))
+            whole = Turns([one.whole])
+            wholes.append(_playable(step_key(one.number, GRAPH), whole, device))
+            wholes.append(_playable(step_key(one.number, EAGER), whole, device, from_host=True))
+        played = [_playable(key, group, device) for key, group in turns.items()]
+        return Plan(wholes, played, missing)
+
+    return plan
+
+
+def _playable(key: str, turns: Turns, device: str, *, from_host: bool = False) -> Playable:
+    count = len(turns.functions)
+
+    @contextmanager
+    def repeater() -> Iterator[Repeater]:
+        from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
+
+        try:
+            with torch.inference_mode():
+                yield GraphRepeater([turns.rotating()], multiple=count, from_host=from_host)
+        except RuntimeError:
+            settle(device)
+            raise
+
+    return Playable(key, repeater, count)
+
+
+def _turns(
+    calls: Sequence[UniqueCall],
+    model: LanguageModel,
+    tokens: Any,
+    last_step: int,
+    device: str,
+    cache: Cache,
+) -> tuple[dict[str, Turns], dict[str, str]]:
+    """What to replay for each call, by its id, where it launches what the profile recorded.
+
+    Returns:
+        Also by the ids of all other calls, why they cannot be replayed.
+    """
+    numbers = [number for one in calls for number in one.turns]
+    live, recorder = capture_calls(model, tokens, numbers, last_step + 1)
+    cold_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
+    turns, missing = {}, {}
+    for one in calls:
+        if differs(one, recorder):
+            missing[one.id] = "the model makes another call in its place now"
+        else:
+            turns[one.id] = turns_of(one, live, cache, cold_bytes)
+    plans = launched_by([group.functions[0] for group in turns.values()], device)
+    by_id = {one.id: one for one in calls}
+    for key, launched in zip(tuple(turns), plans, strict=True):
+        if launched != [form.plan for form in by_id[key].launches]:
+            names = ", ".join(str(plan[0]) for plan in launched) or "nothing"
+            missing[key] = f"alone it launches {names}"
+            del turns[key]
+    return turns, missing
 
 
 @dataclass(frozen=True)
@@ -58,12 +156,13 @@ class Step:
     Attributes:
         number: 0 for the prefill.
         whole: the whole step.
-        layers: the step's layers, each with the arguments that it had.
+        layers: all layers of the step, each with the arguments that it had; None if the model has
+            none that are known.
     """
 
     number: int
     whole: Callable[[], object]
-    layers: Sequence[Callable[[], object]]
+    layers: Callable[[], object] | None
 
 
 def capture_step(model: LanguageModel, tokens: Any, number: int) -> Step:
@@ -85,7 +184,12 @@ def capture_step(model: LanguageModel, tokens: Any, number: int) -> Step:
             hook = layer.register_forward_pre_hook(keep, with_kwargs=True)
             stack.callback(hook.remove)
         whole()
-    return Step(number, whole, layers)
+
+    def all_layers() -> None:
+        for layer in layers:
+            layer()
+
+    return Step(number, whole, all_layers if layers else None)
 
 
 def capture_calls(

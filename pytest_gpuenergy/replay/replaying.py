@@ -3,62 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
+from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, Account, account
-from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
-from pytest_gpuenergy.replay.models import load_model
-from pytest_gpuenergy.replay.profiling import (
-    PROFILE_JSON,
-    ProfileRecord,
-    Prompt,
-    prompt_of,
-    settle,
+from pytest_gpuenergy.replay.account import (
+    EAGER,
+    GRAPH,
+    LAYERS,
+    Account,
+    Saving,
+    account,
+    savings,
 )
+from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
+from pytest_gpuenergy.replay.plan import Cache, Planner, Playable, step_key
+from pytest_gpuenergy.replay.profiling import PROFILE_JSON, ProfileRecord
+from pytest_gpuenergy.replay.recorded import read_measurements
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file, write_atomically
+from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_output import dump, encode
 
-if TYPE_CHECKING:
-    from pytest_gpuenergy.replay.live import Cache, Step, Turns
-
-REPORT_JSON = "results/gpu_energy_report.json"
-MEASUREMENTS_JSONL = "results/measurements.jsonl"
+RESULTS = {False: "results", True: "results-emulated"}
+"""Folder of the results, by whether the GPU is emulated."""
+REPORT_JSON = "gpu_energy_report.json"
+MEASUREMENTS_JSONL = "measurements.jsonl"
 
 _IDLE_AFTER_S = 0.5
 _IDLE_S = 3.0
-_COLD_FACTOR = 3
 
 
 class ReplayReport(Struct, frozen=True):
-    """What a replay found; stands in ``results/gpu_energy_report.json``.
+    """What a replay found; stands in ``gpu_energy_report.json``.
 
     Attributes:
         profile: what was profiled.
+        emulated: whether recorded figures were replayed on an emulated GPU.
         cache: state of the L2 cache in the replays.
-        idle_w: power of the card between launches.
-        accounts: of each step and level that could be measured.
-        missing: by the id of a call that was not replayed, or the name of a level, the reason.
+        accounts: of each power limit, step and level that could be measured.
+        savings: with several power limits, of each call of each step; the reference is the limit
+            as it was found, or otherwise the highest.
+        missing: by the id of a call that was not replayed, or the name of a level, the reason;
+            with several power limits, the limit's label follows after ``@`` if it is for that only.
         measurements: of calls, layers and steps.
     """
 
     profile: ProfileRecord
     gpu: str
     driver: str
+    emulated: bool
     cache: str
-    idle_w: float
     accounts: tuple[Account, ...]
+    savings: tuple[Saving, ...]
     missing: dict[str, str]
     measurements: tuple[Measurement, ...]
     schema_version: int = 1
@@ -71,91 +75,90 @@ class Replay:
     Attributes:
         folder: of the profile.
         station: holds the GPU.
-        device: PyTorch's name of it.
-        cache: see `live.turns_of`.
+        planner: says what to play; see `pytest_gpuenergy.replay.plan.planner_for`.
+        cache: see `pytest_gpuenergy.replay.live.turns_of`.
         step: the decode step to replay, besides the prefill.
         kernels: ids of the unique calls or unique kernels to replay; empty for all.
+        setpoints: to measure everything under.
         announce: called with a line about each measurement.
     """
 
     folder: Path
     station: Station
-    device: str
+    planner: Planner
     cache: Cache = "model"
     step: int = 1
     kernels: Sequence[str] = ()
+    setpoints: Sequence[Setpoint] = (CURRENT,)
     announce: Callable[[str], None] = lambda _: None
     missing: dict[str, str] = field(default_factory=dict)
-    measurements: dict[str, Measurement] = field(default_factory=dict)
+    measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
+
+    @property
+    def results(self) -> Path:
+        """The folder that is written to."""
+        return self.folder / RESULTS[self.station.device.emulated]
 
     def run(self) -> ReplayReport:
         """Replay, measure, close the sum, and write the report.
 
         Raises:
             InputError: the folder is no profile's, or the model runs differently now.
+            SetpointError: a power limit cannot be set.
             DeviceError: the GPU does not respond.
             OSError: the report cannot be written.
         """
-        import torch
-
-        record = read_profile(self.folder)
-        steps = (0, self.step) if record.new_tokens > 1 else (0,)
-        if self.step >= record.new_tokens > 1:
+        profile = read_profile(self.folder)
+        steps = (0, self.step) if profile.new_tokens > 1 else (0,)
+        if self.step >= profile.new_tokens > 1:
             raise InputError(
-                f"{self.folder} has {record.new_tokens - 1} decode steps: give --step 1 to "
-                f"{record.new_tokens - 1}."
+                f"{self.folder} has {profile.new_tokens - 1} decode steps: give --step 1 to "
+                f"{profile.new_tokens - 1}."
             )
         calls = [one for one in read_calls(self.folder) if any(one.steps.get(s) for s in steps)]
         chosen = self._chosen(calls)
-        model = load_model(
-            record.model,
-            dtype=record.dtype,
-            attention=record.attention,
-            seed=record.seed,
-            device=self.device,
-        )
-        prompt = Prompt(record.prompt_tokens, record.new_tokens, record.batch, record.seed)
-        with torch.inference_mode():
-            tokens = prompt_of(model, prompt, self.device)
-            turns = self._turns(chosen, model, tokens)
-            whole = [self._captured(model, tokens, step) for step in steps]
-        results = self.folder / MEASUREMENTS_JSONL
-        results.parent.mkdir(exist_ok=True)
-        write_atomically(results, "".join(map(_line, self.measurements.values())))
+        for setpoint in self.setpoints:
+            self.station.check(setpoint)
+        plan = self.planner(profile, calls, chosen, steps)
+        self.missing |= plan.missing
+        self.results.mkdir(exist_ok=True)
+        kept = [one for group in self.measurements.values() for one in group.values()]
+        write_atomically(self.results / MEASUREMENTS_JSONL, "".join(map(_line, kept)))
         harness = self.station.harness(cache="cold" if self.cache == "cold" else "hot")
-        for one in whole:  # first: without them the figures of calls say little
-            self._measure_step(harness, one, record.model)
-        for call in calls:
-            if call.id in turns:
-                self._measure(harness, call.id, record.model, turns[call.id])
-        idle_w = self._idle_w()
+        accounts: list[Account] = []
+        for setpoint in self.setpoints:
+            with self.station.under(setpoint) as enforced:
+                # Steps first: without them the figures of calls say little.
+                for one in (*plan.steps, *plan.calls):
+                    self._measure(harness, one, profile.model, setpoint, enforced)
+                idle_w = self._idle_w()
+            accounts += self._accounts(profile, setpoint, steps, calls, idle_w)
         report = ReplayReport(
-            profile=record,
+            profile=profile,
             gpu=self.station.gpu.name,
             driver=self.station.device.describe().get("driver", ""),
+            emulated=self.station.device.emulated,
             cache=self.cache,
-            idle_w=idle_w,
-            accounts=tuple(self._accounts(steps, calls, idle_w)),
+            accounts=tuple(accounts),
+            savings=tuple(self._savings(steps, calls)),
             missing=self.missing,
-            measurements=tuple(self.measurements.values()),
+            measurements=tuple(
+                one for group in self.measurements.values() for one in group.values()
+            ),
         )
-        write_atomically(self.folder / REPORT_JSON, dump(report))
+        write_atomically(self.results / REPORT_JSON, dump(report))
         return report
 
     def resume(self) -> None:
-        """Keep what an earlier replay with the same cache has measured on this card.
+        """Keep what an earlier replay with the same cache and limits has measured on this card.
 
         A line that a killed replay has not finished is left out.
         """
-        path = self.folder / MEASUREMENTS_JSONL
-        for line in path.read_bytes().splitlines() if is_file(path) else ():
-            try:
-                found = msgspec.json.decode(line, type=Measurement)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
-                continue
-            same = found.workload.parameters.get("cache") == self.cache
+        labels = {one.label for one in self.setpoints}
+        for found in read_measurements(self.results / MEASUREMENTS_JSONL):
+            same = found.workload.parameters.get("cache") == self.cache and found.cap in labels
             if same and found.gpu_uuid == self.station.device.uuid:
-                self.measurements[found.kernel.label] = found
+                self.measurements.setdefault(found.cap, {})[found.kernel.label] = found
 
     def _chosen(self, calls: Sequence[UniqueCall]) -> Sequence[UniqueCall]:
         ids = {one.id: {one.id, *(form.kernel for form in one.launches)} for one in calls}
@@ -170,79 +173,31 @@ class Replay:
         self.missing |= dict.fromkeys(sorted(left_out), "it was not chosen")
         return chosen
 
-    def _turns(self, calls: Sequence[UniqueCall], model: Any, tokens: Any) -> dict[str, Turns]:
-        """What to replay for each call, by its id, where it launches what the profile recorded."""
-        import torch
-
-        from pytest_gpuenergy.replay.live import capture_calls, differs, launched_by, turns_of
-
-        numbers = [number for one in calls for number in one.turns]
-        live, recorder = capture_calls(model, tokens, numbers, self.step + 1)
-        cold_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(self.device).L2_cache_size
-        turns = {}
-        for one in calls:
-            if differs(one, recorder):
-                self.missing[one.id] = "the model makes another call in its place now"
-            else:
-                turns[one.id] = turns_of(one, live, self.cache, cold_bytes)
-        plans = launched_by([turns[one].functions[0] for one in turns], self.device)
-        by_id = {one.id: one for one in calls}
-        for key, launched in zip(tuple(turns), plans, strict=True):
-            if launched != [form.plan for form in by_id[key].launches]:
-                names = ", ".join(str(plan[0]) for plan in launched) or "nothing"
-                self.missing[key] = f"alone it launches {names}"
-                del turns[key]
-        return turns
-
-    def _captured(self, model: Any, tokens: Any, step: int) -> Step:
-        from pytest_gpuenergy.replay.live import capture_step
-
-        return capture_step(model, tokens, step)
-
-    def _measure_step(self, harness: Harness, step: Step, model: str) -> None:
-        from pytest_gpuenergy.replay.live import Turns
-
-        if step.layers:
-            self._measure(harness, _key(step.number, LAYERS), model, Turns(step.layers))
-        whole = Turns([step.whole])
-        self._measure(harness, _key(step.number, GRAPH), model, whole)
-        self._measure(harness, _key(step.number, EAGER), model, whole, from_host=True)
-
     def _measure(
-        self, harness: Harness, key: str, model: str, turns: Turns, *, from_host: bool = False
+        self, harness: Harness, what: Playable, model: str, setpoint: Setpoint, enforced: Setpoint
     ) -> None:
-        import torch
-
-        from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
-
-        if key in self.measurements:
+        group = self.measurements.setdefault(setpoint.label, {})
+        if what.key in group:
             return
-
-        @contextmanager
-        def repeater() -> Iterator[GraphRepeater]:
-            with torch.inference_mode():
-                yield GraphRepeater(
-                    [turns.rotating()], multiple=len(turns.functions), from_host=from_host
-                )
-
+        name = what.key if len(self.setpoints) == 1 else f"{what.key}@{setpoint.label}"
         try:
             found = harness.measure_callable(
-                repeater,
-                WorkloadInfo(model, {"cache": self.cache, "turns": len(turns.functions)}, 0, 0),
-                Subject(f"{self.folder.name}::{key}", key),
+                what.repeater,
+                WorkloadInfo(model, {"cache": self.cache, "turns": what.turns}, 0, 0),
+                Subject(f"{self.folder.name}::{name}", what.key, setpoint, enforced),
                 "replay",
             )
         except RuntimeError as error:  # CUDA's, too
-            self.missing[key] = str(error).strip().partition("\n")[0]
-            self.announce(f"{key}: not replayed: {self.missing[key]}")
-            settle(self.device)
+            self.missing[name] = str(error).strip().partition("\n")[0]
+            self.announce(f"{name}: not replayed: {self.missing[name]}")
             return
+        found = found.flagged(*self.station.judge_setpoint())
         if not found.measured:
-            self.missing[key] = found.error or "it has no figures"
-        self.measurements[key] = found
-        with (self.folder / MEASUREMENTS_JSONL).open("a", encoding="utf-8") as file:
+            self.missing[name] = found.error or "it has no figures"
+        group[what.key] = found
+        with (self.results / MEASUREMENTS_JSONL).open("a", encoding="utf-8") as file:
             file.write(_line(found))
-        self.announce(_figures(key, found))
+        self.announce(_figures(name, found))
 
     def _idle_w(self) -> float:
         """The card's power directly after a load, with its contexts and clocks as they are then."""
@@ -256,13 +211,28 @@ class Replay:
         return (end.energy_mj - begin.energy_mj) / (end.time_s - begin.time_s) / 1e3
 
     def _accounts(
-        self, steps: Sequence[int], calls: Sequence[UniqueCall], idle_w: float
+        self,
+        profile: ProfileRecord,
+        setpoint: Setpoint,
+        steps: Sequence[int],
+        calls: Sequence[UniqueCall],
+        idle_w: float,
     ) -> Iterator[Account]:
+        measured = self.measurements.get(setpoint.label, {})
         for step in steps:
+            tokens = profile.batch * (profile.prompt_tokens if step == 0 else 1)
             for level in (GRAPH, EAGER, LAYERS):
-                whole = self.measurements.get(_key(step, level))
+                whole = measured.get(step_key(step, level))
                 if whole is not None and whole.measured:
-                    yield account(step, level, whole, calls, self.measurements, idle_w)
+                    yield account(step, level, whole, calls, measured, idle_w, tokens)
+
+    def _savings(self, steps: Sequence[int], calls: Sequence[UniqueCall]) -> Iterator[Saving]:
+        if len(self.setpoints) < 2:
+            return
+        as_found = [one for one in self.setpoints if one.power_limit_w is None]
+        reference = (as_found or sorted(self.setpoints, key=lambda one: one.order))[-1]
+        for step in steps:
+            yield from savings(step, calls, self.measurements, reference.label)
 
 
 def read_profile(folder: Path) -> ProfileRecord:
@@ -283,15 +253,11 @@ def read_profile(folder: Path) -> ProfileRecord:
         raise InputError(f"{path} is damaged ({error}): profile again.") from None
 
 
-def _figures(key: str, found: Measurement) -> str:
+def _figures(name: str, found: Measurement) -> str:
     if found.time_ms is None or found.raw_energy_mj is None:
-        return f"{key}: {found.error}"
-    return f"{key}: {found.time_ms * 1e3:.4g} µs, {found.raw_energy_mj:.4g} mJ"
+        return f"{name}: {found.error}"
+    return f"{name}: {found.time_ms * 1e3:.4g} µs, {found.raw_energy_mj:.4g} mJ"
 
 
 def _line(found: Measurement) -> str:
     return encode(found).decode() + "\n"
-
-
-def _key(step: int, level: str) -> str:
-    return f"step{step}-{level}"

@@ -1,10 +1,10 @@
-"""`gpuenergy replay` as a user calls it, without a GPU: a tiny model, and figures made up."""
+"""`gpuenergy replay` as a user calls it, without a GPU."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,17 +16,213 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine.harness import Harness
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.replay.plan import planner_for
+from pytest_gpuenergy.replay.recorded import argument_bytes
+from pytest_gpuenergy.support.errors import InputError
+
+BLOOM = Path(__file__).parents[2] / "bench/results/nvidia-h200-2026-11-24/bloom-560m"
 
 CONFIG = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}
 SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
 
 
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A copy of the replay of BLOOM-560M on an H200, whose whole steps are made up."""
+    run = tmp_path / "bloom"
+    shutil.copytree(BLOOM, run)
+    path = run / "results/measurements.jsonl"
+    lines = path.read_text().splitlines()
+    for step, time_ms, energy_mj in ((0, 8.1, 4400.0), (1, 2.1, 520.0)):
+        whole = json.loads(lines[0])
+        whole["kernel"]["label"] = f"step{step}-graph"
+        whole |= {"time_ms": time_ms, "raw_energy_mj": energy_mj, "energy_mj": energy_mj}
+        whole["power_w"] = energy_mj / time_ms
+        lines.append(json.dumps(whole))
+    path.write_text("\n".join(lines))
+    return run
+
+
+def emulated(run: Path, *options: str) -> tuple[int, Any]:
+    """The exit status of a replay on an emulated H200, and its report."""
+    status = main(["replay", str(run), "--gpu-device", "emulated:h200", *options])
+    path = run / "results-emulated/gpu_energy_report.json"
+    return status, json.loads(path.read_text()) if path.is_file() else None
+
+
+def replay(run: Path, *options: str) -> int:
+    """The exit status of a replay of a model itself, where `measured` stands in for a GPU."""
+    return main(["replay", str(run), "--gpu-device", "emulated", *options])
+
+
 def test_without_pytorch_one_sentence_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert main(["replay", str(tmp_path)]) == 2
-    assert "needs torch: pip install 'pytest-gpuenergy[replay]'" in capsys.readouterr().err
+    card: Any = SimpleNamespace(name="NVIDIA H200", ordinal=0)
+    with pytest.raises(InputError, match=r"needs torch: pip install 'pytest-gpuenergy\[replay\]'"):
+        planner_for(card, tmp_path, "model")
+
+
+class TestRecordedFigures:
+    """Replayed on the emulated GPU, without PyTorch."""
+
+    def test_the_calls_take_the_recorded_time_and_energy(self, recorded: Path) -> None:
+        lines = (recorded / "results/measurements.jsonl").read_text().splitlines()
+        figures = {one["kernel"]["label"]: one for one in map(json.loads, lines)}
+        status, report = emulated(recorded)
+        assert status == 0
+        assert len(report["measurements"]) == len(figures) == 72
+        for one in report["measurements"]:
+            found = figures[one["kernel"]["label"]]
+            assert one["time_ms"] == pytest.approx(found["time_ms"], rel=0.01)
+            assert one["energy_mj"] == pytest.approx(found["energy_mj"], rel=0.05)
+
+    def test_the_recording_stays_as_it_is(self, recorded: Path) -> None:
+        path = recorded / "results/measurements.jsonl"
+        before = path.read_bytes()
+        assert emulated(recorded)[0] == 0
+        assert path.read_bytes() == before
+
+    def test_all_output_is_called_emulated(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        _, report = emulated(recorded)
+        assert report["emulated"]
+        assert "on NVIDIA H200 (emulated)" in capsys.readouterr().out
+
+    def test_the_accounts_of_whole_steps_cover_all_calls(self, recorded: Path) -> None:
+        _, report = emulated(recorded)
+        found = {(one["step"], one["level"]): one for one in report["accounts"]}
+        assert found.keys() == {(0, "graph"), (1, "graph")}
+        assert all(one["coverage"] == 1.0 for one in found.values())
+        assert found[0, "graph"]["tokens"] == 1024
+        assert found[1, "graph"]["joules_per_token"] == pytest.approx(0.52, rel=0.05)
+
+    def test_what_is_not_recorded_counts_as_missing(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = recorded / "results/measurements.jsonl"
+        first, *others = path.read_text().splitlines()
+        path.write_text("\n".join(others))
+        _, report = emulated(recorded)
+        label = json.loads(first)["kernel"]["label"]
+        assert report["missing"][label] == "no figures of it are recorded"
+        assert "step0-layers" in report["missing"]
+        assert "no figures of it are recorded" in capsys.readouterr().out
+
+    def test_several_power_limits_make_a_table(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        status, report = emulated(recorded, "--powercap", "300W,700W")
+        assert status == 0
+        assert {one["cap"] for one in report["accounts"]} == {"300W", "700W"}
+        steps = {(one["step"], one["cap"]): one for one in report["accounts"]}
+        assert steps[0, "300W"]["energy_mj"] < steps[0, "700W"]["energy_mj"]
+        assert sum(one["saved_mj"] for one in report["savings"]) > 0
+        assert "each call under the limit that suits it best" in capsys.readouterr().out
+
+    def test_after_an_interrupt_resume_measures_what_is_left(
+        self, recorded: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plain, labels = Harness.measure_callable, []
+
+        def counted(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
+            if len(labels) == 9:
+                raise KeyboardInterrupt
+            labels.append(subject.label)
+            return plain(self, repeater, workload, subject, kind)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Harness, "measure_callable", counted)
+            assert emulated(recorded)[0] != 0
+        results = recorded / "results-emulated/measurements.jsonl"
+        begun = results.read_text()
+        assert len(begun.splitlines()) == 9
+        with results.open("a") as file:
+            file.write('{"node_id": "half a li')
+        assert emulated(recorded, "--resume")[0] == 0
+        assert results.read_text().startswith(begun)
+        assert len(results.read_text().splitlines()) == 72
+
+    def test_figures_of_another_cache_are_not_used(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert emulated(recorded, "--cache", "cold") == (2, None)
+        assert "has none with --cache cold" in capsys.readouterr().err
+
+    def test_another_card_is_refused(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["replay", str(recorded), "--gpu-device", "emulated:a100"]) == 2
+        assert "are those of NVIDIA H200, and" in capsys.readouterr().err
+
+    def test_an_unknown_kernel_is_refused(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert emulated(recorded, "--kernels", "c0ffee") == (2, None)
+        assert "have no kernel 'c0ffee': give ids from" in capsys.readouterr().err
+
+    def test_only_the_chosen_calls_are_replayed(self, recorded: Path) -> None:
+        first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
+        _, report = emulated(recorded, "--kernels", first["id"])
+        assert "it was not chosen" in report["missing"].values()
+        assert len(report["measurements"]) == 3
+        assert any(one["coverage"] < 1.0 for one in report["accounts"])
+
+    def test_a_limit_outside_the_cards_range_is_refused_before_anything_is_measured(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert emulated(recorded, "--powercap", "900W") == (2, None)
+        assert "900" in capsys.readouterr().err
+
+    def test_json_is_the_report(self, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        _, report = emulated(recorded, "--json")
+        assert json.loads(capsys.readouterr().out) == report
+
+    @pytest.mark.parametrize(
+        ("name", "content", "sentence"),
+        [
+            ("profile.json", None, "has no profile.json: name one that gpuenergy profile has"),
+            ("profile.json", b"{}", "is damaged"),
+            ("operator_calls.jsonl", None, "has no operator_calls.jsonl"),
+            ("operator_calls.jsonl", b"garbage", "Line 1 of"),
+            ("results/measurements.jsonl", None, "has none with --cache model"),
+            ("results/measurements.jsonl", b"\x00garbage", "has none with --cache model"),
+        ],
+    )
+    def test_a_damaged_run_gives_one_sentence(
+        self,
+        recorded: Path,
+        capsys: pytest.CaptureFixture[str],
+        name: str,
+        content: bytes | None,
+        sentence: str,
+    ) -> None:
+        if content is None:
+            (recorded / name).unlink()
+        else:
+            (recorded / name).write_bytes(content)
+        assert emulated(recorded) == (2, None)
+        assert sentence in capsys.readouterr().err
+
+    def test_a_step_that_was_not_profiled_is_refused(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert emulated(recorded, "--step", "2") == (2, None)
+        assert "has 1 decode steps: give --step 1 to 1" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("arguments", "size"),
+        [
+            ([{"shape": [2, 3], "dtype": "float16"}], 12),
+            ([{"shape": [4], "dtype": "bool"}, {"shape": [], "dtype": "bfloat16"}], 6),
+            ({"list": [{"shape": [2], "dtype": "complex64"}], "scalar": 7}, 16),
+            ([{"shape": [8], "dtype": "float8_e4m3fn"}], 8),
+        ],
+    )
+    def test_arguments_have_the_size_of_their_tensors(self, arguments: Any, size: int) -> None:
+        assert argument_bytes(arguments) == size
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +260,8 @@ class TestWithPyTorch:
         """Lets the host stand in for a GPU; the labels of what has been measured."""
         import torch.cuda
 
-        from pytest_gpuenergy.commands import replay
         from pytest_gpuenergy.devices.cuda import graphs
-        from pytest_gpuenergy.devices.select import open_device
-        from pytest_gpuenergy.engine.station import Station
-        from pytest_gpuenergy.replay import live
+        from pytest_gpuenergy.replay import live, plan
         from pytest_gpuenergy.replay.launches import host_operators
 
         labels: list[str] = []
@@ -84,11 +277,10 @@ class TestWithPyTorch:
             for _ in range(multiple):
                 turns[0]()
 
-        def device(_: str, stack: ExitStack) -> tuple[str, Station]:
-            gpu = stack.enter_context(open_device("emulated:h200"))
-            return "cpu", stack.enter_context(Station(gpu))
+        def planner(_device: object, _folder: Path, cache: Any) -> plan.Planner:
+            return live.live_planner("cpu", cache)
 
-        monkeypatch.setattr(replay, "torch_device", device)
+        monkeypatch.setattr(plan, "planner_for", planner)
         monkeypatch.setattr(graphs, "GraphRepeater", repeat)
         monkeypatch.setattr(Harness, "measure_callable", measure)
         monkeypatch.setattr(live, "launches", host_operators)
@@ -96,50 +288,11 @@ class TestWithPyTorch:
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: l2)
         return labels
 
-    def test_an_emulated_gpu_is_refused(
-        self, run: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["replay", str(run), "--gpu-device", "emulated"]) == 2
-        assert "PyTorch's kernels need a real GPU" in capsys.readouterr().err
-
-    @pytest.mark.parametrize(
-        ("name", "content", "sentence"),
-        [
-            ("profile.json", None, "has no profile.json: name one that gpuenergy profile has"),
-            ("profile.json", b"{}", "is damaged"),
-            ("operator_calls.jsonl", None, "has no operator_calls.jsonl"),
-            ("operator_calls.jsonl", b"garbage", "Line 1 of"),
-        ],
-    )
-    def test_a_damaged_run_gives_one_sentence(
-        self,
-        run: Path,
-        measured: list[str],
-        capsys: pytest.CaptureFixture[str],
-        name: str,
-        content: bytes | None,
-        sentence: str,
-    ) -> None:
-        if content is None:
-            (run / name).unlink()
-        else:
-            (run / name).write_bytes(content)
-        assert main(["replay", str(run)]) == 2
-        assert sentence in capsys.readouterr().err
-        assert not measured
-
-    def test_a_step_that_was_not_profiled_is_refused(
-        self, run: Path, measured: list[str], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["replay", str(run), "--step", "3"]) == 2
-        assert "has 2 decode steps: give --step 1 to 2" in capsys.readouterr().err
-        assert not measured
-
     @pytest.mark.parametrize("cache", ["model", "hot", "cold"])
     def test_every_call_of_both_steps_is_measured_once(
         self, run: Path, measured: list[str], cache: str
     ) -> None:
-        assert main(["replay", str(run), "--cache", cache]) == 0
+        assert replay(run, "--cache", cache) == 0
         calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
         expected = {one["id"] for one in calls if {"0", "1"} & set(one["steps"])}
         levels = {
@@ -151,13 +304,20 @@ class TestWithPyTorch:
     def test_the_report_has_an_account_of_each_step_and_level(
         self, run: Path, measured: list[str]
     ) -> None:
-        assert main(["replay", str(run)]) == 0
-        report = json.loads((run / "results/gpu_energy_report.json").read_text())
+        assert replay(run) == 0
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         found = {(one["step"], one["level"]) for one in report["accounts"]}
         assert found == {(step, how) for step in (0, 1) for how in ("graph", "eager", "layers")}
         assert all(one["coverage"] == 1.0 for one in report["accounts"])
         assert report["missing"] == {}
         assert len(report["measurements"]) == len(measured)
+
+    def test_all_layers_are_measured_together(self, run: Path, measured: list[str]) -> None:
+        assert replay(run) == 0
+        assert "step0-layers" in measured
+        lines = (run / "results-emulated/measurements.jsonl").read_text().splitlines()
+        found = {one["kernel"]["label"]: one for one in map(json.loads, lines)}
+        assert found["step0-layers"]["workload"]["parameters"]["turns"] == 1
 
     def test_after_an_interrupt_resume_measures_what_is_left(
         self, run: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
@@ -171,12 +331,12 @@ class TestWithPyTorch:
 
         with monkeypatch.context() as patched:
             patched.setattr(Harness, "measure_callable", interrupted)
-            assert main(["replay", str(run)]) != 0
-        results = run / "results/measurements.jsonl"
+            assert replay(run) != 0
+        results = run / "results-emulated/measurements.jsonl"
         assert len(results.read_text().splitlines()) == 9
         with results.open("a") as file:
             file.write('{"node_id": "half a li')
-        assert main(["replay", str(run), "--resume"]) == 0
+        assert replay(run, "--resume") == 0
         assert len(measured) == len(set(measured))
 
     @pytest.mark.parametrize("by_kernel", [False, True])
@@ -185,27 +345,27 @@ class TestWithPyTorch:
     ) -> None:
         first = _prefill_first(run / "operator_calls.jsonl")[0]
         name = first["launches"][0]["kernel"] if by_kernel else first["id"]
-        assert main(["replay", str(run), "--kernels", name]) == 0
+        assert replay(run, "--kernels", name) == 0
         assert first["id"] in measured
-        report = json.loads((run / "results/gpu_energy_report.json").read_text())
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         assert "it was not chosen" in report["missing"].values()
         assert all(one["coverage"] < 1.0 for one in report["accounts"] if one["level"] == "graph")
 
     def test_an_unknown_kernel_is_refused(
         self, run: Path, measured: list[str], capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert main(["replay", str(run), "--kernels", "c0ffee"]) == 2
+        assert replay(run, "--kernels", "c0ffee") == 2
         assert "have no kernel 'c0ffee': give ids from" in capsys.readouterr().err
         assert not measured
 
     def test_without_resume_all_is_measured_again(self, run: Path, measured: list[str]) -> None:
-        assert main(["replay", str(run)]) == main(["replay", str(run)]) == 0
+        assert replay(run) == replay(run) == 0
         assert len(measured) == 2 * len(set(measured))
 
     def test_figures_of_another_cache_are_not_kept(self, run: Path, measured: list[str]) -> None:
-        assert main(["replay", str(run), "--cache", "hot"]) == 0
+        assert replay(run, "--cache", "hot") == 0
         before = len(measured)
-        assert main(["replay", str(run), "--cache", "cold", "--resume"]) == 0
+        assert replay(run, "--cache", "cold", "--resume") == 0
         assert len(measured) == 2 * before
 
     def test_a_model_that_runs_differently_now_counts_as_missing(
@@ -215,10 +375,10 @@ class TestWithPyTorch:
         first, *others = _prefill_first(path)
         first["operator"] = "aten.other.default"
         path.write_text("".join(json.dumps(one) + "\n" for one in (first, *others)))
-        assert main(["replay", str(run)]) == 0
+        assert replay(run) == 0
         assert first["id"] not in measured
         assert f"{first['id']}: the model makes another call" in capsys.readouterr().out
-        report = json.loads((run / "results/gpu_energy_report.json").read_text())
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         assert any(first["id"] in one["missing"] for one in report["accounts"])
 
     def test_a_call_that_launches_another_kernel_alone_counts_as_missing(
@@ -228,9 +388,9 @@ class TestWithPyTorch:
         first, *others = _prefill_first(path)
         first["launches"][0]["name"] = "another"
         path.write_text("".join(json.dumps(one) + "\n" for one in (first, *others)))
-        assert main(["replay", str(run)]) == 0
+        assert replay(run) == 0
         assert first["id"] not in measured
-        report = json.loads((run / "results/gpu_energy_report.json").read_text())
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         assert report["missing"][first["id"]].startswith("alone it launches")
 
     def test_a_call_that_fails_alone_costs_itself_only(
@@ -244,8 +404,8 @@ class TestWithPyTorch:
             return plain(self, repeater, workload, subject, kind)
 
         monkeypatch.setattr(Harness, "measure_callable", failing)
-        assert main(["replay", str(run)]) == 0
-        report = json.loads((run / "results/gpu_energy_report.json").read_text())
+        assert replay(run) == 0
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         assert "not permitted" in report["missing"]["step0-graph"]
         assert "step0-eager" in measured
         assert {(one["step"], one["level"]) for one in report["accounts"]} >= {(0, "eager")}

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, account
+from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, account, savings
 from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.extraction import extract
 
@@ -51,6 +51,7 @@ def test_gaps_cost_idle_power() -> None:
         *(0, EAGER, measurement(10.0, 2000.0), [call("a", {0: 4})]),
         {"a": measurement(1.0, 400.0)},
         idle_w=50.0,
+        tokens=1,
     )
     assert (found.kernels_ms, found.kernels_mj) == (4.0, 1600.0)
     assert (found.gaps_ms, found.gaps_mj) == (6.0, 300.0)
@@ -62,7 +63,7 @@ def test_gaps_cost_idle_power() -> None:
 def test_energies_are_brought_to_the_temperature_of_the_step() -> None:
     warm = measurement(1.0, 100.0, temperature_c=60.0, energy_change_per_k=0.002)
     whole = measurement(1.0, 100.0, temperature_c=50.0)
-    found = account(0, GRAPH, whole, [call("a", {0: 1})], {"a": warm}, 50.0)
+    found = account(0, GRAPH, whole, [call("a", {0: 1})], {"a": warm}, 50.0, 1)
     assert found.temperature_mj == pytest.approx(-2.0)
     assert found.predicted_mj == pytest.approx(98.0)
 
@@ -71,28 +72,63 @@ def test_a_call_without_figures_is_missing_and_not_zero() -> None:
     calls = [call("a", {0: 3}), call("b", {0: 1})]
     failed = replace(measurement(1.0, 1.0), time_ms=None, energy_mj=None, raw_energy_mj=None)
     found = account(
-        0, GRAPH, measurement(4.0, 4.0), calls, {"a": measurement(1, 1), "b": failed}, 1
+        0, GRAPH, measurement(4.0, 4.0), calls, {"a": measurement(1, 1), "b": failed}, 1, 1
     )
     assert (found.missing, found.coverage) == (("b",), 0.75)
 
 
 def test_calls_of_other_steps_do_not_count() -> None:
     calls = [call("a", {0: 1}), call("b", {1: 5})]
-    found = account(0, GRAPH, measurement(1.0, 1.0), calls, {"a": measurement(1.0, 1.0)}, 50.0)
+    found = account(0, GRAPH, measurement(1.0, 1.0), calls, {"a": measurement(1.0, 1.0)}, 50.0, 1)
     assert [one.call for one in found.parts] == ["a"]
     assert found.missing == ()
 
 
 def test_only_calls_in_layers_count_for_the_layers() -> None:
     calls = [call("a", {0: 50}, {0: 48})]
-    found = account(0, LAYERS, measurement(48.0, 48.0), calls, {"a": measurement(1.0, 1.0)}, 1.0)
+    measured = {"a": measurement(1.0, 1.0)}
+    found = account(0, LAYERS, measurement(48.0, 48.0), calls, measured, 1.0, 1)
     assert found.parts[0].calls == 48
 
 
 def test_calls_that_the_limit_held_back_alone_are_named() -> None:
     calls, alone = [call("a", {0: 1})], measurement(1.0, 1.0, cap_binding=True)
-    found = account(0, GRAPH, measurement(1.0, 1.0, cap_binding=False), calls, {"a": alone}, 1.0)
+    whole = measurement(1.0, 1.0, cap_binding=False)
+    found = account(0, GRAPH, whole, calls, {"a": alone}, 1.0, 1)
     assert found.limited == ("a",)
+
+
+def test_energy_is_given_by_token() -> None:
+    found = account(0, GRAPH, measurement(10.0, 4000.0), [], {}, 1.0, 1024)
+    assert found.joules_per_token == pytest.approx(4.0 / 1024)
+    assert found.tokens_per_joule == pytest.approx(256.0)
+    assert found.edp_mj_ms == pytest.approx(40_000.0)
+
+
+class TestSavings:
+    """What calls would save under the power limit that suits them best."""
+
+    def test_the_limit_with_the_least_energy_is_the_best(self) -> None:
+        measured = {
+            "300W": {"a": measurement(1.5, 70.0, cap="300W")},
+            "500W": {"a": measurement(1.1, 80.0, cap="500W")},
+            "700W": {"a": measurement(1.0, 100.0, cap="700W")},
+        }
+        (found,) = savings(0, [call("a", {0: 4})], measured, "700W")
+        assert (found.cap, found.energy_mj, found.saved_mj) == ("300W", 400.0, 120.0)
+        assert found.slowdown == pytest.approx(1.5)
+
+    def test_a_difference_within_noise_saves_nothing(self) -> None:
+        measured = {
+            "300W": {"a": measurement(1.5, 98.5, cap="300W")},
+            "700W": {"a": measurement(1.0, 100.0, cap="700W")},
+        }
+        (found,) = savings(0, [call("a", {0: 1})], measured, "700W")
+        assert (found.cap, found.saved_mj, found.slowdown) == ("700W", 0.0, 1.0)
+
+    def test_a_call_without_figures_under_the_reference_is_left_out(self) -> None:
+        measured = {"300W": {"a": measurement(1.5, 98.5, cap="300W")}, "700W": {}}
+        assert savings(0, [call("a", {0: 1})], measured, "700W") == []
 
 
 @given(
@@ -112,7 +148,7 @@ def test_the_items_add_up_to_what_was_measured(
         for number, (_, ms, mj) in enumerate(drawn)
     }
     whole = measurement(time_ms, energy_mj, temperature_c=48.0)
-    found = account(0, GRAPH, whole, calls, measured, idle_w)
+    found = account(0, GRAPH, whole, calls, measured, idle_w, 1)
     items = found.kernels_mj + found.temperature_mj + found.gaps_mj + found.residual_mj
     scale = max(1.0, abs(found.predicted_mj), energy_mj)
     assert math.isclose(items, energy_mj, abs_tol=1e-9 * scale)
@@ -142,7 +178,7 @@ class TestBloomOnAnH200:
         }
         calls = read_calls(BLOOM)
         traced_ms = sum(one.steps.get(step, 0) * one.call_us / 1e3 for one in calls)
-        found = account(step, GRAPH, measurement(traced_ms, 1.0), calls, measured, 0.0)
+        found = account(step, GRAPH, measurement(traced_ms, 1.0), calls, measured, 0.0, 1024)
         assert found.coverage > 0.99
         assert abs(found.time_error) < 0.03
 

@@ -16,6 +16,7 @@ from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler, version_of
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, Fault, parse_faults
 from pytest_gpuenergy.devices.emulated.flags import build_version
+from pytest_gpuenergy.devices.emulated.governor import Demand
 from pytest_gpuenergy.devices.emulated.host_kernel import HostKernel, HostProgram, is_divisible
 from pytest_gpuenergy.devices.emulated.limits import check_geometry, check_memory
 from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml
@@ -32,6 +33,8 @@ from pytest_gpuenergy.support.elf import sections
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.workloads.workload import Scalar
+
+_PLAY_TIMEOUT_S = 60.0
 
 _MARK = ".cuhost_tensor_cores"
 """The section of a program that has code for products of matrices, see cuda/host/matrices.h."""
@@ -177,7 +180,22 @@ class EmulatedDevice(Device):
             footprint_bytes=footprint,
             cache=cache,
         )
-        repeater = VirtualRepeater(self.state, demand, job.timeout_s, places)
+        with self._playing(VirtualRepeater(self.state, demand, job.timeout_s, places)) as repeater:
+            yield repeater
+
+    def play(
+        self, demand: Demand, timeout_s: float = _PLAY_TIMEOUT_S
+    ) -> AbstractContextManager[KernelRepeater]:
+        """What repeats work of which only the figures are known.
+
+        Args:
+            demand: of one run.
+            timeout_s: that a run may take.
+        """
+        return self._playing(VirtualRepeater(self.state, demand, timeout_s, 1))
+
+    @contextlib.contextmanager
+    def _playing(self, repeater: VirtualRepeater) -> Iterator[KernelRepeater]:
         try:
             yield repeater
         finally:

@@ -191,11 +191,41 @@ def _from_record(
     footprint_bytes: int,
     profile: GpuProfile,
 ) -> Demand:
-    time_s = recorded.time_ms / 1e3
-    bytes_moved = work.bytes_moved if work else footprint_bytes
-    dram_s = max(0, bytes_moved - profile.l2_bytes) / (profile.bandwidth_gb_s * 1e9)
-    memory_time = min(0.9, (len(kernel.launches) * _LAUNCH_S + dram_s) / time_s)
-    flops = work.flops if work else 0
-    core = _RECORDED_FP32 * flops / (profile.fp32_tflops * 1e12)
+    moved = work.bytes_moved if work else footprint_bytes
+    return demand_of_figures(
+        recorded.time_ms,
+        recorded.power_w,
+        dram_bytes=max(0, moved - profile.l2_bytes),
+        launches=len(kernel.launches),
+        profile=profile,
+        flops=work.flops if work else 0,
+    )
+
+
+def demand_of_figures(
+    time_ms: float,
+    power_w: float,
+    *,
+    dram_bytes: int,
+    launches: int,
+    profile: GpuProfile,
+    flops: int | None = None,
+) -> Demand:
+    """What work with recorded figures takes at the profile's default limit.
+
+    Args:
+        time_ms: of one run.
+        power_w: of the card while it repeats.
+        dram_bytes: that the device memory carries in one run.
+        launches: of one run.
+        profile: the GPU.
+        flops: of one run; None if not known: then the cores work while they do not wait for the
+            memory.
+    """
+    time_s = time_ms / 1e3
+    dram_s = dram_bytes / (profile.bandwidth_gb_s * 1e9)
+    memory_time = min(0.9, (launches * _LAUNCH_S + dram_s) / time_s)
+    core_s = max(0.0, time_s - dram_s) if flops is None else flops / (profile.fp32_tflops * 1e12)
+    core = _RECORDED_FP32 * core_s
     memory_power = _POWER_DRAM * dram_s / (core + _POWER_DRAM * dram_s) if dram_s else 0.0
-    return Demand(time_s, recorded.power_w, memory_time, min(0.9, memory_power))
+    return Demand(time_s, power_w, memory_time, min(0.9, memory_power))

@@ -1,0 +1,146 @@
+"""Replays the figures that a card has recorded for a profile, on an emulated GPU.
+
+Without a limit the emulated card takes the recorded time and power. What a lower limit does to
+them is its model, which no recorded figure backs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices.emulated.timing.model import demand_of_figures
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS
+from pytest_gpuenergy.replay.calls import UniqueCall
+from pytest_gpuenergy.replay.plan import Cache, Plan, Planner, Playable, step_key
+from pytest_gpuenergy.replay.profiling import ProfileRecord
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_file
+
+RECORDED = "results/measurements.jsonl"
+
+_BITS = {"bool": 8, "float8": 8, "bfloat16": 16, "complex64": 64, "complex128": 128}
+
+
+def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Planner:
+    """See `pytest_gpuenergy.replay.plan.planner_for`.
+
+    Raises:
+        InputError: nothing has been recorded with this cache.
+    """
+    recorded = {
+        one.kernel.label: one
+        for one in read_measurements(folder / RECORDED)
+        if one.measured and one.power_limit_w is None and _cache(one) == cache
+    }
+    if not recorded:
+        raise InputError(
+            f"An emulated GPU replays figures that a real one has recorded, and {folder / RECORDED}"
+            f" has none with --cache {cache}: run gpuenergy replay on a real GPU first."
+        )
+
+    def plan(
+        profile: ProfileRecord,
+        calls: Sequence[UniqueCall],
+        chosen: Sequence[UniqueCall],
+        steps: Sequence[int],
+    ) -> Plan:
+        if profile.device != device.name:
+            raise InputError(
+                f"The figures in {folder} are those of {profile.device}, and {device.name} is "
+                "emulated here: name the emulated GPU of that model with --gpu-device."
+            )
+        player = _Player(device, recorded)
+        wholes = [(step, level) for step in steps for level in (LAYERS, GRAPH, EAGER)]
+        keys = [*(step_key(*one) for one in wholes), *(one.id for one in chosen)]
+        return Plan(
+            [player.step(*one, calls) for one in wholes if step_key(*one) in recorded],
+            [player.call(one) for one in chosen if one.id in recorded],
+            {key: "no figures of it are recorded" for key in keys if key not in recorded},
+        )
+
+    return plan
+
+
+def read_measurements(path: Path) -> Iterator[Measurement]:
+    """Those in the lines of a file, if it is there; lines that are not whole are left out."""
+    for line in path.read_bytes().splitlines() if is_file(path) else ():
+        try:
+            yield msgspec.json.decode(line, type=Measurement)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+
+
+class _Player:
+    """Makes what an emulated card plays."""
+
+    def __init__(self, device: EmulatedDevice, recorded: Mapping[str, Measurement]) -> None:
+        self._device = device
+        self._recorded = recorded
+
+    def call(self, call: UniqueCall) -> Playable:
+        """One call; what its turns read together does not stay in the L2 cache if it is larger."""
+        return self._playable(call.id, self._dram_bytes(call), len(call.launches))
+
+    def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Playable:
+        """A whole step: what its calls read, and as many launches."""
+        counts = [
+            ((one.steps_in_layers if level == LAYERS else one.steps).get(step, 0), one)
+            for one in calls
+        ]
+        return self._playable(
+            step_key(step, level),
+            sum(count * self._dram_bytes(one) for count, one in counts),
+            sum(count * len(one.launches) for count, one in counts),
+        )
+
+    def _dram_bytes(self, call: UniqueCall) -> int:
+        size = argument_bytes(call.arguments)
+        return size if size * len(call.turns) > self._device.profile.l2_bytes else 0
+
+    def _playable(self, key: str, dram_bytes: int, launches: int) -> Playable:
+        found = self._recorded[key]
+        assert found.time_ms is not None
+        assert found.power_w is not None
+        demand = demand_of_figures(
+            found.time_ms,
+            found.power_w,
+            dram_bytes=dram_bytes,
+            launches=launches,
+            profile=self._device.profile,
+        )
+        turns = found.workload.parameters.get("turns", 1)
+        return Playable(key, partial(self._device.play, demand), int(turns))
+
+
+def argument_bytes(arguments: Any) -> int:
+    """Size of all tensors among recorded arguments."""
+    if isinstance(arguments, list):
+        return sum(map(argument_bytes, arguments))
+    if not isinstance(arguments, dict):
+        return 0
+    if not {"shape", "dtype"} <= arguments.keys():
+        return sum(map(argument_bytes, arguments.values()))
+    count = 1
+    for extent in arguments["shape"]:
+        count *= extent
+    return count * _bits(str(arguments["dtype"])) // 8
+
+
+def _bits(dtype: str) -> int:
+    name = dtype.removeprefix("torch.")
+    for prefix, bits in _BITS.items():
+        if name.startswith(prefix):
+            return bits
+    digits = "".join(filter(str.isdigit, name))
+    return int(digits) if digits else 0
+
+
+def _cache(found: Measurement) -> object:
+    return found.workload.parameters.get("cache")
