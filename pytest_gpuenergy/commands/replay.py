@@ -77,7 +77,8 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.replay.plan import planner_for
-    from pytest_gpuenergy.replay.replaying import REPORT_JSON, Replay, read_profile
+    from pytest_gpuenergy.replay.profiling import read_profile
+    from pytest_gpuenergy.replay.replaying import REPORT_JSON, Replay
     from pytest_gpuenergy.support.json_output import plain
 
     read_profile(arguments.folder)

@@ -15,6 +15,7 @@ from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.engine.callable_check import CallableCheck
 from pytest_gpuenergy.engine.callable_inputs import first_call
 from pytest_gpuenergy.engine.harness import Subject, describe_workload
+from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.engine.results import Specification
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
@@ -24,7 +25,7 @@ from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.tables import words
-from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError
+from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError, KernelFault
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.workload import Workload, whole_flops
 
@@ -43,7 +44,7 @@ class EnergyBenchmark:
 
     def __call__(
         self,
-        subject: AnyKernel | Callable[..., Any],
+        subject: AnyKernel | Replayable | Callable[..., Any],
         *args: object,
         workload: Workload | None = None,
         reference: object = None,
@@ -54,8 +55,9 @@ class EnergyBenchmark:
         """Verify, measure and record a kernel or a callable.
 
         Args:
-            subject: a `Kernel`, `TritonKernel` or `LibraryCall`, or a callable that launches work
-                on the current CUDA stream.
+            subject: a `Kernel`, `TritonKernel` or `LibraryCall`, a `Replayable`, which has its own
+                label and workload and is not verified, or a callable that launches work on the
+                current CUDA stream.
             args: the callable's arguments.
             workload: what is computed; required for a kernel. A callable's measurement is named
                 after it, or else after the item.
@@ -96,6 +98,9 @@ class EnergyBenchmark:
             if isinstance(subject, AnyKernel):
                 measurement = self._kept(self._kernel(subject, workload, named), named)
                 session.anchors.add(named, measurement, subject, workload)
+            elif isinstance(subject, Replayable):
+                measurement = self._kept(self._replayed(subject, named), named)
+                session.anchors.add(named, measurement)
             else:
                 if workload is None:
                     info = WorkloadInfo(self._item.name, {}, flops, 0)
@@ -127,8 +132,10 @@ class EnergyBenchmark:
         return measurement
 
     def _default_label(
-        self, subject: AnyKernel | Callable[..., Any], workload: Workload | None
+        self, subject: AnyKernel | Replayable | Callable[..., Any], workload: Workload | None
     ) -> str:
+        if isinstance(subject, Replayable):
+            return subject.label
         label = kernel_label(subject)
         if workload is None:  # it is named after the item, parameters included
             return label
@@ -173,6 +180,24 @@ class EnergyBenchmark:
             raise fault
         export(folder, draft, Job.of(kernel, workload), workload)
         pytest.skip(f"written to {folder}, not measured")
+
+    def _replayed(self, subject: Replayable, named: Subject) -> Measurement:
+        session = self._session
+        if session.options.cache != "hot":
+            pytest.skip("what is replayed has buffers of its own: its cache cannot be cold")
+        if session.options.export_folder is not None:
+            pytest.skip("what is replayed cannot be exported")
+        self._claim(named, subject.workload.name)
+        if known := session.already_measured(named, "", subject.workload):
+            self._judge(known)
+            pytest.skip(f"already measured in run {session.run_id}")
+        session.anchors.check(named)
+        try:
+            return session.harness.measure_callable(
+                subject.repeater, subject.workload, named, "replay"
+            )
+        except RuntimeError as error:  # CUDA's, too
+            raise KernelFault("runtime", str(error).strip().partition("\n")[0]) from None
 
     def _callable(
         self,
@@ -238,9 +263,9 @@ def _limit(bound: float | ErrorBound | None) -> ErrorBound | None:
     return bound if isinstance(bound, ErrorBound | None) else ErrorBound(bound, bound)
 
 
-def _check_arguments(
-    subject: AnyKernel | Callable[..., Any], reference: object, bound: object, label: object
-) -> None:
+def _check_arguments(subject: object, reference: object, bound: object, label: object) -> None:
+    if isinstance(subject, Replayable) and reference is not None:
+        raise InputError("energy_benchmark takes no reference= for what is replayed.")
     if isinstance(subject, AnyKernel) and reference is not None:
         raise InputError(
             "energy_benchmark takes no reference= for a kernel: give it to the workload, such as "

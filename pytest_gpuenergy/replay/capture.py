@@ -42,14 +42,6 @@ class LiveCall:
         return self.operator(*self.arguments, **self.keywords)
 
     @property
-    def in_place(self) -> bool:
-        """Whether it changes one of its arguments, so that repeated calls see other values."""
-        schema = self.operator._schema
-        return any(
-            one.alias_info is not None and one.alias_info.is_write for one in schema.arguments
-        )
-
-    @property
     def bytes(self) -> int:
         """Of its tensors."""
         return sum(one.numel() * one.element_size() for one in _tensors(self))

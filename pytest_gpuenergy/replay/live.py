@@ -24,7 +24,14 @@ from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.capture import CallRecorder, LiveCall
 from pytest_gpuenergy.replay.launches import launches
 from pytest_gpuenergy.replay.models import LanguageModel, load_model
-from pytest_gpuenergy.replay.plan import Cache, Plan, Planner, Playable, step_key
+from pytest_gpuenergy.replay.plan import (
+    Cache,
+    Plan,
+    Planner,
+    Repeat,
+    replayable_call,
+    replayable_step,
+)
 from pytest_gpuenergy.replay.profiling import (
     ProfileRecord,
     Prompt,
@@ -66,32 +73,51 @@ def live_planner(device: str, cache: Cache) -> Planner:
             captured = [capture_step(model, tokens, step) for step in steps]
         wholes = []
         for one in captured:
+            ways = [(GRAPH, _repeater([one.whole], device))]
+            ways.append((EAGER, _repeater([one.whole], device, from_host=True)))
             if one.layers is not None:
-                wholes.append(_playable(step_key(one.number, LAYERS), Turns([one.layers]), device))
-            whole = Turns([one.whole])
-            wholes.append(_playable(step_key(one.number, GRAPH), whole, device))
-            wholes.append(_playable(step_key(one.number, EAGER), whole, device, from_host=True))
-        played = [_playable(key, group, device) for key, group in turns.items()]
+                ways.insert(0, (LAYERS, _repeater([one.layers], device)))
+            wholes += [
+                replayable_step(profile, one.number, level, cache, repeater)
+                for level, repeater in ways
+            ]
+        played = []
+        for call in chosen:
+            if (group := turns.get(call.id)) is not None:
+                count, repeater = len(group), _repeater(group, device)
+                played.append(replayable_call(profile, call, cache, count, repeater))
         return Plan(wholes, played, missing)
 
     return plan
 
 
-def _playable(key: str, turns: Turns, device: str, *, from_host: bool = False) -> Playable:
-    count = len(turns.functions)
-
+def _repeater(
+    functions: Sequence[Callable[[], object]], device: str, *, from_host: bool = False
+) -> Repeat:
     @contextmanager
     def repeater() -> Iterator[Repeater]:
         from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 
+        turns = [_rotating(functions)]
         try:
             with torch.inference_mode():
-                yield GraphRepeater([turns.rotating()], multiple=count, from_host=from_host)
+                yield GraphRepeater(turns, multiple=len(functions), from_host=from_host)
         except RuntimeError:
             settle(device)
             raise
 
-    return Playable(key, repeater, count)
+    return repeater
+
+
+def _rotating(functions: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """A function that does the next part at each call, on any thread."""
+    following = cycle(functions)
+
+    def function() -> object:
+        with torch.inference_mode():
+            return next(following)()
+
+    return function
 
 
 def _turns(
@@ -101,7 +127,7 @@ def _turns(
     last_step: int,
     device: str,
     cache: Cache,
-) -> tuple[dict[str, Turns], dict[str, str]]:
+) -> tuple[dict[str, Sequence[LiveCall]], dict[str, str]]:
     """What to replay for each call, by its id, where it launches what the profile recorded.
 
     Returns:
@@ -110,13 +136,14 @@ def _turns(
     numbers = [number for one in calls for number in one.turns]
     live, recorder = capture_calls(model, tokens, numbers, last_step + 1)
     cold_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
-    turns, missing = {}, {}
+    turns: dict[str, Sequence[LiveCall]] = {}
+    missing = {}
     for one in calls:
         if differs(one, recorder):
             missing[one.id] = "the model makes another call in its place now"
         else:
             turns[one.id] = turns_of(one, live, cache, cold_bytes)
-    plans = launched_by([group.functions[0] for group in turns.values()], device)
+    plans = launched_by([group[0] for group in turns.values()], device)
     by_id = {one.id: one for one in calls}
     for key, launched in zip(tuple(turns), plans, strict=True):
         if launched != [form.plan for form in by_id[key].launches]:
@@ -124,29 +151,6 @@ def _turns(
             missing[key] = f"alone it launches {names}"
             del turns[key]
     return turns, missing
-
-
-@dataclass(frozen=True)
-class Turns:
-    """Work that is replayed in rotation.
-
-    Attributes:
-        functions: each does its part once.
-        in_place: whether some of it changes its own arguments.
-    """
-
-    functions: Sequence[Callable[[], object]]
-    in_place: bool = False
-
-    def rotating(self) -> Callable[[], object]:
-        """A function that does the next part at each call, on any thread."""
-        following = cycle(self.functions)
-
-        def function() -> object:
-            with torch.inference_mode():
-                return next(following)()
-
-        return function
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ def capture_calls(
 
 def turns_of(
     call: UniqueCall, live: Mapping[int, LiveCall], cache: Cache, cold_bytes: int
-) -> Turns:
+) -> Sequence[LiveCall]:
     """What to replay for a call.
 
     Args:
@@ -231,7 +235,7 @@ def turns_of(
     else:
         while sum(one.bytes for one in own) < cold_bytes and len(own) < _MOST_COPIES:
             own.append(own[len(own) % len(call.turns)].copied())
-    return Turns(own, in_place=own[0].in_place)
+    return own
 
 
 _MOST_COPIES = 256

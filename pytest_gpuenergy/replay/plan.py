@@ -9,26 +9,16 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_gpuenergy.devices.device import Device, Repeater
+from pytest_gpuenergy.engine.replayable import Replayable
+from pytest_gpuenergy.record.infos import WorkloadInfo
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.replay.account import GRAPH, LAYERS
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.profiling import ProfileRecord
 from pytest_gpuenergy.support.errors import InputError
 
 Cache = Literal["model", "hot", "cold"]
-
-
-@dataclass(frozen=True)
-class Playable:
-    """Something to measure.
-
-    Attributes:
-        key: id of a call, or see `step_key`.
-        repeater: launches it.
-        turns: sets of arguments that successive launches rotate through.
-    """
-
-    key: str
-    repeater: Callable[[], AbstractContextManager[Repeater]]
-    turns: int = 1
+Repeat = Callable[[], AbstractContextManager[Repeater]]
 
 
 @dataclass(frozen=True)
@@ -41,8 +31,8 @@ class Plan:
         missing: by key, why something cannot.
     """
 
-    steps: Sequence[Playable]
-    calls: Sequence[Playable]
+    steps: Sequence[Replayable]
+    calls: Sequence[Replayable]
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -53,6 +43,55 @@ Planner = Callable[[ProfileRecord, Sequence[UniqueCall], Sequence[UniqueCall], S
 def step_key(step: int, level: str) -> str:
     """What a step at a level is called among the measurements."""
     return f"step{step}-{level}"
+
+
+def key_of(found: Measurement) -> str:
+    """What has been replayed: the id of a call, or a `step_key`."""
+    return str(found.workload.parameters.get("replays", ""))
+
+
+def replayable_call(
+    profile: ProfileRecord, call: UniqueCall, cache: Cache, turns: int, repeater: Repeat
+) -> Replayable:
+    """A call, as a workload of its own.
+
+    Args:
+        profile: of the model.
+        call: to replay.
+        cache: see `pytest_gpuenergy.replay.live.turns_of`.
+        turns: sets of arguments that successive launches rotate through.
+        repeater: makes what launches it.
+    """
+    parameters: dict[str, int | str] = {"replays": call.id, "cache": cache, "turns": turns}
+    workload = WorkloadInfo(f"{model_name(profile)}-{call.id}", parameters, 0, 0)
+    return Replayable(call.id, call.operator, workload, repeater)
+
+
+def replayable_step(
+    profile: ProfileRecord, step: int, level: str, cache: Cache, repeater: Repeat
+) -> Replayable:
+    """A whole step; the ways to launch it are kernels of the same workload.
+
+    Args:
+        profile: of the model.
+        step: 0 for the prefill.
+        level: see `pytest_gpuenergy.replay.account.Account`.
+        cache: as for calls, though steps are all alike.
+        repeater: makes what launches it.
+    """
+    key = step_key(step, level)
+    name = f"{model_name(profile)}-{'prefill' if step == 0 else f'decode{step}'}"
+    label = level
+    if level == LAYERS:  # less work
+        name, label = f"{name}-{LAYERS}", GRAPH
+    return Replayable(
+        key, label, WorkloadInfo(name, {"replays": key, "cache": cache}, 0, 0), repeater
+    )
+
+
+def model_name(profile: ProfileRecord) -> str:
+    """The model's name without its folder or owner."""
+    return Path(profile.model).name
 
 
 def planner_for(device: Device, folder: Path, cache: Cache) -> Planner:

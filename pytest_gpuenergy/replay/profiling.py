@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.calls import CallForm
 from pytest_gpuenergy.replay.models import LanguageModel
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_output import dump
 
@@ -55,6 +56,37 @@ class ProfileRecord(Struct, frozen=True):
     torch: str
     transformers: str
     schema_version: int = 1
+
+    def steps(self, decode: int) -> tuple[int, ...]:
+        """The prefill, which is 0, and the decode step ``decode``, if any has been profiled.
+
+        Raises:
+            InputError: there are decode steps, but not this one.
+        """
+        last = self.new_tokens - 1
+        if last and not 0 < decode <= last:
+            raise InputError(
+                f"The profile of {self.model} has no decode step {decode}: give 1 to {last}."
+            )
+        return (0, decode) if last else (0,)
+
+
+def read_profile(folder: Path) -> ProfileRecord:
+    """What a run's folder is the profile of.
+
+    Raises:
+        InputError: it has no profile, or a damaged one.
+    """
+    path = folder / PROFILE_JSON
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ProfileRecord)
+    except OSError:
+        raise InputError(
+            f"The folder {folder} has no {PROFILE_JSON}: name one that gpuenergy profile has "
+            "written."
+        ) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is damaged ({error}): profile again.") from None
 
 
 def profile_model(

@@ -15,10 +15,20 @@ import msgspec
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.timing.model import demand_of_figures
+from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS
 from pytest_gpuenergy.replay.calls import UniqueCall
-from pytest_gpuenergy.replay.plan import Cache, Plan, Planner, Playable, step_key
+from pytest_gpuenergy.replay.plan import (
+    Cache,
+    Plan,
+    Planner,
+    Repeat,
+    key_of,
+    replayable_call,
+    replayable_step,
+    step_key,
+)
 from pytest_gpuenergy.replay.profiling import ProfileRecord
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_file
@@ -35,7 +45,7 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
         InputError: nothing has been recorded with this cache.
     """
     recorded = {
-        one.kernel.label: one
+        key_of(one): one
         for one in read_measurements(folder / RECORDED)
         if one.measured and one.power_limit_w is None and _cache(one) == cache
     }
@@ -56,7 +66,7 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
                 f"The figures in {folder} are those of {profile.device}, and {device.name} is "
                 "emulated here: name the emulated GPU of that model with --gpu-device."
             )
-        player = _Player(device, recorded)
+        player = _Player(device, profile, cache, recorded)
         wholes = [(step, level) for step in steps for level in (LAYERS, GRAPH, EAGER)]
         keys = [*(step_key(*one) for one in wholes), *(one.id for one in chosen)]
         return Plan(
@@ -80,31 +90,41 @@ def read_measurements(path: Path) -> Iterator[Measurement]:
 class _Player:
     """Makes what an emulated card plays."""
 
-    def __init__(self, device: EmulatedDevice, recorded: Mapping[str, Measurement]) -> None:
+    def __init__(
+        self,
+        device: EmulatedDevice,
+        profile: ProfileRecord,
+        cache: Cache,
+        recorded: Mapping[str, Measurement],
+    ) -> None:
         self._device = device
+        self._profile = profile
+        self._cache: Cache = cache
         self._recorded = recorded
 
-    def call(self, call: UniqueCall) -> Playable:
+    def call(self, call: UniqueCall) -> Replayable:
         """One call; what its turns read together does not stay in the L2 cache if it is larger."""
-        return self._playable(call.id, self._dram_bytes(call), len(call.launches))
+        play = self._play(call.id, self._dram_bytes(call), len(call.launches))
+        return replayable_call(self._profile, call, self._cache, len(call.turns), play)
 
-    def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Playable:
+    def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
         """A whole step: what its calls read, and as many launches."""
         counts = [
             ((one.steps_in_layers if level == LAYERS else one.steps).get(step, 0), one)
             for one in calls
         ]
-        return self._playable(
+        play = self._play(
             step_key(step, level),
             sum(count * self._dram_bytes(one) for count, one in counts),
             sum(count * len(one.launches) for count, one in counts),
         )
+        return replayable_step(self._profile, step, level, self._cache, play)
 
     def _dram_bytes(self, call: UniqueCall) -> int:
         size = argument_bytes(call.arguments)
         return size if size * len(call.turns) > self._device.profile.l2_bytes else 0
 
-    def _playable(self, key: str, dram_bytes: int, launches: int) -> Playable:
+    def _play(self, key: str, dram_bytes: int, launches: int) -> Repeat:
         found = self._recorded[key]
         assert found.time_ms is not None
         assert found.power_w is not None
@@ -115,8 +135,7 @@ class _Player:
             launches=launches,
             profile=self._device.profile,
         )
-        turns = found.workload.parameters.get("turns", 1)
-        return Playable(key, partial(self._device.play, demand), int(turns))
+        return partial(self._device.play, demand)
 
 
 def argument_bytes(arguments: Any) -> int:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.engine.station import Station
-from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.replay.account import (
     EAGER,
@@ -25,8 +24,8 @@ from pytest_gpuenergy.replay.account import (
     savings,
 )
 from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
-from pytest_gpuenergy.replay.plan import Cache, Planner, Playable, step_key
-from pytest_gpuenergy.replay.profiling import PROFILE_JSON, ProfileRecord
+from pytest_gpuenergy.replay.plan import Cache, Planner, key_of, step_key
+from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.recorded import read_measurements
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import write_atomically
@@ -109,12 +108,7 @@ class Replay:
             OSError: the report cannot be written.
         """
         profile = read_profile(self.folder)
-        steps = (0, self.step) if profile.new_tokens > 1 else (0,)
-        if self.step >= profile.new_tokens > 1:
-            raise InputError(
-                f"{self.folder} has {profile.new_tokens - 1} decode steps: give --step 1 to "
-                f"{profile.new_tokens - 1}."
-            )
+        steps = profile.steps(self.step)
         calls = [one for one in read_calls(self.folder) if any(one.steps.get(s) for s in steps)]
         chosen = self._chosen(calls)
         for setpoint in self.setpoints:
@@ -130,7 +124,7 @@ class Replay:
             with self.station.under(setpoint) as enforced:
                 # Steps first: without them the figures of calls say little.
                 for one in (*plan.steps, *plan.calls):
-                    self._measure(harness, one, profile.model, setpoint, enforced)
+                    self._measure(harness, one, setpoint, enforced)
                 idle_w = self._idle_w()
             accounts += self._accounts(profile, setpoint, steps, calls, idle_w)
         report = ReplayReport(
@@ -158,7 +152,7 @@ class Replay:
         for found in read_measurements(self.results / MEASUREMENTS_JSONL):
             same = found.workload.parameters.get("cache") == self.cache and found.cap in labels
             if same and found.gpu_uuid == self.station.device.uuid:
-                self.measurements.setdefault(found.cap, {})[found.kernel.label] = found
+                self.measurements.setdefault(found.cap, {})[key_of(found)] = found
 
     def _chosen(self, calls: Sequence[UniqueCall]) -> Sequence[UniqueCall]:
         ids = {one.id: {one.id, *(form.kernel for form in one.launches)} for one in calls}
@@ -174,7 +168,7 @@ class Replay:
         return chosen
 
     def _measure(
-        self, harness: Harness, what: Playable, model: str, setpoint: Setpoint, enforced: Setpoint
+        self, harness: Harness, what: Replayable, setpoint: Setpoint, enforced: Setpoint
     ) -> None:
         group = self.measurements.setdefault(setpoint.label, {})
         if what.key in group:
@@ -183,8 +177,8 @@ class Replay:
         try:
             found = harness.measure_callable(
                 what.repeater,
-                WorkloadInfo(model, {"cache": self.cache, "turns": what.turns}, 0, 0),
-                Subject(f"{self.folder.name}::{name}", what.key, setpoint, enforced),
+                what.workload,
+                Subject(f"{self.folder.name}::{name}", what.label, setpoint, enforced),
                 "replay",
             )
         except RuntimeError as error:  # CUDA's, too
@@ -233,24 +227,6 @@ class Replay:
         reference = (as_found or sorted(self.setpoints, key=lambda one: one.order))[-1]
         for step in steps:
             yield from savings(step, calls, self.measurements, reference.label)
-
-
-def read_profile(folder: Path) -> ProfileRecord:
-    """What a run's folder is the profile of.
-
-    Raises:
-        InputError: it has no profile, or a damaged one.
-    """
-    path = folder / PROFILE_JSON
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ProfileRecord)
-    except OSError:
-        raise InputError(
-            f"The folder {folder} has no {PROFILE_JSON}: name one that gpuenergy profile has "
-            "written."
-        ) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is damaged ({error}): profile again.") from None
 
 
 def _figures(name: str, found: Measurement) -> str:

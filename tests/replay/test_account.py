@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import json as msgspec_json
 from msgspec.structs import replace
+from recorded_profile import BLOOM
 
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
@@ -18,8 +18,7 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, account, savings
 from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.extraction import extract
-
-BLOOM = Path(__file__).parents[2] / "bench/results/nvidia-h200-2026-11-24/bloom-560m"
+from pytest_gpuenergy.replay.plan import key_of
 
 
 def measurement(time_ms: float, energy_mj: float, **changes: object) -> Measurement:
@@ -173,7 +172,7 @@ class TestBloomOnAnH200:
     ) -> None:
         lines = (BLOOM / "results/measurements.jsonl").read_bytes().splitlines()
         measured = {
-            one.kernel.label: one
+            key_of(one): one
             for one in (msgspec_json.decode(line, type=Measurement) for line in lines)
         }
         calls = read_calls(BLOOM)

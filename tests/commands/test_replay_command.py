@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from recorded_profile import copy_with_steps
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine.harness import Harness
@@ -20,8 +20,6 @@ from pytest_gpuenergy.replay.plan import planner_for
 from pytest_gpuenergy.replay.recorded import argument_bytes
 from pytest_gpuenergy.support.errors import InputError
 
-BLOOM = Path(__file__).parents[2] / "bench/results/nvidia-h200-2026-11-24/bloom-560m"
-
 CONFIG = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}
 SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
 
@@ -29,18 +27,12 @@ SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
     """A copy of the replay of BLOOM-560M on an H200, whose whole steps are made up."""
-    run = tmp_path / "bloom"
-    shutil.copytree(BLOOM, run)
-    path = run / "results/measurements.jsonl"
-    lines = path.read_text().splitlines()
-    for step, time_ms, energy_mj in ((0, 8.1, 4400.0), (1, 2.1, 520.0)):
-        whole = json.loads(lines[0])
-        whole["kernel"]["label"] = f"step{step}-graph"
-        whole |= {"time_ms": time_ms, "raw_energy_mj": energy_mj, "energy_mj": energy_mj}
-        whole["power_w"] = energy_mj / time_ms
-        lines.append(json.dumps(whole))
-    path.write_text("\n".join(lines))
-    return run
+    return copy_with_steps(tmp_path / "bloom")
+
+
+def replayed(line: Any) -> str:
+    """The key of what a line of measurements.jsonl is of."""
+    return str(line["workload"]["parameters"]["replays"])
 
 
 def emulated(run: Path, *options: str) -> tuple[int, Any]:
@@ -69,12 +61,12 @@ class TestRecordedFigures:
 
     def test_the_calls_take_the_recorded_time_and_energy(self, recorded: Path) -> None:
         lines = (recorded / "results/measurements.jsonl").read_text().splitlines()
-        figures = {one["kernel"]["label"]: one for one in map(json.loads, lines)}
+        figures = {replayed(one): one for one in map(json.loads, lines)}
         status, report = emulated(recorded)
         assert status == 0
         assert len(report["measurements"]) == len(figures) == 72
         for one in report["measurements"]:
-            found = figures[one["kernel"]["label"]]
+            found = figures[replayed(one)]
             assert one["time_ms"] == pytest.approx(found["time_ms"], rel=0.01)
             assert one["energy_mj"] == pytest.approx(found["energy_mj"], rel=0.05)
 
@@ -106,7 +98,7 @@ class TestRecordedFigures:
         first, *others = path.read_text().splitlines()
         path.write_text("\n".join(others))
         _, report = emulated(recorded)
-        label = json.loads(first)["kernel"]["label"]
+        label = replayed(json.loads(first))
         assert report["missing"][label] == "no figures of it are recorded"
         assert "step0-layers" in report["missing"]
         assert "no figures of it are recorded" in capsys.readouterr().out
@@ -130,7 +122,7 @@ class TestRecordedFigures:
         def counted(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
             if len(labels) == 9:
                 raise KeyboardInterrupt
-            labels.append(subject.label)
+            labels.append(str(workload.parameters["replays"]))
             return plain(self, repeater, workload, subject, kind)
 
         with monkeypatch.context() as patched:
@@ -210,7 +202,7 @@ class TestRecordedFigures:
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert emulated(recorded, "--step", "2") == (2, None)
-        assert "has 1 decode steps: give --step 1 to 1" in capsys.readouterr().err
+        assert "has no decode step 2: give 1 to 1" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("arguments", "size"),
@@ -268,7 +260,7 @@ class TestWithPyTorch:
 
         def measure(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
             with repeater():
-                labels.append(subject.label)
+                labels.append(str(workload.parameters["replays"]))
             draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
             draft = replace(draft, time_ms=1.0, energy_mj=2.0, raw_energy_mj=2.0)
             return replace(draft, energy_mj_ci95=Interval(1.9, 2.1))
@@ -316,8 +308,8 @@ class TestWithPyTorch:
         assert replay(run) == 0
         assert "step0-layers" in measured
         lines = (run / "results-emulated/measurements.jsonl").read_text().splitlines()
-        found = {one["kernel"]["label"]: one for one in map(json.loads, lines)}
-        assert found["step0-layers"]["workload"]["parameters"]["turns"] == 1
+        found = {replayed(one): one for one in map(json.loads, lines)}
+        assert found["step0-layers"]["workload"]["name"].endswith("-prefill-layers")
 
     def test_after_an_interrupt_resume_measures_what_is_left(
         self, run: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
@@ -399,7 +391,7 @@ class TestWithPyTorch:
         plain = Harness.measure_callable  # that of `measured`
 
         def failing(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
-            if subject.label == "step0-graph":
+            if workload.parameters["replays"] == "step0-graph":
                 raise RuntimeError("operation not permitted when stream is capturing")
             return plain(self, repeater, workload, subject, kind)
 

@@ -1,0 +1,27 @@
+"""Work that a caller has made ready to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from pytest_gpuenergy.devices.device import Repeater
+from pytest_gpuenergy.record.infos import WorkloadInfo
+
+
+@dataclass(frozen=True)
+class Replayable:
+    """Work whose repeater is at hand; `Harness.measure_callable` measures it.
+
+    Attributes:
+        key: what its maker calls it.
+        label: of what does the work, for the record.
+        workload: as the record is to describe it.
+        repeater: makes what launches it.
+    """
+
+    key: str
+    label: str
+    workload: WorkloadInfo
+    repeater: Callable[[], AbstractContextManager[Repeater]]

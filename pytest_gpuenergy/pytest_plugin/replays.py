@@ -1,0 +1,239 @@
+"""The options and fixtures of the bench of language models, `replay_items`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.support.project import nearest
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.engine.replayable import Replayable
+    from pytest_gpuenergy.record.measurement import Measurement
+    from pytest_gpuenergy.replay.calls import UniqueCall
+    from pytest_gpuenergy.replay.plan import Plan
+    from pytest_gpuenergy.replay.profiling import ProfileRecord
+
+PROFILES = Path("bench", "profiles")
+_PREFILL, _DECODE = "prefill", "decode"
+
+
+@dataclass(frozen=True, eq=False)
+class Profiled:
+    """What has been profiled, and what of it is replayed.
+
+    Attributes:
+        folder: of the profile.
+        profile: what it is of.
+        calls: of the prefill and of the decode step.
+        steps: their numbers.
+    """
+
+    folder: Path
+    profile: ProfileRecord
+    calls: tuple[UniqueCall, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Item:
+    """What one item replays.
+
+    Attributes:
+        of: the model it is from.
+        key: of what is replayed.
+        name: as in item ids.
+        step: the step that it is the whole of; None for calls and layers.
+    """
+
+    of: Profiled
+    key: str
+    name: str
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The most energy a token may take.
+
+    Attributes:
+        joules: of a token.
+        tokens: of the step.
+    """
+
+    joules: float
+    tokens: int
+
+    def exceeded_by(self, found: Measurement) -> str | None:
+        """A sentence if the whole interval of the energy lies above the bound."""
+        ends = found.energy_mj_ci95
+        if found.energy_mj is None or ends is None or ends.low / 1e3 / self.tokens <= self.joules:
+            return None
+        return (
+            f"{found.workload.name} takes {found.energy_mj / 1e3 / self.tokens:.4g} J per token, "
+            f"more than the {self.joules:g} J of --joules-per-token."
+        )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the bench."""
+    group = parser.getgroup("bench", "this repository's benches")
+    group.addoption(
+        "--model",
+        metavar="LIST",
+        help=f"Folders written by gpuenergy profile, or names of such folders in {PROFILES} "
+        "(default: all of these)",
+    )
+    group.addoption(
+        "--decode-step",
+        metavar="N",
+        default="1",
+        help="The decode step to replay, besides the prefill (default: 1)",
+    )
+    group.addoption(
+        "--joules-per-token",
+        metavar="LIST",
+        help="Fail the whole prefill or decode step if it takes more, such as "
+        "prefill:0.005,decode:0.4",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize ``replayable``."""
+    if "replayable" not in metafunc.fixturenames:
+        return
+    try:
+        _bounds(metafunc.config)  # said now, if it is not understood
+        found = [item for one in profiles(metafunc.config) for item in _items(one)]
+    except GpuEnergyError as error:
+        raise pytest.Collector.CollectError(str(error)) from None
+    names = [item.name for item in found]
+    metafunc.parametrize("replayable", found, ids=names, indirect=True)
+
+
+@pytest.fixture
+def joules_per_token(request: pytest.FixtureRequest) -> Bound | None:
+    """The bound on this item's energy, if it is a whole step that has one."""
+    item: Item = request.node.callspec.params["replayable"]
+    most = _bounds(request.config).get(_DECODE if item.step else _PREFILL)
+    if item.step is None or most is None:
+        return None
+    profile = item.of.profile
+    return Bound(most, profile.batch * (profile.prompt_tokens if item.step == 0 else 1))
+
+
+@pytest.fixture(scope="session")
+def replay_plans(gpu: Device) -> object:
+    """A function from a profile to its plan, which is made once."""
+    from pytest_gpuenergy.replay.plan import planner_for
+
+    @cache
+    def plan(of: Profiled) -> Plan:
+        return planner_for(gpu, of.folder, "model")(of.profile, of.calls, of.calls, of.steps)
+
+    return plan
+
+
+@pytest.fixture
+def replayable(request: pytest.FixtureRequest, replay_plans: object) -> Replayable:
+    """What the item measures; skips it if it cannot be replayed."""
+    item: Item = request.param
+    assert callable(replay_plans)
+    try:
+        plan: Plan = replay_plans(item.of)
+    except GpuEnergyError as error:
+        problem = str(error)
+    else:
+        for one in (*plan.steps, *plan.calls):
+            if one.key == item.key:
+                return one
+        pytest.skip(plan.missing.get(item.key, "it is not part of the model now"))
+    pytest.fail(problem, pytrace=False)
+
+
+def profiles(config: pytest.Config) -> list[Profiled]:
+    """Those of ``--model``, or all that are bundled.
+
+    Raises:
+        InputError: one is missing or damaged, or has no such step.
+    """
+    from pytest_gpuenergy.replay.calls import read_calls
+    from pytest_gpuenergy.replay.profiling import read_profile
+
+    text = str(config.getoption("--decode-step"))
+    step = int(text) if text.isdecimal() else 0
+    if not 0 < step < 1 << 20:
+        raise InputError(f"--decode-step {text!r} is not a number above zero.")
+    found = []
+    for folder in _folders(config):
+        profile = read_profile(folder)
+        steps = profile.steps(step)
+        calls = [one for one in read_calls(folder) if any(map(one.steps.get, steps))]
+        found.append(Profiled(folder, profile, tuple(calls), steps))
+    return found
+
+
+def _folders(config: pytest.Config) -> list[Path]:
+    bundled = nearest(config.rootpath, PROFILES) or config.rootpath / PROFILES
+    given = config.getoption("--model")
+    if given is None:
+        if found := sorted(path.parent for path in bundled.glob("*/profile.json")):
+            return found
+        raise InputError(
+            f"{bundled} has no profile: name a folder that gpuenergy profile has written with "
+            "--model."
+        )
+    found = []
+    words = [word.strip() for word in str(given).split(",") if word.strip()]
+    if not words:
+        raise InputError("--model is empty: name a folder that gpuenergy profile has written.")
+    for word in words:
+        places = (config.invocation_params.dir / word, bundled / word)
+        folders = [place for place in places if is_file(place / "profile.json")]
+        if not folders:
+            raise InputError(
+                f"--model {word}: neither {places[0]} nor {places[1]} is a folder that gpuenergy "
+                f"profile has written: gpuenergy profile {word} --out {word} writes one."
+            )
+        found.append(folders[0])
+    return found
+
+
+def _items(of: Profiled) -> list[Item]:
+    from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS
+    from pytest_gpuenergy.replay.plan import model_name, step_key
+
+    name = model_name(of.profile)
+    found = []
+    for step in of.steps:
+        words = f"{name}-{_PREFILL if step == 0 else f'{_DECODE}{step}'}"
+        for level in (GRAPH, EAGER, LAYERS):
+            whole = None if level == LAYERS else step
+            found.append(Item(of, step_key(step, level), f"{words}-{level}", whole))
+    return [*found, *(Item(of, one.id, f"{name}-{one.id}") for one in of.calls)]
+
+
+def _bounds(config: pytest.Config) -> dict[str, float]:
+    text = config.getoption("--joules-per-token")
+    found: dict[str, float] = {}
+    for word in str(text).split(",") if text is not None else ():
+        phase, _, number = word.strip().partition(":")
+        try:
+            joules = float(number)
+        except ValueError:
+            joules = inf
+        if phase not in (_PREFILL, _DECODE) or not 0 < joules < inf:
+            raise InputError(
+                f"--joules-per-token {text!r} is not understood: write joules above zero, such as "
+                "prefill:0.005,decode:0.4."
+            )
+        found[phase] = joules
+    return found

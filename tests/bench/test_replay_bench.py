@@ -1,0 +1,137 @@
+"""The bench of language models: which items there are, and a run of some."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from bench_folder import INI, ROOT
+from recorded_profile import BLOOM, copy_with_steps
+
+from pytest_gpuenergy.report import load_report
+
+NAMED = "bench/test_replay.py"
+EMULATED = ("--gpu-device", "emulated:h200", "--powercap", "5")
+
+
+@pytest.fixture
+def folder(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A project with the bench, and the profile ``bloom/``."""
+    (pytester.path / "bench").mkdir()
+    for name in ("conftest.py", NAMED):
+        shutil.copyfile(ROOT / name, pytester.path / name)
+    (pytester.path / "pyproject.toml").write_text(INI)
+    copy_with_steps(pytester.path / "bloom")
+    return pytester
+
+
+def ids(folder: pytest.Pytester, *arguments: str) -> list[str]:
+    result = folder.runpytest_inprocess("--collect-only", "-q", *EMULATED, *arguments)
+    return [line.partition("[")[2].rstrip("]") for line in result.stdout.lines if "::" in line]
+
+
+def test_each_call_and_each_whole_is_an_item(folder: pytest.Pytester) -> None:
+    calls = [
+        json.loads(line)["id"] for line in (BLOOM / "operator_calls.jsonl").read_text().splitlines()
+    ]
+    wholes = [
+        f"{step}-{how}" for step in ("prefill", "decode1") for how in ("graph", "eager", "layers")
+    ]
+    found = ids(folder, NAMED, "--model", "bloom")
+    assert sorted(found) == sorted(f"bloom-560m-{one}-700W" for one in (*calls, *wholes))
+
+
+def test_without_a_model_all_of_the_project_run(folder: pytest.Pytester) -> None:
+    (folder.path / "bench/profiles").mkdir()
+    shutil.move(folder.path / "bloom", folder.path / "bench/profiles/bloom")
+    assert len(ids(folder, NAMED)) == len(ids(folder, NAMED, "--model", "bloom")) == 76
+
+
+def test_nobody_runs_them_who_does_not_name_them(folder: pytest.Pytester) -> None:
+    assert ids(folder, "bench") == []
+    assert len(ids(folder, "bench", "--model", "bloom")) == 76
+
+
+def test_each_is_a_workload_of_its_own_in_the_report(folder: pytest.Pytester) -> None:
+    words = "bloom-560m-prefill-graph or bloom-560m-decode1-graph or c229cf67f982a"
+    result = folder.runpytest_inprocess(
+        NAMED, "--model", "bloom", *EMULATED, "-k", words, "--gpuenergy-json", "report.json"
+    )
+    result.assert_outcomes(passed=3)
+    found = {
+        (one.workload.name, one.kernel.label): one
+        for one in load_report(folder.path / "report.json").measurements
+    }
+    assert found.keys() == {
+        ("bloom-560m-prefill", "graph"),
+        ("bloom-560m-decode1", "graph"),
+        ("bloom-560m-c229cf67f982a", "aten.softmax.int"),
+    }
+    whole = found["bloom-560m-prefill", "graph"]
+    assert whole.energy_mj == pytest.approx(4400.0, rel=0.05)
+
+
+def test_what_cannot_be_replayed_is_skipped_with_the_reason(folder: pytest.Pytester) -> None:
+    words = ("-k", "prefill and eager", "-rs")
+    result = folder.runpytest_inprocess(NAMED, "--model", "bloom", *EMULATED, *words)
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*no figures of it are recorded*"])
+
+
+def test_a_resumed_run_measures_what_is_left(folder: pytest.Pytester) -> None:
+    def run(*options: str) -> pytest.RunResult:
+        return folder.runpytest_inprocess(NAMED, "--model", "bloom", *EMULATED, *options)
+
+    run("-k", "prefill and graph").assert_outcomes(passed=1)
+    again = run("-k", "graph", "--gpuenergy-resume")
+    again.assert_outcomes(passed=1, skipped=1)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "failed"),
+    [
+        ("prefill:0.004", 1),
+        ("prefill:0.005", 0),
+        ("decode:0.5", 1),
+        ("prefill:0.004,decode:0.5", 2),
+        ("prefill:1, decode:1", 0),
+    ],
+)
+def test_a_step_that_takes_too_many_joules_per_token_fails(
+    folder: pytest.Pytester, bounds: str, failed: int
+) -> None:
+    result = folder.runpytest_inprocess(
+        *(NAMED, "--model", "bloom", *EMULATED, "-k", "graph", "--joules-per-token", bounds)
+    )
+    result.assert_outcomes(passed=2 - failed, failed=failed)
+    if failed:
+        result.stdout.fnmatch_lines(["*J per token, more than the * J of --joules-per-token."])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--model", "none"), "--model none: neither * nor * is a folder that gpuenergy profile"),
+        ((), "bench/profiles has no profile: name a folder"),
+        (("--model", " ,"), "--model is empty: name a folder"),
+        (("--model", "bloom", "--decode-step", "x"), "--decode-step 'x' is not a number"),
+        (("--model", "bloom", "--decode-step", "7"), "has no decode step 7: give 1 to 1"),
+        (("--model", "bloom", "--joules-per-token", "prefill"), "'prefill' is not understood"),
+        (("--model", "bloom", "--joules-per-token", "decode:-1"), "'decode:-1' is not understood"),
+    ],
+)
+def test_bad_options_are_told_in_one_sentence(
+    folder: pytest.Pytester, options: tuple[str, ...], sentence: str
+) -> None:
+    result = folder.runpytest_inprocess(NAMED, *EMULATED, *options)
+    assert result.ret != 0
+    result.stdout.fnmatch_lines([f"*{sentence}*"])
+
+
+def test_a_damaged_profile_is_told_in_one_sentence(folder: pytest.Pytester) -> None:
+    Path(folder.path, "bloom/operator_calls.jsonl").write_text("garbage")
+    result = folder.runpytest_inprocess(NAMED, *EMULATED, "--model", "bloom")
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*Line 1 of * is not a call*profile again.*"])
