@@ -68,6 +68,7 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
     parser.add_argument(
         "--resume", action="store_true", help="Keep what an earlier replay has measured"
     )
+    parser.add_argument("--html", metavar="PATH", type=Path, help="Write a page that works offline")
     parser.add_argument("--json", action="store_true", help="Print the report as JSON")
 
 
@@ -78,10 +79,14 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.replay.plan import planner_for
     from pytest_gpuenergy.replay.profiling import read_profile
-    from pytest_gpuenergy.replay.replaying import REPORT_JSON, Replay
+    from pytest_gpuenergy.replay.replaying import REPORT_JSON, Replay, page_values
+    from pytest_gpuenergy.report.html import check_html, write_html
+    from pytest_gpuenergy.report.store import Report
     from pytest_gpuenergy.support.json_output import plain
 
     read_profile(arguments.folder)
+    if arguments.html is not None:
+        check_html()
     with ExitStack() as stack:
         device = stack.enter_context(open_device(arguments.gpu_device))
         planner = planner_for(device, arguments.folder, arguments.cache)
@@ -102,6 +107,10 @@ def run(arguments: Namespace) -> int:
         if arguments.resume:
             replay.resume()
         report = replay.run()
+    if arguments.html is not None:
+        write_html(
+            Report(report.run, report.measurements), arguments.html, replay=page_values(report)
+        )
     if arguments.json:
         print_json(plain(report))
     else:
@@ -112,8 +121,9 @@ def run(arguments: Namespace) -> int:
 def _terminal(report: ReplayReport) -> Iterator[str]:
     from pytest_gpuenergy.replay.account import GRAPH
 
-    yield f"{report.profile.model} on {report.gpu}{' (emulated)' if report.emulated else ''}"
-    if report.emulated:
+    label = " (emulated)" if report.run.emulated else ""
+    yield f"{report.profile.model} on {report.run.gpu_name}{label}"
+    if report.run.emulated:
         yield "figures that a card has recorded, and a model of what power limits do to them"
     for one in report.accounts:
         yield from ("", *_account(one))

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import subprocess
-import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from pytest_gpuenergy.pytest_plugin.names import FIGURES
+from pytest_gpuenergy.support.run_ids import new_run_id
 
 RUN_ID, GPU = "gpuenergy_run_id", "gpuenergy_gpu"
 """Keys of a worker's ``workerinput``: the id of the run it writes to, and its GPU's number."""
 PROBLEMS = "gpuenergy_problems"
 """Key of a worker's ``workeroutput``: sentences about problems, from a worker that measured."""
-
-
-def new_run_id() -> str:
-    """A unique id that sorts by time."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
 class WorkerPlugin:

@@ -11,9 +11,11 @@ from msgspec import Struct
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.engine.identity import git_revision_of, run_info
 from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.replay.account import (
     EAGER,
     GRAPH,
@@ -27,9 +29,11 @@ from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.plan import Cache, Planner, key_of, step_key
 from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.recorded import read_measurements
+from pytest_gpuenergy.report.store import RunFolder
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.support.json_output import dump, encode
+from pytest_gpuenergy.support.json_output import dump, plain
+from pytest_gpuenergy.support.run_ids import new_run_id
 
 RESULTS = {False: "results", True: "results-emulated"}
 """Folder of the results, by whether the GPU is emulated."""
@@ -44,8 +48,9 @@ class ReplayReport(Struct, frozen=True):
     """What a replay found; stands in ``gpu_energy_report.json``.
 
     Attributes:
+        run: where and with what it was replayed; ``emulated`` if recorded figures were, on an
+            emulated GPU.
         profile: what was profiled.
-        emulated: whether recorded figures were replayed on an emulated GPU.
         cache: state of the L2 cache in the replays.
         accounts: of each power limit, step and level that could be measured.
         savings: with several power limits, of each call of each step; the reference is the limit
@@ -55,10 +60,8 @@ class ReplayReport(Struct, frozen=True):
         measurements: of calls, layers and steps.
     """
 
+    run: RunInfo
     profile: ProfileRecord
-    gpu: str
-    driver: str
-    emulated: bool
     cache: str
     accounts: tuple[Account, ...]
     savings: tuple[Saving, ...]
@@ -115,9 +118,8 @@ class Replay:
             self.station.check(setpoint)
         plan = self.planner(profile, calls, chosen, steps)
         self.missing |= plan.missing
-        self.results.mkdir(exist_ok=True)
-        kept = [one for group in self.measurements.values() for one in group.values()]
-        write_atomically(self.results / MEASUREMENTS_JSONL, "".join(map(_line, kept)))
+        run = self._run_info(profile)
+        RunFolder(self.results).begin(run, self._all())
         harness = self.station.harness(cache="cold" if self.cache == "cold" else "hot")
         accounts: list[Account] = []
         for setpoint in self.setpoints:
@@ -128,17 +130,13 @@ class Replay:
                 idle_w = self._idle_w()
             accounts += self._accounts(profile, setpoint, steps, calls, idle_w)
         report = ReplayReport(
+            run=run,
             profile=profile,
-            gpu=self.station.gpu.name,
-            driver=self.station.device.describe().get("driver", ""),
-            emulated=self.station.device.emulated,
             cache=self.cache,
             accounts=tuple(accounts),
             savings=tuple(self._savings(steps, calls)),
             missing=self.missing,
-            measurements=tuple(
-                one for group in self.measurements.values() for one in group.values()
-            ),
+            measurements=self._all(),
         )
         write_atomically(self.results / REPORT_JSON, dump(report))
         return report
@@ -153,6 +151,20 @@ class Replay:
             same = found.workload.parameters.get("cache") == self.cache and found.cap in labels
             if same and found.gpu_uuid == self.station.device.uuid:
                 self.measurements.setdefault(found.cap, {})[key_of(found)] = found
+
+    def _all(self) -> tuple[Measurement, ...]:
+        return tuple(one for group in self.measurements.values() for one in group.values())
+
+    def _run_info(self, profile: ProfileRecord) -> RunInfo:
+        options = {
+            "powercap": ",".join(one.label for one in self.setpoints),
+            "cache": self.cache,
+            "step": str(self.step),
+            "model": profile.model,
+            "weights": profile.weights,
+        }
+        revision = git_revision_of(self.folder)
+        return run_info(self.station.device, new_run_id(), options, git_revision=revision)
 
     def _chosen(self, calls: Sequence[UniqueCall]) -> Sequence[UniqueCall]:
         ids = {one.id: {one.id, *(form.kernel for form in one.launches)} for one in calls}
@@ -189,8 +201,7 @@ class Replay:
         if not found.measured:
             self.missing[name] = found.error or "it has no figures"
         group[what.key] = found
-        with (self.results / MEASUREMENTS_JSONL).open("a", encoding="utf-8") as file:
-            file.write(_line(found))
+        RunFolder(self.results).append(found)
         self.announce(_figures(name, found))
 
     def _idle_w(self) -> float:
@@ -229,11 +240,20 @@ class Replay:
             yield from savings(step, calls, self.measurements, reference.label)
 
 
+def page_values(report: ReplayReport) -> dict[str, object]:
+    """What the HTML page shows of a replay beside its measurements."""
+    return {
+        "model": report.profile.model,
+        "accounts": [
+            {**plain(one), "missing": len(one.missing), "limited": list(one.limited)}
+            for one in report.accounts
+        ],
+        "savings": plain(report.savings),
+        "missing": [{"what": key, "why": why} for key, why in report.missing.items()],
+    }
+
+
 def _figures(name: str, found: Measurement) -> str:
     if found.time_ms is None or found.raw_energy_mj is None:
         return f"{name}: {found.error}"
     return f"{name}: {found.time_ms * 1e3:.4g} µs, {found.raw_energy_mj:.4g} mJ"
-
-
-def _line(found: Measurement) -> str:
-    return encode(found).decode() + "\n"

@@ -74,9 +74,22 @@ class RunFolder:
             ignore = home / ".gitignore"
             if not is_there(ignore):
                 write_atomically(ignore, _WARNING)
-            write_atomically(folder.path / _RUN, dump(_RunFile(run)))
+            folder.begin(run)
             write_atomically(home / _LATEST, run.run_id + "\n")
         return folder
+
+    def begin(self, run: RunInfo, kept: Iterable[Measurement] = ()) -> None:
+        """Make the folder that of ``run``, which has measured only ``kept`` so far.
+
+        Raises:
+            ReportError: it cannot be written.
+        """
+        with _explained(self.path):
+            followed(self.path).mkdir(parents=True, exist_ok=True)
+            (self.path / _LINES).unlink(missing_ok=True)
+            if lines := b"".join(encode(one) + b"\n" for one in kept):
+                write_atomically(self.path / _LINES, lines)
+            write_atomically(self.path / _RUN, dump(_RunFile(run)))
 
     def append(self, measurement: Measurement) -> None:
         """Append one measurement; it is on disk when this returns.

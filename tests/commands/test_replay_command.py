@@ -80,7 +80,7 @@ class TestRecordedFigures:
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         _, report = emulated(recorded)
-        assert report["emulated"]
+        assert report["run"]["emulated"]
         assert "on NVIDIA H200 (emulated)" in capsys.readouterr().out
 
     def test_the_accounts_of_whole_steps_cover_all_calls(self, recorded: Path) -> None:
@@ -167,6 +167,25 @@ class TestRecordedFigures:
     ) -> None:
         assert emulated(recorded, "--powercap", "900W") == (2, None)
         assert "900" in capsys.readouterr().err
+
+    def test_the_page_has_the_accounts_beside_the_measurements(
+        self, recorded: Path, tmp_path: Path
+    ) -> None:
+        page = tmp_path / "page.html"
+        _, report = emulated(recorded, "--powercap", "300W,700W", "--html", str(page))
+        text = page.read_text()
+        data = json.loads(text.partition('id="report-data">')[2].partition("</script>")[0])
+        assert len(data["rows"]) == 144
+        assert data["emulated"]
+        found = {(one["step"], one["level"], one["cap"]) for one in data["replay"]["accounts"]}
+        assert found == {(step, "graph", cap) for step in (0, 1) for cap in ("300W", "700W")}
+        assert data["replay"]["savings"] == report["savings"]
+
+    def test_the_results_are_a_run(self, recorded: Path, tmp_path: Path) -> None:
+        _, found = emulated(recorded)
+        path = tmp_path / "merged.json"
+        assert main(["report", str(recorded / "results-emulated"), "--json", str(path)]) == 0
+        assert json.loads(path.read_text())["measurements"] == found["measurements"]
 
     def test_json_is_the_report(self, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
         _, report = emulated(recorded, "--json")

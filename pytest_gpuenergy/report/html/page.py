@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -19,7 +20,9 @@ from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_view
 
 
-def html_page(report: Report, baseline: Report | None = None) -> str:
+def html_page(
+    report: Report, baseline: Report | None = None, replay: Mapping[str, object] | None = None
+) -> str:
     """The page, which contains all its scripts and styles and loads nothing when opened.
 
     Strings of the report are data in a JSON block and are shown as text. The page's content
@@ -28,13 +31,14 @@ def html_page(report: Report, baseline: Report | None = None) -> str:
     Args:
         report: the report to show.
         baseline: an earlier report to show differences from, without verdicts.
+        replay: what a replay of a model found beside its measurements.
 
     Raises:
         InputError: the plotting library is not installed.
         ReportInputError: one report is from an emulated GPU and the other from a real one.
     """
     check_html()
-    data = page_data(report, baseline)
+    data = {**page_data(report, baseline), "replay": replay}
     scripts = {"vega": vega_script(), "script": _read("page.js")}
     label = " (emulated)" if report.run.emulated else ""
     return Template(_read("page.html")).substitute(
@@ -46,14 +50,19 @@ def html_page(report: Report, baseline: Report | None = None) -> str:
     )
 
 
-def write_html(report: Report, path: Path, baseline: Report | None = None) -> None:
+def write_html(
+    report: Report,
+    path: Path,
+    baseline: Report | None = None,
+    replay: Mapping[str, object] | None = None,
+) -> None:
     """Write `html_page` to ``path``.
 
     Raises:
         InputError, ReportInputError: as `html_page`.
         ReportError: it cannot be written.
     """
-    write_view(path, html_page(report, baseline))
+    write_view(path, html_page(report, baseline, replay))
 
 
 @functools.cache
