@@ -26,14 +26,18 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Generates tokens once to warm up and once under PyTorch's profiler, and does "
         "what gpuenergy extract does with the trace. bloom-560m and vicuna-7b have their published "
         "configuration, and random weights unless transformers has their checkpoint in its cache; "
-        "so has a folder with config.json alone. Needs the extra replay.",
+        "so has a folder with config.json alone. Of module:function, a call without arguments is "
+        "profiled. Needs the extra replay.",
         example="""
 gpuenergy profile bloom-560m --out bloom/
+gpuenergy profile mymodel:generate --out mine/
 gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16 --out mine/
 """,
     )
     parser.add_argument(
-        "model", metavar="MODEL", help="bloom-560m, vicuna-7b, a folder, or a name on the hub"
+        "model",
+        metavar="MODEL",
+        help="bloom-560m, vicuna-7b, a folder, a name on the hub, or module:function",
     )
     numbers = (
         ("--prompt-tokens", 1024, "Tokens of each prompt"),
@@ -61,6 +65,7 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
     )
     parser.add_argument(
         "--gpu-device",
+        "--gpu",
         metavar="DEVICE",
         default="auto",
         help="auto, an index, or a UUID; cpu profiles operators on the host (default: auto)",
@@ -74,25 +79,30 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.commands.extract import write_results
     from pytest_gpuenergy.replay.calls import unique_calls, write_calls
     from pytest_gpuenergy.replay.extraction import extract
-    from pytest_gpuenergy.replay.models import check_packages, load_model
-    from pytest_gpuenergy.replay.profiling import Prompt, profile_model
+    from pytest_gpuenergy.replay.models import check_packages, load_program
+    from pytest_gpuenergy.replay.profiling import profile_program
+    from pytest_gpuenergy.replay.programs import Prompt, is_function
     from pytest_gpuenergy.replay.summary import json_document, terminal
     from pytest_gpuenergy.support.json_output import plain
 
-    check_packages()
-    prompt = Prompt(arguments.prompt_tokens, arguments.new_tokens, arguments.batch, arguments.seed)
+    prompt = Prompt(0, 0, 0, arguments.seed)
+    if not is_function(arguments.model):
+        check_packages()
+        prompt = Prompt(
+            arguments.prompt_tokens, arguments.new_tokens, arguments.batch, arguments.seed
+        )
     with ExitStack() as stack:
         device = arguments.gpu_device
         if device != _HOST:
             device, _ = torch_device(device, stack)
-        model = load_model(
+        program = load_program(
             arguments.model,
             dtype=arguments.dtype,
             attention=arguments.attention,
             seed=arguments.seed,
             device=device,
         )
-        record, forms = profile_model(model, prompt, arguments.out, device)
+        record, forms = profile_program(program, prompt, arguments.out, device)
     found = extract(arguments.out, host=device == _HOST)
     write_results(found, arguments.out, record.model)
     write_calls(unique_calls(found.launches, forms), arguments.out)

@@ -39,6 +39,7 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
     parser.add_argument("folder", metavar="RUN", type=Path, help="Folder of gpuenergy profile")
     parser.add_argument(
         "--gpu-device",
+        "--gpu",
         metavar="DEVICE",
         default="auto",
         help="auto, an index, a UUID, or emulated[:PROFILE] (default: auto)",
@@ -126,12 +127,13 @@ def _terminal(report: ReplayReport) -> Iterator[str]:
     if report.run.emulated:
         yield "figures that a card has recorded, and a model of what power limits do to them"
     for one in report.accounts:
-        yield from ("", *_account(one))
+        yield from ("", *_account(one, report.profile.step_name(one.step)))
     for one in report.accounts:
         if one.level == GRAPH:
-            yield from ("", *_parts(one))
+            yield from ("", *_parts(one, report.profile.step_name(one.step)))
     for step in dict.fromkeys(one.step for one in report.savings):
-        yield from ("", *_savings([one for one in report.savings if one.step == step]))
+        found = [one for one in report.savings if one.step == step]
+        yield from ("", *_savings(found, report.profile.step_name(step)))
     reasons: dict[str, list[str]] = {}
     for key, why in report.missing.items():
         reasons.setdefault(why, []).append(key)
@@ -140,9 +142,9 @@ def _terminal(report: ReplayReport) -> Iterator[str]:
         yield from (f"{', '.join(keys)}: {why}" for why, keys in reasons.items())
 
 
-def _account(one: Account) -> Iterator[str]:
+def _account(one: Account, step: str) -> Iterator[str]:
     yield (
-        f"{_step(one.step)}, {one.level}, {one.cap}: {one.energy_mj:.4g} mJ and {one.time_ms:.4g} "
+        f"{step}, {one.level}, {one.cap}: {one.energy_mj:.4g} mJ and {one.time_ms:.4g} "
         f"ms measured; predicted {one.predicted_mj:.4g} mJ ({one.energy_error:+.1%}), its calls "
         f"take {one.kernels_ms:.4g} ms ({one.time_error:+.1%})"
     )
@@ -151,10 +153,14 @@ def _account(one: Account) -> Iterator[str]:
         f"{one.temperature_mj:+.3g}, gaps {one.gaps_mj:+.3g} at {one.idle_w:.1f} W, residual "
         f"{one.residual_mj:+.3g}; {one.coverage:.1%} of the GPU time replayed"
     )
-    yield (
-        f"  {one.joules_per_token:.4g} J per token, {one.tokens_per_joule:.4g} tokens per joule, "
-        f"EDP {one.edp_mj_ms:.4g} mJ ms"
-    )
+    edp = f"EDP {one.edp_mj_ms:.4g} mJ ms"
+    if one.joules_per_token is None or one.tokens_per_joule is None:
+        yield f"  {edp}"
+    else:
+        yield (
+            f"  {one.joules_per_token:.4g} J per token, {one.tokens_per_joule:.4g} tokens per "
+            f"joule, {edp}"
+        )
     if one.limited:
         yield (
             f"  the power limit held {len(one.limited)} calls back alone, but not in the step: "
@@ -162,13 +168,13 @@ def _account(one: Account) -> Iterator[str]:
         )
 
 
-def _parts(one: Account) -> Iterator[str]:
+def _parts(one: Account, step: str) -> Iterator[str]:
     from pytest_gpuenergy.support.text import aligned
 
     total_mj = sum(part.energy_mj for part in one.parts) or 1.0
     shown = one.parts[:_SHOWN]
     share = sum(part.energy_mj for part in shown) / total_mj
-    yield f"{_step(one.step)}, {one.cap}: {len(shown)} calls take {share:.1%} of the calls' energy"
+    yield f"{step}, {one.cap}: {len(shown)} calls take {share:.1%} of the calls' energy"
     header = ("call", "calls", "ms", "mJ", "energy", "operator")
     rows = [
         (
@@ -184,13 +190,13 @@ def _parts(one: Account) -> Iterator[str]:
     yield from aligned([header, *rows])
 
 
-def _savings(found: Sequence[Saving]) -> Iterator[str]:
+def _savings(found: Sequence[Saving], step: str) -> Iterator[str]:
     from pytest_gpuenergy.support.text import aligned
 
     total_mj = sum(one.energy_mj for one in found) or 1.0
     saved_mj = sum(one.saved_mj for one in found)
     yield (
-        f"{_step(found[0].step)}: each call under the limit that suits it best would save "
+        f"{step}: each call under the limit that suits it best would save "
         f"{saved_mj:.4g} mJ ({saved_mj / total_mj:.1%})"
     )
     header = ("call", "calls", "best limit", "mJ saved", "saved", "time", "operator")
@@ -207,7 +213,3 @@ def _savings(found: Sequence[Saving]) -> Iterator[str]:
         for one in found[:_SHOWN]
     ]
     yield from aligned([header, *rows])
-
-
-def _step(number: int) -> str:
-    return "prefill" if number == 0 else f"decode step {number}"

@@ -126,8 +126,8 @@ def joules_per_token(request: pytest.FixtureRequest) -> Bound | None:
     most = _bounds(request.config).get(_DECODE if item.step else _PREFILL)
     if item.step is None or most is None:
         return None
-    profile = item.of.profile
-    return Bound(most, profile.batch * (profile.prompt_tokens if item.step == 0 else 1))
+    tokens = item.of.profile.tokens(item.step)
+    return None if tokens is None else Bound(most, tokens)
 
 
 @pytest.fixture(scope="session")
@@ -209,12 +209,12 @@ def _folders(config: pytest.Config) -> list[Path]:
 
 def _items(of: Profiled) -> list[Item]:
     from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS
-    from pytest_gpuenergy.replay.plan import model_name, step_key
+    from pytest_gpuenergy.replay.plan import model_name, step_key, step_workload
 
     name = model_name(of.profile)
     found = []
     for step in of.steps:
-        words = f"{name}-{_PREFILL if step == 0 else f'{_DECODE}{step}'}"
+        words = step_workload(of.profile, step)
         for level in (GRAPH, EAGER, LAYERS):
             whole = None if level == LAYERS else step
             found.append(Item(of, step_key(step, level), f"{words}-{level}", whole))

@@ -47,7 +47,8 @@ class Account(Struct, frozen=True):
         level: ``graph`` where the whole step is a CUDA graph, ``eager`` where the host launches
             each kernel, ``layers`` where the layers alone are a CUDA graph.
         time_ms, energy_mj: of the step, as measured.
-        tokens: of the prompts for the prefill, generated ones for a decode step.
+        tokens: of the prompts for the prefill, generated ones for a decode step;
+            None where there are none, as for a function.
         joules_per_token, tokens_per_joule: of the measured energy.
         edp_mj_ms: measured energy times time.
         idle_w: power of the card between launches.
@@ -71,9 +72,9 @@ class Account(Struct, frozen=True):
     time_ms: float
     energy_mj: float
     energy_mj_half_width: float
-    tokens: int
-    joules_per_token: float
-    tokens_per_joule: float
+    tokens: int | None
+    joules_per_token: float | None
+    tokens_per_joule: float | None
     edp_mj_ms: float
     idle_w: float
     kernels_ms: float
@@ -99,7 +100,7 @@ def account(
     calls: Sequence[UniqueCall],
     measured: Mapping[str, Measurement],
     idle_w: float,
-    tokens: int,
+    tokens: int | None,
 ) -> Account:
     """Close the sum of a step.
 
@@ -152,8 +153,8 @@ def account(
         energy_mj=energy_mj,
         energy_mj_half_width=_half_width(whole),
         tokens=tokens,
-        joules_per_token=energy_mj / 1e3 / tokens,
-        tokens_per_joule=tokens / (energy_mj / 1e3),
+        joules_per_token=energy_mj / 1e3 / tokens if tokens else None,
+        tokens_per_joule=tokens / (energy_mj / 1e3) if tokens else None,
         edp_mj_ms=energy_mj * time_ms,
         idle_w=idle_w,
         kernels_ms=kernels_ms,

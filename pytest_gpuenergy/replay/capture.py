@@ -71,7 +71,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
     A trace of PyTorch's profiler has an annotation such as ``call 12`` around each.
 
     Args:
-        model: whose parameters are recognized.
+        modules: by name, those whose parameters are recognized.
         keep: numbers of the calls that stay in ``kept``.
 
     Attributes:
@@ -79,11 +79,12 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         kept: the calls to make again, by number.
     """
 
-    def __init__(self, model: Any, keep: Sequence[int] = ()) -> None:
+    def __init__(self, modules: Mapping[str, Any], keep: Sequence[int] = ()) -> None:
         super().__init__()
         self._names = {
-            _storage(one): name
-            for named in (model.named_parameters(), model.named_buffers())
+            _storage(one): ".".join(filter(None, (prefix, name)))
+            for prefix, module in modules.items()
+            for named in (module.named_parameters(), module.named_buffers())
             for name, one in named
             if _storage(one)
         }

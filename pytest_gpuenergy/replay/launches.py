@@ -17,7 +17,7 @@ Sizes = tuple[int, ...]
 
 PHASES = ("prefill", "decode")
 _LAYER = re.compile(r"\blayer[ ._:=]?(\d{1,6})")
-_STEP = re.compile(r"\bdecode (\d{1,9})\b")
+_STEP = re.compile(r"\b(?:decode|step) (\d{1,9})\b")
 _CALL = re.compile(r"^call (\d{1,9})$")
 
 
@@ -47,7 +47,7 @@ class Launch(Struct, frozen=True):
         dispatched: name of the outermost one, which the model itself called.
         phase: ``prefill`` or ``decode``, by the annotations around the launch.
         step: 0 in the prefill, and the number of the decode step, by an annotation such as
-            ``decode 1``.
+            ``decode 1`` or ``step 1``.
         layer: number of the model's layer, by an annotation such as ``layer 3``.
         call: number of the call of an operator, by an annotation such as ``call 12``.
         shared_memory_bytes: static and dynamic, of a block.

@@ -5,7 +5,6 @@ Imports PyTorch: import this module only where it is needed.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.capture import CallRecorder, LiveCall
 from pytest_gpuenergy.replay.launches import launches
-from pytest_gpuenergy.replay.models import LanguageModel, load_model
+from pytest_gpuenergy.replay.models import appendable, load_program
 from pytest_gpuenergy.replay.plan import (
     Cache,
     Plan,
@@ -34,13 +33,12 @@ from pytest_gpuenergy.replay.plan import (
 )
 from pytest_gpuenergy.replay.profiling import (
     ProfileRecord,
-    Prompt,
-    generate,
     profiler_on,
-    prompt_of,
     settle,
 )
+from pytest_gpuenergy.replay.programs import Program, Prompt
 from pytest_gpuenergy.replay.trace import read_trace
+from pytest_gpuenergy.support.errors import DeviceError
 
 _COLD_FACTOR = 3
 
@@ -59,7 +57,7 @@ def live_planner(device: str, cache: Cache) -> Planner:
         chosen: Sequence[UniqueCall],
         steps: Sequence[int],
     ) -> Plan:
-        model = load_model(
+        program = load_program(
             profile.model,
             dtype=profile.dtype,
             attention=profile.attention,
@@ -67,10 +65,16 @@ def live_planner(device: str, cache: Cache) -> Planner:
             device=device,
         )
         prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
-        with torch.inference_mode():
-            tokens = prompt_of(model, prompt, device)
-            turns, missing = _turns(chosen, model, tokens, max(steps), device, cache)
-            captured = [capture_step(model, tokens, step) for step in steps]
+        try:
+            with torch.inference_mode():
+                inputs = program.inputs(prompt, device)
+                turns, missing = _turns(chosen, program, inputs, max(steps), device, cache)
+                captured = [capture_step(program, inputs, step) for step in steps]
+        except torch.OutOfMemoryError:
+            raise DeviceError(
+                f"{profile.model} does not fit into the memory of {device} together with the "
+                "arguments of its calls: choose fewer with --kernels, or profile a smaller size."
+            ) from None
         wholes = []
         for one in captured:
             ways = [(GRAPH, _repeater([one.whole], device))]
@@ -122,8 +126,8 @@ def _rotating(functions: Sequence[Callable[[], object]]) -> Callable[[], object]
 
 def _turns(
     calls: Sequence[UniqueCall],
-    model: LanguageModel,
-    tokens: Any,
+    program: Program,
+    inputs: Any,
     last_step: int,
     device: str,
     cache: Cache,
@@ -134,7 +138,7 @@ def _turns(
         Also by the ids of all other calls, why they cannot be replayed.
     """
     numbers = [number for one in calls for number in one.turns]
-    live, recorder = capture_calls(model, tokens, numbers, last_step + 1)
+    live, recorder = capture_calls(program, inputs, numbers, last_step + 1)
     cold_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
     turns: dict[str, Sequence[LiveCall]] = {}
     missing = {}
@@ -169,18 +173,18 @@ class Step:
     layers: Callable[[], object] | None
 
 
-def capture_step(model: LanguageModel, tokens: Any, number: int) -> Step:
-    """Generate up to a step, and keep what is needed to do it again.
+def capture_step(program: Program, inputs: Any, number: int) -> Step:
+    """Run up to a step, and keep what is needed to do it again.
 
     Args:
-        model: to run.
-        tokens: the prompt.
+        program: to run.
+        inputs: what it begins with.
         number: of the step; 0 is the prefill.
     """
-    whole = _whole_step(model.model, tokens, number)
+    whole = program.step(inputs, number)
     layers: list[Callable[[], object]] = []
     with ExitStack() as stack:
-        for layer in model.layers:
+        for layer in program.layers:
 
             def keep(module: Any, args: Any, kwargs: Any) -> None:
                 layers.append(_again(module, args, kwargs))
@@ -197,20 +201,20 @@ def capture_step(model: LanguageModel, tokens: Any, number: int) -> Step:
 
 
 def capture_calls(
-    model: LanguageModel, tokens: Any, numbers: Sequence[int], steps: int
+    program: Program, inputs: Any, numbers: Sequence[int], steps: int
 ) -> tuple[Mapping[int, LiveCall], CallRecorder]:
-    """Generate once to warm up, as the profile did, and once more to keep calls alive.
+    """Run once to warm up, as the profile did, and once more to keep calls alive.
 
     Args:
-        model: to run.
-        tokens: the prompt.
+        program: to run.
+        inputs: what it begins with.
         numbers: of the calls to keep.
-        steps: how many to generate, with the prefill.
+        steps: how many to run.
     """
-    generate(model.model, tokens, steps)
-    recorder = CallRecorder(model.model, numbers)
+    program.run(inputs, steps)
+    recorder = CallRecorder(program.modules, numbers)
     with recorder:
-        generate(model.model, tokens, steps)
+        program.run(inputs, steps)
     return recorder.kept, recorder
 
 
@@ -276,29 +280,6 @@ def differs(call: UniqueCall, recorder: CallRecorder) -> bool:
     return False
 
 
-def _whole_step(model: Any, tokens: Any, number: int) -> Callable[[], object]:
-    def ask(ids: Any, past: Any) -> Any:
-        out = model(input_ids=ids, past_key_values=past, use_cache=True)
-        return out, out.logits[:, -1:].argmax(dim=-1)
-
-    if number == 0:
-        return lambda: ask(tokens, None)[1]
-    out, latest = ask(tokens, None)
-    for _ in range(number - 1):
-        out, latest = ask(latest, out.past_key_values)
-    past = out.past_key_values
-    return lambda: ask(latest, _fresh(past))[1]
-
-
 def _again(module: Any, args: Any, kwargs: Any) -> Callable[[], object]:
-    kept_args, kept_kwargs = tree_map(_fresh, args), tree_map(_fresh, kwargs)
-    return lambda: module(*tree_map(_fresh, kept_args), **tree_map(_fresh, kept_kwargs))
-
-
-def _fresh(value: Any) -> Any:
-    """A cache of keys and values that can be appended to without changing this one."""
-    if not hasattr(value, "layers") or isinstance(value, torch.Tensor | torch.nn.Module):
-        return value
-    twin = copy.copy(value)
-    twin.layers = [copy.copy(one) for one in value.layers]
-    return twin
+    kept_args, kept_kwargs = tree_map(appendable, args), tree_map(appendable, kwargs)
+    return lambda: module(*tree_map(appendable, kept_args), **tree_map(appendable, kept_kwargs))

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_gpuenergy.replay.programs import (
+    Program,
+    Prompt,
+    is_function,
+    layers_of,
+    load_function,
+)
 from pytest_gpuenergy.support.errors import DeviceError, InputError, UnavailableError
 from pytest_gpuenergy.support.files import is_file, is_folder
 
@@ -63,12 +72,63 @@ class LanguageModel:
         return int(self.model.config.get_text_config().vocab_size)
 
     @property
-    def layers(self) -> list[Any]:
-        """Its equal blocks, in order: the longest list of modules in it; none if it has no list."""
-        from torch.nn import ModuleList
+    def dtype(self) -> str:
+        """Of its weights."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
-        lists = [module for module in self.model.modules() if isinstance(module, ModuleList)]
-        return list(max(lists, key=len, default=[]))
+    @property
+    def modules(self) -> dict[str, Any]:
+        """The model."""
+        return {"": self.model}
+
+    @property
+    def layers(self) -> list[Any]:
+        """See `pytest_gpuenergy.replay.programs.Program`."""
+        return layers_of(self.modules)
+
+    def inputs(self, prompt: Prompt, device: str) -> Any:
+        """Random tokens of the model's vocabulary."""
+        import torch
+
+        generator = torch.Generator().manual_seed(prompt.seed)
+        shape = (prompt.batch, prompt.tokens)
+        return torch.randint(self.vocabulary, shape, generator=generator).to(device)
+
+    def run(self, inputs: Any, steps: int) -> None:
+        """Generate greedily, with a cache of keys and values."""
+        from torch.profiler import record_function
+
+        with record_function("prefill"):
+            out, latest = self._ask(inputs, None)
+        for step in range(1, steps):
+            with record_function(f"decode {step}"):
+                out, latest = self._ask(latest, out.past_key_values)
+
+    def step(self, inputs: Any, number: int) -> Callable[[], object]:
+        """The prefill, which is 0, or a decode step, which leaves the cache as it was."""
+        if number == 0:
+            return lambda: self._ask(inputs, None)[1]
+        out, latest = self._ask(inputs, None)
+        for _ in range(number - 1):
+            out, latest = self._ask(latest, out.past_key_values)
+        past = out.past_key_values
+        return lambda: self._ask(latest, appendable(past))[1]
+
+    def _ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
+        """The model's output, and the token that is likeliest to follow."""
+        out = self.model(input_ids=tokens, past_key_values=past, use_cache=True)
+        return out, out.logits[:, -1:].argmax(dim=-1)
+
+
+def appendable(value: Any) -> Any:
+    """A twin of a cache of keys and values that can be appended to; anything else as it is."""
+    import torch
+
+    if not hasattr(value, "layers") or isinstance(value, torch.Tensor | torch.nn.Module):
+        return value
+    twin = copy.copy(value)
+    twin.layers = [copy.copy(one) for one in value.layers]
+    return twin
 
 
 def check_packages() -> None:
@@ -85,6 +145,13 @@ def check_packages() -> None:
             f"Profiling a model needs {error.name}: pip install 'pytest-gpuenergy[replay]'."
         ) from None
     del torch
+
+
+def load_program(name: str, *, dtype: str, attention: str, seed: int, device: str) -> Program:
+    """Load a model, or a function named ``module:function``; see `load_model`, `load_function`."""
+    if is_function(name):
+        return load_function(name)
+    return load_model(name, dtype=dtype, attention=attention, seed=seed, device=device)
 
 
 def load_model(
@@ -149,7 +216,7 @@ def load_model(
         reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
         raise InputError(
             f"The model {name!r} cannot be loaded ({reason}): give {', '.join(BUILT_IN)}, a folder "
-            "with a model, or a name on the hub."
+            "with a model, a name on the hub, or module:function."
         ) from None
     used = str(getattr(model.config, "_attn_implementation", attention))
     return LanguageModel(model, name, "checkpoint" if weights == "checkpoint" else "random", used)

@@ -80,7 +80,7 @@ def replayable_step(
         repeater: makes what launches it.
     """
     key = step_key(step, level)
-    name = f"{model_name(profile)}-{'prefill' if step == 0 else f'decode{step}'}"
+    name = step_workload(profile, step)
     label = level
     if level == LAYERS:  # less work
         name, label = f"{name}-{LAYERS}", GRAPH
@@ -89,9 +89,14 @@ def replayable_step(
     )
 
 
+def step_workload(profile: ProfileRecord, step: int) -> str:
+    """Name of a step as a workload: ``bloom-560m-prefill``, ``bloom-560m-decode1``."""
+    return f"{model_name(profile)}-{profile.step_name(step).replace(' step ', '')}"
+
+
 def model_name(profile: ProfileRecord) -> str:
     """The model's name without its folder or owner."""
-    return Path(profile.model).name
+    return Path(profile.model).name.replace(":", ".")
 
 
 def planner_for(device: Device, folder: Path, cache: Cache) -> Planner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.calls import CallForm
-from pytest_gpuenergy.replay.models import LanguageModel
+from pytest_gpuenergy.replay.programs import Program, Prompt
 from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_output import dump
@@ -21,26 +21,12 @@ TRACE = "trace.json.gz"
 PROFILE_JSON = "profile.json"
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """What a model is asked for.
-
-    Attributes:
-        tokens: length of the prompt, of random tokens.
-        new_tokens: that are generated; the first comes from the prefill, each other one from a
-            decode step.
-        batch: prompts at once.
-        seed: of the tokens.
-    """
-
-    tokens: int = 1024
-    new_tokens: int = 32
-    batch: int = 1
-    seed: int = 0
-
-
 class ProfileRecord(Struct, frozen=True):
-    """What was profiled, and with what; stands in ``profile.json``."""
+    """What was profiled, and with what; stands in ``profile.json``.
+
+    A function has no prompt, tokens or attention: its numbers of tokens are 0, and ``weights``,
+    ``attention`` and ``dtype`` are ``own``.
+    """
 
     model: str
     weights: str
@@ -63,12 +49,24 @@ class ProfileRecord(Struct, frozen=True):
         Raises:
             InputError: there are decode steps, but not this one.
         """
-        last = self.new_tokens - 1
+        last = max(0, self.new_tokens - 1)
         if last and not 0 < decode <= last:
             raise InputError(
                 f"The profile of {self.model} has no decode step {decode}: give 1 to {last}."
             )
         return (0, decode) if last else (0,)
+
+    def step_name(self, step: int) -> str:
+        """The words for a step."""
+        if not self.new_tokens:
+            return "call"
+        return "prefill" if step == 0 else f"decode step {step}"
+
+    def tokens(self, step: int) -> int | None:
+        """Of the prompts for the prefill, generated ones for a decode step; None for a function."""
+        if not self.new_tokens:
+            return None
+        return self.batch * (self.prompt_tokens if step == 0 else 1)
 
 
 def read_profile(folder: Path) -> ProfileRecord:
@@ -89,13 +87,13 @@ def read_profile(folder: Path) -> ProfileRecord:
         raise InputError(f"{path} is damaged ({error}): profile again.") from None
 
 
-def profile_model(
-    model: LanguageModel, prompt: Prompt, folder: Path, device: str
+def profile_program(
+    program: Program, prompt: Prompt, folder: Path, device: str
 ) -> tuple[ProfileRecord, list[CallForm]]:
-    """Generate once to warm up, and once under the profiler; write the trace and what it is of.
+    """Run once to warm up, and once under the profiler; write the trace and what it is of.
 
     Args:
-        model: to run.
+        program: to run.
         prompt: what for.
         folder: to write ``trace.json.gz`` and ``profile.json`` to; made if need be.
         device: PyTorch's name of it.
@@ -108,53 +106,58 @@ def profile_model(
         OSError: a file cannot be written.
     """
     import torch
-    import transformers
 
     from pytest_gpuenergy.replay.capture import CallRecorder
 
     folder.mkdir(parents=True, exist_ok=True)
+    steps = max(1, prompt.new_tokens)
     try:
-        with torch.inference_mode(), layers_annotated(model):
-            tokens = prompt_of(model, prompt, device)
-            generate(model.model, tokens, prompt.new_tokens)  # libraries choose and allocate
-            recorder = CallRecorder(model.model)
+        with torch.inference_mode(), layers_annotated(program):
+            inputs = program.inputs(prompt, device)
+            program.run(inputs, steps)  # libraries choose and allocate
+            recorder = CallRecorder(program.modules)
             with profiler_on(device) as profiler:
                 with recorder:
-                    generate(model.model, tokens, prompt.new_tokens)
+                    program.run(inputs, steps)
                 settle(device)
-    except (RuntimeError, IndexError, ValueError) as error:
-        raise DeviceError(_failure(model, prompt, device, error)) from None
+    except Exception as error:  # a function may raise anything
+        raise DeviceError(_failure(program, prompt, device, error)) from None
     profiler.export_chrome_trace(str(folder / TRACE))
+    weights = [one for module in program.modules.values() for one in module.parameters()]
     record = ProfileRecord(
-        model=model.name,
-        weights=model.weights,
-        attention=model.attention,
-        dtype=str(next(model.model.parameters()).dtype).removeprefix("torch."),
-        parameters=sum(one.numel() for one in model.model.parameters()),
-        layers=len(model.layers),
+        model=program.name,
+        weights=program.weights,
+        attention=program.attention,
+        dtype=program.dtype,
+        parameters=sum(one.numel() for one in weights),
+        layers=len(program.layers),
         prompt_tokens=prompt.tokens,
         new_tokens=prompt.new_tokens,
         batch=prompt.batch,
         seed=prompt.seed,
         device=_name(device),
         torch=torch.__version__,
-        transformers=transformers.__version__,
+        transformers=_version("transformers"),
     )
     write_atomically(folder / PROFILE_JSON, dump(record))
     return record, recorder.forms
 
 
-def _failure(model: LanguageModel, prompt: Prompt, device: str, error: Exception) -> str:
+def _failure(program: Program, prompt: Prompt, device: str, error: Exception) -> str:
     import torch
 
-    reason = str(error).strip().partition("\n")[0].rstrip(".")
-    what = f"a batch of {prompt.batch} and {prompt.tokens} tokens"
+    reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    size = f"a batch of {prompt.batch} and {prompt.tokens} tokens" if prompt.new_tokens else ""
+    what, advice = (f" with {size}", "a smaller --batch or --prompt-tokens") if size else ("", "")
     if isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in reason:
         return (
-            f"{model.name} does not fit into the memory of {device} with {what}: give a smaller "
-            "--batch or --prompt-tokens."
+            f"{program.name} does not fit into the memory of {device}{what}: give "
+            f"{advice or 'it less to do'}."
         )
-    return f"{model.name} failed on {device} with {what} ({reason}): give another model or size."
+    return (
+        f"{program.name} failed on {device}{what} ({reason}): "
+        f"{'give another model or size' if size else 'mend it'}."
+    )
 
 
 def profiler_on(device: str) -> Any:
@@ -175,35 +178,13 @@ def settle(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def generate(model: Any, tokens: Any, new_tokens: int) -> None:
-    """Generate greedily, with a cache of keys and values."""
-    from torch.profiler import record_function
-
-    with record_function("prefill"):
-        out = model(input_ids=tokens, use_cache=True)
-        latest = out.logits[:, -1:].argmax(dim=-1)
-    for step in range(1, new_tokens):
-        with record_function(f"decode {step}"):
-            out = model(input_ids=latest, past_key_values=out.past_key_values, use_cache=True)
-            latest = out.logits[:, -1:].argmax(dim=-1)
-
-
-def prompt_of(model: LanguageModel, prompt: Prompt, device: str) -> Any:
-    """Random tokens of the model's vocabulary, on its device."""
-    import torch
-
-    generator = torch.Generator().manual_seed(prompt.seed)
-    shape = (prompt.batch, prompt.tokens)
-    return torch.randint(model.vocabulary, shape, generator=generator).to(device)
-
-
 @contextmanager
-def layers_annotated(model: LanguageModel) -> Iterator[None]:
+def layers_annotated(program: Program) -> Iterator[None]:
     """Let each layer run within an annotation such as ``layer 3``."""
     from torch.profiler import record_function
 
     hooks = []
-    for number, layer in enumerate(model.layers):
+    for number, layer in enumerate(program.layers):
         open_ones: list[Any] = []
 
         def enter(*_: Any, number: int = number, open_ones: list[Any] = open_ones) -> None:
@@ -219,6 +200,13 @@ def layers_annotated(model: LanguageModel) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 def _name(device: str) -> str:

@@ -225,7 +225,7 @@ class Replay:
     ) -> Iterator[Account]:
         measured = self.measurements.get(setpoint.label, {})
         for step in steps:
-            tokens = profile.batch * (profile.prompt_tokens if step == 0 else 1)
+            tokens = profile.tokens(step)
             for level in (GRAPH, EAGER, LAYERS):
                 whole = measured.get(step_key(step, level))
                 if whole is not None and whole.measured:
@@ -244,6 +244,7 @@ def page_values(report: ReplayReport) -> dict[str, object]:
     """What the HTML page shows of a replay beside its measurements."""
     return {
         "model": report.profile.model,
+        "steps": {str(one.step): report.profile.step_name(one.step) for one in report.accounts},
         "accounts": [
             {**plain(one), "missing": len(one.missing), "limited": list(one.limited)}
             for one in report.accounts

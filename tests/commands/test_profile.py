@@ -125,13 +125,70 @@ class TestWithPyTorch:
     ) -> None:
         import torch
 
-        from pytest_gpuenergy.replay import profiling
+        from pytest_gpuenergy.replay.models import LanguageModel
 
-        def generate(*_: Any) -> None:
+        def run(*_: Any) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
 
-        monkeypatch.setattr(profiling, "generate", generate)
+        monkeypatch.setattr(LanguageModel, "run", run)
         model = folder_of(tmp_path / "model", "bloom")
         out = str(tmp_path / "run")
         assert main(["profile", model, *SMALL, "--gpu-device", "cpu", "--out", out]) == 1
         assert "smaller --batch or --prompt-tokens" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("text", "name", "sentence"),
+        [
+            ("", "absent_module:compute", "The module absent_module cannot be imported"),
+            ("1 / 0", "{}:compute", "cannot be imported (ZeroDivisionError: division by zero)"),
+            ("compute = 7", "{}:compute", "has no function compute: name one that can be called"),
+            ("", "{}:compute", "has no function compute: name one that can be called"),
+            (
+                "def compute():\n    raise KeyError('k')",
+                "{}:compute",
+                "failed on cpu ('k'): mend it",
+            ),
+            ("def compute(x):\n    return x", "{}:compute", "failed on cpu (compute() missing"),
+        ],
+    )
+    def test_a_function_that_cannot_be_called_gets_one_sentence(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        request: pytest.FixtureRequest,
+        text: str,
+        name: str,
+        sentence: str,
+    ) -> None:
+        module = f"module_{abs(hash(request.node.name))}"
+        (tmp_path / f"{module}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        options = ("--gpu-device", "cpu", "--out", str(tmp_path / "run"))
+        assert main(["profile", name.format(module), *options]) in (1, 2)
+        err = capsys.readouterr().err
+        assert sentence in err
+        assert "Traceback" not in err
+
+    def test_a_method_of_a_module_has_its_layers_and_parameters(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "bound_method.py").write_text(
+            "import torch\n"
+            "class Net(torch.nn.Module):\n"
+            "    def __init__(self):\n"
+            "        super().__init__()\n"
+            "        self.blocks = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))\n"
+            "    def compute(self):\n"
+            "        value = torch.ones(2, 4)\n"
+            "        for block in self.blocks:\n"
+            "            value = block(value)\n"
+            "        return value\n"
+            "net = Net()\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        run = tmp_path / "run"
+        options = ("--gpu-device", "cpu", "--out", str(run))
+        assert main(["profile", "bound_method:net.compute", *options]) == 0
+        record = json.loads((run / "profile.json").read_text())
+        assert (record["layers"], record["parameters"], record["weights"]) == (3, 60, "own")

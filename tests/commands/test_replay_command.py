@@ -21,6 +21,16 @@ from pytest_gpuenergy.replay.recorded import argument_bytes
 from pytest_gpuenergy.support.errors import InputError
 
 CONFIG = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}
+TWO_PRODUCTS = """
+import torch
+
+layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
+value = torch.ones(4, 8)
+
+
+def compute():
+    return layers[1](layers[0](value))
+"""
 SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
 
 
@@ -281,7 +291,8 @@ class TestWithPyTorch:
             with repeater():
                 labels.append(str(workload.parameters["replays"]))
             draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
-            draft = replace(draft, time_ms=1.0, energy_mj=2.0, raw_energy_mj=2.0)
+            draft = replace(draft, time_ms=1.0, energy_mj=2.0, raw_energy_mj=2.0, edp_mj_ms=2.0)
+            draft = replace(draft, power_w=2.0, gflops=0.0, gflops_per_w=0.0)
             return replace(draft, energy_mj_ci95=Interval(1.9, 2.1))
 
         def repeat(turns: Any, multiple: int, **_options: object) -> None:
@@ -420,3 +431,52 @@ class TestWithPyTorch:
         assert "not permitted" in report["missing"]["step0-graph"]
         assert "step0-eager" in measured
         assert {(one["step"], one["level"]) for one in report["accounts"]} >= {(0, "eager")}
+
+    def test_arguments_that_do_not_fit_into_memory_get_one_sentence(
+        self,
+        run: Path,
+        measured: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        import torch
+
+        from pytest_gpuenergy.replay import capture
+
+        def copy_of(_: Any) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
+
+        monkeypatch.setattr(capture, "copy_of", copy_of)
+        assert replay(run) == 1
+        assert "choose fewer with --kernels" in capsys.readouterr().err
+        assert not measured
+
+    def test_a_function_is_replayed_like_a_model(
+        self,
+        tmp_path: Path,
+        measured: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        (tmp_path / "two_products.py").write_text(TWO_PRODUCTS)
+        monkeypatch.syspath_prepend(tmp_path)
+        run = tmp_path / "run"
+        name = "two_products:compute"
+        assert main(["profile", name, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        assert replay(run) == 0
+        assert {"step0-graph", "step0-eager", "step0-layers"} < set(measured)
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        assert all(one["coverage"] == 1.0 for one in report["accounts"])
+        assert {one["joules_per_token"] for one in report["accounts"]} == {None}
+        assert "call, graph, current" in capsys.readouterr().out
+
+    def test_the_weights_of_each_layer_of_a_function_are_read_in_turn(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "same_products.py").write_text(TWO_PRODUCTS)
+        monkeypatch.syspath_prepend(tmp_path)
+        name, run = "same_products:compute", tmp_path / "run"
+        assert main(["profile", name, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
+        (product,) = [one for one in calls if one["operator"] == "aten.linear.default"]
+        assert (product["calls"], len(product["turns"]), product["layers"]) == (2, 2, [0, 1])

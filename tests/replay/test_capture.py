@@ -31,7 +31,7 @@ class Tiny(torch.nn.Module):  # type: ignore[misc]
 def record(model: Any, *inputs: Any, keep: tuple[int, ...] = ()) -> CallRecorder:
     from pytest_gpuenergy.replay.capture import CallRecorder
 
-    recorder = CallRecorder(model, keep)
+    recorder = CallRecorder({"": model}, keep)
     with torch.inference_mode(), recorder:
         model(*inputs)
     return recorder

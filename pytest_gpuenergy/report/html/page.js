@@ -337,7 +337,7 @@
   function replay() {
     if (!data.replay) return;
     document.getElementById("replay").hidden = false;
-    const stepOf = (row) => row.step === 0 ? "prefill" : `decode step ${row.step}`;
+    const stepOf = (row) => data.replay.steps[row.step] ?? row.step;
     const percent = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`;
     const figure = (title, key) => ({ title, key, number: true, cell: (row) => digits(row[key]) });
     const change = (title, key) => ({ title, key, number: true, cell: (row) => percent(row[key]) });

@@ -1,0 +1,172 @@
+"""What can be profiled: something that PyTorch runs in one or more steps."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import getclosurevars
+from pathlib import Path
+from typing import Any, Protocol
+
+from pytest_gpuenergy.support.errors import InputError, UnavailableError
+
+OWN = "own"
+"""Weights, attention and type of a function: it brings them along."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a model is asked for.
+
+    Attributes:
+        tokens: length of the prompt, of random tokens.
+        new_tokens: that are generated; the first comes from the prefill, each other one from a
+            decode step.
+        batch: prompts at once.
+        seed: of the tokens.
+    """
+
+    tokens: int = 1024
+    new_tokens: int = 32
+    batch: int = 1
+    seed: int = 0
+
+
+class Program(Protocol):
+    """Something to profile.
+
+    Attributes:
+        name: as the user named it.
+        weights: ``checkpoint``, ``random`` or `OWN`.
+        attention: implementation of the attention, or `OWN`.
+        dtype: of the weights, or `OWN`.
+        modules: by name, the modules whose parameters it uses.
+        layers: its equal blocks, in order; none if it has no list of modules.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def weights(self) -> str: ...
+    @property
+    def attention(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def modules(self) -> Mapping[str, Any]: ...
+    @property
+    def layers(self) -> list[Any]: ...
+
+    def inputs(self, prompt: Prompt, device: str) -> Any:
+        """What its steps begin with, on ``device``."""
+
+    def run(self, inputs: Any, steps: int) -> None:
+        """Do the first steps, each within an annotation for the profiler."""
+
+    def step(self, inputs: Any, number: int) -> Callable[[], object]:
+        """Do the steps before ``number``, and return what does this one, again and again."""
+
+
+@dataclass(frozen=True)
+class FunctionProgram:
+    """A function without arguments, whose one step is a call of it.
+
+    Attributes:
+        name: ``module:function``.
+        function: to call.
+    """
+
+    name: str
+    function: Callable[[], object]
+    weights: str = OWN
+    attention: str = OWN
+    dtype: str = OWN
+
+    @property
+    def modules(self) -> Mapping[str, Any]:
+        """Those that the function names, and the object that it is a method of."""
+        from torch.nn import Module
+
+        found: dict[str, Any] = {"self": getattr(self.function, "__self__", self.function)}
+        function = getattr(self.function, "__func__", self.function)
+        if hasattr(function, "__code__"):
+            named = getclosurevars(function)
+            found |= {**named.globals, **named.nonlocals}
+        return {name: one for name, one in found.items() if isinstance(one, Module)}
+
+    @property
+    def layers(self) -> list[Any]:
+        """See `Program`."""
+        return layers_of(self.modules)
+
+    def inputs(self, prompt: Prompt, device: str) -> Any:  # noqa: ARG002 -- it has no prompt
+        """Nothing; ``cuda`` is ``device`` for the function."""
+        import torch
+
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
+
+    def run(self, inputs: Any, steps: int) -> None:  # noqa: ARG002 -- it has one step
+        """Call it."""
+        from torch.profiler import record_function
+
+        with record_function("step 0"):
+            self.function()
+
+    def step(self, inputs: Any, number: int) -> Callable[[], object]:  # noqa: ARG002
+        """The function."""
+        return self.function
+
+
+def layers_of(modules: Mapping[str, Any]) -> list[Any]:
+    """The longest list of modules in any of ``modules``."""
+    from torch.nn import ModuleList
+
+    inside = [part for module in modules.values() for part in module.modules()]
+    lists = [part for part in inside if isinstance(part, ModuleList)]
+    return list(max(lists, key=len, default=[]))
+
+
+def is_function(name: str) -> bool:
+    """Whether ``name`` has the form ``module:function``."""
+    module, colon, function = name.partition(":")
+    parts = [*module.split("."), *function.split(".")]
+    return bool(colon) and all(part.isidentifier() for part in parts)
+
+
+def load_function(name: str) -> FunctionProgram:
+    """Import a function; modules in the working directory are found first.
+
+    Args:
+        name: ``module:function``.
+
+    Raises:
+        UnavailableError: PyTorch is not installed.
+        InputError: there is no such function, or its module cannot be imported.
+    """
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise UnavailableError(
+            "Profiling a function needs torch: pip install 'pytest-gpuenergy[replay]'."
+        ) from None
+    module_name, _, path = name.partition(":")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # a module may raise anything
+        raise InputError(
+            f"The module {module_name} cannot be imported ({type(error).__name__}: {error}): mend "
+            "it, or run where it can be found."
+        ) from None
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise InputError(
+            f"{module_name} has no function {path}: name one that can be called without arguments."
+        )
+    return FunctionProgram(name, found)
