@@ -36,7 +36,9 @@ gpuenergy replay bloom/ --powercap 300W,500W,700W --resume
 gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
 """,
     )
-    parser.add_argument("folder", metavar="RUN", type=Path, help="Folder of gpuenergy profile")
+    parser.add_argument(
+        "folder", metavar="RUN", type=Path, nargs="?", help="Folder of gpuenergy profile"
+    )
     parser.add_argument(
         "--gpu-device",
         "--gpu",
@@ -70,6 +72,9 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
         "--resume", action="store_true", help="Keep what an earlier replay has measured"
     )
     parser.add_argument("--html", metavar="PATH", type=Path, help="Write a page that works offline")
+    parser.add_argument(
+        "--schema", metavar="PATH", type=Path, help="Write the JSON Schema of --json; needs no run"
+    )
     parser.add_argument("--json", action="store_true", help="Print the report as JSON")
 
 
@@ -80,11 +85,26 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.replay.plan import planner_for
     from pytest_gpuenergy.replay.profiling import read_profile
-    from pytest_gpuenergy.replay.replaying import REPORT_JSON, Replay, page_values
+    from pytest_gpuenergy.replay.replaying import (
+        REPORT_JSON,
+        Replay,
+        page_values,
+        schema_document,
+    )
     from pytest_gpuenergy.report.html import check_html, write_html
     from pytest_gpuenergy.report.store import Report
+    from pytest_gpuenergy.report.views import write_view
+    from pytest_gpuenergy.support.errors import InputError
     from pytest_gpuenergy.support.json_output import plain
 
+    if arguments.schema is not None:
+        write_view(arguments.schema, schema_document())
+        if arguments.folder is None:
+            return 0
+    if arguments.folder is None:
+        raise InputError(
+            "Name the folder that gpuenergy profile has written: gpuenergy replay RUN."
+        )
     read_profile(arguments.folder)
     if arguments.html is not None:
         check_html()

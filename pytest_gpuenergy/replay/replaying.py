@@ -29,6 +29,7 @@ from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.plan import Cache, Planner, key_of, step_key
 from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.recorded import read_measurements
+from pytest_gpuenergy.report.schema import schema_of
 from pytest_gpuenergy.report.store import RunFolder
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import write_atomically
@@ -238,6 +239,11 @@ class Replay:
         reference = (as_found or sorted(self.setpoints, key=lambda one: one.order))[-1]
         for step in steps:
             yield from savings(step, calls, self.measurements, reference.label)
+
+
+def schema_document() -> str:
+    """The JSON Schema of ``gpu_energy_report.json``."""
+    return dump(schema_of(ReplayReport, "Replay of a model by pytest-gpuenergy"))
 
 
 def page_values(report: ReplayReport) -> dict[str, object]:

@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from pytest_gpuenergy.record.measurement import FIGURES
 from pytest_gpuenergy.report.store import Report
@@ -15,11 +16,16 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def report_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of ``report.json``.
+    """The JSON Schema (draft 2020-12) of ``report.json``."""
+    return schema_of(Report, "Report of pytest-gpuenergy")
+
+
+def schema_of(record: type[Struct], title: str) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of documents that are a ``record`` with measurements.
 
     Unknown properties are allowed, because later releases may add some; readers ignore them.
     """
-    _, definitions = msgspec.json.schema_components([Report], ref_template="#/$defs/{name}")
+    _, definitions = msgspec.json.schema_components([record], ref_template="#/$defs/{name}")
     for definition in definitions.values():
         description = inspect.cleandoc(definition.get("description", ""))
         definition["description"] = description.replace("``", "`")
@@ -31,13 +37,8 @@ def report_schema() -> dict[str, Any]:
             "required": list(FIGURES),
         },
     ]
-    report = definitions.pop("Report")
-    return {
-        "$schema": DIALECT,
-        **report,
-        "title": "Report of pytest-gpuenergy",
-        "$defs": dict(sorted(definitions.items())),
-    }
+    whole = definitions.pop(record.__name__)
+    return {"$schema": DIALECT, **whole, "title": title, "$defs": dict(sorted(definitions.items()))}
 
 
 def schema_document() -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 from msgspec.structs import replace
 from recorded_profile import copy_with_steps
@@ -21,6 +22,7 @@ from pytest_gpuenergy.replay.recorded import argument_bytes
 from pytest_gpuenergy.support.errors import InputError
 
 CONFIG = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}
+SCHEMA = Path(__file__).parents[2] / "docs/reference/replay.schema.json"
 TWO_PRODUCTS = """
 import torch
 
@@ -197,6 +199,21 @@ class TestRecordedFigures:
         assert main(["report", str(recorded / "results-emulated"), "--json", str(path)]) == 0
         assert json.loads(path.read_text())["measurements"] == found["measurements"]
 
+    def test_the_report_is_valid_by_the_published_schema(
+        self, recorded: Path, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "schema.json"
+        assert main(["replay", "--schema", str(path)]) == 0
+        assert path.read_text() == SCHEMA.read_text(), f"gpuenergy replay --schema {SCHEMA}"
+        validator = jsonschema.Draft202012Validator(json.loads(path.read_text()))
+        _, report = emulated(recorded, "--powercap", "300W,700W")
+        validator.validate(report)
+        assert not validator.is_valid(report | {"accounts": [{}]})
+
+    def test_no_folder_is_told_in_one_sentence(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["replay"]) == 2
+        assert "Name the folder that gpuenergy profile has written" in capsys.readouterr().err
+
     def test_json_is_the_report(self, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
         _, report = emulated(recorded, "--json")
         assert json.loads(capsys.readouterr().out) == report
@@ -268,6 +285,11 @@ def _prefill_first(path: Path) -> list[Any]:
 class TestWithPyTorch:
     """Needs PyTorch and transformers, and no GPU."""
 
+    @pytest.fixture(autouse=True)
+    def packages(self) -> None:
+        pytest.importorskip("torch", reason="needs PyTorch")
+        pytest.importorskip("transformers", reason="needs transformers")
+
     @pytest.fixture
     def run(self, profile: Path, tmp_path: Path) -> Path:
         """A copy of the profile that a test may change."""
@@ -277,7 +299,7 @@ class TestWithPyTorch:
         return tmp_path
 
     @pytest.fixture
-    def measured(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    def measured(self, packages: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:  # noqa: ARG002
         """Lets the host stand in for a GPU; the labels of what has been measured."""
         import torch.cuda
 
