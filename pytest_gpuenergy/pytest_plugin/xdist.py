@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import pytest
 
 from pytest_gpuenergy.pytest_plugin.names import FIGURES
-from pytest_gpuenergy.support.run_ids import new_run_id
 
 RUN_ID, GPU = "gpuenergy_run_id", "gpuenergy_gpu"
 """Keys of a worker's ``workerinput``: the id of the run it writes to, and its GPU's number."""
@@ -27,7 +27,6 @@ class WorkerPlugin:
         load: loads the plugin that reports.
 
     Attributes:
-        run_id: id of the run that all workers write to.
         before_start: called once, before the first worker starts.
         lost: whether a worker died.
         problems: sentences from workers that ended.
@@ -36,12 +35,18 @@ class WorkerPlugin:
     NAME = "gpuenergy-workers"
 
     def __init__(self, load: Callable[[], object]) -> None:
-        self.run_id = new_run_id()
         self.before_start: Callable[[], None] | None = None
         self.lost = False
         self.problems: list[str] = []
         self._load = load
         self._taken: dict[Any, int] = {}
+
+    @cached_property
+    def run_id(self) -> str:
+        """Id of the run that all workers write to; projects without items of ours need none."""
+        from pytest_gpuenergy.support.run_ids import new_run_id
+
+        return new_run_id()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

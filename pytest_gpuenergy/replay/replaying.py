@@ -120,7 +120,7 @@ class Replay:
         plan = self.planner(profile, calls, chosen, steps)
         self.missing |= plan.missing
         run = self._run_info(profile)
-        RunFolder(self.results).begin(run, self._all())
+        RunFolder(self.results).restart(run, self._all())
         harness = self.station.harness(cache="cold" if self.cache == "cold" else "hot")
         accounts: list[Account] = []
         for setpoint in self.setpoints:

@@ -74,12 +74,12 @@ class RunFolder:
             ignore = home / ".gitignore"
             if not is_there(ignore):
                 write_atomically(ignore, _WARNING)
-            folder.begin(run)
+            write_atomically(folder.path / _RUN, dump(_RunFile(run)))
             write_atomically(home / _LATEST, run.run_id + "\n")
         return folder
 
-    def begin(self, run: RunInfo, kept: Iterable[Measurement] = ()) -> None:
-        """Make the folder that of ``run``, which has measured only ``kept`` so far.
+    def restart(self, run: RunInfo, kept: Iterable[Measurement] = ()) -> None:
+        """Make the folder, whatever it was, that of ``run``, which has measured only ``kept``.
 
         Raises:
             ReportError: it cannot be written.
