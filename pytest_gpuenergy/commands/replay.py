@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,6 +71,15 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
     parser.add_argument(
         "--resume", action="store_true", help="Keep what an earlier replay has measured"
     )
+    parser.add_argument(
+        "--power-log", metavar="PATH", type=Path, help="Write the card's power over time as CSV"
+    )
+    parser.add_argument(
+        "--interval",
+        metavar="S",
+        type=_seconds,
+        help="Seconds over which each row of --power-log is a mean (default: the card's samples)",
+    )
     parser.add_argument("--html", metavar="PATH", type=Path, help="Write a page that works offline")
     parser.add_argument(
         "--schema", metavar="PATH", type=Path, help="Write the JSON Schema of --json; needs no run"
@@ -82,6 +91,7 @@ def run(arguments: Namespace) -> int:
     """Replay, write the report, and print a summary."""
     from pytest_gpuenergy.control.tables import NamedSetpoints
     from pytest_gpuenergy.devices.select import open_device
+    from pytest_gpuenergy.energy.power_log import PowerLog
     from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.replay.plan import planner_for
     from pytest_gpuenergy.replay.profiling import read_profile
@@ -101,6 +111,8 @@ def run(arguments: Namespace) -> int:
         write_view(arguments.schema, schema_document())
         if arguments.folder is None:
             return 0
+    if arguments.interval is not None and arguments.power_log is None:
+        raise InputError("--interval is for --power-log PATH: give that too.")
     if arguments.folder is None:
         raise InputError(
             "Name the folder that gpuenergy profile has written: gpuenergy replay RUN."
@@ -115,6 +127,15 @@ def run(arguments: Namespace) -> int:
         station = stack.enter_context(Station(device))
         for sentence in station.restored:
             tell(sentence)
+        log = None
+        if arguments.power_log is not None:
+            log = stack.enter_context(PowerLog(device, arguments.power_log, arguments.interval))
+
+        def announce(line: str) -> None:
+            tell(line)
+            if log is not None:
+                log.collect()
+
         replay = Replay(
             arguments.folder,
             station,
@@ -123,7 +144,7 @@ def run(arguments: Namespace) -> int:
             arguments.step,
             [name.strip() for name in arguments.kernels.split(",") if name.strip()],
             setpoints,
-            announce=tell,
+            announce=announce,
         )
         if arguments.resume:
             replay.resume()
@@ -137,6 +158,16 @@ def run(arguments: Namespace) -> int:
     else:
         print_lines([*_terminal(report), "", f"written to {replay.results / REPORT_JSON}"])
     return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e6:
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
+    return found
 
 
 def _terminal(report: ReplayReport) -> Iterator[str]:

@@ -1,0 +1,123 @@
+"""The card's power over time as a CSV file, for those who want to see the curve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import TextIO
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.support.csv_output import csv_text
+from pytest_gpuenergy.support.errors import DeviceError
+
+_EVERY_S = 1.0  # the card keeps about two seconds
+_SAME_S = 1e-3  # its samples are further apart
+
+
+class PowerLog:
+    """Writes the power samples that the card takes by itself, as they come; a context manager.
+
+    The file has the columns ``timestamp``, in seconds since 1970 (on the emulated GPU, of its
+    virtual time), and ``power_w``. No energy is computed from it.
+
+    Args:
+        device: the card, claimed by the caller.
+        path: of the file; overwritten.
+        interval_s: each row is the mean over so many seconds; None for all samples as they are.
+
+    Attributes:
+        problem: a sentence that says why the log has ended early, if it has.
+    """
+
+    def __init__(self, device: Device, path: Path, interval_s: float | None = None) -> None:
+        self._device = device
+        self._path = path
+        self._interval_s = interval_s
+        self.problem: str | None = None
+        self._newest_us = 0
+        self._bin: list[tuple[float, float]] = []
+        self._lock = Lock()
+        self._over = Event()
+        self._thread: Thread | None = None
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> PowerLog:
+        """Begin with the samples from now on.
+
+        Raises:
+            DeviceError: the card has no samples, or they cannot be read.
+            OSError: the file cannot be written.
+        """
+        if not list(self._new()):
+            raise DeviceError(
+                f"{self._device.name} keeps no samples of its power: leave out --power-log."
+            )
+        self._file = self._path.open("w", encoding="utf-8", buffering=1)
+        self._file.write(csv_text([("timestamp", "power_w")]))
+        if not self._device.emulated:  # whose time stands still unless it is used
+            self._thread = Thread(target=self._collect_on, daemon=True)
+            self._thread.start()
+        return self
+
+    def collect(self) -> None:
+        """Write the samples since the last call, unless there was a `problem`."""
+        with self._lock, self._noting_problems():
+            if self.problem is None:
+                for time_s, power_w in self._new():
+                    self._add(time_s, power_w)
+
+    def __exit__(self, *_: object) -> None:
+        """Write what is left and close the file."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.collect()
+        with self._noting_problems():
+            self._write()
+            if self._file is not None:
+                self._file.close()
+
+    @contextmanager
+    def _noting_problems(self) -> Iterator[None]:
+        """A curve is not worth the measurements: what keeps it from being written is noted."""
+        try:
+            yield
+        except DeviceError as error:
+            self.problem = str(error)
+        except OSError as error:
+            self.problem = f"{self._path} cannot be written ({error.strerror})."
+
+    def _collect_on(self) -> None:
+        while not self._over.wait(_EVERY_S):
+            self.collect()
+
+    def _add(self, time_s: float, power_w: float) -> None:
+        if self._bin and time_s - self._bin[0][0] > (self._interval_s or 0.0) - _SAME_S:
+            self._write()
+        self._bin.append((time_s, power_w))
+
+    def _write(self) -> None:
+        if self._bin and self._file is not None:
+            mean_w = sum(power_w for _, power_w in self._bin) / len(self._bin)
+            self._file.write(csv_text([(f"{self._bin[0][0]:.6f}", f"{mean_w:.3f}")]))
+        self._bin.clear()
+
+    def _new(self) -> Iterator[tuple[float, float]]:
+        """Times in seconds and powers in W of the samples that have not been read yet."""
+        nvml = self._device.nvml
+        try:
+            _, samples = nvml.nvmlDeviceGetSamples(
+                self._device.handle, nvml.NVML_TOTAL_POWER_SAMPLES, self._newest_us
+            )
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_NotSupported):
+            return
+        except nvml.NVMLError as error:
+            raise DeviceError(
+                f"The power samples of {self._device.name} cannot be read: {error}."
+            ) from None
+        for one in sorted(samples, key=lambda sample: int(sample.timeStamp)):
+            if one.timeStamp > self._newest_us:
+                self._newest_us = int(one.timeStamp)
+                yield one.timeStamp / 1e6, one.sampleValue.uiVal / 1e3
