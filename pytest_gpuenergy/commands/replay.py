@@ -212,6 +212,11 @@ def _account(one: Account, step: str) -> Iterator[str]:
             f"  {one.joules_per_token:.4g} J per token, {one.tokens_per_joule:.4g} tokens per "
             f"joule, {edp}"
         )
+    if one.spaced:
+        yield (
+            f"  {len(one.spaced)} calls that the power limit holds back alone were measured with "
+            f"gaps between them: {', '.join(one.spaced)}"
+        )
     if one.limited:
         yield (
             f"  the power limit held {len(one.limited)} calls back alone, but not in the step: "

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -18,6 +19,13 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.replay.calls import UniqueCall
 
 GRAPH, EAGER, LAYERS = "graph", "eager", "layers"
+GAP = "gap"
+"""What the time between spaced calls is called among the measurements."""
+
+
+def spaced_key(call: str) -> str:
+    """What a call that has been spaced by gaps is called among the measurements."""
+    return f"{call}-spaced"
 
 
 class Part(Struct, frozen=True):
@@ -64,6 +72,8 @@ class Account(Struct, frozen=True):
         missing: ids of the calls that have no figures.
         limited: ids of the calls that the power limit held back alone, but not in the step; they
             take more time and less power than they did in it.
+        spaced: ids of the calls that it held back likewise, whose figures are those of the call
+            with gaps after it, less those of the gaps.
     """
 
     cap: str
@@ -91,6 +101,16 @@ class Account(Struct, frozen=True):
     parts: tuple[Part, ...]
     missing: tuple[str, ...]
     limited: tuple[str, ...]
+    spaced: tuple[str, ...] = ()
+
+
+class _Alone(NamedTuple):
+    """One call's figures; energies in mJ, as measured and at the temperature asked for."""
+
+    time_ms: float
+    raw_mj: float
+    energy_mj: float
+    half_width_mj: float
 
 
 def account(
@@ -113,7 +133,10 @@ def account(
         idle_w: power of the card between launches.
         tokens: see `Account`.
     """
-    parts, missing, limited = [], [], []
+    parts: list[Part] = []
+    missing: list[str] = []
+    limited: list[str] = []
+    spaced: list[str] = []
     shift_mj, covered_us, all_us = 0.0, 0.0, 0.0
     for call in calls:
         count = (call.steps_in_layers if level == LAYERS else call.steps).get(step, 0)
@@ -124,19 +147,21 @@ def account(
         if found is None or found.raw_energy_mj is None or found.time_ms is None:
             missing.append(call.id)
             continue
-        if found.cap_binding and not whole.cap_binding:
-            limited.append(call.id)
+        alone = _as_measured(found, whole.temperature_c)
+        if is_held_back(found, whole):
+            apart = _without_gaps(call.id, measured, whole.temperature_c)
+            (limited if apart is None else spaced).append(call.id)
+            alone = apart or alone
         covered_us += count * call.call_us
-        energy_mj = _at_temperature(found, whole.temperature_c)
-        shift_mj += count * (energy_mj - found.raw_energy_mj)
+        shift_mj += count * (alone.energy_mj - alone.raw_mj)
         parts.append(
             Part(
                 call=call.id,
                 operator=call.operator,
                 calls=count,
-                time_ms=count * found.time_ms,
-                energy_mj=count * energy_mj,
-                energy_mj_half_width=count * _half_width(found),
+                time_ms=count * alone.time_ms,
+                energy_mj=count * alone.energy_mj,
+                energy_mj_half_width=count * alone.half_width_mj,
             )
         )
     time_ms, energy_mj = whole.time_ms or math.nan, whole.raw_energy_mj or math.nan
@@ -171,6 +196,38 @@ def account(
         parts=tuple(sorted(parts, key=lambda one: -one.energy_mj)),
         missing=tuple(missing),
         limited=tuple(limited),
+        spaced=tuple(spaced),
+    )
+
+
+def is_held_back(alone: Measurement, whole: Measurement) -> bool:
+    """Whether the power limit held a call back alone, but not the step that it is part of."""
+    return bool(alone.cap_binding) and not whole.cap_binding
+
+
+def _as_measured(found: Measurement, temperature_c: float | None) -> _Alone:
+    return _Alone(
+        _time_ms(found),
+        found.raw_energy_mj or 0.0,
+        _at_temperature(found, temperature_c),
+        _half_width(found),
+    )
+
+
+def _without_gaps(
+    call: str, measured: Mapping[str, Measurement], temperature_c: float | None
+) -> _Alone | None:
+    """A spaced call without its gaps; None unless both were measured, and ran unlimited."""
+    pair, gap = measured.get(spaced_key(call)), measured.get(GAP)
+    if pair is None or gap is None or not (pair.measured and gap.measured) or pair.cap_binding:
+        return None
+    gaps = int(pair.workload.parameters["gaps"])
+    one, other = _as_measured(pair, temperature_c), _as_measured(gap, temperature_c)
+    return _Alone(
+        one.time_ms - gaps * other.time_ms,
+        one.raw_mj - gaps * other.raw_mj,
+        one.energy_mj - gaps * other.energy_mj,
+        one.half_width_mj + gaps * other.half_width_mj,
     )
 
 

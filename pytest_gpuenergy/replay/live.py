@@ -18,6 +18,7 @@ from torch.profiler import record_function
 from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.devices.device import Repeater
+from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.capture import CallRecorder, LiveCall
@@ -29,6 +30,8 @@ from pytest_gpuenergy.replay.plan import (
     Planner,
     Repeat,
     replayable_call,
+    replayable_gap,
+    replayable_spaced,
     replayable_step,
 )
 from pytest_gpuenergy.replay.profiling import (
@@ -41,6 +44,7 @@ from pytest_gpuenergy.replay.trace import read_trace
 from pytest_gpuenergy.support.errors import DeviceError
 
 _COLD_FACTOR = 3
+_GAP_CYCLES = 36_000  # some 20 µs
 
 
 def live_planner(device: str, cache: Cache) -> Planner:
@@ -90,9 +94,30 @@ def live_planner(device: str, cache: Cache) -> Planner:
             if (group := turns.get(call.id)) is not None:
                 count, repeater = len(group), _repeater(group, device)
                 played.append(replayable_call(profile, call, cache, count, repeater))
-        return Plan(wholes, played, missing)
+        by_id = {one.id: one for one in chosen}
+
+        def spaced(call: str, gaps: int) -> Replayable | None:
+            group = [_with_gaps(one, gaps) for one in turns[call]]
+            repeater = _repeater(group, device)
+            return replayable_spaced(profile, by_id[call], gaps, cache, len(group), repeater)
+
+        gap = replayable_gap(profile, cache, _repeater([_gap], device))
+        return Plan(wholes, played, missing, spaced, gap)
 
     return plan
+
+
+def _gap() -> None:
+    torch.cuda._sleep(_GAP_CYCLES)
+
+
+def _with_gaps(function: Callable[[], object], gaps: int) -> Callable[[], object]:
+    def both() -> None:
+        function()
+        for _ in range(gaps):
+            _gap()
+
+    return both
 
 
 def _repeater(

@@ -12,7 +12,7 @@ from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.replay.account import GRAPH, LAYERS
+from pytest_gpuenergy.replay.account import GAP, GRAPH, LAYERS, spaced_key
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.profiling import ProfileRecord
 from pytest_gpuenergy.support.errors import InputError
@@ -29,11 +29,16 @@ class Plan:
         steps: prefill and decode step as wholes.
         calls: those that can be replayed.
         missing: by key, why something cannot.
+        spaced: by the id of a call and a number of gaps, what launches the call and then the gaps;
+            None if that is not to be had.
+        gap: about 20 µs in which a single thread works.
     """
 
     steps: Sequence[Replayable]
     calls: Sequence[Replayable]
     missing: Mapping[str, str] = field(default_factory=dict)
+    spaced: Callable[[str, int], Replayable | None] = lambda _id, _gaps: None
+    gap: Replayable | None = None
 
 
 Planner = Callable[[ProfileRecord, Sequence[UniqueCall], Sequence[UniqueCall], Sequence[int]], Plan]
@@ -65,6 +70,28 @@ def replayable_call(
     parameters: dict[str, int | str] = {"replays": call.id, "cache": cache, "turns": turns}
     workload = WorkloadInfo(f"{model_name(profile)}-{call.id}", parameters, 0, 0)
     return Replayable(call.id, call.operator, workload, repeater)
+
+
+def replayable_spaced(
+    profile: ProfileRecord,
+    call: UniqueCall,
+    gaps: int,
+    cache: Cache,
+    turns: int,
+    repeater: Repeat,
+) -> Replayable:
+    """A call with ``gaps`` after it; otherwise see `replayable_call`."""
+    parameters: dict[str, int | str] = {"replays": spaced_key(call.id), "gaps": gaps}
+    parameters |= {"cache": cache, "turns": turns}
+    workload = WorkloadInfo(f"{model_name(profile)}-{spaced_key(call.id)}", parameters, 0, 0)
+    return Replayable(spaced_key(call.id), call.operator, workload, repeater)
+
+
+def replayable_gap(profile: ProfileRecord, cache: Cache, repeater: Repeat) -> Replayable:
+    """The gap by itself."""
+    parameters: dict[str, int | str] = {"replays": GAP, "cache": cache}
+    workload = WorkloadInfo(f"{model_name(profile)}-{GAP}", parameters, 0, 0)
+    return Replayable(GAP, GAP, workload, repeater)
 
 
 def replayable_step(

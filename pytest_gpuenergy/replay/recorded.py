@@ -17,7 +17,7 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.timing.model import demand_of_figures
 from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS
+from pytest_gpuenergy.replay.account import EAGER, GAP, GRAPH, LAYERS, spaced_key
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.plan import (
     Cache,
@@ -26,6 +26,8 @@ from pytest_gpuenergy.replay.plan import (
     Repeat,
     key_of,
     replayable_call,
+    replayable_gap,
+    replayable_spaced,
     replayable_step,
     step_key,
 )
@@ -67,12 +69,15 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
                 "emulated here: name the emulated GPU of that model with --gpu-device."
             )
         player = _Player(device, profile, cache, recorded)
+        by_id = {one.id: one for one in chosen}
         wholes = [(step, level) for step in steps for level in (LAYERS, GRAPH, EAGER)]
         keys = [*(step_key(*one) for one in wholes), *(one.id for one in chosen)]
         return Plan(
             [player.step(*one, calls) for one in wholes if step_key(*one) in recorded],
             [player.call(one) for one in chosen if one.id in recorded],
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
+            lambda call, _: player.spaced(by_id[call]) if spaced_key(call) in recorded else None,
+            player.gap() if GAP in recorded else None,
         )
 
     return plan
@@ -106,6 +111,18 @@ class _Player:
         """One call; what its turns read together does not stay in the L2 cache if it is larger."""
         play = self._play(call.id, self._dram_bytes(call), len(call.launches))
         return replayable_call(self._profile, call, self._cache, len(call.turns), play)
+
+    def spaced(self, call: UniqueCall) -> Replayable:
+        """One call, with as many gaps as have been recorded."""
+        key = spaced_key(call.id)
+        gaps = int(self._recorded[key].workload.parameters["gaps"])
+        play = self._play(key, self._dram_bytes(call), len(call.launches) + gaps)
+        turns = len(call.turns)
+        return replayable_spaced(self._profile, call, gaps, self._cache, turns, play)
+
+    def gap(self) -> Replayable:
+        """The gap by itself."""
+        return replayable_gap(self._profile, self._cache, self._play(GAP, 0, 1))
 
     def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
         """A whole step: what its calls read, and as many launches."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +24,11 @@ from pytest_gpuenergy.replay.account import (
     Account,
     Saving,
     account,
+    is_held_back,
     savings,
 )
 from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
-from pytest_gpuenergy.replay.plan import Cache, Planner, key_of, step_key
+from pytest_gpuenergy.replay.plan import Cache, Plan, Planner, key_of, step_key
 from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.recorded import read_measurements
 from pytest_gpuenergy.report.schema import schema_of
@@ -43,6 +45,10 @@ MEASUREMENTS_JSONL = "measurements.jsonl"
 
 _IDLE_AFTER_S = 0.5
 _IDLE_S = 3.0
+_GAP_MS = 0.02
+_GAP_SHARE = 1.5
+"""Gaps take this multiple of a call's time: with a quarter of the limit in the gaps, a call that
+wants a quarter more than the limit then stays at two thirds of it."""
 
 
 class ReplayReport(Struct, frozen=True):
@@ -128,6 +134,8 @@ class Replay:
                 # Steps first: without them the figures of calls say little.
                 for one in (*plan.steps, *plan.calls):
                     self._measure(harness, one, setpoint, enforced)
+                for one in self._spaced(plan, calls, setpoint):
+                    self._measure(harness, one, setpoint, enforced)
                 idle_w = self._idle_w()
             accounts += self._accounts(profile, setpoint, steps, calls, idle_w)
         report = ReplayReport(
@@ -204,6 +212,24 @@ class Replay:
         group[what.key] = found
         RunFolder(self.results).append(found)
         self.announce(_figures(name, found))
+
+    def _spaced(
+        self, plan: Plan, calls: Sequence[UniqueCall], setpoint: Setpoint
+    ) -> Iterator[Replayable]:
+        """Calls that the limit holds back alone, but not in the model, with gaps between them."""
+        measured = self.measurements.get(setpoint.label, {})
+        found = []
+        for call in calls:
+            alone = measured.get(call.id)
+            wholes = [measured.get(step_key(step, GRAPH)) for step in call.steps]
+            if alone is None or alone.time_ms is None:
+                continue
+            if any(whole is not None and is_held_back(alone, whole) for whole in wholes):
+                gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / _GAP_MS))
+                found.append(plan.spaced(call.id, gaps))
+        spaced = [one for one in found if one is not None]
+        if spaced and plan.gap is not None:
+            yield from (plan.gap, *spaced)
 
     def _idle_w(self) -> float:
         """The card's power directly after a load, with its contexts and clocks as they are then."""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from msgspec.structs import replace
 from recorded_profile import copy_with_steps
@@ -114,6 +115,29 @@ class TestRecordedFigures:
         assert report["missing"][label] == "no figures of it are recorded"
         assert "step0-layers" in report["missing"]
         assert "no figures of it are recorded" in capsys.readouterr().out
+
+    def test_a_call_that_the_limit_holds_back_alone_is_measured_with_gaps(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        held_back = "c15f2f3c2fe37"
+        path = recorded / "results/measurements.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        gap = next(one for one in lines if replayed(one) == held_back)
+        gap = msgspec.json.decode(msgspec.json.encode(gap))
+        gap["workload"]["parameters"] = {"replays": "gap", "cache": "model"}
+        gap |= {"time_ms": 0.02, "power_w": 120.0, "energy_mj": 2.4, "raw_energy_mj": 2.4}
+        pair = msgspec.json.decode(msgspec.json.encode(gap))
+        pair["workload"]["parameters"] |= {"replays": f"{held_back}-spaced", "gaps": 60}
+        pair |= {"time_ms": 1.94, "power_w": 410.0, "energy_mj": 795.4, "raw_energy_mj": 795.4}
+        path.write_text("\n".join(map(json.dumps, [*lines, gap, pair])))
+        _, report = emulated(recorded)
+        prefill = next(one for one in report["accounts"] if one["step"] == 0)
+        assert held_back in prefill["spaced"]
+        assert held_back not in prefill["limited"]
+        part = next(one for one in prefill["parts"] if one["call"] == held_back)
+        assert part["time_ms"] == pytest.approx(0.74, rel=0.01)
+        assert part["energy_mj"] == pytest.approx(795.4 - 60 * 2.4, rel=0.02)
+        assert "with gaps between" in capsys.readouterr().out
 
     def test_several_power_limits_make_a_table(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
@@ -453,6 +477,31 @@ class TestWithPyTorch:
         assert "not permitted" in report["missing"]["step0-graph"]
         assert "step0-eager" in measured
         assert {(one["step"], one["level"]) for one in report["accounts"]} >= {(0, "eager")}
+
+    def test_calls_that_the_limit_holds_back_alone_are_launched_with_gaps(
+        self, run: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import torch.cuda
+
+        plain, gaps = Harness.measure_callable, []
+        held_back = _prefill_first(run / "operator_calls.jsonl")[0]["id"]
+
+        def measure(*args: Any) -> Any:
+            before = len(gaps)
+            found = plain(*args)
+            key = args[2].parameters["replays"]
+            if key == f"{held_back}-spaced":
+                turns = args[2].parameters["turns"]
+                assert len(gaps) - before == turns * args[2].parameters["gaps"]
+            return replace(found, cap_binding=key == held_back)
+
+        monkeypatch.setattr(torch.cuda, "_sleep", gaps.append)
+        monkeypatch.setattr(Harness, "measure_callable", measure)
+        assert replay(run) == 0
+        assert [one for one in measured if one == "gap" or one.endswith("-spaced")] == [
+            "gap",
+            f"{held_back}-spaced",
+        ]
 
     def test_arguments_that_do_not_fit_into_memory_get_one_sentence(
         self,

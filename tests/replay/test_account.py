@@ -15,7 +15,7 @@ from recorded_profile import BLOOM
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, account, savings
+from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, Account, account, savings
 from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.extraction import extract
 from pytest_gpuenergy.replay.plan import key_of
@@ -95,6 +95,46 @@ def test_calls_that_the_limit_held_back_alone_are_named() -> None:
     whole = measurement(1.0, 1.0, cap_binding=False)
     found = account(0, GRAPH, whole, calls, {"a": alone}, 1.0, 1)
     assert found.limited == ("a",)
+
+
+class TestSpacedCalls:
+    """Calls that the power limit held back alone, measured again with gaps after them."""
+
+    WHOLE = measurement(1.0, 500.0, cap_binding=False, temperature_c=50.0)
+    ALONE = measurement(1.2, 800.0, cap_binding=True)
+    GAP = measurement(0.02, 2.0)
+
+    def pair(self, **changes: object) -> Measurement:
+        workload = WorkloadInfo("model", {"gaps": 75}, 0, 0)
+        return replace(measurement(2.5, 870.0), workload=workload, **changes)
+
+    def account(self, **measured: Measurement) -> Account:
+        found = {name.replace("_", "-"): one for name, one in measured.items()}
+        return account(0, GRAPH, self.WHOLE, [call("a", {0: 1})], found, 1.0, 1)
+
+    def test_they_count_without_their_gaps(self) -> None:
+        found = self.account(a=self.ALONE, a_spaced=self.pair(), gap=self.GAP)
+        assert (found.spaced, found.limited) == (("a",), ())
+        assert found.parts[0].time_ms == pytest.approx(1.0)
+        assert found.parts[0].energy_mj == pytest.approx(720.0)
+        assert found.parts[0].energy_mj_half_width == pytest.approx(8.7 + 75 * 0.02)
+
+    def test_calls_that_were_not_held_back_count_as_they_are(self) -> None:
+        free = replace(self.ALONE, cap_binding=False)
+        found = self.account(a=free, a_spaced=self.pair(), gap=self.GAP)
+        assert (found.spaced, found.limited) == ((), ())
+        assert found.parts[0].energy_mj == 800.0
+
+    def test_a_pair_that_is_held_back_too_does_not_help(self) -> None:
+        found = self.account(a=self.ALONE, a_spaced=self.pair(cap_binding=True), gap=self.GAP)
+        assert (found.spaced, found.limited) == ((), ("a",))
+
+    def test_both_energies_are_brought_to_the_temperature_of_the_step(self) -> None:
+        pair = self.pair(temperature_c=60.0, energy_change_per_k=0.002)
+        gap = replace(self.GAP, temperature_c=40.0, energy_change_per_k=0.002)
+        found = self.account(a=self.ALONE, a_spaced=pair, gap=gap)
+        assert found.parts[0].energy_mj == pytest.approx(870 * 0.98 - 75 * 2.0 * 1.02)
+        assert found.kernels_mj == pytest.approx(720.0)
 
 
 def test_energy_is_given_by_token() -> None:
