@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,25 +101,31 @@ class LanguageModel:
         from torch.profiler import record_function
 
         with record_function("prefill"):
-            out, latest = self._ask(inputs, None)
+            past, latest = self._ask(inputs, None)
         for step in range(1, steps):
             with record_function(f"decode {step}"):
-                out, latest = self._ask(latest, out.past_key_values)
+                past, latest = self._ask(latest, past)
 
     def step(self, inputs: Any, number: int) -> Callable[[], object]:
         """The prefill, which is 0, or a decode step, which leaves the cache as it was."""
         if number == 0:
             return lambda: self._ask(inputs, None)[1]
-        out, latest = self._ask(inputs, None)
+        past, latest = self._ask(inputs, None)
         for _ in range(number - 1):
-            out, latest = self._ask(latest, out.past_key_values)
-        past = out.past_key_values
+            past, latest = self._ask(latest, past)
         return lambda: self._ask(latest, appendable(past))[1]
 
+    @cached_property
+    def _cache_name(self) -> str:
+        """What the model calls its cache of keys and values; ``cache`` since transformers 5.24."""
+        named = inspect.signature(self.model.forward).parameters
+        return "cache" if "cache" in named else "past_key_values"
+
     def _ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
-        """The model's output, and the token that is likeliest to follow."""
-        out = self.model(input_ids=tokens, past_key_values=past, use_cache=True)
-        return out, out.logits[:, -1:].argmax(dim=-1)
+        """The cache after the tokens, and the token that is likeliest to follow."""
+        name = self._cache_name
+        out = self.model(input_ids=tokens, use_cache=True, **{name: past})
+        return getattr(out, name), out.logits[:, -1:].argmax(dim=-1)
 
 
 def appendable(value: Any) -> Any:
