@@ -196,12 +196,13 @@ def _terminal(report: ReplayReport) -> Iterator[str]:
 def _account(one: Account, step: str) -> Iterator[str]:
     yield (
         f"{step}, {one.level}, {one.cap}: {one.energy_mj:.4g} mJ and {one.time_ms:.4g} "
-        f"ms measured; predicted {one.predicted_mj:.4g} mJ ({one.energy_error:+.1%}), its calls "
-        f"take {one.kernels_ms:.4g} ms ({one.time_error:+.1%})"
+        f"ms measured; predicted {one.predicted_mj:.4g} mJ ({one.energy_error:+.1%}); its calls "
+        f"take {one.kernels_ms:.4g} ms ({one.time_error:+.1%} of their time in the trace)"
     )
     yield (
         f"  calls {one.kernels_mj:.4g} mJ ±{one.kernels_mj_half_width:.2g}, temperature "
-        f"{one.temperature_mj:+.3g}, gaps {one.gaps_mj:+.3g} at {one.idle_w:.1f} W, residual "
+        f"{one.temperature_mj:+.3g}, switches {one.switches_mj:+.3g} in {one.switches_ms:.3g} ms, "
+        f"gaps {one.gaps_mj:+.3g} in {one.gaps_ms:.3g} ms at {one.idle_w:.1f} W, residual "
         f"{one.residual_mj:+.3g}; {one.coverage:.1%} of the GPU time replayed"
     )
     edp = f"EDP {one.edp_mj_ms:.4g} mJ ms"

@@ -1,7 +1,9 @@
 """Whose joules they are: the energy of a step as the sum of its calls, and what is left over.
 
-    E(step) = sum over calls of n E(call) + temperature + P(idle) (t(step) - sum of n t(call))
-              + residual
+    E(step) = sum over calls of n E(call) + temperature + n E(switch) + P(idle) t(gaps) + residual
+    t(step) = sum over calls of n t(call) + n t(switch) + t(gaps)
+
+A switch is what it takes more to make different calls one after the other than the same again.
 
 Each E on the right and the left is measured. The energies of calls are brought to the temperature
 that the card had during the step, by each call's own change per kelvin.
@@ -21,6 +23,15 @@ from pytest_gpuenergy.replay.calls import UniqueCall
 GRAPH, EAGER, LAYERS = "graph", "eager", "layers"
 GAP = "gap"
 """What the time between spaced calls is called among the measurements."""
+
+
+SEQUENCE = "sequence"
+"""What short calls of a step one after the other are called."""
+
+
+def step_key(step: int, level: str) -> str:
+    """What a step at a level, or its sequence, is called among the measurements."""
+    return f"step{step}-{level}"
 
 
 def spaced_key(call: str) -> str:
@@ -62,12 +73,16 @@ class Account(Struct, frozen=True):
         idle_w: power of the card between launches.
         kernels_ms, kernels_mj: sums over its calls.
         temperature_mj: what the sum's energy changed by to be at the step's temperature.
-        gaps_ms: time in which no call ran; negative if calls took longer alone.
+        trace_ms: GPU time of those calls in the trace.
+        switches_ms, switches_mj: what it adds that different calls follow each other in the step;
+            zero where that was not measured.
+        gaps_ms: what is left of the time, in which no call ran; negative if calls took longer.
         gaps_mj: at the card's idle power.
         residual_mj: what nothing above accounts for.
-        predicted_mj: sum, temperature and gaps.
+        predicted_mj: sum, temperature, switches and gaps.
         energy_error: of the prediction, relative to the measured energy.
-        time_error: of ``kernels_ms``, relative to the step's GPU time.
+        time_error: of ``kernels_ms``, relative to ``trace_ms``.
+        gaps_share: ``gaps_ms`` relative to the step's time.
         coverage: part of the step's GPU time, by the trace, whose calls have been measured.
         missing: ids of the calls that have no figures.
         limited: ids of the calls that the power limit held back alone, but not in the step; they
@@ -91,12 +106,17 @@ class Account(Struct, frozen=True):
     kernels_mj: float
     kernels_mj_half_width: float
     temperature_mj: float
+    trace_ms: float
+    switches_ms: float
+    switches_mj: float
+    switches_mj_half_width: float
     gaps_ms: float
     gaps_mj: float
     residual_mj: float
     predicted_mj: float
     energy_error: float
     time_error: float
+    gaps_share: float
     coverage: float
     parts: tuple[Part, ...]
     missing: tuple[str, ...]
@@ -167,9 +187,12 @@ def account(
     time_ms, energy_mj = whole.time_ms or math.nan, whole.raw_energy_mj or math.nan
     kernels_ms = sum(one.time_ms for one in parts)
     predicted_kernels_mj = sum(one.energy_mj for one in parts)
-    gaps_ms = time_ms - kernels_ms
+    number = sum(one.calls for one in parts)
+    switch = _switch(step, measured, whole.temperature_c)
+    switches_ms, switches_mj = number * switch.time_ms, number * switch.energy_mj
+    gaps_ms = time_ms - kernels_ms - switches_ms
     gaps_mj = idle_w * gaps_ms
-    predicted_mj = predicted_kernels_mj + gaps_mj
+    predicted_mj = predicted_kernels_mj + switches_mj + gaps_mj
     return Account(
         cap=whole.cap,
         step=step,
@@ -186,12 +209,17 @@ def account(
         kernels_mj=predicted_kernels_mj - shift_mj,
         kernels_mj_half_width=sum(one.energy_mj_half_width for one in parts),
         temperature_mj=shift_mj,
+        trace_ms=covered_us / 1e3,
+        switches_ms=switches_ms,
+        switches_mj=switches_mj,
+        switches_mj_half_width=number * switch.half_width_mj,
         gaps_ms=gaps_ms,
         gaps_mj=gaps_mj,
         residual_mj=energy_mj - predicted_mj,
         predicted_mj=predicted_mj,
         energy_error=predicted_mj / energy_mj - 1,
-        time_error=kernels_ms / time_ms - 1,
+        time_error=kernels_ms / (covered_us / 1e3) - 1 if covered_us else 0.0,
+        gaps_share=gaps_ms / time_ms,
         coverage=covered_us / all_us if all_us else 0.0,
         parts=tuple(sorted(parts, key=lambda one: -one.energy_mj)),
         missing=tuple(missing),
@@ -203,6 +231,25 @@ def account(
 def is_held_back(alone: Measurement, whole: Measurement) -> bool:
     """Whether the power limit held a call back alone, but not the step that it is part of."""
     return bool(alone.cap_binding) and not whole.cap_binding
+
+
+def _switch(step: int, measured: Mapping[str, Measurement], temperature_c: float | None) -> _Alone:
+    """What a call takes more after another one than after itself."""
+    found = measured.get(step_key(step, SEQUENCE))
+    if found is None or not found.measured:
+        return _Alone(0.0, 0.0, 0.0, 0.0)
+    alone = [measured.get(call) for call in str(found.workload.parameters["calls"]).split(",")]
+    known = [_as_measured(one, temperature_c) for one in alone if one is not None and one.measured]
+    if len(known) < len(alone):
+        return _Alone(0.0, 0.0, 0.0, 0.0)
+    together = _as_measured(found, temperature_c)
+    count = len(known)
+    return _Alone(
+        (together.time_ms - sum(one.time_ms for one in known)) / count,
+        (together.raw_mj - sum(one.raw_mj for one in known)) / count,
+        (together.energy_mj - sum(one.energy_mj for one in known)) / count,
+        (together.half_width_mj + sum(one.half_width_mj for one in known)) / count,
+    )
 
 
 def _as_measured(found: Measurement, temperature_c: float | None) -> _Alone:

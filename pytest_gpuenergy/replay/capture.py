@@ -5,7 +5,7 @@ Imports PyTorch: import this module only where it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from pytest_gpuenergy.replay.calls import CallForm
+from pytest_gpuenergy.replay.reuse import Reuse, ReuseStack, Span
 
 _LARGEST_ALIGNMENT = 256
 
@@ -42,27 +43,21 @@ class LiveCall:
         return self.operator(*self.arguments, **self.keywords)
 
     @property
-    def bytes(self) -> int:
-        """Of its tensors."""
-        return sum(one.numel() * one.element_size() for one in _tensors(self))
+    def tensors(self) -> list[Any]:
+        """Those among its arguments."""
+        return _tensors((self.arguments, self.keywords))
 
-    def with_activations_of(self, other: LiveCall) -> LiveCall:
-        """This call with its own parameters, and all else as ``other`` has it."""
-        own, shape = tree_flatten((self.arguments, self.keywords))
-        theirs, _ = tree_flatten((other.arguments, other.keywords))
-        mixed = [
-            mine if self._is_parameter(mine) else its for mine, its in zip(own, theirs, strict=True)
-        ]
-        arguments, keywords = torch.utils._pytree.tree_unflatten(mixed, shape)
+    def with_tensors(self, tensors: Sequence[Any]) -> LiveCall:
+        """This call with other tensors in place of its own, in the same order."""
+        following = iter(tensors)
+        arguments, keywords = tree_map_only(
+            torch.Tensor, lambda _: next(following), (self.arguments, self.keywords)
+        )
         return LiveCall(self.operator, arguments, keywords, self.parameters)
 
-    def copied(self) -> LiveCall:
-        """The same with tensors of its own, parameters too."""
-        arguments, keywords = tree_map_only(torch.Tensor, copy_of, (self.arguments, self.keywords))
-        return LiveCall(self.operator, arguments, keywords, frozenset())
-
-    def _is_parameter(self, value: object) -> bool:
-        return isinstance(value, torch.Tensor) and _storage(value) in self.parameters
+    def is_parameter(self, tensor: Any) -> bool:
+        """Whether one of its tensors is a parameter of the model."""
+        return _storage(tensor) in self.parameters
 
 
 class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
@@ -73,13 +68,21 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
     Args:
         modules: by name, those whose parameters are recognized.
         keep: numbers of the calls that stay in ``kept``.
+        memory: follows the use of memory; ``reuse`` stays empty without it.
 
     Attributes:
         forms: of all calls so far, by number.
         kept: the calls to make again, by number.
+        reuse: by number, of the tensors among a call's arguments, and then of those that it
+            returned in memory of their own.
     """
 
-    def __init__(self, modules: Mapping[str, Any], keep: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        modules: Mapping[str, Any],
+        keep: Sequence[int] = (),
+        memory: ReuseStack | None = None,
+    ) -> None:
         super().__init__()
         self._names = {
             _storage(one): ".".join(filter(None, (prefix, name)))
@@ -89,8 +92,10 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
             if _storage(one)
         }
         self._keep = frozenset(keep)
+        self._memory = memory
         self.forms: list[CallForm] = []
         self.kept: dict[int, LiveCall] = {}
+        self.reuse: list[tuple[Reuse, ...]] = []
 
     def __torch_dispatch__(
         self,
@@ -108,7 +113,10 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         if number in self._keep:
             self.kept[number] = self._live(func, args, keywords)
         with record_function(f"call {number}"):
-            return func(*args, **keywords)
+            returned = func(*args, **keywords)
+        if self._memory is not None:
+            self.reuse.append(_used(self._memory, (args, keywords), returned))
+        return returned
 
     def _form(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> CallForm:
         flat, _ = tree_flatten((args, keywords))
@@ -153,9 +161,7 @@ def copy_of(tensor: Any) -> Any:
     """A copy with the same strides and alignment, whether or not elements share memory."""
     if tensor.numel() == 0:
         return tensor.clone()
-    span = 1 + sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
+    span = _span(tensor)
     lead = tensor.storage_offset() % _LARGEST_ALIGNMENT
     room = torch.empty(lead + span, dtype=tensor.dtype, device=tensor.device)
     room[lead:].copy_(tensor.as_strided((span,), (1,)))
@@ -173,6 +179,28 @@ def _storage(tensor: Any) -> int:
     return address
 
 
-def _tensors(call: LiveCall) -> Iterator[Any]:
-    flat, _ = tree_flatten((call.arguments, call.keywords))
-    return (one for one in flat if isinstance(one, torch.Tensor))
+def _tensors(tree: Any) -> list[Any]:
+    flat, _ = tree_flatten(tree)
+    return [one for one in flat if isinstance(one, torch.Tensor)]
+
+
+def _used(memory: ReuseStack, arguments: Any, returned: Any) -> tuple[Reuse, ...]:
+    read = _tensors(arguments)
+    known = {_storage(one) for one in read}
+    tensors = read + [one for one in _tensors(returned) if _storage(one) not in known]
+    spans = [Span(one.data_ptr(), _span(one) * one.element_size()) for one in tensors]
+    found = [
+        Reuse(min(span.size_bytes, one.numel() * one.element_size()), memory.distance_bytes(span))
+        for one, span in zip(tensors, spans, strict=True)
+    ]
+    for span in spans:
+        memory.use(span)
+    return tuple(found)
+
+
+def _span(tensor: Any) -> int:
+    """The number of elements from the first to the last in memory."""
+    if tensor.numel() == 0:
+        return 0
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum(int(size - 1) * int(stride) for size, stride in extents)

@@ -12,12 +12,20 @@ from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.replay.account import GAP, GRAPH, LAYERS, spaced_key
+from pytest_gpuenergy.replay.account import (
+    GAP,
+    GRAPH,
+    LAYERS,
+    SEQUENCE,
+    spaced_key,
+    step_key,
+)
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.profiling import ProfileRecord
 from pytest_gpuenergy.support.errors import InputError
 
 Cache = Literal["model", "hot", "cold"]
+_IN_SEQUENCE = 16
 Repeat = Callable[[], AbstractContextManager[Repeater]]
 
 
@@ -28,6 +36,7 @@ class Plan:
     Attributes:
         steps: prefill and decode step as wholes.
         calls: those that can be replayed.
+        sequences: for each step, some of them one after the other.
         missing: by key, why something cannot.
         spaced: by the id of a call and a number of gaps, what launches the call and then the gaps;
             None if that is not to be had.
@@ -36,6 +45,7 @@ class Plan:
 
     steps: Sequence[Replayable]
     calls: Sequence[Replayable]
+    sequences: Sequence[Replayable] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     spaced: Callable[[str, int], Replayable | None] = lambda _id, _gaps: None
     gap: Replayable | None = None
@@ -43,11 +53,6 @@ class Plan:
 
 Planner = Callable[[ProfileRecord, Sequence[UniqueCall], Sequence[UniqueCall], Sequence[int]], Plan]
 """Makes a plan for a profile: from all its calls, those to replay, and the numbers of steps."""
-
-
-def step_key(step: int, level: str) -> str:
-    """What a step at a level is called among the measurements."""
-    return f"step{step}-{level}"
 
 
 def key_of(found: Measurement) -> str:
@@ -85,6 +90,27 @@ def replayable_spaced(
     parameters |= {"cache": cache, "turns": turns}
     workload = WorkloadInfo(f"{model_name(profile)}-{spaced_key(call.id)}", parameters, 0, 0)
     return Replayable(spaced_key(call.id), call.operator, workload, repeater)
+
+
+def replayable_sequence(
+    profile: ProfileRecord, step: int, calls: Sequence[UniqueCall], cache: Cache, repeater: Repeat
+) -> Replayable:
+    """Calls of a step, one after the other."""
+    key = step_key(step, SEQUENCE)
+    ids = ",".join(one.id for one in calls)
+    parameters: dict[str, int | str] = {"replays": key, "calls": ids, "cache": cache}
+    workload = WorkloadInfo(f"{step_workload(profile, step)}-{SEQUENCE}", parameters, 0, 0)
+    return Replayable(key, SEQUENCE, workload, repeater)
+
+
+def shortest(step: int, calls: Sequence[UniqueCall]) -> list[UniqueCall]:
+    """The calls of a step to measure one after the other: short, so that the changes weigh most.
+
+    Returns:
+        Nothing if the step has a single call.
+    """
+    found = sorted((one for one in calls if one.steps.get(step)), key=lambda one: one.call_us)
+    return found[:_IN_SEQUENCE] if len(found) > 1 else []
 
 
 def replayable_gap(profile: ProfileRecord, cache: Cache, repeater: Repeat) -> Replayable:

@@ -17,7 +17,15 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.timing.model import demand_of_figures
 from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.replay.account import EAGER, GAP, GRAPH, LAYERS, spaced_key
+from pytest_gpuenergy.replay.account import (
+    EAGER,
+    GAP,
+    GRAPH,
+    LAYERS,
+    SEQUENCE,
+    spaced_key,
+    step_key,
+)
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.plan import (
     Cache,
@@ -27,9 +35,9 @@ from pytest_gpuenergy.replay.plan import (
     key_of,
     replayable_call,
     replayable_gap,
+    replayable_sequence,
     replayable_spaced,
     replayable_step,
-    step_key,
 )
 from pytest_gpuenergy.replay.profiling import ProfileRecord
 from pytest_gpuenergy.support.errors import InputError
@@ -72,9 +80,15 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
         by_id = {one.id: one for one in chosen}
         wholes = [(step, level) for step in steps for level in (LAYERS, GRAPH, EAGER)]
         keys = [*(step_key(*one) for one in wholes), *(one.id for one in chosen)]
+        followed = {}
+        for step in steps:
+            ids = _sequence(recorded.get(step_key(step, SEQUENCE)))
+            if ids and by_id.keys() >= set(ids):
+                followed[step] = [by_id[one] for one in ids]
         return Plan(
             [player.step(*one, calls) for one in wholes if step_key(*one) in recorded],
             [player.call(one) for one in chosen if one.id in recorded],
+            [player.sequence(step, group) for step, group in followed.items()],
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
             lambda call, _: player.spaced(by_id[call]) if spaced_key(call) in recorded else None,
             player.gap() if GAP in recorded else None,
@@ -119,6 +133,15 @@ class _Player:
         play = self._play(key, self._dram_bytes(call), len(call.launches) + gaps)
         turns = len(call.turns)
         return replayable_spaced(self._profile, call, gaps, self._cache, turns, play)
+
+    def sequence(self, step: int, calls: Sequence[UniqueCall]) -> Replayable:
+        """Calls of a step, one after the other."""
+        play = self._play(
+            step_key(step, SEQUENCE),
+            sum(map(self._dram_bytes, calls)),
+            sum(len(one.launches) for one in calls),
+        )
+        return replayable_sequence(self._profile, step, calls, self._cache, play)
 
     def gap(self) -> Replayable:
         """The gap by itself."""
@@ -176,6 +199,11 @@ def _bits(dtype: str) -> int:
             return bits
     digits = "".join(filter(str.isdigit, name))
     return int(digits) if digits else 0
+
+
+def _sequence(found: Measurement | None) -> list[str]:
+    """The ids of the calls that followed each other."""
+    return [] if found is None else str(found.workload.parameters["calls"]).split(",")
 
 
 def _cache(found: Measurement) -> object:

@@ -26,9 +26,10 @@ from pytest_gpuenergy.replay.account import (
     account,
     is_held_back,
     savings,
+    step_key,
 )
 from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
-from pytest_gpuenergy.replay.plan import Cache, Plan, Planner, key_of, step_key
+from pytest_gpuenergy.replay.plan import Cache, Plan, Planner, key_of
 from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.recorded import read_measurements
 from pytest_gpuenergy.report.schema import schema_of
@@ -132,7 +133,7 @@ class Replay:
         for setpoint in self.setpoints:
             with self.station.under(setpoint) as enforced:
                 # Steps first: without them the figures of calls say little.
-                for one in (*plan.steps, *plan.calls):
+                for one in (*plan.steps, *plan.calls, *plan.sequences):
                     self._measure(harness, one, setpoint, enforced)
                 for one in self._spaced(plan, calls, setpoint):
                     self._measure(harness, one, setpoint, enforced)

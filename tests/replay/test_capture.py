@@ -67,14 +67,22 @@ def test_parameters_are_not_copied() -> None:
     model = Tiny()
     live = record(model, torch.ones(4, 8), keep=(1,)).kept[1]
     assert live.arguments[1].data_ptr() == model.layers[1].weight.data_ptr()
-    assert live.copied().arguments[1].data_ptr() != model.layers[1].weight.data_ptr()
 
 
-def test_a_turn_has_its_own_weights_and_the_activations_of_the_first() -> None:
-    kept = record(Tiny(), torch.randn(4, 8), keep=(0, 1)).kept
-    mixed = kept[1].with_activations_of(kept[0])
-    assert mixed.arguments[0] is kept[0].arguments[0]
-    assert mixed.arguments[1] is kept[1].arguments[1]
+def test_memory_is_followed_through_the_calls() -> None:
+    from pytest_gpuenergy.replay.capture import CallRecorder
+    from pytest_gpuenergy.replay.reuse import ReuseStack
+
+    model, value = Tiny(), torch.ones(4, 8)
+    recorder = CallRecorder({"": model}, memory=ReuseStack(10_000))
+    with torch.inference_mode(), recorder:
+        model(value)
+    first, second, added = recorder.reuse
+    weight, activation = 8 * 8 * 4, 4 * 8 * 4
+    assert [one.size_bytes for one in first] == [activation, weight, activation]
+    assert [one.distance_bytes for one in first[:2]] == [10_000, 10_000]  # never used before
+    assert second[0] == (activation, activation)  # just written
+    assert added == (second[2][:1] * 2,)  # in place: it has no result of its own
 
 
 @given(
