@@ -196,15 +196,14 @@ def _terminal(report: ReplayReport) -> Iterator[str]:
 def _account(one: Account, step: str) -> Iterator[str]:
     yield (
         f"{step}, {one.level}, {one.cap}: {one.energy_mj:.4g} mJ and {one.time_ms:.4g} "
-        f"ms measured; predicted {one.predicted_mj:.4g} mJ ({one.energy_error:+.1%}); its calls "
-        f"take {one.kernels_ms:.4g} ms ({one.time_error:+.1%} of their time in the trace)"
+        f"ms measured; predicted {one.predicted_mj:.4g} mJ ({one.energy_error:+.1%})"
     )
     yield (
-        f"  calls {one.kernels_mj:.4g} mJ ±{one.kernels_mj_half_width:.2g}, temperature "
-        f"{one.temperature_mj:+.3g}, switches {one.switches_mj:+.3g} in {one.switches_ms:.3g} ms, "
-        f"gaps {one.gaps_mj:+.3g} in {one.gaps_ms:.3g} ms at {one.idle_w:.1f} W, residual "
-        f"{one.residual_mj:+.3g}; {one.coverage:.1%} of the GPU time replayed"
+        f"  calls {one.kernels_mj:.4g} mJ ±{one.kernels_mj_half_width:.2g} in {one.kernels_ms:.4g} "
+        f"ms, temperature {one.temperature_mj:+.3g}, gaps {one.gaps_mj:+.3g} in {one.gaps_ms:.3g} "
+        f"ms at {one.idle_w:.1f} W, residual {one.residual_mj:+.3g}"
     )
+    yield f"  {one.coverage:.1%} of the GPU time replayed{_gpu_time(one)}"
     edp = f"EDP {one.edp_mj_ms:.4g} mJ ms"
     if one.joules_per_token is None or one.tokens_per_joule is None:
         yield f"  {edp}"
@@ -216,13 +215,22 @@ def _account(one: Account, step: str) -> Iterator[str]:
     if one.spaced:
         yield (
             f"  {len(one.spaced)} calls that the power limit holds back alone were measured with "
-            f"gaps between them: {', '.join(one.spaced)}"
+            f"gaps between them, too: {', '.join(one.spaced)}"
         )
     if one.limited:
         yield (
             f"  the power limit held {len(one.limited)} calls back alone, but not in the step: "
             f"{', '.join(one.limited)}"
         )
+
+
+def _gpu_time(one: Account) -> str:
+    if one.gpu_ms is None or one.time_error is None:
+        return ""
+    return (
+        f"; by the profiler {one.gpu_ms:.4g} ms alone, {one.trace_ms:.4g} ms in the model "
+        f"({one.time_error:+.1%})"
+    )
 
 
 def _parts(one: Account, step: str) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.record.infos import WorkloadInfo
@@ -19,9 +19,11 @@ class Replayable:
         label: of what does the work, for the record.
         workload: as the record is to describe it.
         repeater: makes what launches it.
+        details: of what does the work, for the record.
     """
 
     key: str
     label: str
     workload: WorkloadInfo
     repeater: Callable[[], AbstractContextManager[Repeater]]
+    details: Mapping[str, str | int | float] = field(default_factory=dict)

@@ -1,9 +1,7 @@
 """Whose joules they are: the energy of a step as the sum of its calls, and what is left over.
 
-    E(step) = sum over calls of n E(call) + temperature + n E(switch) + P(idle) t(gaps) + residual
-    t(step) = sum over calls of n t(call) + n t(switch) + t(gaps)
-
-A switch is what it takes more to make different calls one after the other than the same again.
+    E(step) = sum over calls of n E(call) + temperature + P(idle) t(gaps) + residual
+    t(step) = sum over calls of n t(call) + t(gaps)
 
 Each E on the right and the left is measured. The energies of calls are brought to the temperature
 that the card had during the step, by each call's own change per kelvin.
@@ -25,13 +23,19 @@ GAP = "gap"
 """What the time between spaced calls is called among the measurements."""
 
 
-SEQUENCE = "sequence"
-"""What short calls of a step one after the other are called."""
-
-
 def step_key(step: int, level: str) -> str:
-    """What a step at a level, or its sequence, is called among the measurements."""
+    """What a step at a level is called among the measurements."""
     return f"step{step}-{level}"
+
+
+GPU_US = "gpu_us"
+"""What the GPU time of a call alone, by the profiler, is called in the details of its record."""
+
+
+def gpu_us_of(found: Measurement) -> float | None:
+    """GPU time of a call alone by the profiler, in µs; None if it is not known."""
+    value = found.kernel.details.get(GPU_US)
+    return float(value) if isinstance(value, int | float) else None
 
 
 def spaced_key(call: str) -> str:
@@ -45,6 +49,7 @@ class Part(Struct, frozen=True):
     Attributes:
         calls: in the step.
         time_ms: of all of them.
+        clock_mhz: of the SMs meanwhile; None if it could not be measured.
         energy_mj: of all of them, at the step's temperature.
         energy_mj_half_width: of the 95 % interval.
     """
@@ -55,6 +60,7 @@ class Part(Struct, frozen=True):
     time_ms: float
     energy_mj: float
     energy_mj_half_width: float
+    clock_mhz: float | None = None
 
 
 class Account(Struct, frozen=True):
@@ -73,22 +79,21 @@ class Account(Struct, frozen=True):
         idle_w: power of the card between launches.
         kernels_ms, kernels_mj: sums over its calls.
         temperature_mj: what the sum's energy changed by to be at the step's temperature.
-        trace_ms: GPU time of those calls in the trace.
-        switches_ms, switches_mj: what it adds that different calls follow each other in the step;
-            zero where that was not measured.
+        trace_ms: GPU time of those calls in the model, by its trace.
+        gpu_ms: GPU time of those calls alone, by the same profiler; None if it is not known of all.
         gaps_ms: what is left of the time, in which no call ran; negative if calls took longer.
         gaps_mj: at the card's idle power.
         residual_mj: what nothing above accounts for.
-        predicted_mj: sum, temperature, switches and gaps.
+        predicted_mj: sum, temperature and gaps.
         energy_error: of the prediction, relative to the measured energy.
-        time_error: of ``kernels_ms``, relative to ``trace_ms``.
-        gaps_share: ``gaps_ms`` relative to the step's time.
+        time_error: of ``gpu_ms``, relative to ``trace_ms``; None without it.
+        clock_mhz: of the SMs during the step; None if it could not be measured.
         coverage: part of the step's GPU time, by the trace, whose calls have been measured.
         missing: ids of the calls that have no figures.
         limited: ids of the calls that the power limit held back alone, but not in the step; they
             take more time and less power than they did in it.
-        spaced: ids of the calls that it held back likewise, whose figures are those of the call
-            with gaps after it, less those of the gaps.
+        spaced: ids of the calls that it held back likewise, which have been measured with gaps
+            after them, too; their figures are those at the clock of the step, between the two.
     """
 
     cap: str
@@ -107,16 +112,14 @@ class Account(Struct, frozen=True):
     kernels_mj_half_width: float
     temperature_mj: float
     trace_ms: float
-    switches_ms: float
-    switches_mj: float
-    switches_mj_half_width: float
+    gpu_ms: float | None
     gaps_ms: float
     gaps_mj: float
     residual_mj: float
     predicted_mj: float
     energy_error: float
-    time_error: float
-    gaps_share: float
+    time_error: float | None
+    clock_mhz: float | None
     coverage: float
     parts: tuple[Part, ...]
     missing: tuple[str, ...]
@@ -131,6 +134,7 @@ class _Alone(NamedTuple):
     raw_mj: float
     energy_mj: float
     half_width_mj: float
+    clock_mhz: float | None
 
 
 def account(
@@ -157,6 +161,7 @@ def account(
     missing: list[str] = []
     limited: list[str] = []
     spaced: list[str] = []
+    alone_us: list[float | None] = []
     shift_mj, covered_us, all_us = 0.0, 0.0, 0.0
     for call in calls:
         count = (call.steps_in_layers if level == LAYERS else call.steps).get(step, 0)
@@ -171,8 +176,10 @@ def account(
         if is_held_back(found, whole):
             apart = _without_gaps(call.id, measured, whole.temperature_c)
             (limited if apart is None else spaced).append(call.id)
-            alone = apart or alone
+            alone = alone if apart is None else _at_clock(whole, alone, apart)
         covered_us += count * call.call_us
+        gpu_us = gpu_us_of(found)
+        alone_us.append(None if gpu_us is None else count * gpu_us)
         shift_mj += count * (alone.energy_mj - alone.raw_mj)
         parts.append(
             Part(
@@ -180,6 +187,7 @@ def account(
                 operator=call.operator,
                 calls=count,
                 time_ms=count * alone.time_ms,
+                clock_mhz=alone.clock_mhz,
                 energy_mj=count * alone.energy_mj,
                 energy_mj_half_width=count * alone.half_width_mj,
             )
@@ -187,12 +195,11 @@ def account(
     time_ms, energy_mj = whole.time_ms or math.nan, whole.raw_energy_mj or math.nan
     kernels_ms = sum(one.time_ms for one in parts)
     predicted_kernels_mj = sum(one.energy_mj for one in parts)
-    number = sum(one.calls for one in parts)
-    switch = _switch(step, measured, whole.temperature_c)
-    switches_ms, switches_mj = number * switch.time_ms, number * switch.energy_mj
-    gaps_ms = time_ms - kernels_ms - switches_ms
+    trace_ms = covered_us / 1e3
+    gpu_ms = None if None in alone_us else sum(one for one in alone_us if one is not None) / 1e3
+    gaps_ms = time_ms - kernels_ms
     gaps_mj = idle_w * gaps_ms
-    predicted_mj = predicted_kernels_mj + switches_mj + gaps_mj
+    predicted_mj = predicted_kernels_mj + gaps_mj
     return Account(
         cap=whole.cap,
         step=step,
@@ -209,17 +216,15 @@ def account(
         kernels_mj=predicted_kernels_mj - shift_mj,
         kernels_mj_half_width=sum(one.energy_mj_half_width for one in parts),
         temperature_mj=shift_mj,
-        trace_ms=covered_us / 1e3,
-        switches_ms=switches_ms,
-        switches_mj=switches_mj,
-        switches_mj_half_width=number * switch.half_width_mj,
+        trace_ms=trace_ms,
+        gpu_ms=gpu_ms,
         gaps_ms=gaps_ms,
         gaps_mj=gaps_mj,
         residual_mj=energy_mj - predicted_mj,
         predicted_mj=predicted_mj,
         energy_error=predicted_mj / energy_mj - 1,
-        time_error=kernels_ms / (covered_us / 1e3) - 1 if covered_us else 0.0,
-        gaps_share=gaps_ms / time_ms,
+        time_error=gpu_ms / trace_ms - 1 if gpu_ms is not None and trace_ms else None,
+        clock_mhz=whole.effective_sm_clock_mhz,
         coverage=covered_us / all_us if all_us else 0.0,
         parts=tuple(sorted(parts, key=lambda one: -one.energy_mj)),
         missing=tuple(missing),
@@ -229,27 +234,11 @@ def account(
 
 
 def is_held_back(alone: Measurement, whole: Measurement) -> bool:
-    """Whether the power limit held a call back alone, but not the step that it is part of."""
-    return bool(alone.cap_binding) and not whole.cap_binding
-
-
-def _switch(step: int, measured: Mapping[str, Measurement], temperature_c: float | None) -> _Alone:
-    """What a call takes more after another one than after itself."""
-    found = measured.get(step_key(step, SEQUENCE))
-    if found is None or not found.measured:
-        return _Alone(0.0, 0.0, 0.0, 0.0)
-    alone = [measured.get(call) for call in str(found.workload.parameters["calls"]).split(",")]
-    known = [_as_measured(one, temperature_c) for one in alone if one is not None and one.measured]
-    if len(known) < len(alone):
-        return _Alone(0.0, 0.0, 0.0, 0.0)
-    together = _as_measured(found, temperature_c)
-    count = len(known)
-    return _Alone(
-        (together.time_ms - sum(one.time_ms for one in known)) / count,
-        (together.raw_mj - sum(one.raw_mj for one in known)) / count,
-        (together.energy_mj - sum(one.energy_mj for one in known)) / count,
-        (together.half_width_mj + sum(one.half_width_mj for one in known)) / count,
-    )
+    """Whether the power limit held a call back alone more than the step that it is part of."""
+    if not alone.cap_binding or not whole.cap_binding:
+        return bool(alone.cap_binding)
+    clocks = alone.effective_sm_clock_mhz, whole.effective_sm_clock_mhz
+    return clocks[0] is not None and clocks[1] is not None and clocks[0] < clocks[1]
 
 
 def _as_measured(found: Measurement, temperature_c: float | None) -> _Alone:
@@ -258,6 +247,26 @@ def _as_measured(found: Measurement, temperature_c: float | None) -> _Alone:
         found.raw_energy_mj or 0.0,
         _at_temperature(found, temperature_c),
         _half_width(found),
+        found.effective_sm_clock_mhz,
+    )
+
+
+def _at_clock(whole: Measurement, alone: _Alone, apart: _Alone) -> _Alone:
+    """Between a call's figures under the limit and those without it, by the clock of the step."""
+    wanted, low, high = whole.effective_sm_clock_mhz, alone.clock_mhz, apart.clock_mhz
+    if wanted is None or low is None or high is None or high <= low:
+        return apart
+    share = min(1.0, max(0.0, (wanted - low) / (high - low)))
+
+    def between(one: float, other: float) -> float:
+        return one + share * (other - one)
+
+    return _Alone(
+        between(alone.time_ms, apart.time_ms),
+        between(alone.raw_mj, apart.raw_mj),
+        between(alone.energy_mj, apart.energy_mj),
+        between(alone.half_width_mj, apart.half_width_mj),
+        between(low, high),
     )
 
 
@@ -275,6 +284,7 @@ def _without_gaps(
         one.raw_mj - gaps * other.raw_mj,
         one.energy_mj - gaps * other.energy_mj,
         one.half_width_mj + gaps * other.half_width_mj,
+        one.clock_mhz,
     )
 
 

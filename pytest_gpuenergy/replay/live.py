@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -20,7 +21,7 @@ from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS
 from pytest_gpuenergy.replay.calls import UniqueCall
-from pytest_gpuenergy.replay.launches import launches
+from pytest_gpuenergy.replay.launches import Launch, launches
 from pytest_gpuenergy.replay.models import appendable, load_program
 from pytest_gpuenergy.replay.plan import (
     Cache,
@@ -29,10 +30,8 @@ from pytest_gpuenergy.replay.plan import (
     Repeat,
     replayable_call,
     replayable_gap,
-    replayable_sequence,
     replayable_spaced,
     replayable_step,
-    shortest,
 )
 from pytest_gpuenergy.replay.profiling import (
     ProfileRecord,
@@ -45,6 +44,7 @@ from pytest_gpuenergy.replay.turns import Turns, capture_calls, gap, turns_of
 from pytest_gpuenergy.support.errors import DeviceError
 
 _COLD_FACTOR = 3
+_PROFILED = 24
 
 
 def live_planner(device: str, cache: Cache) -> Planner:
@@ -72,7 +72,9 @@ def live_planner(device: str, cache: Cache) -> Planner:
         try:
             with torch.inference_mode():
                 inputs = program.inputs(prompt, device)
-                turns, missing = _turns(chosen, program, inputs, max(steps), device, cache)
+                turns, durations_us, missing = _turns(
+                    chosen, program, inputs, max(steps), device, cache
+                )
                 captured = [capture_step(program, inputs, step) for step in steps]
         except torch.OutOfMemoryError:
             raise DeviceError(
@@ -93,7 +95,8 @@ def live_planner(device: str, cache: Cache) -> Planner:
         for call in chosen:
             if (group := turns.get(call.id)) is not None:
                 count, repeater = len(group.calls), _repeater(group, device)
-                played.append(replayable_call(profile, call, cache, count, repeater))
+                gpu_us = durations_us[call.id]
+                played.append(replayable_call(profile, call, cache, count, repeater, gpu_us))
         by_id = {one.id: one for one in chosen}
 
         def spaced(call: str, gaps: int) -> Replayable | None:
@@ -101,19 +104,8 @@ def live_planner(device: str, cache: Cache) -> Planner:
             repeater, count = _repeater(group, device), len(group.calls)
             return replayable_spaced(profile, by_id[call], gaps, cache, count, repeater)
 
-        sequences = [
-            replayable_sequence(
-                profile,
-                step,
-                short,
-                cache,
-                _repeater(Turns([turns[one.id].calls[0] for one in short]), device),
-            )
-            for step in steps
-            if (short := shortest(step, [one for one in chosen if one.id in turns]))
-        ]
         pause = replayable_gap(profile, cache, _repeater(Turns([gap]), device))
-        return Plan(wholes, played, sequences, missing, spaced, pause)
+        return Plan(wholes, played, missing, spaced, pause)
 
     return plan
 
@@ -142,11 +134,12 @@ def _turns(
     last_step: int,
     device: str,
     cache: Cache,
-) -> tuple[dict[str, Turns], dict[str, str]]:
+) -> tuple[dict[str, Turns], dict[str, float], dict[str, str]]:
     """What to replay for each call, by its id, where it launches what the profile recorded.
 
     Returns:
-        Also by the ids of all other calls, why they cannot be replayed.
+        Also their GPU time by the profiler, and by the ids of all other calls, why they cannot be
+        replayed.
     """
     numbers = [number for one in calls for number in one.turns]
     limit_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
@@ -159,14 +152,16 @@ def _turns(
         else:
             own = [captured.kept[number] for number in one.turns]
             turns[one.id] = turns_of(own, captured.reuse_of(one), cache, limit_bytes)
-    plans = launched_by([group.calls[0] for group in turns.values()], device)
+    found = launched_by([group.rotating() for group in turns.values()], device)
     by_id = {one.id: one for one in calls}
-    for key, launched in zip(tuple(turns), plans, strict=True):
-        if launched != [form.plan for form in by_id[key].launches]:
-            names = ", ".join(str(plan[0]) for plan in launched) or "nothing"
+    durations_us = {}
+    for key, launched in zip(tuple(turns), found, strict=True):
+        durations_us[key] = launched.duration_us
+        if launched.plans != tuple(form.plan for form in by_id[key].launches):
+            names = ", ".join(str(plan[0]) for plan in launched.plans) or "nothing"
             missing[key] = f"alone it launches {names}"
             del turns[key]
-    return turns, missing
+    return turns, durations_us, missing
 
 
 @dataclass(frozen=True)
@@ -212,28 +207,45 @@ def capture_step(program: Program, inputs: Any, number: int) -> Step:
     return Step(number, whole, all_layers if layers else None)
 
 
-def launched_by(
-    functions: Sequence[Callable[[], object]], device: str
-) -> list[list[tuple[object, ...]]]:
-    """For each function, the plans of what it launches, in order; see `LaunchForm.plan`."""
+@dataclass(frozen=True)
+class Launched:
+    """What a function launches.
+
+    Attributes:
+        plans: see `LaunchForm.plan`; of one call, in order.
+        duration_us: GPU time of a call, the median over some.
+    """
+
+    plans: tuple[tuple[object, ...], ...]
+    duration_us: float
+
+
+def launched_by(functions: Sequence[Callable[[], object]], device: str) -> list[Launched]:
+    """Call each function a few times under the profiler, as the model was profiled."""
     for function in functions:
         function()
     settle(device)
     with profiler_on(device) as profiler:
-        for number, function in enumerate(functions):
+        for number in range(_PROFILED * len(functions)):
             with record_function(f"call {number}"):
-                function()
+                functions[number // _PROFILED]()
         settle(device)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
         found = launches(read_trace(path))
-    plans: list[list[tuple[object, ...]]] = [[] for _ in functions]
+    by_call: list[list[Launch]] = [[] for _ in range(_PROFILED * len(functions))]
     for one in found:
         if one.call is not None:
-            plan = (one.name, one.grid, one.block, one.shared_memory_bytes)
-            plans[one.call].append(plan)
-    return plans
+            by_call[one.call].append(one)
+    groups = [by_call[start : start + _PROFILED] for start in range(0, len(by_call), _PROFILED)]
+    return [
+        Launched(
+            tuple((one.name, one.grid, one.block, one.shared_memory_bytes) for one in group[0]),
+            median(sum(one.duration_us for one in call) for call in group),
+        )
+        for group in groups
+    ]
 
 
 def _again(module: Any, args: Any, kwargs: Any) -> Callable[[], object]:

@@ -14,9 +14,9 @@ from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.replay.account import (
     GAP,
+    GPU_US,
     GRAPH,
     LAYERS,
-    SEQUENCE,
     spaced_key,
     step_key,
 )
@@ -25,7 +25,6 @@ from pytest_gpuenergy.replay.profiling import ProfileRecord
 from pytest_gpuenergy.support.errors import InputError
 
 Cache = Literal["model", "hot", "cold"]
-_IN_SEQUENCE = 16
 Repeat = Callable[[], AbstractContextManager[Repeater]]
 
 
@@ -36,7 +35,6 @@ class Plan:
     Attributes:
         steps: prefill and decode step as wholes.
         calls: those that can be replayed.
-        sequences: for each step, some of them one after the other.
         missing: by key, why something cannot.
         spaced: by the id of a call and a number of gaps, what launches the call and then the gaps;
             None if that is not to be had.
@@ -45,7 +43,6 @@ class Plan:
 
     steps: Sequence[Replayable]
     calls: Sequence[Replayable]
-    sequences: Sequence[Replayable] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     spaced: Callable[[str, int], Replayable | None] = lambda _id, _gaps: None
     gap: Replayable | None = None
@@ -61,7 +58,12 @@ def key_of(found: Measurement) -> str:
 
 
 def replayable_call(
-    profile: ProfileRecord, call: UniqueCall, cache: Cache, turns: int, repeater: Repeat
+    profile: ProfileRecord,
+    call: UniqueCall,
+    cache: Cache,
+    turns: int,
+    repeater: Repeat,
+    gpu_us: float | None,
 ) -> Replayable:
     """A call, as a workload of its own.
 
@@ -71,10 +73,12 @@ def replayable_call(
         cache: see `pytest_gpuenergy.replay.live.turns_of`.
         turns: sets of arguments that successive launches rotate through.
         repeater: makes what launches it.
+        gpu_us: see `gpu_us_of`; None where it is not known.
     """
     parameters: dict[str, int | str] = {"replays": call.id, "cache": cache, "turns": turns}
     workload = WorkloadInfo(f"{model_name(profile)}-{call.id}", parameters, 0, 0)
-    return Replayable(call.id, call.operator, workload, repeater)
+    details = {} if gpu_us is None else {GPU_US: gpu_us}
+    return Replayable(call.id, call.operator, workload, repeater, details)
 
 
 def replayable_spaced(
@@ -90,27 +94,6 @@ def replayable_spaced(
     parameters |= {"cache": cache, "turns": turns}
     workload = WorkloadInfo(f"{model_name(profile)}-{spaced_key(call.id)}", parameters, 0, 0)
     return Replayable(spaced_key(call.id), call.operator, workload, repeater)
-
-
-def replayable_sequence(
-    profile: ProfileRecord, step: int, calls: Sequence[UniqueCall], cache: Cache, repeater: Repeat
-) -> Replayable:
-    """Calls of a step, one after the other."""
-    key = step_key(step, SEQUENCE)
-    ids = ",".join(one.id for one in calls)
-    parameters: dict[str, int | str] = {"replays": key, "calls": ids, "cache": cache}
-    workload = WorkloadInfo(f"{step_workload(profile, step)}-{SEQUENCE}", parameters, 0, 0)
-    return Replayable(key, SEQUENCE, workload, repeater)
-
-
-def shortest(step: int, calls: Sequence[UniqueCall]) -> list[UniqueCall]:
-    """The calls of a step to measure one after the other: short, so that the changes weigh most.
-
-    Returns:
-        Nothing if the step has a single call.
-    """
-    found = sorted((one for one in calls if one.steps.get(step)), key=lambda one: one.call_us)
-    return found[:_IN_SEQUENCE] if len(found) > 1 else []
 
 
 def replayable_gap(profile: ProfileRecord, cache: Cache, repeater: Repeat) -> Replayable:

@@ -22,7 +22,7 @@ from pytest_gpuenergy.replay.account import (
     GAP,
     GRAPH,
     LAYERS,
-    SEQUENCE,
+    gpu_us_of,
     spaced_key,
     step_key,
 )
@@ -35,7 +35,6 @@ from pytest_gpuenergy.replay.plan import (
     key_of,
     replayable_call,
     replayable_gap,
-    replayable_sequence,
     replayable_spaced,
     replayable_step,
 )
@@ -80,15 +79,9 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
         by_id = {one.id: one for one in chosen}
         wholes = [(step, level) for step in steps for level in (LAYERS, GRAPH, EAGER)]
         keys = [*(step_key(*one) for one in wholes), *(one.id for one in chosen)]
-        followed = {}
-        for step in steps:
-            ids = _sequence(recorded.get(step_key(step, SEQUENCE)))
-            if ids and by_id.keys() >= set(ids):
-                followed[step] = [by_id[one] for one in ids]
         return Plan(
             [player.step(*one, calls) for one in wholes if step_key(*one) in recorded],
             [player.call(one) for one in chosen if one.id in recorded],
-            [player.sequence(step, group) for step, group in followed.items()],
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
             lambda call, _: player.spaced(by_id[call]) if spaced_key(call) in recorded else None,
             player.gap() if GAP in recorded else None,
@@ -124,24 +117,18 @@ class _Player:
     def call(self, call: UniqueCall) -> Replayable:
         """One call; what its turns read together does not stay in the L2 cache if it is larger."""
         play = self._play(call.id, self._dram_bytes(call), len(call.launches))
-        return replayable_call(self._profile, call, self._cache, len(call.turns), play)
+        found = self._recorded[call.id]
+        turns = int(found.workload.parameters["turns"])
+        return replayable_call(self._profile, call, self._cache, turns, play, gpu_us_of(found))
 
     def spaced(self, call: UniqueCall) -> Replayable:
         """One call, with as many gaps as have been recorded."""
         key = spaced_key(call.id)
-        gaps = int(self._recorded[key].workload.parameters["gaps"])
-        play = self._play(key, self._dram_bytes(call), len(call.launches) + gaps)
-        turns = len(call.turns)
-        return replayable_spaced(self._profile, call, gaps, self._cache, turns, play)
-
-    def sequence(self, step: int, calls: Sequence[UniqueCall]) -> Replayable:
-        """Calls of a step, one after the other."""
-        play = self._play(
-            step_key(step, SEQUENCE),
-            sum(map(self._dram_bytes, calls)),
-            sum(len(one.launches) for one in calls),
+        gaps, turns = (
+            int(self._recorded[key].workload.parameters[name]) for name in ("gaps", "turns")
         )
-        return replayable_sequence(self._profile, step, calls, self._cache, play)
+        play = self._play(key, self._dram_bytes(call), len(call.launches) + gaps)
+        return replayable_spaced(self._profile, call, gaps, self._cache, turns, play)
 
     def gap(self) -> Replayable:
         """The gap by itself."""
@@ -199,11 +186,6 @@ def _bits(dtype: str) -> int:
             return bits
     digits = "".join(filter(str.isdigit, name))
     return int(digits) if digits else 0
-
-
-def _sequence(found: Measurement | None) -> list[str]:
-    """The ids of the calls that followed each other."""
-    return [] if found is None else str(found.workload.parameters["calls"]).split(",")
 
 
 def _cache(found: Measurement) -> object:

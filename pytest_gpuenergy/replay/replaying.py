@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
@@ -44,6 +45,7 @@ RESULTS = {False: "results", True: "results-emulated"}
 REPORT_JSON = "gpu_energy_report.json"
 MEASUREMENTS_JSONL = "measurements.jsonl"
 
+_LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
 _IDLE_S = 3.0
 _GAP_MS = 0.02
@@ -133,11 +135,11 @@ class Replay:
         for setpoint in self.setpoints:
             with self.station.under(setpoint) as enforced:
                 # Steps first: without them the figures of calls say little.
-                for one in (*plan.steps, *plan.calls, *plan.sequences):
+                for one in (*plan.steps, *plan.calls):
                     self._measure(harness, one, setpoint, enforced)
                 for one in self._spaced(plan, calls, setpoint):
                     self._measure(harness, one, setpoint, enforced)
-                idle_w = self._idle_w()
+                idle_w = self._idle_w(plan)
             accounts += self._accounts(profile, setpoint, steps, calls, idle_w)
         report = ReplayReport(
             run=run,
@@ -207,6 +209,8 @@ class Replay:
             self.missing[name] = str(error).strip().partition("\n")[0]
             self.announce(f"{name}: not replayed: {self.missing[name]}")
             return
+        kernel = msgspec.structs.replace(found.kernel, details=dict(what.details))
+        found = msgspec.structs.replace(found, kernel=kernel)
         found = found.flagged(*self.station.judge_setpoint())
         if not found.measured:
             self.missing[name] = found.error or "it has no figures"
@@ -232,10 +236,15 @@ class Replay:
         if spaced and plan.gap is not None:
             yield from (plan.gap, *spaced)
 
-    def _idle_w(self) -> float:
+    def _idle_w(self, plan: Plan) -> float:
         """The card's power directly after a load, with its contexts and clocks as they are then."""
         device = self.station.device
         source = choose_source(device)
+        for load in (*plan.calls, *plan.steps)[:1]:
+            with load.repeater() as repeater:
+                repeater.start()
+                device.clock.sleep_s(_LOAD_S)
+                repeater.stop()
         device.clock.sleep_s(_IDLE_AFTER_S)
         begin = source.probe()
         end = begin

@@ -127,7 +127,7 @@ class TestRecordedFigures:
         gap["workload"]["parameters"] = {"replays": "gap", "cache": "model"}
         gap |= {"time_ms": 0.02, "power_w": 120.0, "energy_mj": 2.4, "raw_energy_mj": 2.4}
         pair = msgspec.json.decode(msgspec.json.encode(gap))
-        pair["workload"]["parameters"] |= {"replays": f"{held_back}-spaced", "gaps": 60}
+        pair["workload"]["parameters"] |= {"replays": f"{held_back}-spaced", "gaps": 60, "turns": 1}
         pair |= {"time_ms": 1.94, "power_w": 410.0, "energy_mj": 795.4, "raw_energy_mj": 795.4}
         path.write_text("\n".join(map(json.dumps, [*lines, gap, pair])))
         _, report = emulated(recorded)
@@ -341,9 +341,10 @@ class TestWithPyTorch:
             draft = replace(draft, power_w=2.0, gflops=0.0, gflops_per_w=0.0)
             return replace(draft, energy_mj_ci95=Interval(1.9, 2.1))
 
-        def repeat(turns: Any, multiple: int, **_options: object) -> None:
+        def repeat(turns: Any, multiple: int, **_options: object) -> Any:
             for _ in range(multiple):
                 turns[0]()
+            return SimpleNamespace(start=lambda: None, stop=lambda: None)
 
         def planner(_device: object, _folder: Path, cache: Any) -> plan.Planner:
             return live.live_planner("cpu", cache)

@@ -56,7 +56,6 @@ def test_gaps_cost_idle_power() -> None:
     assert (found.gaps_ms, found.gaps_mj) == (6.0, 300.0)
     assert found.residual_mj == pytest.approx(100.0)
     assert found.energy_error == pytest.approx(-0.05)
-    assert found.time_error == pytest.approx(-0.6)
 
 
 def test_energies_are_brought_to_the_temperature_of_the_step() -> None:
@@ -65,6 +64,18 @@ def test_energies_are_brought_to_the_temperature_of_the_step() -> None:
     found = account(0, GRAPH, whole, [call("a", {0: 1})], {"a": warm}, 50.0, 1)
     assert found.temperature_mj == pytest.approx(-2.0)
     assert found.predicted_mj == pytest.approx(98.0)
+
+
+def test_gpu_time_alone_is_compared_with_that_in_the_model() -> None:
+    calls = [call("a", {0: 4}), call("b", {0: 1})]  # 10 µs each in the trace
+    kernel = KernelInfo("call", "", "replay", details={"gpu_us": 10.5})
+    known = measurement(1.0, 1.0, kernel=kernel)
+    found = account(0, EAGER, measurement(9.0, 9.0), calls, {"a": known, "b": known}, 1.0, 1)
+    assert (found.trace_ms, found.gpu_ms) == pytest.approx((0.05, 0.0525))
+    assert found.time_error == pytest.approx(0.05)
+    measured = {"a": known, "b": measurement(1.0, 1.0)}
+    found = account(0, EAGER, measurement(9.0, 9.0), calls, measured, 1.0, 1)
+    assert (found.gpu_ms, found.time_error) == (None, None)
 
 
 def test_a_call_without_figures_is_missing_and_not_zero() -> None:
@@ -118,6 +129,31 @@ class TestSpacedCalls:
         assert found.parts[0].time_ms == pytest.approx(1.0)
         assert found.parts[0].energy_mj == pytest.approx(720.0)
         assert found.parts[0].energy_mj_half_width == pytest.approx(8.7 + 75 * 0.02)
+
+    @pytest.mark.parametrize(
+        ("clock_mhz", "energy_mj", "time_ms"),
+        [(1200.0, 800.0, 1.2), (1500.0, 760.0, 1.1), (1900.0, 720.0, 1.0)],
+    )
+    def test_they_count_as_at_the_clock_of_a_step_that_was_limited_less(
+        self, clock_mhz: float, energy_mj: float, time_ms: float
+    ) -> None:
+        whole = replace(self.WHOLE, cap_binding=True, effective_sm_clock_mhz=clock_mhz)
+        measured = {
+            "a": replace(self.ALONE, effective_sm_clock_mhz=1199.99999999),
+            "a-spaced": self.pair(effective_sm_clock_mhz=1800.0),
+            "gap": self.GAP,
+        }
+        found = account(0, GRAPH, whole, [call("a", {0: 1})], measured, 1.0, 1)
+        assert found.spaced == ("a",)
+        assert found.parts[0].energy_mj == pytest.approx(energy_mj)
+        assert found.parts[0].time_ms == pytest.approx(time_ms)
+        assert found.parts[0].clock_mhz == pytest.approx(min(clock_mhz, 1800.0))
+
+    def test_calls_that_the_limit_held_back_like_the_step_count_as_they_are(self) -> None:
+        whole = replace(self.WHOLE, cap_binding=True, effective_sm_clock_mhz=1200.0)
+        alone = replace(self.ALONE, effective_sm_clock_mhz=1300.0)
+        found = account(0, GRAPH, whole, [call("a", {0: 1})], {"a": alone}, 1.0, 1)
+        assert (found.spaced, found.limited) == ((), ())
 
     def test_calls_that_were_not_held_back_count_as_they_are(self) -> None:
         free = replace(self.ALONE, cap_binding=False)
@@ -216,9 +252,10 @@ class TestBloomOnAnH200:
             for one in (msgspec_json.decode(line, type=Measurement) for line in lines)
         }
         calls = read_calls(BLOOM)
-        traced_ms = sum(one.steps.get(step, 0) * one.call_us / 1e3 for one in calls)
-        found = account(step, GRAPH, measurement(traced_ms, 1.0), calls, measured, 0.0, 1024)
+        whole = measured[f"step{step}-graph"]
+        found = account(step, GRAPH, whole, calls, measured, 120.0, 1024)
         assert found.coverage > 0.99
+        assert found.time_error is not None
         assert abs(found.time_error) < 0.03
 
     def test_the_profile_says_what_it_is_of(self) -> None:

@@ -338,7 +338,7 @@
     if (!data.replay) return;
     document.getElementById("replay").hidden = false;
     const stepOf = (row) => data.replay.steps[row.step] ?? row.step;
-    const percent = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`;
+    const percent = (value) => value === null ? "" : `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`;
     const figure = (title, key) => ({ title, key, number: true, cell: (row) => digits(row[key]) });
     const change = (title, key) => ({ title, key, number: true, cell: (row) => percent(row[key]) });
     place("accounts",
@@ -356,7 +356,7 @@
             row.kernels_mj + row.kernels_mj_half_width) },
         figure("temperature (mJ)", "temperature_mj"), figure("gaps (mJ)", "gaps_mj"),
         figure("residual (mJ)", "residual_mj"), change("prediction (%)", "energy_error"),
-        figure("measured (ms)", "time_ms"), figure("calls (ms)", "kernels_ms"), change("calls' time (%)", "time_error"),
+        figure("measured (ms)", "time_ms"), figure("calls (ms)", "kernels_ms"), change("calls' GPU time (%)", "time_error"),
         figure("J per token", "joules_per_token"), figure("tokens per J", "tokens_per_joule"),
         figure("EDP (mJ·ms)", "edp_mj_ms"),
         { title: "GPU time replayed (%)", key: "coverage", number: true, cell: (row) => (100 * row.coverage).toFixed(1) },
