@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
@@ -42,6 +43,9 @@ All other calls count as writes, so a call added by a later NVML is denied until
 read.
 """
 
+_ROOM = 512
+"""More samples than a card has been seen to keep."""
+
 _READ = re.compile(rf"(?:{'|'.join(READS)})(?![a-z])")  # whole words: not nvmlDeviceIsolate...
 
 
@@ -68,6 +72,33 @@ class GuardedNvml:
             return value(*arguments, **named)
 
         return guarded
+
+    def nvmlDeviceGetSamples(  # noqa: N802 -- NVML's name
+        self, handle: Any, sampling_type: int, last_seen_us: int
+    ) -> tuple[int, list[Any]]:
+        """As in pynvml, with room for more samples than NVML has named.
+
+        pynvml's array has just as many. On an H200, processes that had read samples with it for
+        four minutes were aborted twice, with a damaged heap.
+        """
+        module = self._module
+        find = getattr(module, "_nvmlGetFunctionPointer", None)
+        if find is None:
+            found: tuple[int, list[Any]] = module.nvmlDeviceGetSamples(
+                handle, sampling_type, last_seen_us
+            )
+            return found
+        ask = find("nvmlDeviceGetSamples")
+        kind, count = ctypes.c_uint(), ctypes.c_uint()
+        since = ctypes.c_ulonglong(last_seen_us)
+        asked = (handle, ctypes.c_uint(sampling_type), since, ctypes.byref(kind))
+        if status := ask(*asked, ctypes.byref(count), None):
+            raise module.NVMLError(status)
+        count.value += _ROOM
+        samples = (module.c_nvmlSample_t * count.value)()
+        if status := ask(*asked, ctypes.byref(count), samples):
+            raise module.NVMLError(status)
+        return kind.value, samples[: count.value]
 
 
 def deny_writes() -> None:

@@ -108,10 +108,8 @@ class PowerLog:
         """Times in seconds and powers in W of the samples that have not been read yet."""
         nvml = self._device.nvml
         try:
-            # Always all of them: their number must not grow between the call that asks how many
-            # there are and the one that fills an array of that size.
             _, samples = nvml.nvmlDeviceGetSamples(
-                self._device.handle, nvml.NVML_TOTAL_POWER_SAMPLES, 0
+                self._device.handle, nvml.NVML_TOTAL_POWER_SAMPLES, self._newest_us
             )
         except (nvml.NVMLError_NotFound, nvml.NVMLError_NotSupported):
             return

@@ -101,7 +101,7 @@ def assert_denied(name: str) -> None:
 
 def test_getters_are_the_modules_own() -> None:
     nvml = GuardedNvml(pynvml)
-    getters = [name for name in FUNCTIONS if "Get" in name]
+    getters = [name for name in FUNCTIONS if "Get" in name and name != "nvmlDeviceGetSamples"]
     assert [name for name in getters if getattr(nvml, name) is not getattr(pynvml, name)] == []
 
 
@@ -162,3 +162,33 @@ def test_an_allowed_write_reaches_nvml_unchanged(
 @pytest.mark.parametrize("value", ["NVIDIA H200", b"NVIDIA H200"])
 def test_strings_of_old_and_new_modules(value: str | bytes) -> None:
     assert text(value) == "NVIDIA H200"
+
+
+def test_samples_that_come_late_have_room() -> None:
+    def ask(*arguments: Any) -> int:
+        count, samples = arguments[-2]._obj, arguments[-1]
+        if samples is None:
+            count.value = 2
+            return 0
+        for place in range(3):
+            samples[place].timeStamp = 10 + place
+        assert count.value > 3
+        count.value = 3
+        return 0
+
+    module = fake(_nvmlGetFunctionPointer=lambda _: ask, c_nvmlSample_t=pynvml.c_nvmlSample_t)
+    _, samples = GuardedNvml(module).nvmlDeviceGetSamples(None, 0, 0)
+    assert [one.timeStamp for one in samples] == [10, 11, 12]
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_refused_samples_raise_the_error_of_nvml(refused: int) -> None:
+    calls: list[int] = []
+
+    def ask(*_: Any) -> int:
+        calls.append(1)
+        return 3 if len(calls) == refused else 0
+
+    module = fake(_nvmlGetFunctionPointer=lambda _: ask, c_nvmlSample_t=pynvml.c_nvmlSample_t)
+    with pytest.raises(NvmlError, match="3"):
+        GuardedNvml(module).nvmlDeviceGetSamples(None, 0, 0)
