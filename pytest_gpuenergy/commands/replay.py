@@ -56,8 +56,8 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
         "--cache",
         choices=("model", "hot", "cold"),
         default="model",
-        help="model: the weights of each layer in turn, other arguments in the L2 cache; hot: one "
-        "call's arguments; cold: more arguments in turn than the cache holds (default: model)",
+        help="what the L2 cache holds: model: what the model found there; hot: the tensors of one "
+        "call; cold: nothing (default: model)",
     )
     parser.add_argument(
         "--step", metavar="N", type=int, default=1, help="The decode step to replay (default: 1)"
