@@ -79,15 +79,15 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.commands.extract import write_results
     from pytest_gpuenergy.replay.calls import unique_calls, write_calls
     from pytest_gpuenergy.replay.extraction import extract
-    from pytest_gpuenergy.replay.models import check_packages, load_program
+    from pytest_gpuenergy.replay.models import load_program
     from pytest_gpuenergy.replay.profiling import profile_program
-    from pytest_gpuenergy.replay.programs import Prompt, is_function
+    from pytest_gpuenergy.replay.programs import Prompt, check_packages, is_function
     from pytest_gpuenergy.replay.summary import json_document, terminal
     from pytest_gpuenergy.support.json_output import plain
 
     prompt = Prompt(0, 0, 0, arguments.seed)
+    check_packages(arguments.model)
     if not is_function(arguments.model):
-        check_packages()
         prompt = Prompt(
             arguments.prompt_tokens, arguments.new_tokens, arguments.batch, arguments.seed
         )

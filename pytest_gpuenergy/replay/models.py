@@ -13,11 +13,12 @@ from typing import Any, Literal
 from pytest_gpuenergy.replay.programs import (
     Program,
     Prompt,
+    check_packages,
     is_function,
     layers_of,
     load_function,
 )
-from pytest_gpuenergy.support.errors import DeviceError, InputError, UnavailableError
+from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.files import is_file, is_folder
 
 _BLOOM_560M = {
@@ -139,22 +140,6 @@ def appendable(value: Any) -> Any:
     return twin
 
 
-def check_packages() -> None:
-    """Check that PyTorch and transformers are there.
-
-    Raises:
-        UnavailableError: one is not.
-    """
-    try:
-        import torch
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise UnavailableError(
-            f"Profiling a model needs {error.name}: pip install 'pytest-gpuenergy[replay]'."
-        ) from None
-    del torch
-
-
 def load_program(name: str, *, dtype: str, attention: str, seed: int, device: str) -> Program:
     """Load a model, or a function named ``module:function``; see `load_model`, `load_function`."""
     if is_function(name):
@@ -186,7 +171,7 @@ def load_model(
         InputError: there is no such model, or it cannot be used.
         DeviceError: its weights do not fit into the device's memory.
     """
-    check_packages()
+    check_packages(name)
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -21,7 +21,8 @@ from pytest_gpuenergy.replay.account import (
     step_key,
 )
 from pytest_gpuenergy.replay.calls import UniqueCall
-from pytest_gpuenergy.replay.profiling import ProfileRecord
+from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
+from pytest_gpuenergy.replay.programs import check_packages
 from pytest_gpuenergy.support.errors import InputError
 
 Cache = Literal["model", "hot", "cold"]
@@ -144,7 +145,8 @@ def planner_for(device: Device, folder: Path, cache: Cache) -> Planner:
         cache: see `pytest_gpuenergy.replay.live.turns_of`.
 
     Raises:
-        InputError: PyTorch is not installed, or cannot use the GPU.
+        InputError: PyTorch cannot use the GPU, or the folder has no profile.
+        UnavailableError: a package that the profile's program needs is not installed.
     """
     from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 
@@ -155,9 +157,7 @@ def planner_for(device: Device, folder: Path, cache: Cache) -> Planner:
     ordinal = getattr(device, "ordinal", None)
     if ordinal is None:
         raise InputError(f"PyTorch cannot run on {device.name}: name another --gpu-device.")
-    from pytest_gpuenergy.replay.models import check_packages
-
-    check_packages()
+    check_packages(read_profile(folder).model)
     from pytest_gpuenergy.replay.live import live_planner
 
     return live_planner(f"cuda:{ordinal}", cache)

@@ -136,6 +136,25 @@ def is_function(name: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in parts)
 
 
+def check_packages(name: str) -> None:
+    """Check that what a program needs is installed.
+
+    Args:
+        name: of a model, which needs transformers, or of a function, which needs PyTorch alone.
+
+    Raises:
+        UnavailableError: something is missing.
+    """
+    needed = ("torch",) if is_function(name) else ("torch", "transformers")
+    for package in needed:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise UnavailableError(
+                f"{name} needs {error.name}: pip install 'pytest-gpuenergy[replay]'."
+            ) from None
+
+
 def load_function(name: str) -> FunctionProgram:
     """Import a function; modules in the working directory are found first.
 
@@ -146,12 +165,7 @@ def load_function(name: str) -> FunctionProgram:
         UnavailableError: PyTorch is not installed.
         InputError: there is no such function, or its module cannot be imported.
     """
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise UnavailableError(
-            "Profiling a function needs torch: pip install 'pytest-gpuenergy[replay]'."
-        ) from None
+    check_packages(name)
     module_name, _, path = name.partition(":")
     folder = str(Path.cwd())
     if folder not in sys.path:

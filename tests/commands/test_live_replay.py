@@ -1,0 +1,317 @@
+"""`gpuenergy replay` of a model itself, for which the host stands in for a GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.engine.harness import Harness
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.infos import KernelInfo
+
+CONFIG = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}
+TWO_PRODUCTS = """
+import torch
+
+layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
+value = torch.ones(4, 8)
+
+
+def compute():
+    return layers[1](layers[0](value))
+"""
+SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
+
+
+def replayed(line: Any) -> str:
+    """The key of what a line of measurements.jsonl is of."""
+    return str(line["workload"]["parameters"]["replays"])
+
+
+def replay(run: Path, *options: str) -> int:
+    """The exit status of a replay of a model itself, where `measured` stands in for a GPU."""
+    return main(["replay", str(run), "--gpu-device", "emulated", *options])
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a profile on the host."""
+    pytest.importorskip("torch", reason="needs PyTorch")
+    pytest.importorskip("transformers", reason="needs transformers")
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    run = folder / "run"
+    assert main(["profile", str(folder), *SMALL, "--gpu-device", "cpu", "--out", str(run)]) == 0
+    return run
+
+
+def _prefill_first(path: Path) -> list[Any]:
+    """The unique calls of a file; those of the prefill come first."""
+    calls = map(json.loads, path.read_text().splitlines())
+    return sorted(calls, key=lambda one: "0" not in one["steps"])
+
+
+@pytest.mark.torch
+class TestWithPyTorch:
+    """Needs PyTorch and transformers, and no GPU."""
+
+    @pytest.fixture(autouse=True)
+    def packages(self) -> None:
+        pytest.importorskip("torch", reason="needs PyTorch")
+        pytest.importorskip("transformers", reason="needs transformers")
+
+    @pytest.fixture
+    def run(self, profile: Path, tmp_path: Path) -> Path:
+        """A copy of the profile that a test may change."""
+        for path in profile.iterdir():
+            if path.is_file():
+                (tmp_path / path.name).write_bytes(path.read_bytes())
+        return tmp_path
+
+    @pytest.fixture
+    def measured(self, packages: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:  # noqa: ARG002
+        """Lets the host stand in for a GPU; the labels of what has been measured."""
+        import torch.cuda
+
+        from pytest_gpuenergy.devices.cuda import graphs
+        from pytest_gpuenergy.replay import live, plan
+        from pytest_gpuenergy.replay.launches import host_operators
+
+        labels: list[str] = []
+
+        def measure(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
+            with repeater():
+                labels.append(str(workload.parameters["replays"]))
+            draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
+            draft = replace(draft, time_ms=1.0, energy_mj=2.0, raw_energy_mj=2.0, edp_mj_ms=2.0)
+            draft = replace(draft, power_w=2.0, gflops=0.0, gflops_per_w=0.0)
+            return replace(draft, energy_mj_ci95=Interval(1.9, 2.1))
+
+        def repeat(turns: Any, multiple: int, **_options: object) -> Any:
+            for _ in range(multiple):
+                turns[0]()
+            return SimpleNamespace(start=lambda: None, stop=lambda: None)
+
+        def planner(_device: object, _folder: Path, cache: Any) -> plan.Planner:
+            return live.live_planner("cpu", cache)
+
+        monkeypatch.setattr(plan, "planner_for", planner)
+        monkeypatch.setattr(graphs, "GraphRepeater", repeat)
+        monkeypatch.setattr(Harness, "measure_callable", measure)
+        monkeypatch.setattr(live, "launches", host_operators)
+        l2 = SimpleNamespace(L2_cache_size=1000)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: l2)
+        return labels
+
+    @pytest.mark.parametrize("cache", ["model", "hot", "cold"])
+    def test_every_call_of_both_steps_is_measured_once(
+        self, run: Path, measured: list[str], cache: str
+    ) -> None:
+        assert replay(run, "--cache", cache) == 0
+        calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
+        expected = {one["id"] for one in calls if {"0", "1"} & set(one["steps"])}
+        levels = {
+            f"step{step}-{level}" for step in (0, 1) for level in ("graph", "eager", "layers")
+        }
+        assert len(measured) == len(set(measured))
+        assert set(measured) == expected | levels
+
+    def test_the_report_has_an_account_of_each_step_and_level(
+        self, run: Path, measured: list[str]
+    ) -> None:
+        assert replay(run) == 0
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        found = {(one["step"], one["level"]) for one in report["accounts"]}
+        assert found == {(step, how) for step in (0, 1) for how in ("graph", "eager", "layers")}
+        assert all(one["coverage"] == 1.0 for one in report["accounts"])
+        assert report["missing"] == {}
+        assert len(report["measurements"]) == len(measured)
+
+    def test_all_layers_are_measured_together(self, run: Path, measured: list[str]) -> None:
+        assert replay(run) == 0
+        assert "step0-layers" in measured
+        lines = (run / "results-emulated/measurements.jsonl").read_text().splitlines()
+        found = {replayed(one): one for one in map(json.loads, lines)}
+        assert found["step0-layers"]["workload"]["name"].endswith("-prefill-layers")
+
+    def test_after_an_interrupt_resume_measures_what_is_left(
+        self, run: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plain = Harness.measure_callable
+
+        def interrupted(*args: Any) -> Any:
+            if len(measured) == 9:
+                raise KeyboardInterrupt
+            return plain(*args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Harness, "measure_callable", interrupted)
+            assert replay(run) != 0
+        results = run / "results-emulated/measurements.jsonl"
+        assert len(results.read_text().splitlines()) == 9
+        with results.open("a") as file:
+            file.write('{"node_id": "half a li')
+        assert replay(run, "--resume") == 0
+        assert len(measured) == len(set(measured))
+
+    @pytest.mark.parametrize("by_kernel", [False, True])
+    def test_only_the_chosen_calls_are_replayed(
+        self, run: Path, measured: list[str], *, by_kernel: bool
+    ) -> None:
+        first = _prefill_first(run / "operator_calls.jsonl")[0]
+        name = first["launches"][0]["kernel"] if by_kernel else first["id"]
+        assert replay(run, "--kernels", name) == 0
+        assert first["id"] in measured
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        assert "it was not chosen" in report["missing"].values()
+        assert all(one["coverage"] < 1.0 for one in report["accounts"] if one["level"] == "graph")
+
+    def test_an_unknown_kernel_is_refused(
+        self, run: Path, measured: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert replay(run, "--kernels", "c0ffee") == 2
+        assert "have no kernel 'c0ffee': give ids from" in capsys.readouterr().err
+        assert not measured
+
+    def test_without_resume_all_is_measured_again(self, run: Path, measured: list[str]) -> None:
+        assert replay(run) == replay(run) == 0
+        assert len(measured) == 2 * len(set(measured))
+
+    def test_figures_of_another_cache_are_not_kept(self, run: Path, measured: list[str]) -> None:
+        assert replay(run, "--cache", "hot") == 0
+        before = len(measured)
+        assert replay(run, "--cache", "cold", "--resume") == 0
+        assert len(measured) == 2 * before
+
+    def test_a_model_that_runs_differently_now_counts_as_missing(
+        self, run: Path, measured: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = run / "operator_calls.jsonl"
+        first, *others = _prefill_first(path)
+        first["operator"] = "aten.other.default"
+        path.write_text("".join(json.dumps(one) + "\n" for one in (first, *others)))
+        assert replay(run) == 0
+        assert first["id"] not in measured
+        assert f"{first['id']}: the model makes another call" in capsys.readouterr().out
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        assert any(first["id"] in one["missing"] for one in report["accounts"])
+
+    def test_a_call_that_launches_another_kernel_alone_counts_as_missing(
+        self, run: Path, measured: list[str]
+    ) -> None:
+        path = run / "operator_calls.jsonl"
+        first, *others = _prefill_first(path)
+        first["launches"][0]["name"] = "another"
+        path.write_text("".join(json.dumps(one) + "\n" for one in (first, *others)))
+        assert replay(run) == 0
+        assert first["id"] not in measured
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        assert report["missing"][first["id"]].startswith("alone it launches")
+
+    def test_a_call_that_fails_alone_costs_itself_only(
+        self, run: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plain = Harness.measure_callable  # that of `measured`
+
+        def failing(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
+            if workload.parameters["replays"] == "step0-graph":
+                raise RuntimeError("operation not permitted when stream is capturing")
+            return plain(self, repeater, workload, subject, kind)
+
+        monkeypatch.setattr(Harness, "measure_callable", failing)
+        assert replay(run) == 0
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        assert "not permitted" in report["missing"]["step0-graph"]
+        assert "step0-eager" in measured
+        assert {(one["step"], one["level"]) for one in report["accounts"]} >= {(0, "eager")}
+
+    def test_calls_that_the_limit_holds_back_alone_are_launched_with_gaps(
+        self, run: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import torch.cuda
+
+        plain, gaps = Harness.measure_callable, []
+        held_back = _prefill_first(run / "operator_calls.jsonl")[0]["id"]
+
+        def measure(*args: Any) -> Any:
+            before = len(gaps)
+            found = plain(*args)
+            key = args[2].parameters["replays"]
+            if key == f"{held_back}-spaced":
+                turns = args[2].parameters["turns"]
+                assert len(gaps) - before == turns * args[2].parameters["gaps"]
+            return replace(found, cap_binding=key == held_back)
+
+        monkeypatch.setattr(torch.cuda, "_sleep", gaps.append)
+        monkeypatch.setattr(Harness, "measure_callable", measure)
+        assert replay(run) == 0
+        assert [one for one in measured if one == "gap" or one.endswith("-spaced")] == [
+            "gap",
+            f"{held_back}-spaced",
+        ]
+
+    def test_arguments_that_do_not_fit_into_memory_get_one_sentence(
+        self,
+        run: Path,
+        measured: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        import torch
+
+        from pytest_gpuenergy.replay import capture
+
+        def copy_of(_: Any) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
+
+        monkeypatch.setattr(capture, "copy_of", copy_of)
+        assert replay(run) == 1
+        assert "choose fewer with --kernels" in capsys.readouterr().err
+        assert not measured
+
+    def test_a_function_is_replayed_like_a_model(
+        self,
+        tmp_path: Path,
+        measured: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        (tmp_path / "two_products.py").write_text(TWO_PRODUCTS)
+        monkeypatch.syspath_prepend(tmp_path)
+        run = tmp_path / "run"
+        name = "two_products:compute"
+        assert main(["profile", name, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        assert replay(run) == 0
+        assert {"step0-graph", "step0-eager", "step0-layers"} < set(measured)
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        assert all(one["coverage"] == 1.0 for one in report["accounts"])
+        assert {one["joules_per_token"] for one in report["accounts"]} == {None}
+        assert "call, graph, current" in capsys.readouterr().out
+
+    def test_the_weights_of_each_layer_of_a_function_are_read_in_turn(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "same_products.py").write_text(TWO_PRODUCTS)
+        monkeypatch.syspath_prepend(tmp_path)
+        name, run = "same_products:compute", tmp_path / "run"
+        assert main(["profile", name, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
+        (product,) = [one for one in calls if one["operator"] == "aten.linear.default"]
+        assert (product["calls"], len(product["turns"]), product["layers"]) == (2, 2, [0, 1])
+
+    def test_a_function_needs_no_transformers(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "other_products.py").write_text(TWO_PRODUCTS)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setitem(sys.modules, "transformers", None)
+        name, run = "other_products:compute", tmp_path / "run"
+        assert main(["profile", name, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        assert main(["profile", "bloom-560m", "--gpu-device", "cpu", "--out", str(run)]) != 0
