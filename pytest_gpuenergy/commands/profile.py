@@ -12,6 +12,8 @@ from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.engine.station import Station
+    from pytest_gpuenergy.replay.extraction import Extraction
+    from pytest_gpuenergy.replay.profiling import ProfileRecord
 
 _HOST = "cpu"
 
@@ -31,6 +33,7 @@ def add_parser(subparsers: Subparsers) -> None:
         example="""
 gpuenergy profile bloom-560m --out bloom/
 gpuenergy profile mymodel:generate --out mine/
+gpuenergy profile vicuna-7b --tp 2 --out vicuna-tp2/
 gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16 --out mine/
 """,
     )
@@ -68,51 +71,47 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
         "--gpu",
         metavar="DEVICE",
         default="auto",
-        help="auto, an index, or a UUID; cpu profiles operators on the host (default: auto)",
+        help="auto, an index, or a UUID, for --tp a list; cpu profiles operators on the host "
+        "(default: auto)",
+    )
+    parser.add_argument(
+        "--tp",
+        metavar="N",
+        type=_count,
+        default=1,
+        help="GPUs of this host that share the model, tensor parallel, in N processes, which "
+        "torchrun may have started (default: 1)",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="Folder to write to")
     parser.add_argument("--json", action="store_true", help="Print a summary as JSON")
 
 
 def run(arguments: Namespace) -> int:
-    """Load, profile, extract, write, and print a summary."""
-    from pytest_gpuenergy.commands.extract import write_results
-    from pytest_gpuenergy.replay.calls import unique_calls, write_calls
-    from pytest_gpuenergy.replay.extraction import extract
-    from pytest_gpuenergy.replay.models import load_program
-    from pytest_gpuenergy.replay.profiling import profile_program
-    from pytest_gpuenergy.replay.programs import Prompt, check_packages, is_function
+    """Load, profile, extract, write, and print a summary; with ``--tp``, in several processes."""
+    from pytest_gpuenergy.replay.programs import check_packages, is_function
+    from pytest_gpuenergy.replay.ranks import is_rank, run_ranks
     from pytest_gpuenergy.replay.summary import json_document, terminal
     from pytest_gpuenergy.support.json_output import plain
 
-    prompt = Prompt(0, 0, 0, arguments.seed)
     check_packages(arguments.model)
-    if not is_function(arguments.model):
-        prompt = Prompt(
-            arguments.prompt_tokens, arguments.new_tokens, arguments.batch, arguments.seed
+    if arguments.tp > 1 and is_function(arguments.model):
+        raise InputError(
+            f"--tp divides language models, and {arguments.model} is a function: leave it out."
         )
+    if arguments.tp > 1 and not is_rank():
+        return run_ranks(arguments.words, arguments.tp, arguments.out)
     with ExitStack() as stack:
-        device = arguments.gpu_device
-        if device != _HOST:
-            device, _ = torch_device(device, stack)
-        program = load_program(
-            arguments.model,
-            dtype=arguments.dtype,
-            attention=arguments.attention,
-            seed=arguments.seed,
-            device=device,
-        )
-        record, forms = profile_program(program, prompt, arguments.out, device)
-    found = extract(arguments.out, host=device == _HOST)
-    write_results(found, arguments.out, record.model)
-    write_calls(unique_calls(found.launches, forms), arguments.out)
+        record, found = _profiled(arguments, stack)
+    if record.rank:
+        return 0
     if arguments.json:
         print_json({**json_document(found), "profile": plain(record), "folder": str(arguments.out)})
         return 0
+    each = f" on each of {record.ranks} GPUs" if record.ranks > 1 else ""
     print_lines(
         [
-            f"{record.model}: {record.parameters / 1e6:.0f} million parameters, {record.weights} "
-            f"weights, {record.dtype}, on {record.device}",
+            f"{record.model}: {record.parameters / 1e6:.0f} million parameters{each}, "
+            f"{record.weights} weights, {record.dtype}, on {record.device}",
             *terminal(found),
             "",
             f"written to {arguments.out}",
@@ -121,8 +120,60 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def torch_device(spec: str, stack: ExitStack) -> tuple[str, Station]:
+def _profiled(arguments: Namespace, stack: ExitStack) -> tuple[ProfileRecord, Extraction]:
+    """Profile as this rank, and write its files; the first rank writes those of all.
+
+    Returns:
+        What was profiled, and what was found in the trace, of all ranks for the first one.
+    """
+    from pytest_gpuenergy.commands.extract import write_results
+    from pytest_gpuenergy.replay.calls import unique_calls, write_calls
+    from pytest_gpuenergy.replay.extraction import extract
+    from pytest_gpuenergy.replay.models import load_program
+    from pytest_gpuenergy.replay.profiling import profile_program, write_profile
+    from pytest_gpuenergy.replay.programs import Prompt, is_function
+    from pytest_gpuenergy.replay.ranks import ALONE, folder_of_rank, joined, rank_of_process
+
+    prompt = Prompt(0, 0, 0, arguments.seed)
+    if not is_function(arguments.model):
+        prompt = Prompt(
+            arguments.prompt_tokens, arguments.new_tokens, arguments.batch, arguments.seed
+        )
+    count, ranks, folder = arguments.tp, ALONE, arguments.out
+    device = arguments.gpu_device
+    if device != _HOST:
+        device, _ = torch_device(device, stack, rank_of_process(count), count)
+    if count > 1:
+        ranks = stack.enter_context(joined(count, device))
+        folder = folder_of_rank(arguments.out, ranks.rank)
+    program = load_program(
+        arguments.model,
+        dtype=arguments.dtype,
+        attention=arguments.attention,
+        seed=arguments.seed,
+        device=device,
+        ranks=ranks,
+    )
+    record, forms = profile_program(program, prompt, folder, device, ranks)
+    found = extract(folder, host=device == _HOST)
+    write_results(found, folder, record.model)
+    write_calls(unique_calls(found.launches, forms), folder)
+    ranks.gathered(None)  # all have written
+    if count > 1 and ranks.rank == 0:
+        write_profile(record, arguments.out)
+        found = extract(arguments.out, host=device == _HOST)
+        write_results(found, arguments.out, record.model)
+    return record, found
+
+
+def torch_device(spec: str, stack: ExitStack, rank: int = 0, count: int = 1) -> tuple[str, Station]:
     """PyTorch's name of a GPU, and its station, which is open for as long as ``stack`` is.
+
+    Args:
+        spec: the value of ``--gpu-device``.
+        stack: closes the station.
+        rank: of this process.
+        count: how many ranks there are, see `pytest_gpuenergy.replay.ranks.device_word`.
 
     Raises:
         InputError: there is no such GPU, or it is an emulated one.
@@ -130,8 +181,10 @@ def torch_device(spec: str, stack: ExitStack) -> tuple[str, Station]:
     """
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.engine.station import Station
+    from pytest_gpuenergy.replay.ranks import device_word
 
-    gpu = stack.enter_context(open_device(spec))
+    word, index = device_word(spec, rank, count)
+    gpu = stack.enter_context(open_device(word, index=index))
     ordinal = getattr(gpu, "ordinal", None)
     if ordinal is None:
         raise InputError(

@@ -94,6 +94,7 @@ class Account(Struct, frozen=True):
             take more time and less power than they did in it.
         spaced: ids of the calls that it held back likewise, which have been measured with gaps
             after them, too; their figures are those at the clock of the step, between the two.
+        rank: whose part of the model it is, where several ranks share one.
     """
 
     cap: str
@@ -125,6 +126,7 @@ class Account(Struct, frozen=True):
     missing: tuple[str, ...]
     limited: tuple[str, ...]
     spaced: tuple[str, ...] = ()
+    rank: int = 0
 
 
 class _Alone(NamedTuple):

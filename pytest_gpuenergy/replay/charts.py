@@ -102,8 +102,12 @@ def _row(one: Launch, first_us: float, categories: Mapping[str, str]) -> dict[st
         "us": one.duration_us,
         "phase": one.phase,
         "layer": one.layer,
-        "lane": f"GPU {_known(one.device)}, stream {_known(one.stream)}",
+        "lane": f"{_place(one)}, stream {_known(one.stream)}",
     }
+
+
+def _place(one: Launch) -> str:
+    return f"GPU {_known(one.device)}" if one.rank is None else f"rank {one.rank}"
 
 
 def _known(number: int | None) -> str:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_gpuenergy.replay.exchanges import Exchanges, merged, side_by_side
 from pytest_gpuenergy.replay.launches import Launch, Sizes, host_operators, launches
+from pytest_gpuenergy.replay.ranks import folder_of_rank
 from pytest_gpuenergy.replay.signature import TIERS, Signature, signature_of
 from pytest_gpuenergy.replay.trace import read_trace
 from pytest_gpuenergy.replay.unique import UniqueKernel, identity, unique_kernels
@@ -22,13 +24,14 @@ LAUNCHES_JSONL = "kernel_launch_params.jsonl"
 LAUNCHES_CSV = "kernel_launch_params.csv"
 UNIQUE_JSONL = "unique_kernels_compute.jsonl"
 SIGNATURES_JSON = "kernel_signatures.json"
+EXCHANGES_JSON = "exchanges.json"
 
 _TRACES = ("trace.json.gz", "trace.json")
 _COLUMNS = (
     *("kernel", "name", "work", "operator", "dispatched", "phase", "step"),
     *("layer", "call", "begin_us"),
     *("duration_us", "grid", "block", "shared_memory_bytes", "registers", "bytes"),
-    *("device", "stream", "correlation"),
+    *("device", "stream", "correlation", "rank"),
 )
 
 
@@ -40,11 +43,13 @@ class Extraction:
         launches: in the order of their beginning.
         kernels: the unique ones, the most total time first.
         signatures: of these, in the same order.
+        exchanges: between the GPUs that share the model; None if there is one, or none.
     """
 
     launches: Sequence[Launch]
     kernels: Sequence[UniqueKernel]
     signatures: Sequence[Signature]
+    exchanges: Exchanges | None = None
 
     @property
     def on_host(self) -> bool:
@@ -61,15 +66,14 @@ class Extraction:
         """The time in which at least one of them ran."""
         busy_us, until_us = 0.0, float("-inf")
         for one in self.launches:
-            end_us = one.begin_us + one.duration_us
-            busy_us += max(0.0, end_us - max(until_us, one.begin_us))
-            until_us = max(until_us, end_us)
+            busy_us += max(0.0, one.end_us - max(until_us, one.begin_us))
+            until_us = max(until_us, one.end_us)
         return busy_us
 
     @property
     def span_us(self) -> float:
         """From the beginning of the first to the end of the last."""
-        end_us = max(one.begin_us + one.duration_us for one in self.launches)
+        end_us = max(one.end_us for one in self.launches)
         return end_us - self.launches[0].begin_us
 
     @property
@@ -110,13 +114,39 @@ def extract(source: Path, *, host: bool = False) -> Extraction:
     """Extract the kernels of a trace.
 
     Args:
-        source: the trace, or the folder of a run.
+        source: the trace, or the folder of a run; of several ranks, all are extracted.
         host: take the host's operators for kernels, where there is no GPU.
 
     Raises:
-        InputError: it is not a trace, or nothing in it ran on a GPU.
+        InputError: it is not a trace, nothing in it ran on a GPU, or the ranks' do not match.
     """
-    path = trace_in(source) if is_folder(source) else source
+    paths = _traces(source)
+    by_rank = [_launches(path, host=host) for path in paths]
+    found, exchanges = by_rank[0], None
+    if len(by_rank) > 1 and host:  # operators that call others last longer than they say
+        found = side_by_side(by_rank)
+    elif len(by_rank) > 1:
+        found, exchanges = merged(by_rank)
+    unique = unique_kernels(found)
+    return Extraction(
+        found,
+        [kernel for kernel, _ in unique],
+        [signature_of(kernel.id, group[0]) for kernel, group in unique],
+        exchanges,
+    )
+
+
+def _traces(source: Path) -> list[Path]:
+    """The trace itself, that of a run's folder, or those of its ranks."""
+    if not is_folder(source):
+        return [source]
+    found: list[Path] = []
+    while is_folder(folder := folder_of_rank(source, len(found))):
+        found.append(trace_in(folder))
+    return found or [trace_in(source)]
+
+
+def _launches(path: Path, *, host: bool) -> list[Launch]:
     events = read_trace(path)
     found = host_operators(events) if host else launches(events)
     if not found:
@@ -124,16 +154,11 @@ def extract(source: Path, *, host: bool = False) -> Extraction:
             f"Nothing in the trace {path} ran on a GPU: profile with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] where there is one."
         )
-    unique = unique_kernels(found)
-    return Extraction(
-        found,
-        [kernel for kernel, _ in unique],
-        [signature_of(kernel.id, group[0]) for kernel, group in unique],
-    )
+    return found
 
 
 def write_extraction(found: Extraction, folder: Path) -> None:
-    """Write the four files to ``folder``, which is made if need be.
+    """Write the files of an extraction to ``folder``, which is made if need be.
 
     Raises:
         OSError: a file cannot be written.
@@ -146,6 +171,9 @@ def write_extraction(found: Extraction, folder: Path) -> None:
     write_atomically(folder / LAUNCHES_CSV, csv_text(rows))
     write_atomically(folder / UNIQUE_JSONL, _lines(found.kernels))
     write_atomically(folder / SIGNATURES_JSON, dump(_document(found)))
+    if found.exchanges is not None:
+        document = {"schema_version": SCHEMA_VERSION, **plain(found.exchanges)}
+        write_atomically(folder / EXCHANGES_JSON, dump(document))
 
 
 def _document(found: Extraction) -> dict[str, Any]:
@@ -171,7 +199,7 @@ def _row(kernel: str, one: Launch) -> list[Cell]:
         *(kernel, one.name, one.work, None if one.operator is None else one.operator.name),
         *(one.dispatched, one.phase, one.step, one.layer, one.call, one.begin_us, one.duration_us),
         *(_text(one.grid), _text(one.block), one.shared_memory_bytes, one.registers, one.bytes),
-        *(one.device, one.stream, one.correlation),
+        *(one.device, one.stream, one.correlation, one.rank),
     ]
 
 

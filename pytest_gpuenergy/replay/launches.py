@@ -52,6 +52,7 @@ class Launch(Struct, frozen=True):
         call: number of the call of an operator, by an annotation such as ``call 12``.
         shared_memory_bytes: static and dynamic, of a block.
         bytes: that a copy or set concerns.
+        rank: of the process that launched it, where several share a model.
     """
 
     name: str
@@ -72,6 +73,12 @@ class Launch(Struct, frozen=True):
     device: int | None = None
     stream: int | None = None
     correlation: int | None = None
+    rank: int | None = None
+
+    @property
+    def end_us(self) -> float:
+        """When it ended."""
+        return self.begin_us + self.duration_us
 
 
 class _Around(NamedTuple):

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.replay.calls import CallForm
 from pytest_gpuenergy.replay.programs import Program, Prompt
+from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_output import dump
@@ -23,6 +24,8 @@ PROFILE_JSON = "profile.json"
 
 class ProfileRecord(Struct, frozen=True):
     """What was profiled, and with what; stands in ``profile.json``.
+
+    Several ``ranks`` share a model, and ``parameters`` are those of this ``rank``.
 
     A function has no prompt, tokens or attention: its numbers of tokens are 0, and ``weights``,
     ``attention`` and ``dtype`` are ``own``.
@@ -41,6 +44,8 @@ class ProfileRecord(Struct, frozen=True):
     device: str
     torch: str
     transformers: str
+    rank: int = 0
+    ranks: int = 1
     schema_version: int = 1
 
     def steps(self, decode: int) -> tuple[int, ...]:
@@ -87,8 +92,17 @@ def read_profile(folder: Path) -> ProfileRecord:
         raise InputError(f"{path} is damaged ({error}): profile again.") from None
 
 
+def write_profile(record: ProfileRecord, folder: Path) -> None:
+    """Write ``profile.json``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_atomically(folder / PROFILE_JSON, dump(record))
+
+
 def profile_program(
-    program: Program, prompt: Prompt, folder: Path, device: str
+    program: Program, prompt: Prompt, folder: Path, device: str, ranks: Ranks = ALONE
 ) -> tuple[ProfileRecord, list[CallForm]]:
     """Run once to warm up, and once under the profiler; write the trace and what it is of.
 
@@ -97,6 +111,7 @@ def profile_program(
         prompt: what for.
         folder: to write ``trace.json.gz`` and ``profile.json`` to; made if need be.
         device: PyTorch's name of it.
+        ranks: that run it together.
 
     Returns:
         What was profiled, and the form of each call of an operator by its number.
@@ -116,6 +131,8 @@ def profile_program(
             inputs = program.inputs(prompt, device)
             program.run(inputs, steps)  # libraries choose and allocate
             recorder = CallRecorder(program.modules)
+            settle(device)
+            ranks.gathered(None)  # so that all begin together
             with profiler_on(device) as profiler:
                 with recorder:
                     program.run(inputs, steps)
@@ -138,8 +155,10 @@ def profile_program(
         device=_name(device),
         torch=torch.__version__,
         transformers=_version("transformers"),
+        rank=ranks.rank,
+        ranks=ranks.count,
     )
-    write_atomically(folder / PROFILE_JSON, dump(record))
+    write_profile(record, folder)
     return record, recorder.forms
 
 

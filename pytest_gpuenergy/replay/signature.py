@@ -76,7 +76,7 @@ class Signature(Struct, frozen=True):
 
 def signature_of(kernel: str, launch: Launch) -> Signature:
     """For the unique kernel ``kernel``, of which this is a launch."""
-    category = _category(launch)
+    category = category_of(launch)
     if launch.work == "operator":
         return Signature(kernel, category, None, {}, "it ran on the host")
     if launch.work != "kernel":
@@ -114,7 +114,8 @@ def _missing(operator: Operator) -> str | None:
     return None
 
 
-def _category(launch: Launch) -> Category:
+def category_of(launch: Launch) -> Category:
+    """What a launch does, by its name and its operator's."""
     if launch.work in ("copy", "set"):
         return "copy" if launch.work == "copy" else "set"
     operator = "" if launch.operator is None else launch.operator.name

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_gpuenergy.replay.exchanges import Exchanges
 from pytest_gpuenergy.replay.extraction import SCHEMA_VERSION, Extraction
 from pytest_gpuenergy.replay.signature import TIERS
 from pytest_gpuenergy.replay.unique import UniqueKernel
@@ -62,9 +63,22 @@ def terminal(found: Extraction) -> Iterator[str]:
     yield from ("", *aligned([header, *rows]))
     if len(pairs) > _SHOWN:
         yield f"and {len(pairs) - _SHOWN} more"
+    if found.exchanges is not None:
+        yield from ("", *_exchanges(found.exchanges))
     if not found.on_host:
         yield ""
         yield from _replayable(found)
+
+
+def _exchanges(found: Exchanges) -> Iterator[str]:
+    for rank, clock in enumerate(found.clocks):
+        error = "" if clock.error_us is None else f" (±{clock.error_us:.1f} µs)"
+        moved = f", its clock moved by {clock.offset_us:+.1f} µs{error}" if rank else ""
+        yield (
+            f"rank {rank}: {len(found.exchanges)} exchanges with the others took "
+            f"{found.transfer_us(rank) / 1e3:.3f} ms, after waiting for "
+            f"{found.waiting_us(rank) / 1e3:.3f} ms{moved}"
+        )
 
 
 def _replayable(found: Extraction) -> Iterator[str]:
