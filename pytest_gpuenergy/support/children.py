@@ -16,7 +16,8 @@ from pytest_gpuenergy.support.signals import uninterrupted
 PATIENCE_S = 20.0
 """How long a command may take to restore everything once it has received SIGTERM."""
 
-_LOOK_AGAIN_S = 0.2
+_LOOK_AGAIN_S = 0.1
+_ROUNDS_TO_NOTICE = 50
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -57,7 +58,7 @@ def run_together(
 ) -> list[int | None]:
     """Run ``command`` once in each environment, all at the same time, and show what they print.
 
-    As soon as one of them fails, the others are ended as by an interrupt, see `run_child`.
+    Soon after one of them fails, the others are ended as by an interrupt, see `run_child`.
 
     Args:
         command: to run.
@@ -66,7 +67,7 @@ def run_together(
         errors: a file for the standard error of each; None: where that of this process goes.
 
     Returns:
-        Their exit codes, with None for those that were ended since another had failed.
+        Their exit codes, with None for those that had to be ended since another had failed.
 
     Raises:
         OSError: the command cannot be started.
@@ -87,10 +88,13 @@ def run_together(
 
 
 def _until_one_fails(processes: Sequence[subprocess.Popen[str]]) -> list[int | None]:
+    """Wait; others of one that fails have a while to notice, and to end by themselves."""
+    rounds = _ROUNDS_TO_NOTICE
     while True:
         codes = [process.poll() for process in processes]
-        if None not in codes or any(codes):
+        if None not in codes or not rounds:
             return codes
+        rounds -= any(codes)
         with contextlib.suppress(subprocess.TimeoutExpired):
             processes[codes.index(None)].wait(timeout=_LOOK_AGAIN_S)
 
