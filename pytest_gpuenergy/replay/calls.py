@@ -18,6 +18,8 @@ from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_output import encode
 
 CALLS_JSONL = "operator_calls.jsonl"
+OUTSIDE = "none"
+"""The operator of what was launched outside of any."""
 
 
 class CallForm(Struct, frozen=True):
@@ -33,6 +35,9 @@ class CallForm(Struct, frozen=True):
     operator: str
     arguments: Any
     parameters: tuple[str, ...] = ()
+
+
+_OUTSIDE = CallForm(OUTSIDE, None)
 
 
 class LaunchForm(Struct, frozen=True):
@@ -66,7 +71,7 @@ class UniqueCall(Struct, frozen=True):
         steps: the number of calls in each step; 0 is the prefill.
         steps_in_layers: those of them in a layer of the model.
         turns: the number of the first call for each set of parameters, so that replaying these in
-            turn reads the weights of each layer, as the model does.
+            turn reads the weights of each layer, as the model does; empty for `OUTSIDE`.
         layers: of the model in which they occur.
     """
 
@@ -94,13 +99,20 @@ def unique_calls(
     """Those that launched something, the most GPU time first.
 
     Args:
-        launches: of a trace; those outside any call are left out.
+        launches: of a trace; each of those outside any call is one by itself, with the operator
+            `OUTSIDE`.
         forms: of the calls, by their numbers.
     """
     by_call: dict[int, list[Launch]] = {}
+    forms = dict(enumerate(forms)) if isinstance(forms, Sequence) else dict(forms)
     for one in launches:
-        if one.call is not None:
-            by_call.setdefault(one.call, []).append(one)
+        number = one.call
+        if number is None and one.work == "operator":  # which others call
+            continue
+        if number is None:
+            number = -len(by_call) - 1
+            forms[number] = _OUTSIDE
+        by_call.setdefault(number, []).append(one)
     groups: dict[str, list[int]] = {}
     for number, group in by_call.items():
         groups.setdefault(_identity(forms[number], group), []).append(number)
@@ -158,7 +170,7 @@ def _unique(
     key: str,
     numbers: Sequence[int],
     by_call: Mapping[int, Sequence[Launch]],
-    forms: Mapping[int, CallForm] | Sequence[CallForm],
+    forms: Mapping[int, CallForm],
 ) -> UniqueCall:
     first = by_call[numbers[0]]
     turns: dict[tuple[str, ...], int] = {}
@@ -176,7 +188,7 @@ def _unique(
         total_us=sum(one.duration_us for one in launched),
         steps=_count(one.step for one in places),
         steps_in_layers=_count(one.step for one in places if one.layer is not None),
-        turns=tuple(turns.values()),
+        turns=tuple(number for number in turns.values() if number >= 0),
         layers=tuple(sorted({one.layer for one in launched if one.layer is not None})),
     )
 

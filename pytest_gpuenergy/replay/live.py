@@ -72,7 +72,7 @@ def live_planner(device: str, cache: Cache, ranks: Ranks = ALONE) -> Planner:
             device=device,
             ranks=ranks,
         )
-        in_order = sorted(chosen, key=lambda one: (not is_exchange(one), one.turns[0]))
+        in_order = sorted(chosen, key=lambda one: (not is_exchange(one), one.turns))
         prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
         try:
             with torch.inference_mode():
@@ -167,7 +167,9 @@ def _turns(
     turns: dict[str, Turns] = {}
     missing = {}
     for one in calls:
-        if captured.differs(one):
+        if not one.turns:
+            missing[one.id] = "it was launched outside of PyTorch's operators"
+        elif captured.differs(one):
             missing[one.id] = "the model makes another call in its place now"
         else:
             own = [captured.kept[number] for number in one.turns]

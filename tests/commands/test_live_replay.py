@@ -173,6 +173,19 @@ class TestWithPyTorch:
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         assert any(first["id"] in one["missing"] for one in report["accounts"])
 
+    def test_what_no_operator_launched_counts_as_missing(
+        self, run: Path, measured: list[str]
+    ) -> None:
+        path = run / "operator_calls.jsonl"
+        first, *others = _prefill_first(path)
+        outside = {**first, "operator": "none", "arguments": None, "turns": []}
+        path.write_text("".join(json.dumps(one) + "\n" for one in (outside, *others)))
+        assert replay(run) == 0
+        assert first["id"] not in measured
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        assert report["missing"][first["id"]] == "it was launched outside of PyTorch's operators"
+        assert any(first["id"] in one["missing"] for one in report["accounts"])
+
     def test_a_call_that_launches_another_kernel_alone_counts_as_missing(
         self, run: Path, measured: list[str]
     ) -> None:

@@ -43,8 +43,16 @@ def test_a_call_has_all_that_it_launched_in_order() -> None:
     assert [form.name for form in one.launches] == ["gemm", "reduce"]
 
 
-def test_launches_outside_any_call_are_left_out() -> None:
-    assert unique_calls([replace(launch(0), call=None)], []) == []
+def test_launches_outside_any_call_count_by_themselves() -> None:
+    outside = replace(launch(0), call=None)
+    found = unique_calls([outside, launch(0), replace(outside, begin_us=9.0)], [FORM])
+    by_operator = {one.operator: one for one in found}
+    assert (by_operator["none"].calls, by_operator["none"].steps) == (2, {0: 2})
+    assert (by_operator["none"].turns, by_operator[FORM.operator].turns) == ((), (0,))
+
+
+def test_operators_of_the_host_outside_any_call_belong_to_those_that_call_them() -> None:
+    assert unique_calls([replace(launch(0), call=None, work="operator")], []) == []
 
 
 def test_calls_count_by_step_in_layers_and_outside() -> None:
