@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.launches import Launch, Sizes
+from pytest_gpuenergy.replay.ranks import EXCHANGES
 from pytest_gpuenergy.replay.unique import identity
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import write_atomically
@@ -86,6 +87,11 @@ class UniqueCall(Struct, frozen=True):
     steps_in_layers: dict[int, int]
     turns: tuple[int, ...]
     layers: tuple[int, ...] = ()
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether all ranks take part in it, where several share the model."""
+        return self.operator.startswith(f"{EXCHANGES}.")
 
     @property
     def call_us(self) -> float:

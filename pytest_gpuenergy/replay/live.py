@@ -28,7 +28,6 @@ from pytest_gpuenergy.replay.plan import (
     Plan,
     Planner,
     Repeat,
-    is_exchange,
     replayable_call,
     replayable_gap,
     replayable_spaced,
@@ -72,7 +71,9 @@ def live_planner(device: str, cache: Cache, ranks: Ranks = ALONE) -> Planner:
             device=device,
             ranks=ranks,
         )
-        in_order = sorted(chosen, key=lambda one: (not is_exchange(one), one.turns))
+        in_order = sorted(chosen, key=lambda one: (not one.is_exchange, one.turns))
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
         prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
         try:
             with torch.inference_mode():
@@ -101,14 +102,14 @@ def live_planner(device: str, cache: Cache, ranks: Ranks = ALONE) -> Planner:
         played = []
         for call in in_order:
             if (group := turns.get(call.id)) is not None:
-                most = ranks.most if is_exchange(call) else ALONE.most
+                most = ranks.most if call.is_exchange else ALONE.most
                 count, repeater = len(group.calls), _repeater(group, device, most=most)
                 gpu_us = durations_us[call.id]
                 played.append(replayable_call(profile, call, cache, count, repeater, gpu_us))
         by_id = {one.id: one for one in chosen}
 
         def spaced(call: str, gaps: int) -> Replayable | None:
-            if is_exchange(by_id[call]):
+            if by_id[call].is_exchange:
                 return None
             group = turns[call].with_gaps(gaps)
             repeater, count = _repeater(group, device), len(group.calls)
@@ -192,10 +193,10 @@ def _leave_out(
     calls: Sequence[UniqueCall], turns: dict[str, Turns], missing: dict[str, str], ranks: Ranks
 ) -> None:
     """Leave out the exchanges that another rank leaves out."""
-    lacking = {one.turns[0] for one in calls if is_exchange(one) and one.id in missing}
+    lacking = {one.turns[0] for one in calls if one.is_exchange and one.id in missing}
     elsewhere = set().union(*ranks.gathered(lacking)) - lacking
     for one in calls:
-        if is_exchange(one) and one.turns[0] in elsewhere:
+        if one.is_exchange and one.turns[0] in elsewhere:
             missing[one.id] = "another rank cannot replay it"
             turns.pop(one.id, None)
 

@@ -23,7 +23,7 @@ from pytest_gpuenergy.replay.account import (
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.programs import check_packages
-from pytest_gpuenergy.replay.ranks import ALONE, EXCHANGES, Ranks
+from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.support.errors import InputError
 
 Cache = Literal["model", "hot", "cold"]
@@ -86,13 +86,8 @@ def replayable_call(
         workload,
         repeater,
         details,
-        together=profile.ranks > 1 and is_exchange(call),
+        together=profile.ranks > 1 and call.is_exchange,
     )
-
-
-def is_exchange(call: UniqueCall) -> bool:
-    """Whether all ranks take part in a call."""
-    return call.operator.startswith(f"{EXCHANGES}.")
 
 
 def replayable_spaced(

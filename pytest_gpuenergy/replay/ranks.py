@@ -161,7 +161,14 @@ def _environments(count: int) -> list[dict[str, str]]:
     with socket.socket() as free:
         free.bind((_HOST, 0))
         port = free.getsockname()[1]
-    shared = {**os.environ, _COUNT: str(count), "MASTER_ADDR": _HOST, "MASTER_PORT": str(port)}
+    shared = {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",  # all are on this host
+        **os.environ,
+        _COUNT: str(count),
+        "MASTER_ADDR": _HOST,
+        "MASTER_PORT": str(port),
+    }
     return [{**shared, _RANK: str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 

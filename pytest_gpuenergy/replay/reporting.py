@@ -103,6 +103,8 @@ def page_values(report: ReplayReport) -> dict[str, object]:
             {**plain(one), "missing": len(one.missing), "limited": list(one.limited)}
             for one in report.accounts
         ],
+        "ranks": report.profile.ranks,
+        "totals": plain(report.totals),
         "savings": plain(report.savings),
         "missing": [{"what": key, "why": why} for key, why in report.missing.items()],
     }

@@ -179,7 +179,9 @@ class GraphRepeater:
     def _current_stream(self) -> Iterator[None]:
         with self._stream:
             if torch := sys.modules.get("torch"):
-                with torch.cuda.stream(torch.cuda.ExternalStream(self._stream.ptr)):
+                with torch.cuda.stream(
+                    torch.cuda.ExternalStream(self._stream.ptr, self._device.id)
+                ):
                     yield
             else:
                 yield
