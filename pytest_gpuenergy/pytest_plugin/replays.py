@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.support.files import is_file, is_folder
 from pytest_gpuenergy.support.project import nearest
 
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ def profiles(config: pytest.Config) -> list[Profiled]:
     """
     from pytest_gpuenergy.replay.calls import read_calls
     from pytest_gpuenergy.replay.profiling import read_profile
+    from pytest_gpuenergy.replay.ranks import folder_of_rank
 
     text = str(config.getoption("--decode-step"))
     step = int(text) if text.isdecimal() else 0
@@ -175,6 +176,11 @@ def profiles(config: pytest.Config) -> list[Profiled]:
     found = []
     for folder in _folders(config):
         profile = read_profile(folder)
+        if is_folder(folder_of_rank(folder, 0)):
+            raise InputError(
+                f"{folder} is the profile of a model on {profile.ranks} GPUs, which an item cannot "
+                f"hold: replay it with gpuenergy replay {folder}."
+            )
         steps = profile.steps(step)
         calls = [one for one in read_calls(folder) if any(map(one.steps.get, steps))]
         found.append(Profiled(folder, profile, tuple(calls), steps))
