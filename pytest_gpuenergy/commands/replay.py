@@ -86,10 +86,9 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
 def run(arguments: Namespace) -> int:
     """Replay, write the report, and print a summary; of several ranks, in as many processes."""
     from pytest_gpuenergy.devices.select import check_spec
-    from pytest_gpuenergy.replay.profiling import read_profile
+    from pytest_gpuenergy.replay.profiling import rank_folders, read_profile
     from pytest_gpuenergy.replay.ranks import (
         device_word,
-        folder_of_rank,
         is_rank,
         rank_of_process,
         run_ranks,
@@ -117,10 +116,11 @@ def run(arguments: Namespace) -> int:
         raise InputError(
             "Name the folder that gpuenergy profile has written: gpuenergy replay RUN."
         )
-    count = read_profile(arguments.folder).ranks
+    read_profile(arguments.folder)
+    folders = rank_folders(arguments.folder)
+    count = len(folders) or 1
     if arguments.html is not None:
         check_html()
-    folders = [folder_of_rank(arguments.folder, rank) for rank in range(count)]
     if count == 1:
         reports = _replayed(arguments, arguments.folder, (arguments.gpu_device, 0))
     elif check_spec(arguments.gpu_device) is not None:  # emulated GPUs need not wait for each other

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.files import is_file, is_folder
+from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.support.project import nearest
 
 if TYPE_CHECKING:
@@ -166,8 +166,7 @@ def profiles(config: pytest.Config) -> list[Profiled]:
         InputError: one is missing or damaged, or has no such step.
     """
     from pytest_gpuenergy.replay.calls import read_calls
-    from pytest_gpuenergy.replay.profiling import read_profile
-    from pytest_gpuenergy.replay.ranks import folder_of_rank
+    from pytest_gpuenergy.replay.profiling import rank_folders, read_profile
 
     text = str(config.getoption("--decode-step"))
     step = int(text) if text.isdecimal() else 0
@@ -176,7 +175,7 @@ def profiles(config: pytest.Config) -> list[Profiled]:
     found = []
     for folder in _folders(config):
         profile = read_profile(folder)
-        if is_folder(folder_of_rank(folder, 0)):
+        if rank_folders(folder):
             raise InputError(
                 f"{folder} is the profile of a model on {profile.ranks} GPUs, which an item cannot "
                 f"hold: replay it with gpuenergy replay {folder}."

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_gpuenergy.replay.exchanges import Exchanges, merged, side_by_side
 from pytest_gpuenergy.replay.launches import Launch, Sizes, host_operators, launches
-from pytest_gpuenergy.replay.ranks import folder_of_rank
+from pytest_gpuenergy.replay.profiling import rank_folders
 from pytest_gpuenergy.replay.signature import TIERS, Signature, signature_of
 from pytest_gpuenergy.replay.trace import read_trace
 from pytest_gpuenergy.replay.unique import UniqueKernel, identity, unique_kernels
@@ -140,10 +140,7 @@ def _traces(source: Path) -> list[Path]:
     """The trace itself, that of a run's folder, or those of its ranks."""
     if not is_folder(source):
         return [source]
-    found: list[Path] = []
-    while is_folder(folder := folder_of_rank(source, len(found))):
-        found.append(trace_in(folder))
-    return found or [trace_in(source)]
+    return [trace_in(folder) for folder in rank_folders(source) or [source]]
 
 
 def _launches(path: Path, *, host: bool) -> list[Launch]:

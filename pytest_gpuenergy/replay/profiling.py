@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from msgspec import Struct
 
 from pytest_gpuenergy.replay.calls import CallForm
 from pytest_gpuenergy.replay.programs import Program, Prompt
-from pytest_gpuenergy.replay.ranks import ALONE, Ranks
+from pytest_gpuenergy.replay.ranks import ALONE, Ranks, folder_of_rank
 from pytest_gpuenergy.support.errors import DeviceError, InputError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.files import is_file, is_folder, write_atomically
 from pytest_gpuenergy.support.json_output import dump
 
 TRACE = "trace.json.gz"
@@ -90,6 +91,19 @@ def read_profile(folder: Path) -> ProfileRecord:
         ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is damaged ({error}): profile again.") from None
+
+
+def rank_folders(folder: Path) -> list[Path]:
+    """The folders of the ranks, where several share the model; none for a single GPU.
+
+    Raises:
+        InputError: the folder's profile is damaged.
+    """
+    found = list(takewhile(is_folder, (folder_of_rank(folder, rank) for rank in count())))
+    if found and is_file(folder / PROFILE_JSON):  # an earlier profile may have left some
+        ranks = read_profile(folder).ranks
+        return [folder_of_rank(folder, rank) for rank in range(ranks)] if ranks > 1 else []
+    return found
 
 
 def write_profile(record: ProfileRecord, folder: Path) -> None:

@@ -136,15 +136,19 @@ def run_ranks(words: Sequence[str], count: int, folder: Path) -> int:
         The exit code of the rank that failed, which has said what was wrong; 0 if none did.
 
     Raises:
-        DeviceError: a rank was killed.
+        DeviceError: a rank was killed, or the ranks have lost one another.
     """
     with ExitStack() as stack:
         files = [stack.enter_context(TemporaryFile("w+")) for _ in range(1, count)]
         command = [sys.executable, "-m", "pytest_gpuenergy.cli", *words]
         codes = run_together(command, Path.cwd(), _environments(count), [None, *files])
         failed = [(rank, code) for rank, code in enumerate(codes) if code and code != _LOST]
+        if not any(codes):
+            return 0
         if not failed:
-            return max(code or 0 for code in codes)
+            raise DeviceError(
+                f"The {count} ranks have lost one another: begin again, a replay with --resume."
+            )
         rank, code = min(failed, key=lambda one: (one[1] > 0, one))
         if rank:
             files[rank - 1].seek(0)

@@ -14,6 +14,8 @@ from recorded_profile import copy_bloom
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.replay import ranks
+from pytest_gpuenergy.replay.extraction import extract
+from pytest_gpuenergy.replay.profiling import rank_folders
 from pytest_gpuenergy.replay.ranks import device_word
 from pytest_gpuenergy.support.children import run_together
 from pytest_gpuenergy.support.errors import DeviceError, InputError
@@ -74,6 +76,13 @@ class TestRecordedFigures:
         assert len(report["totals"]) == 6
         assert len({one["gpu_uuid"] for one in report["measurements"]}) == 2
         assert "all 2 GPUs, prefill, graph" in capsys.readouterr().out
+
+    def test_the_ranks_of_an_earlier_profile_are_left_alone(self, recorded: Path) -> None:
+        copy_bloom(recorded / "again")
+        for path in (recorded / "again").iterdir():
+            path.rename(recorded / path.name)
+        assert rank_folders(recorded) == []
+        assert extract(recorded).exchanges is None
 
     def test_a_replay_that_has_too_few_gpus_is_refused(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
