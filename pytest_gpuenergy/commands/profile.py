@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from argparse import ArgumentTypeError, Namespace
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines
+from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines, tell
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.engine.station import Station
+    from pytest_gpuenergy.replay.extraction import Extraction
+    from pytest_gpuenergy.replay.profiling import Profiled, ProfileRecord
+    from pytest_gpuenergy.replay.sampling import PowerSampler
 
 _HOST = "cpu"
 
@@ -23,11 +27,12 @@ def add_parser(subparsers: Subparsers) -> None:
         "profile",
         run,
         summary="Profile a language model's inference, and extract its kernels",
-        description="Generates tokens once to warm up and once under PyTorch's profiler, and does "
-        "what gpuenergy extract does with the trace. bloom-560m and vicuna-7b have their published "
-        "configuration, and random weights unless transformers has their checkpoint in its cache; "
-        "so has a folder with config.json alone. Of module:function, a call without arguments is "
-        "profiled. Needs the extra replay.",
+        description="Generates tokens once to warm up and once, or --runs times, under PyTorch's "
+        "profiler, and does what gpuenergy extract does with the trace. On a real GPU, the card's "
+        "power samples are put on the time axis of the trace. bloom-560m and vicuna-7b have their "
+        "published configuration, and random weights unless transformers has their checkpoint in "
+        "its cache; so has a folder with config.json alone. Of module:function, a call without "
+        "arguments is profiled. Needs the extra replay.",
         example="""
 gpuenergy profile bloom-560m --out bloom/
 gpuenergy profile mymodel:generate --out mine/
@@ -43,6 +48,7 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
         ("--prompt-tokens", 1024, "Tokens of each prompt"),
         ("--new-tokens", 32, "Tokens to generate"),
         ("--batch", 1, "Prompts at once"),
+        ("--runs", 1, "Times to run under the profiler, after once to warm up"),
     )
     for name, default, what in numbers:
         parser.add_argument(
@@ -77,11 +83,12 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
 def run(arguments: Namespace) -> int:
     """Load, profile, extract, write, and print a summary."""
     from pytest_gpuenergy.commands.extract import write_results
-    from pytest_gpuenergy.replay.calls import unique_calls, write_calls
+    from pytest_gpuenergy.replay.calls import unevenly_called, unique_calls, write_calls
     from pytest_gpuenergy.replay.extraction import extract
     from pytest_gpuenergy.replay.models import load_program
     from pytest_gpuenergy.replay.profiling import profile_program
     from pytest_gpuenergy.replay.programs import Prompt, check_packages, is_function
+    from pytest_gpuenergy.replay.sampling import PowerSampler
     from pytest_gpuenergy.replay.summary import json_document, terminal
     from pytest_gpuenergy.support.json_output import plain
 
@@ -92,9 +99,10 @@ def run(arguments: Namespace) -> int:
             arguments.prompt_tokens, arguments.new_tokens, arguments.batch, arguments.seed
         )
     with ExitStack() as stack:
-        device = arguments.gpu_device
+        device, sampler = arguments.gpu_device, None
         if device != _HOST:
-            device, _ = torch_device(device, stack)
+            device, station = torch_device(device, stack)
+            sampler = PowerSampler(station.device)
         program = load_program(
             arguments.model,
             dtype=arguments.dtype,
@@ -102,10 +110,22 @@ def run(arguments: Namespace) -> int:
             seed=arguments.seed,
             device=device,
         )
-        record, forms = profile_program(program, prompt, arguments.out, device)
+        with sampler or nullcontext():
+            profiled = profile_program(program, prompt, arguments.out, device, arguments.runs)
+            if sampler is not None:
+                sampler.finish(profiled.reads[-1].host_ns)
+    record = profiled.record
     found = extract(arguments.out, host=device == _HOST)
+    if sampler is not None:
+        record, found = _with_power(sampler, profiled, found, arguments.out)
     write_results(found, arguments.out, record.model)
-    write_calls(unique_calls(found.launches, forms), arguments.out)
+    calls = unique_calls(found.launches, profiled.forms)
+    write_calls(calls, arguments.out)
+    if uneven := unevenly_called(calls, record.runs):
+        tell(
+            f"{uneven} of {len(calls)} unique calls were not made equally often in each run: "
+            "accounts count those of the first."
+        )
     if arguments.json:
         print_json({**json_document(found), "profile": plain(record), "folder": str(arguments.out)})
         return 0
@@ -114,11 +134,37 @@ def run(arguments: Namespace) -> int:
             f"{record.model}: {record.parameters / 1e6:.0f} million parameters, {record.weights} "
             f"weights, {record.dtype}, on {record.device}",
             *terminal(found),
+            *([] if record.power is None else [record.power.sentence]),
             "",
             f"written to {arguments.out}",
         ]
     )
     return 0
+
+
+def _with_power(
+    sampler: PowerSampler, profiled: Profiled, found: Extraction, folder: Path
+) -> tuple[ProfileRecord, Extraction]:
+    """The profile with the card's power samples, which are written; without them if there are none.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    from msgspec.structs import replace
+
+    from pytest_gpuenergy.replay.clocks import ClockError
+    from pytest_gpuenergy.replay.power import write_power
+    from pytest_gpuenergy.replay.profiling import write_profile
+
+    try:
+        power, curve = sampler.placed(profiled.reads, found.clock)
+    except ClockError as error:
+        tell(f"The profile has no power samples. {error}")
+        return profiled.record, found
+    record = replace(profiled.record, power=power)
+    write_power(curve, folder)
+    write_profile(record, folder)
+    return record, dataclasses.replace(found, power=curve)
 
 
 def torch_device(spec: str, stack: ExitStack) -> tuple[str, Station]:

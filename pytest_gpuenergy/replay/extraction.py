@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_gpuenergy.replay.clocks import CLOCK
 from pytest_gpuenergy.replay.launches import Launch, Sizes, host_operators, launches
+from pytest_gpuenergy.replay.power import POWER_CSV, PowerCurve, Span, read_power
 from pytest_gpuenergy.replay.signature import TIERS, Signature, signature_of
 from pytest_gpuenergy.replay.trace import read_trace
 from pytest_gpuenergy.replay.unique import UniqueKernel, identity, unique_kernels
@@ -25,7 +27,7 @@ SIGNATURES_JSON = "kernel_signatures.json"
 
 _TRACES = ("trace.json.gz", "trace.json")
 _COLUMNS = (
-    *("kernel", "name", "work", "operator", "dispatched", "phase", "step"),
+    *("kernel", "name", "work", "operator", "dispatched", "phase", "run", "step"),
     *("layer", "call", "begin_us"),
     *("duration_us", "grid", "block", "shared_memory_bytes", "registers", "bytes"),
     *("device", "stream", "correlation"),
@@ -37,28 +39,45 @@ class Extraction:
     """What ran on the GPU in one trace.
 
     Attributes:
-        launches: in the order of their beginning.
+        launches: in the order of their beginning; none where a file told of unique kernels alone.
         kernels: the unique ones, the most total time first.
         signatures: of these, in the same order.
+        clock: begin and end of the annotations in which the host's clock was read.
+        power: of the card meanwhile; None if it is not known.
     """
 
     launches: Sequence[Launch]
     kernels: Sequence[UniqueKernel]
     signatures: Sequence[Signature]
+    clock: Sequence[Span] = ()
+    power: PowerCurve | None = None
 
     @property
     def on_host(self) -> bool:
         """Whether these are operators of the host, where there was no GPU."""
-        return self.launches[0].work == "operator"
+        return self.kernels[0].work == "operator"
+
+    @property
+    def runs(self) -> int | None:
+        """How often the program ran, where the trace tells it."""
+        return len({one.run for one in self.launches if one.run is not None}) or None
 
     @property
     def gpu_time_us(self) -> float:
         """The sum of all durations; launches on several streams at once each count."""
-        return sum(one.duration_us for one in self.launches)
+        return sum(one.total_us for one in self.kernels)
 
     @property
-    def busy_us(self) -> float:
-        """The time in which at least one of them ran."""
+    def calls(self) -> int | None:
+        """The number of launches; None if it is not known of all kernels."""
+        known = [one.calls for one in self.kernels if one.calls is not None]
+        return sum(known) if len(known) == len(self.kernels) else None
+
+    @property
+    def busy_us(self) -> float | None:
+        """The time in which at least one of them ran; None if it is not known when they did."""
+        if not self.launches:
+            return None
         busy_us, until_us = 0.0, float("-inf")
         for one in self.launches:
             end_us = one.begin_us + one.duration_us
@@ -67,8 +86,10 @@ class Extraction:
         return busy_us
 
     @property
-    def span_us(self) -> float:
-        """From the beginning of the first to the end of the last."""
+    def span_us(self) -> float | None:
+        """From the beginning of the first to the end of the last; None as for `busy_us`."""
+        if not self.launches:
+            return None
         end_us = max(one.begin_us + one.duration_us for one in self.launches)
         return end_us - self.launches[0].begin_us
 
@@ -78,10 +99,10 @@ class Extraction:
         return self._replayable_us / self.gpu_time_us if self.gpu_time_us else 0.0
 
     @property
-    def call_coverage(self) -> float:
-        """The part of the launches that can be replayed."""
-        calls = sum(kernel.calls for kernel, one in self._pairs if one.missing is None)
-        return calls / len(self.launches)
+    def call_coverage(self) -> float | None:
+        """The part of the launches that can be replayed; None as for `calls`."""
+        replayable = [kernel.calls or 0 for kernel, one in self._pairs if one.missing is None]
+        return sum(replayable) / self.calls if self.calls else None
 
     @property
     def _replayable_us(self) -> float:
@@ -125,10 +146,17 @@ def extract(source: Path, *, host: bool = False) -> Extraction:
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] where there is one."
         )
     unique = unique_kernels(found)
+    curve = path.parent / POWER_CSV
     return Extraction(
         found,
         [kernel for kernel, _ in unique],
         [signature_of(kernel.id, group[0]) for kernel, group in unique],
+        clock=[
+            (one.ts, one.end)
+            for one in events
+            if one.category == "annotation" and one.name == CLOCK
+        ],
+        power=read_power(curve) if is_folder(source) and is_file(curve) else None,
     )
 
 
@@ -154,7 +182,8 @@ def _document(found: Extraction) -> dict[str, Any]:
         "gpu_time_us": found.gpu_time_us,
         "busy_us": found.busy_us,
         "span_us": found.span_us,
-        "launches": len(found.launches),
+        "launches": found.calls,
+        "runs": found.runs,
         "time_coverage": found.time_coverage,
         "call_coverage": found.call_coverage,
         "tiers": {str(number): what for number, what in TIERS.items()},
@@ -169,7 +198,8 @@ def _lines(records: Iterable[object]) -> str:
 def _row(kernel: str, one: Launch) -> list[Cell]:
     return [
         *(kernel, one.name, one.work, None if one.operator is None else one.operator.name),
-        *(one.dispatched, one.phase, one.step, one.layer, one.call, one.begin_us, one.duration_us),
+        *(one.dispatched, one.phase, one.run, one.step, one.layer, one.call),
+        *(one.begin_us, one.duration_us),
         *(_text(one.grid), _text(one.block), one.shared_memory_bytes, one.registers, one.bytes),
         *(one.device, one.stream, one.correlation),
     ]

@@ -32,7 +32,9 @@ def write_charts(found: Extraction, folder: Path, title: str) -> None:
         ReportError: a file cannot be written.
     """
     check_html()
-    specs = {"gantt": charts.gantt(found), "breakdown": charts.breakdown(found)}
+    specs = {"breakdown": charts.breakdown(found)}
+    if found.launches:
+        specs["gantt"] = charts.timeline(found)
     scripts = {"vega": vega_script(), "script": _read("timeline.js")}
     page = Template(_read("timeline.html")).substitute(
         scripts,

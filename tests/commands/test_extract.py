@@ -78,6 +78,52 @@ def test_what_cannot_be_replayed_is_listed_with_its_reason(
     assert "25.0% of the GPU time: the trace has no operator" in capsys.readouterr().out
 
 
+class TestPower:
+    """The folder of a run with ``power.csv``."""
+
+    @pytest.fixture
+    def run(self, tmp_path: Path) -> Path:
+        """A prefill of 30 ms and a decode phase of 400 ms."""
+        write(
+            tmp_path / "trace.json",
+            [
+                lasting("user_annotation", "prefill", 0.0, 1000.0),
+                *layer(dur=30_000.0),
+                lasting("user_annotation", "decode 1", 40_000.0, 500.0),
+                *layer(ts=40_000.0, correlation=2, dur=400_000.0),
+            ],
+        )
+        rows = [f"{20_000.0 * number},{300 + number % 2}" for number in range(24)]
+        (tmp_path / "power.csv").write_text("\n".join(["timestamp_us,power_w", *rows, ""]))
+        return tmp_path
+
+    def test_each_long_phase_has_a_line(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["extract", str(run)]) == 0
+        shown = capsys.readouterr().out
+        assert "power: prefill took 30 ms, less than the 100 ms that a mean takes" in shown
+        assert "power: decode 300.5 W, the mean of 17 samples" in shown
+
+    def test_a_script_gets_the_same(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["extract", str(run), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["phase_powers"]
+        assert [(one["phase"], one["samples"]) for one in found] == [("prefill", 0), ("decode", 17)]
+
+    def test_a_damaged_curve_gets_one_sentence(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (run / "power.csv").write_text("timestamp_us,power_w\nsoon,300\n")
+        assert main(["extract", str(run)]) == 2
+        assert "delete the file, or profile again" in capsys.readouterr().err
+
+    def test_a_trace_by_itself_has_no_power(
+        self, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["extract", str(run / "trace.json"), "--out", str(tmp_path / "other")]) == 0
+        assert "power:" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
