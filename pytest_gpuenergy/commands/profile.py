@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines, tell
+from pytest_gpuenergy.commands import Subparsers, add_command, count, print_json, print_lines, tell
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
     )
     for name, default, what in numbers:
         parser.add_argument(
-            name, metavar="N", type=_count, default=default, help=f"{what} (default: {default})"
+            name, metavar="N", type=count, default=default, help=f"{what} (default: {default})"
         )
     parser.add_argument(
         "--dtype",
@@ -185,9 +185,3 @@ def torch_device(spec: str, stack: ExitStack) -> tuple[str, Station]:
             "is none, gpuenergy profile --gpu-device cpu profiles operators on the host."
         )
     return f"cuda:{ordinal}", stack.enter_context(Station(gpu))
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 1 << 20:
-        raise ArgumentTypeError(f"{text!r} is not a number above zero")
-    return int(text)

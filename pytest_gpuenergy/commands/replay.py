@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines, tell
+from pytest_gpuenergy.commands import Subparsers, add_command, count, print_json, print_lines, tell
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.replay.account import Account, Saving
@@ -61,6 +61,14 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
     )
     parser.add_argument(
         "--step", metavar="N", type=int, default=1, help="The decode step to replay (default: 1)"
+    )
+    parser.add_argument(
+        "--runs",
+        metavar="N",
+        type=count,
+        default=0,
+        help="Least launches of each call and each whole within its measurement (default: as many "
+        "as the precision needs)",
     )
     parser.add_argument(
         "--kernels",
@@ -144,6 +152,7 @@ def run(arguments: Namespace) -> int:
             arguments.step,
             [name.strip() for name in arguments.kernels.split(",") if name.strip()],
             setpoints,
+            arguments.runs,
             announce=announce,
         )
         if arguments.resume:

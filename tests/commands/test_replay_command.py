@@ -33,6 +33,11 @@ def replayed(line: Any) -> str:
     return str(line["workload"]["parameters"]["replays"])
 
 
+def launched(found: Any) -> float:
+    """Launches in the trials of a measurement."""
+    return float(sum(one["launches"] for one in found["trials"]))
+
+
 def emulated(run: Path, *options: str) -> tuple[int, Any]:
     """The exit status of a replay on an emulated H200, and its report."""
     status = main(["replay", str(run), "--gpu-device", "emulated:h200", *options])
@@ -177,6 +182,36 @@ class TestRecordedFigures:
         assert "it was not chosen" in report["missing"].values()
         assert len(report["measurements"]) == 7
         assert any(one["coverage"] < 1.0 for one in report["accounts"])
+
+    @pytest.mark.slow
+    def test_each_measurement_has_at_least_the_launches_asked_for(self, recorded: Path) -> None:
+        first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
+        options = ("--kernels", first["id"])
+        _, before = emulated(recorded, *options)
+        status, report = emulated(recorded, *options, "--runs", "300")
+        assert status == 0
+        assert min(map(launched, before["measurements"])) < 300
+        assert min(map(launched, report["measurements"])) >= 300
+        assert report["run"]["options"]["runs"] == "300"
+        for one, other in zip(before["measurements"], report["measurements"], strict=True):
+            assert other["energy_mj"] == pytest.approx(one["energy_mj"], rel=0.02)
+
+    @pytest.mark.slow
+    def test_resume_measures_again_what_has_too_few_launches(self, recorded: Path) -> None:
+        first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
+        options = ("--kernels", first["id"])
+        _, before = emulated(recorded, *options)
+        _, report = emulated(recorded, *options, "--resume", "--runs", "300")
+        found = {replayed(one): one for one in report["measurements"]}
+        for one in before["measurements"]:
+            assert (found[replayed(one)] == one) == (launched(one) >= 300)
+
+    @pytest.mark.parametrize("word", ["0", "-1", "many", "9" * 5000])
+    def test_a_number_of_runs_that_is_none_is_refused(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str], word: str
+    ) -> None:
+        assert emulated(recorded, "--runs", word) == (2, None)
+        assert "--runs" in capsys.readouterr().err
 
     def test_a_limit_outside_the_cards_range_is_refused_before_anything_is_measured(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
