@@ -111,9 +111,9 @@ def run(arguments: Namespace) -> int:
             device=device,
         )
         with sampler or nullcontext():
-            profiled = profile_program(program, prompt, arguments.out, device, arguments.runs)
-            if sampler is not None:
-                sampler.finish(profiled.reads[-1].host_ns)
+            profiled = profile_program(
+                program, prompt, arguments.out, device, arguments.runs, sampler
+            )
     record = profiled.record
     found = extract(arguments.out, host=device == _HOST)
     if sampler is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.replay.clocks import CLOCK
+from pytest_gpuenergy.replay.kernel_list import UNIQUE_JSONL, list_in, read_list
 from pytest_gpuenergy.replay.launches import Launch, Sizes, host_operators, launches
 from pytest_gpuenergy.replay.power import POWER_CSV, PowerCurve, Span, read_power
 from pytest_gpuenergy.replay.signature import TIERS, Signature, signature_of
@@ -22,7 +23,6 @@ SCHEMA_VERSION = 1
 
 LAUNCHES_JSONL = "kernel_launch_params.jsonl"
 LAUNCHES_CSV = "kernel_launch_params.csv"
-UNIQUE_JSONL = "unique_kernels_compute.jsonl"
 SIGNATURES_JSON = "kernel_signatures.json"
 
 _TRACES = ("trace.json.gz", "trace.json")
@@ -44,6 +44,7 @@ class Extraction:
         signatures: of these, in the same order.
         clock: begin and end of the annotations in which the host's clock was read.
         power: of the card meanwhile; None if it is not known.
+        notes: sentences without a period that say what of a file was not understood.
     """
 
     launches: Sequence[Launch]
@@ -51,6 +52,7 @@ class Extraction:
     signatures: Sequence[Signature]
     clock: Sequence[Span] = ()
     power: PowerCurve | None = None
+    notes: Sequence[str] = ()
 
     @property
     def on_host(self) -> bool:
@@ -113,31 +115,42 @@ class Extraction:
         return zip(self.kernels, self.signatures, strict=True)
 
 
-def trace_in(folder: Path) -> Path:
-    """The trace of a run's folder.
+def source_in(folder: Path) -> Path:
+    """The trace of a run's folder, or else its file of unique kernels.
 
     Raises:
-        InputError: it has none.
+        InputError: it has neither.
     """
     for name in _TRACES:
         if is_file(folder / name):
             return folder / name
+    if (found := list_in(folder)) is not None:
+        return found
     raise InputError(
-        f"The folder {folder} has no {_TRACES[0]}: name a folder of gpuenergy profile, or a trace."
+        f"The folder {folder} has no {_TRACES[0]} and no {UNIQUE_JSONL}: name a folder of "
+        "gpuenergy profile, or a trace."
     )
 
 
 def extract(source: Path, *, host: bool = False) -> Extraction:
-    """Extract the kernels of a trace.
+    """Extract the kernels of a trace, or of a file of unique kernels.
 
     Args:
-        source: the trace, or the folder of a run.
+        source: the trace, the file, or the folder of a run with one of them.
         host: take the host's operators for kernels, where there is no GPU.
 
     Raises:
-        InputError: it is not a trace, or nothing in it ran on a GPU.
+        InputError: it is none of these, or nothing in it ran on a GPU.
     """
-    path = trace_in(source) if is_folder(source) else source
+    path = source_in(source) if is_folder(source) else source
+    if ".jsonl" in path.suffixes:
+        listed = read_list(path)
+        return Extraction(
+            (),
+            [one.kernel for one in listed.kernels],
+            [signature_of(one.kernel.id, one.launch) for one in listed.kernels],
+            notes=listed.notes,
+        )
     events = read_trace(path)
     found = host_operators(events) if host else launches(events)
     if not found:
@@ -161,17 +174,18 @@ def extract(source: Path, *, host: bool = False) -> Extraction:
 
 
 def write_extraction(found: Extraction, folder: Path) -> None:
-    """Write the four files to ``folder``, which is made if need be.
+    """Write the files to ``folder``, which is made if need be: those of launches only with some.
 
     Raises:
         OSError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    pairs = [(identity(one), one) for one in found.launches]
-    lines = _lines({"kernel": kernel, **plain(one)} for kernel, one in pairs)
-    write_atomically(folder / LAUNCHES_JSONL, lines)
-    rows = [_COLUMNS, *(_row(kernel, one) for kernel, one in pairs)]
-    write_atomically(folder / LAUNCHES_CSV, csv_text(rows))
+    if found.launches:
+        pairs = [(identity(one), one) for one in found.launches]
+        lines = _lines({"kernel": kernel, **plain(one)} for kernel, one in pairs)
+        write_atomically(folder / LAUNCHES_JSONL, lines)
+        rows = [_COLUMNS, *(_row(kernel, one) for kernel, one in pairs)]
+        write_atomically(folder / LAUNCHES_CSV, csv_text(rows))
     write_atomically(folder / UNIQUE_JSONL, _lines(found.kernels))
     write_atomically(folder / SIGNATURES_JSON, dump(_document(found)))
 

@@ -7,18 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.calls import CallForm
 from pytest_gpuenergy.replay.clocks import CLOCK, ClockRead
+from pytest_gpuenergy.replay.kernel_list import list_in
 from pytest_gpuenergy.replay.power import POWER_CSV, PowerAlignment
 from pytest_gpuenergy.replay.programs import Program, Prompt
 from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_output import dump
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.replay.sampling import PowerSampler
 
 TRACE = "trace.json.gz"
 PROFILE_JSON = "profile.json"
@@ -91,6 +95,12 @@ def read_profile(folder: Path) -> ProfileRecord:
     try:
         return msgspec.json.decode(path.read_bytes(), type=ProfileRecord)
     except OSError:
+        if list_in(folder) is not None:
+            raise InputError(
+                f"The folder {folder} has unique kernels and no {PROFILE_JSON}, without which the "
+                "model that made their calls cannot be run again: profile it with gpuenergy "
+                "profile MODEL, and replay that."
+            ) from None
         raise InputError(
             f"The folder {folder} has no {PROFILE_JSON}: name one that gpuenergy profile has "
             "written."
@@ -114,7 +124,12 @@ class Profiled(NamedTuple):
 
 
 def profile_program(
-    program: Program, prompt: Prompt, folder: Path, device: str, runs: int = 1
+    program: Program,
+    prompt: Prompt,
+    folder: Path,
+    device: str,
+    runs: int = 1,
+    sampler: PowerSampler | None = None,
 ) -> Profiled:
     """Run once to warm up, and then under the profiler; write the trace and what it is of.
 
@@ -124,6 +139,7 @@ def profile_program(
         folder: to write ``trace.json.gz`` and ``profile.json`` to; made if need be.
         device: PyTorch's name of it.
         runs: under the profiler.
+        sampler: collects the card's power samples already.
 
     Raises:
         DeviceError: the device's memory is too small.
@@ -149,6 +165,8 @@ def profile_program(
                             program.run(inputs, steps)
                 settle(device)
                 reads += _read_clocks()
+                if sampler is not None:  # while the card has them: the profiler takes its time
+                    sampler.finish(reads[-1].host_ns)
     except Exception as error:  # a function may raise anything
         raise DeviceError(_failure(program, prompt, device, error)) from None
     (folder / POWER_CSV).unlink(missing_ok=True)  # of another trace

@@ -70,6 +70,7 @@ def terminal(found: Extraction) -> Iterator[str]:
     if not found.on_host:
         yield ""
         yield from _replayable(found)
+    yield from found.notes
     if found.power is not None:
         yield ""
         yield from map(_power_line, phase_powers(found.power, found.launches))
@@ -117,6 +118,7 @@ def json_document(found: Extraction) -> dict[str, Any]:
         "span_us": found.span_us,
         "time_coverage": found.time_coverage,
         "call_coverage": found.call_coverage,
+        "notes": list(found.notes),
         "phase_powers": (
             [] if found.power is None else plain(phase_powers(found.power, found.launches))
         ),
