@@ -13,7 +13,7 @@ from pytest_gpuenergy.replay.clocks import Bracket, ClockError, ClockRead, align
 from pytest_gpuenergy.replay.power import PowerAlignment, PowerCurve, Span
 from pytest_gpuenergy.support.errors import DeviceError
 
-_PATIENCE_S = 1.0
+_PATIENCE_S = 2.0
 _STEP_S = 0.005
 _MOST_LAG_US = 1e6
 _MOST_LEAD_US = 1e3
@@ -69,7 +69,7 @@ class PowerSampler:
                 self.stamp_lag_us = min(self.stamp_lag_us, now_us - found[-1].stamp_us)
 
     def finish(self, until_ns: int) -> None:
-        """Wait for the samples up to a time of the host's clock; for a second at most."""
+        """Wait for the samples up to a time of the host's clock; for two seconds at most."""
         clock = self._device.clock
         begin_s = clock.now_s()
         self.collect()

@@ -249,6 +249,19 @@ class TestRecordedFigures:
         validator.validate(report)
         assert not validator.is_valid(report | {"accounts": [{}]})
 
+    def test_the_report_has_how_the_power_of_the_profile_was_aligned(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = recorded / "profile.json"
+        power = {"samples": 31, "brackets": 64, "offset_us": 1e15, "drift_ppm": 0.5}
+        power |= {"error_us": 2.5, "stamp_lag_us": 12_000.0}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "power": power}))
+        first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
+        _, report = emulated(recorded, "--kernels", first["id"])
+        assert report["profile"]["power"] == power
+        said = "31 samples, whose clock is aligned with the profiler's within ±2.5 µs"
+        assert said in capsys.readouterr().out
+
     def test_no_folder_is_told_in_one_sentence(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["replay"]) == 2
         assert "Name the folder that gpuenergy profile has written" in capsys.readouterr().err
