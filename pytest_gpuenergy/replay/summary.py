@@ -85,7 +85,7 @@ def _power_line(one: PhasePower) -> str:
         )
     if one.power_w is None:
         return f"power: {phase} has no samples in its {lasted}"
-    return f"power: {phase} {one.power_w:.1f} W, the mean of {one.samples} samples"
+    return f"power: {phase} {one.power_w:.1f} W as profiled, the mean of {one.samples} samples"
 
 
 def _replayable(found: Extraction) -> Iterator[str]:

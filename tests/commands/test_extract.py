@@ -103,7 +103,7 @@ class TestPower:
         assert main(["extract", str(run)]) == 0
         shown = capsys.readouterr().out
         assert "power: prefill took 30 ms, less than the 100 ms that a mean takes" in shown
-        assert "power: decode 300.5 W, the mean of 17 samples" in shown
+        assert "power: decode 300.5 W as profiled, the mean of 17 samples" in shown
 
     def test_a_script_gets_the_same(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["extract", str(run), "--json"]) == 0
