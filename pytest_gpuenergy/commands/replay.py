@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines, tell
+from pytest_gpuenergy.commands import Subparsers, add_command, count, print_json, print_lines, tell
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.replay.reporting import ReplayReport
@@ -57,6 +57,14 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
     )
     parser.add_argument(
         "--step", metavar="N", type=int, default=1, help="The decode step to replay (default: 1)"
+    )
+    parser.add_argument(
+        "--runs",
+        metavar="N",
+        type=count,
+        default=0,
+        help="Least launches of each call and each whole within its measurement (default: as many "
+        "as the precision needs)",
     )
     parser.add_argument(
         "--kernels",
@@ -118,10 +126,15 @@ def run(arguments: Namespace) -> int:
         )
     read_profile(arguments.folder)
     folders = rank_folders(arguments.folder)
-    count = len(folders) or 1
+    ranks = len(folders) or 1
+    if ranks > 1 and arguments.runs:
+        raise InputError(
+            "--runs is for models on one GPU, since several launch what they exchange equally "
+            "often: leave it out."
+        )
     if arguments.html is not None:
         check_html()
-    if count == 1:
+    if ranks == 1:
         reports = _replayed(arguments, arguments.folder, (arguments.gpu_device, 0))
     elif check_spec(arguments.gpu_device) is not None:  # emulated GPUs need not wait for each other
         reports = [
@@ -130,12 +143,12 @@ def run(arguments: Namespace) -> int:
             for report in _replayed(arguments, folder, (arguments.gpu_device, rank))
         ]
     elif not is_rank():
-        device_word(arguments.gpu_device, 0, count)  # said once, if there are too few
-        return run_ranks(arguments.words, count, arguments.folder)
+        device_word(arguments.gpu_device, 0, ranks)  # said once, if there are too few
+        return run_ranks(arguments.words, ranks, arguments.folder)
     else:
-        rank = rank_of_process(count)
-        word = device_word(arguments.gpu_device, rank, count)
-        reports = _replayed(arguments, folders[rank], word, count)
+        rank = rank_of_process(ranks)
+        word = device_word(arguments.gpu_device, rank, ranks)
+        reports = _replayed(arguments, folders[rank], word, ranks)
         if rank:
             return 0
     report = combined(reports)
@@ -204,6 +217,7 @@ def _replayed(
             [name.strip() for name in arguments.kernels.split(",") if name.strip()],
             setpoints,
             str(arguments.folder.name / own),
+            arguments.runs,
             announce=announce,
             ranks=ranks,
         )

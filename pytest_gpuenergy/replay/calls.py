@@ -67,9 +67,9 @@ class UniqueCall(Struct, frozen=True):
         id: ``c`` and the first hexadecimal digits of a hash of all that they share.
         phase: ``prefill`` or ``decode``; None where the trace does not tell.
         launches: of each call, in their order.
-        calls: how many there are.
-        total_us: the sum of the durations of their launches.
-        steps: the number of calls in each step; 0 is the prefill.
+        calls: how many there are, in all runs.
+        total_us: the sum of the durations of their launches, in all runs.
+        steps: the number of calls in each step of the first run; 0 is the prefill.
         steps_in_layers: those of them in a layer of the model.
         turns: the number of the first call for each set of parameters, so that replaying these in
             turn reads the weights of each layer, as the model does; empty for `OUTSIDE`.
@@ -124,6 +124,11 @@ def unique_calls(
         groups.setdefault(_identity(forms[number], group), []).append(number)
     found = [_unique(key, sorted(numbers), by_call, forms) for key, numbers in groups.items()]
     return sorted(found, key=lambda one: (-one.total_us, one.id))
+
+
+def unevenly_called(calls: Iterable[UniqueCall], runs: int) -> int:
+    """How many of the calls were not made equally often in each of the runs."""
+    return sum(one.calls != runs * sum(one.steps.values()) for one in calls if runs > 1)
 
 
 def write_calls(calls: Iterable[UniqueCall], folder: Path) -> None:
@@ -182,7 +187,7 @@ def _unique(
     turns: dict[tuple[str, ...], int] = {}
     for number in numbers:
         turns.setdefault(forms[number].parameters, number)
-    places = [by_call[number][0] for number in numbers]
+    places = [one for one in (by_call[number][0] for number in numbers) if not one.run]
     launched = [one for number in numbers for one in by_call[number]]
     return UniqueCall(
         id=key,

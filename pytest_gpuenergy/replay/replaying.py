@@ -15,6 +15,7 @@ from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.identity import git_revision_of, run_info
 from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.engine.station import Station
+from pytest_gpuenergy.kernels.job import CacheState
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.replay.account import (
@@ -62,6 +63,7 @@ class Replay:
         kernels: ids of the unique calls or unique kernels to replay; empty for all.
         setpoints: to measure everything under.
         name: of the profile in the ids of measurements; by default that of the folder.
+        runs: least number of launches in each measurement; 0 for as many as the precision takes.
         announce: called with a line about each measurement.
         ranks: that replay their parts of the model at the same time.
     """
@@ -74,6 +76,7 @@ class Replay:
     kernels: Sequence[str] = ()
     setpoints: Sequence[Setpoint] = (CURRENT,)
     name: str = ""
+    runs: int = 0
     announce: Callable[[str], None] = lambda _: None
     ranks: Ranks = ALONE
     missing: dict[str, str] = field(default_factory=dict)
@@ -103,7 +106,8 @@ class Replay:
         self.missing |= plan.missing
         run = self._run_info(profile)
         RunFolder(self.results).restart(run, self._all())
-        harness = self.station.harness(cache="cold" if self.cache == "cold" else "hot")
+        cache: CacheState = "cold" if self.cache == "cold" else "hot"
+        harness = self.station.harness(cache=cache, min_launches=self.runs)
         accounts: list[Account] = []
         for setpoint in self.setpoints:
             with self.station.under(setpoint) as enforced:
@@ -130,12 +134,14 @@ class Replay:
     def resume(self) -> None:
         """Keep what an earlier replay with the same cache and limits has measured on this card.
 
+        Measurements of fewer launches than are asked for now are made again.
         A line that a killed replay has not finished is left out.
         """
         labels = {one.label for one in self.setpoints}
         for found in read_measurements(self.results / MEASUREMENTS_JSONL):
             same = found.workload.parameters.get("cache") == self.cache and found.cap in labels
-            if same and found.gpu_uuid == self.station.device.uuid:
+            enough = sum(one.launches for one in found.trials) >= self.runs
+            if same and enough and found.gpu_uuid == self.station.device.uuid:
                 self.measurements.setdefault(found.cap, {})[key_of(found)] = found
 
     def _all(self) -> tuple[Measurement, ...]:
@@ -146,6 +152,7 @@ class Replay:
             "powercap": ",".join(one.label for one in self.setpoints),
             "cache": self.cache,
             "step": str(self.step),
+            "runs": str(self.runs) if self.runs else "as needed",
             "model": profile.model,
             "weights": profile.weights,
         }

@@ -18,6 +18,8 @@ def terminal(report: ReplayReport) -> Iterator[str]:
     yield f"{report.profile.model} on {report.run.gpu_name}{label}"
     if report.run.emulated:
         yield "figures that a card has recorded, and a model of what power limits do to them"
+    if report.profile.power is not None:
+        yield f"profiled with {report.profile.power.sentence}"
     for one in report.accounts:
         yield from ("", *_account(one, _step(report, one)))
     for total in report.totals:

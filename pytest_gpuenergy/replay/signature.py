@@ -81,12 +81,12 @@ def signature_of(kernel: str, launch: Launch) -> Signature:
         return Signature(kernel, category, None, {}, "it ran on the host")
     if launch.work != "kernel":
         recipe = {"call": launch.name, "bytes": launch.bytes}
-        missing = None if launch.bytes else "the trace does not say how many bytes it concerns"
+        missing = None if launch.bytes else "it is not known how many bytes it concerns"
         return Signature(kernel, category, None if missing else 1, recipe, missing)
     if category == "communication":
         return Signature(kernel, category, None, {}, "it needs the other GPUs of its group")
     if launch.operator is None:
-        return Signature(kernel, category, None, {}, "the trace has no operator that launched it")
+        return Signature(kernel, category, None, {}, "it is not known which operator launched it")
     recipe = {
         "operator": launch.operator.name,
         "shapes": launch.operator.shapes,

@@ -259,9 +259,11 @@ class TestWithPyTorch:
         assert "choose fewer with --kernels" in capsys.readouterr().err
         assert not measured
 
+    @pytest.mark.parametrize("runs", ["1", "3"])
     def test_a_function_is_replayed_like_a_model(
         self,
         tmp_path: Path,
+        runs: str,
         measured: list[str],
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
@@ -269,13 +271,15 @@ class TestWithPyTorch:
         (tmp_path / "two_products.py").write_text(TWO_PRODUCTS)
         monkeypatch.syspath_prepend(tmp_path)
         run = tmp_path / "run"
-        name = "two_products:compute"
-        assert main(["profile", name, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        options = ("--runs", runs, "--gpu-device", "cpu", "--out", str(run))
+        assert main(["profile", "two_products:compute", *options]) == 0
         assert replay(run) == 0
         assert {"step0-graph", "step0-eager", "step0-layers"} < set(measured)
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         assert all(one["coverage"] == 1.0 for one in report["accounts"])
         assert {one["joules_per_token"] for one in report["accounts"]} == {None}
+        parts = [one["parts"] for one in report["accounts"] if one["level"] == "graph"]
+        assert sum(part["calls"] for part in parts[0]) == 2
         assert "call, graph, current" in capsys.readouterr().out
 
     def test_the_weights_of_each_layer_of_a_function_are_read_in_turn(

@@ -84,6 +84,12 @@ class TestRecordedFigures:
         assert rank_folders(recorded) == []
         assert extract(recorded).exchanges is None
 
+    def test_a_number_of_launches_is_refused(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["replay", str(recorded), "--runs", "1000"]) == 2
+        assert "--runs is for models on one GPU" in capsys.readouterr().err
+
     def test_a_replay_that_has_too_few_gpus_is_refused(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
