@@ -1,0 +1,200 @@
+"""The folder of one kernel's search: what was evaluated, what it gave, and where it stands.
+
+Results are complete or absent: the files of a variant are written first, and ``result.json`` last.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
+from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.search.control import Control
+from pytest_gpuenergy.search.result import RESULT_VERSION, Result
+from pytest_gpuenergy.search.search_state import Identity, SearchState, read_state
+from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search.spec_file import write_spec
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import (
+    drop_torn_line,
+    is_there,
+    lock,
+    open_file,
+    write_atomically,
+)
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
+from pytest_gpuenergy.support.json_output import dump, encode
+from pytest_gpuenergy.tuning.raw_log import writing
+
+BASELINE, VARIANTS = "baseline", "variants"
+SPEC_JSON, STATE_JSON, EVENTS_JSONL, TRACE_MD = (
+    *("spec.json", "search_state.json"),
+    *("events.jsonl", "trace.md"),
+)
+_RESULT, _BEST = "result.json", "best"
+_LARGEST_BYTES = 1 << 20
+
+
+class KernelFolder:
+    """``OUTDIR/kernels/_NAME``, held by one process at a time; a context manager.
+
+    Args:
+        outdir: where all kernels are.
+        spec: of the kernel.
+        identity: of the search.
+        resume: whether a search that is there is to be continued.
+
+    Attributes:
+        path: of the folder.
+        earlier: the state of the search that is continued; None of a new one.
+
+    Raises:
+        InputError: it contains a search that is not to be continued, or another one, or another
+            process is searching there.
+        OutputError: it cannot be written.
+    """
+
+    def __init__(self, outdir: Path, spec: KernelSpec, identity: Identity, *, resume: bool) -> None:
+        self.path = outdir / "kernels" / f"_{spec.name}"
+        self.earlier: SearchState | None = None
+        with ExitStack() as stack, writing(self.path):
+            for name in (BASELINE, VARIANTS):
+                (self.path / name).mkdir(parents=True, exist_ok=True)
+            events = self.path / EVENTS_JSONL
+            self._events = stack.enter_context(
+                open(events, "a", buffering=1, encoding="utf-8", opener=open_file)
+            )
+            if not lock(self._events.fileno(), wait=False):
+                raise InputError(
+                    f"Another process is searching in {self.path}: wait for it to end, or name "
+                    "another --outdir."
+                )
+            drop_torn_line(events)
+            self._begin(identity, spec, resume=resume)
+            self._stack = stack.pop_all()
+
+    def place(self, state_id: str) -> Path:
+        """The folder of a state; `BASELINE` is that of the baseline."""
+        return self.path / (state_id if state_id == BASELINE else f"{VARIANTS}/{state_id}")
+
+    def known(self, state_id: str) -> Result | None:
+        """The result of a state that was evaluated before.
+
+        Raises:
+            InputError: it is damaged.
+        """
+        path = self.place(state_id) / _RESULT
+        if not is_there(path):
+            return None
+        try:
+            found = decode(read_bytes(path, "result", _LARGEST_BYTES), Result)
+            if found.schema_version != RESULT_VERSION:
+                raise FormError(f"its schema_version is {found.schema_version}")
+        except FormError as error:
+            raise InputError(
+                f"The result {path} cannot be used, because {error}: delete its folder to have it "
+                "measured again."
+            ) from None
+        return found
+
+    def keep(
+        self,
+        state_id: str,
+        control: Control,
+        run: RunInfo,
+        kernel: AnyKernel | None,
+        result: Result,
+        diff: str = "",
+    ) -> None:
+        """Write what was evaluated, and last of all its result.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        place = self.place(state_id)
+        files: dict[str, str] = {"control.json": dump(control), "run.json": dump(run)}
+        if kernel is not None:
+            name = "kernel.cu" if isinstance(kernel, Kernel) else "kernel_module.py"
+            files[name] = str(kernel.content["source"])
+        if diff:
+            files["candidate.diff"] = diff
+        files["stdout.log"] = "".join(
+            f"{step}: {seconds:.3f} s\n" for step, seconds in result.steps_s.items()
+        )
+        files["stderr.log"] = f"{result.message}\n" if result.message else ""
+        files[_RESULT] = dump(result)
+        with writing(place):
+            place.mkdir(parents=True, exist_ok=True)
+            for name, text in files.items():
+                write_atomically(place / name, text, durable=name == _RESULT)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Append to ``events.jsonl``.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        with writing(self.path / EVENTS_JSONL):
+            self._events.write(encode({"event": kind, **fields}).decode() + "\n")
+
+    def write_state(self, state: SearchState) -> None:
+        """Replace ``search_state.json``.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        with writing(self.path / STATE_JSON):
+            write_atomically(self.path / STATE_JSON, dump(state))
+
+    def write_trace(self, text: str) -> None:
+        """Replace ``trace.md``.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        with writing(self.path / TRACE_MD):
+            write_atomically(self.path / TRACE_MD, text)
+
+    def link_best(self, state_id: str) -> None:
+        """Let ``best`` lead to the folder of a state.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        draft = self.path / f".{_BEST}-{os.getpid()}"
+        with writing(self.path / _BEST):
+            draft.unlink(missing_ok=True)
+            draft.symlink_to(self.place(state_id).relative_to(self.path))
+            draft.replace(self.path / _BEST)
+
+    def _begin(self, identity: Identity, spec: KernelSpec, *, resume: bool) -> None:
+        path = self.path / STATE_JSON
+        if not is_there(path):
+            write_spec(spec, self.path / SPEC_JSON)
+            self.write_state(SearchState(identity=identity))
+            return
+        if not resume:
+            raise InputError(
+                f"{self.path} already contains a search: continue it with --resume "
+                "(--budget-builds includes its variants), or name another --outdir."
+            )
+        self.earlier = read_state(path)
+        if self.earlier.identity != identity:
+            what = next(
+                name
+                for name in identity.__struct_fields__
+                if getattr(identity, name) != getattr(self.earlier.identity, name)
+            )
+            raise InputError(
+                f"{self.path} contains a search with another {what}: name another --outdir."
+            )
+
+    def __enter__(self) -> KernelFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # a line that could not be written has been reported already
+            self._stack.close()
