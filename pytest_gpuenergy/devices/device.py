@@ -258,6 +258,13 @@ class Device(ABC):
                 too small to be kept out of the L2 cache.
         """
 
+    def renew(self) -> None:
+        """Let the next kernel run in a process in which no other one has run.
+
+        An emulated GPU has one for each kernel anyway.
+        """
+        return
+
     def twin(self) -> AbstractContextManager[Device]:
         """A device whose figures do not depend on what this one has run, where there can be one.
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
 from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.energy.sensors import answers
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.quick import DURATION_S, QUICK, TIMEOUT_S, median_time_ms
-from pytest_gpuenergy.engine.references import case_of
+from pytest_gpuenergy.engine.references import Drawing, case_of
 from pytest_gpuenergy.engine.seeds import LARGEST_SEED, SEEDS, drawings_of
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.job import Job
@@ -27,7 +28,7 @@ from pytest_gpuenergy.search.roofline import floor_ms, peaks_of
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.search.workload import SpecWorkload, workload_of
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
 _TURNS = 3
 """Seeds of a verification: ordinary inputs, and inputs with edges of either sign."""
@@ -99,6 +100,11 @@ class _Evaluation:
             time_ms, power_w = self._figures(self._kernel(sizes), workload)
             _check_plausible(time_ms, floor, self.device)
         except KernelFault as error:
+            if not answers(self.device):
+                raise DeviceError(
+                    f"{self.device.name} does not respond any more ({error}): check it with "
+                    "nvidia-smi, then continue with --resume."
+                ) from None
             fault, time_ms, power_w = error, None, None
         return Result(
             id=self.state.id,
@@ -127,16 +133,24 @@ class _Evaluation:
                 self.device.compile(kernel)
             workload = self.bench.workload(sizes, self.device)
             seeds = self.bench.hidden_seeds(f"{self.state.id} {workload.name}")
+            with self._timed("reference"):
+                self._prepare(workload, drawings_of(seeds))
             with self._timed("verify"):
-                if not self.bench.spec.reference:
-                    for drawing in drawings_of(seeds):  # now, not beside the candidate
-                        case_of(workload, drawing, self.device.arrays)
                 found = verify(self.device, kernel, workload, seeds=seeds)
             self.correctness[workload.name] = found
+
+    def _prepare(self, workload: SpecWorkload, drawings: Sequence[Drawing]) -> None:
+        """Run the baseline if it is the reference; the candidate then gets another process."""
+        if not self.bench.spec.reference:
+            for drawing in drawings:
+                case_of(workload, drawing, self.device.arrays)
+        self.device.renew()
 
     def _figures(self, kernel: AnyKernel, workload: SpecWorkload) -> tuple[float, float | None]:
         seed = self.bench.hidden_seeds(f"{self.state.id} time")[0]
         job = Job.of(kernel, workload, seed=seed, timeout_s=TIMEOUT_S)
+        with self._timed("reference"):
+            self._prepare(workload, [Drawing(seed)])
         with self._timed("time"):
             time_ms = self._while_repeating(job, workload, self._time_ms)
         if self.bench.objective == Metric.TIME:

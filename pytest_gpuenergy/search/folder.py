@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.search.control import Control
 from pytest_gpuenergy.search.result import RESULT_VERSION, Result
-from pytest_gpuenergy.search.search_state import Identity, SearchState, read_state
+from pytest_gpuenergy.search.search_state import Gain, Identity, SearchState, read_state
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.spec_file import write_spec
 from pytest_gpuenergy.support.errors import InputError
@@ -34,8 +36,10 @@ SPEC_JSON, STATE_JSON, EVENTS_JSONL, TRACE_MD = (
     *("spec.json", "search_state.json"),
     *("events.jsonl", "trace.md"),
 )
-_RESULT, _BEST = "result.json", "best"
+_RESULT, _COMPARISON, _BEST = "result.json", "comparison.json", "best"
+_T = TypeVar("_T")
 _LARGEST_BYTES = 1 << 20
+_LARGEST_LIST_BYTES = 1 << 30
 
 
 class KernelFolder:
@@ -73,6 +77,7 @@ class KernelFolder:
                     "another --outdir."
                 )
             drop_torn_line(events)
+            self._noted = _noted_in(events)
             self._begin(identity, spec, resume=resume)
             self._stack = stack.pop_all()
 
@@ -86,19 +91,31 @@ class KernelFolder:
         Raises:
             InputError: it is damaged.
         """
-        path = self.place(state_id) / _RESULT
-        if not is_there(path):
-            return None
-        try:
-            found = decode(read_bytes(path, "result", _LARGEST_BYTES), Result)
-            if found.schema_version != RESULT_VERSION:
-                raise FormError(f"its schema_version is {found.schema_version}")
-        except FormError as error:
+        found = _read(self.place(state_id) / _RESULT, "result", Result)
+        if found is not None and found.schema_version != RESULT_VERSION:
             raise InputError(
-                f"The result {path} cannot be used, because {error}: delete its folder to have it "
-                "measured again."
-            ) from None
+                f"{self.place(state_id)} has a result of schema_version {found.schema_version}, "
+                f"but this gpuenergy reads {RESULT_VERSION}: name another --outdir."
+            )
         return found
+
+    def known_gain(self, state_id: str) -> Gain | None:
+        """The comparison of a state with the baseline, if it was made before.
+
+        Raises:
+            InputError: it is damaged.
+        """
+        return _read(self.place(state_id) / _COMPARISON, "comparison", Gain)
+
+    def keep_gain(self, gain: Gain) -> None:
+        """Write the comparison of a state with the baseline.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        path = self.place(gain.id) / _COMPARISON
+        with writing(path):
+            write_atomically(path, dump(gain), durable=True)
 
     def keep(
         self,
@@ -132,13 +149,17 @@ class KernelFolder:
                 write_atomically(place / name, text, durable=name == _RESULT)
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Append to ``events.jsonl``.
+        """Append to ``events.jsonl``, unless the same event of the same ``id`` is there already.
 
         Raises:
             OutputError: it cannot be written.
         """
+        key = (kind, fields.get("id"))
+        if key in self._noted:
+            return
         with writing(self.path / EVENTS_JSONL):
             self._events.write(encode({"event": kind, **fields}).decode() + "\n")
+        self._noted.add(key)
 
     def write_state(self, state: SearchState) -> None:
         """Replace ``search_state.json``.
@@ -198,3 +219,33 @@ class KernelFolder:
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # a line that could not be written has been reported already
             self._stack.close()
+
+
+def _read(path: Path, what: str, kind: type[_T]) -> _T | None:
+    """The record in a file; None if there is none."""
+    if not is_there(path):
+        return None
+    try:
+        return decode(read_bytes(path, what, _LARGEST_BYTES), kind)
+    except FormError as error:
+        raise InputError(
+            f"The {what} {path} cannot be used, because {error}: delete its folder to have it "
+            "measured again."
+        ) from None
+
+
+class _Event(Struct, frozen=True):
+    event: str = ""
+    id: str | None = None
+
+
+def _noted_in(path: Path) -> set[tuple[str, str | None]]:
+    """The events that a file has, each by its kind and id."""
+    try:
+        lines = read_bytes(path, "list of events", _LARGEST_LIST_BYTES).splitlines()
+        events = [decode(line, _Event) for line in lines]
+    except FormError as error:
+        raise InputError(
+            f"The list of events {path} cannot be used, because {error}: name another --outdir."
+        ) from None
+    return {(one.event, one.id) for one in events}

@@ -99,6 +99,7 @@ class Search:
             OutputError: a result cannot be written.
             KeyboardInterrupt: ``stop`` was set; everything evaluated so far is on disk.
         """
+        self.folder.event("began", id=self.run_info.run_id, builds=self.options.budget)
         self._baseline()
         while self.state.builds < self.options.budget:
             self._check_stopped()
@@ -172,15 +173,15 @@ class Search:
         )
         self._states[state.id] = state
         nodes = (*self.state.nodes, node)
-        earlier = self.folder.earlier
         self.state = replace(
             self.state,
             builds=len(nodes) - 1,
             nodes=nodes,
             incumbent=_by_cost(nodes)[0].id,
         )
-        if earlier is None or all(one.id != node.id for one in earlier.nodes):
-            self.folder.event("variant" if proposal else BASELINE, **_fields(node))
+        self.folder.event("variant" if proposal else BASELINE, **_fields(node))
+        earlier = self.folder.earlier
+        if earlier is None or len(nodes) > len(earlier.nodes):
             self._write()
         self.explorer.learn(state, result)
 
@@ -197,17 +198,17 @@ class Search:
                 break
         self.state = replace(self.state, incumbent=best, finished=True, gains=tuple(gains))
         self.folder.link_best(BASELINE if best == baseline else best)
-        if self.folder.earlier != self.state:
-            self.folder.event("finished", best=best, builds=self.state.builds)
+        self.folder.event("finished", id=best, builds=self.state.builds)
         self._write()
 
     def _gain(self, node: Node) -> Gain:
-        for known in self.folder.earlier.gains if self.folder.earlier else ():
-            if known.id == node.id:
-                return known
-        self.tell(f"{self.bench.spec.name}: measuring {node.id} alternately with the baseline")
-        with writing(self.folder.path):
-            gain = compare(self.bench, self._states[node.id])
+        gain = self.folder.known_gain(node.id)
+        if gain is None:
+            name = self.bench.spec.name
+            self.tell(f"{name}: measuring {node.id} alternately with the baseline")
+            with writing(self.folder.path):
+                gain = compare(self.bench, self._states[node.id])
+            self.folder.keep_gain(gain)
         self.folder.event("compared", **_fields(gain))
         return gain
 

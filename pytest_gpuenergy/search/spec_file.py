@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
+import msgspec
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.checks import check_spec
@@ -47,17 +48,9 @@ def read_spec(path: Path) -> KernelSpec:
             raise FormError(
                 f"its schema_version is {shown(version)}, but this gpuenergy reads {SPEC_VERSION}"
             )
-        spec = decode(content, KernelSpec)
-        if bool(spec.source) == bool(spec.file):
-            raise FormError("it needs either source, the text itself, or file, a path")
-        if spec.file:
-            spec = replace(spec, source=_text_of(path, spec.file), file="")
-        check_spec(spec)
-    except (FormError, InputError) as error:
-        clause = str(error).removesuffix(".")
-        clause = clause if isinstance(error, FormError) else clause[:1].lower() + clause[1:]
-        raise InputError(f"The kernel spec {path} cannot be used, because {clause}.") from None
-    return spec
+        return _complete(decode(content, KernelSpec), path)
+    except FormError as error:
+        raise _refusal(path, error) from None
 
 
 def write_spec(spec: KernelSpec, path: Path) -> None:
@@ -67,13 +60,31 @@ def write_spec(spec: KernelSpec, path: Path) -> None:
         InputError: it is not valid.
         OSError: it cannot be written.
     """
-    check_spec(spec)
+    _complete(spec, path)
     write_atomically(path, dump({"schema_version": spec.schema_version, **_fields(spec)}))
 
 
-def _fields(spec: KernelSpec) -> dict[str, object]:
-    import msgspec
+def _complete(spec: KernelSpec, path: Path) -> KernelSpec:
+    """The spec with the text of its source, checked."""
+    try:
+        if bool(spec.source) == bool(spec.file):
+            raise FormError("it needs either source, the text itself, or file, a path")
+        if spec.file:
+            spec = replace(spec, source=_text_of(path, spec.file), file="")
+        check_spec(spec)
+    except (FormError, InputError) as error:
+        raise _refusal(path, error) from None
+    return spec
 
+
+def _refusal(path: Path, error: Exception) -> InputError:
+    clause = str(error).removesuffix(".")
+    if isinstance(error, InputError):
+        clause = clause[:1].lower() + clause[1:]
+    return InputError(f"The kernel spec {path} cannot be used, because {clause}.")
+
+
+def _fields(spec: KernelSpec) -> dict[str, object]:
     fields: dict[str, object] = msgspec.to_builtins(spec)
     return fields
 

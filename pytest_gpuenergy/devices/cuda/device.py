@@ -149,6 +149,10 @@ class CudaDevice(Device):
             elif self._worker.pid is not None:
                 self._call(job.timeout_s, "unload")
 
+    def renew(self) -> None:
+        self._renew_worker()
+        self._next_worker.start()  # as in `repeat`
+
     @property
     def arrays(self) -> DeviceArrays | None:
         """None in an exclusive mode, where the worker's context must be the only one."""

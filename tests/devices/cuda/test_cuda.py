@@ -103,6 +103,12 @@ def test_others_share_one(device: CudaDevice) -> None:
     assert len({measure(device, apart=False) for _ in range(3)}) == 1
 
 
+def test_a_renewed_device_gives_the_next_kernel_a_process_of_its_own(device: CudaDevice) -> None:
+    before = measure(device, apart=False)
+    device.renew()
+    assert measure(device, apart=False) != before
+
+
 def test_one_apart_does_not_take_the_process_of_another(device: CudaDevice) -> None:
     assert measure(device, apart=False) != measure(device, apart=True)
 

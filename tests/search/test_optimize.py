@@ -1,0 +1,527 @@
+"""`gpuenergy optimize` as a user calls it, on the emulated GPU."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from specs import SCALE, SOURCE, launch_with, spec_with, write
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.search import evaluation
+from pytest_gpuenergy.search import folder as folder_module
+from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.state import State
+
+KERNELS = Path(__file__).parents[2] / "bench/search/kernels"
+SCHEMA = Path(__file__).parents[2] / "docs/reference/kernel-spec.schema.json"
+BUDGET = 4
+
+
+def optimize(spec: Path, out: Path, *options: str) -> int:
+    words = ["optimize", str(spec), "--outdir", str(out), "--gpus", "emulated:h200"]
+    return main([*words, "--budget-builds", str(BUDGET), *options])
+
+
+def state_of(out: Path, name: str = "scale") -> Any:
+    return json.loads((out / f"kernels/_{name}/search_state.json").read_text())
+
+
+def events_of(out: Path, name: str = "scale") -> list[Any]:
+    lines = (out / f"kernels/_{name}/events.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    return write(tmp_path)
+
+
+@pytest.fixture
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the states that are evaluated from now on."""
+    ids: list[str] = []
+    real = Bench.evaluate
+
+    def evaluate(bench: Bench, state: State) -> Result:
+        ids.append(state.id)
+        return real(bench, state)
+
+    monkeypatch.setattr(Bench, "evaluate", evaluate)
+    return ids
+
+
+@pytest.mark.slow
+class TestOutcome:
+    def test_a_better_variant_is_verified_compared_and_linked(
+        self, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert optimize(spec, tmp_path / "out", "--objective", "edp") == 0
+        state = state_of(tmp_path / "out")
+        folder = tmp_path / "out/kernels/_scale"
+        assert state["finished"]
+        assert state["builds"] == BUDGET
+        assert state["incumbent"] != state["nodes"][0]["id"]
+        gain = state["gains"][-1]
+        assert gain["accepted"]
+        assert gain["id"] == state["incumbent"]
+        assert gain["ratio_intervals"]["edp"]["high"] < 1
+        assert not (folder / "best").readlink().is_absolute()
+        assert (folder / "best").resolve() == folder / "variants" / state["incumbent"]
+        assert "(emulated)" in capsys.readouterr().out
+
+    def test_each_variant_has_its_files(self, spec: Path, tmp_path: Path) -> None:
+        assert optimize(spec, tmp_path / "out") == 0
+        folder = tmp_path / "out/kernels/_scale"
+        common = {
+            *("run.json", "result.json", "control.json", "kernel.cu", "stdout.log", "stderr.log"),
+        }
+        assert {path.name for path in (folder / "baseline").iterdir()} == common
+        variants = list((folder / "variants").iterdir())
+        assert len(variants) == BUDGET
+        for variant in variants:
+            names = {path.name for path in variant.iterdir()} - {"comparison.json"}
+            assert names == common | {"candidate.diff"}
+            assert "+++ b/launch.json" in (variant / "candidate.diff").read_text()
+        assert "minimizing time" in (folder / "trace.md").read_text()
+
+    def test_every_variant_is_verified_on_all_sizes_with_seeds_of_its_own(
+        self, spec: Path, tmp_path: Path
+    ) -> None:
+        assert optimize(spec, tmp_path / "out") == 0
+        found = [
+            json.loads(path.read_text())["correctness"]
+            for path in (tmp_path / "out/kernels/_scale/variants").glob("*/result.json")
+        ]
+        assert all(set(one) == {"scale-N4000", "scale-N501"} for one in found)
+        seeds = [tuple(case["seeds"]) for one in found for case in one.values()]
+        assert len(set(seeds)) == len(seeds) == 2 * BUDGET
+
+    def test_the_same_seed_gives_the_same_search(self, spec: Path, tmp_path: Path) -> None:
+        for out in ("one", "other"):
+            assert optimize(spec, tmp_path / out, "--objective", "energy", "--seed", "3") == 0
+        assert state_of(tmp_path / "one") == state_of(tmp_path / "other")
+
+    def test_another_seed_gives_another_order(self, spec: Path, tmp_path: Path) -> None:
+        orders = []
+        for seed in ("1", "2"):
+            assert optimize(spec, tmp_path / seed, "--seed", seed) == 0
+            orders.append([node["id"] for node in state_of(tmp_path / seed)["nodes"]])
+        assert orders[0] != orders[1]
+
+    def test_a_power_limit_holds_during_the_search(self, spec: Path, tmp_path: Path) -> None:
+        options = ("--powercap", "200W", "--objective", "edp")
+        assert optimize(spec, tmp_path / "out", *options) == 0
+        assert state_of(tmp_path / "out")["identity"]["power_limit_w"] == 200
+
+    def test_json_is_the_state(
+        self, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert optimize(spec, tmp_path / "out", "--json") == 0
+        [printed] = json.loads(capsys.readouterr().out)
+        assert printed.pop("kernel") == "scale"
+        assert printed == state_of(tmp_path / "out")
+
+    @pytest.mark.parametrize("name", ["softmax", "histogram"])
+    def test_a_shipped_kernel_is_improved(self, name: str, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        assert optimize(KERNELS / f"{name}.json", out, "--objective", "edp") == 0
+        state = state_of(out, name)
+        assert state["gains"][-1]["accepted"]
+        assert all(node["outcome"] == "correct" for node in state["nodes"])
+
+    def test_a_folder_of_specs_is_searched_kernel_by_kernel(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write(tmp_path, spec_with(name="broken", source=SOURCE.replace("by * x", "by + x")))
+        write(tmp_path)
+        assert optimize(tmp_path, tmp_path / "out") == 2
+        error = capsys.readouterr().err
+        assert "broken: not searched: The baseline of broken cannot be used (correctness)" in error
+        assert "1 of 2 kernels could not be searched" in error
+        assert state_of(tmp_path / "out")["finished"]
+
+
+@pytest.mark.slow
+class TestProof:
+    def test_a_variant_that_is_wrong_on_the_second_sizes_is_refused(self, tmp_path: Path) -> None:
+        wrong = SOURCE.replace("by * x[i]", "(n < 2000 && blockDim.x > 32) ? 0.0f : by * x[i]")
+        path = write(tmp_path, spec_with(source=wrong))
+        assert optimize(path, tmp_path / "out", "--budget-builds", "20") == 0
+        nodes = state_of(tmp_path / "out")["nodes"]
+        wide = [node for node in nodes if node["what"].startswith("block_x") and node["parent"]]
+        refused = [node for node in nodes if node["outcome"] == "correctness"]
+        assert refused
+        assert all(node["cost"] is None for node in refused)
+        assert {node["id"] for node in refused} >= {
+            node["id"] for node in wide if node["parent"] == nodes[0]["id"]
+        }
+
+    def test_what_is_faster_than_the_peaks_allow_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = write(tmp_path, spec_with(bytes_moved="1000000000 * N"))
+        assert optimize(path, tmp_path / "out") == 2
+        assert "at the peaks of NVIDIA H200: it leaves work out" in capsys.readouterr().err
+
+    def test_what_cannot_gain_enough_is_left_alone(self, tmp_path: Path) -> None:
+        path = write(tmp_path)
+        assert optimize(path, tmp_path / "out", "--min-pred-gain", "1") == 0
+        state = state_of(tmp_path / "out")
+        assert state["builds"] == 0
+        assert state["incumbent"] == state["nodes"][0]["id"]
+        folder = tmp_path / "out/kernels/_scale"
+        assert (folder / "best").resolve() == folder / "baseline"
+
+    def test_the_baseline_itself_can_be_the_reference(self, tmp_path: Path) -> None:
+        path = write(tmp_path, spec_with(reference=None))
+        assert optimize(path, tmp_path / "out", "--objective", "edp") == 0
+        state = state_of(tmp_path / "out")
+        assert state["gains"][-1]["accepted"]
+        assert all(node["outcome"] == "correct" for node in state["nodes"])
+
+    def test_a_variant_that_differs_from_the_baseline_is_refused(self, tmp_path: Path) -> None:
+        wrong = SOURCE.replace("by * x[i]", "blockDim.x > 32 ? x[i] : by * x[i]")
+        path = write(tmp_path, spec_with(source=wrong, reference=None))
+        assert optimize(path, tmp_path / "out", "--budget-builds", "9") == 0
+        outcomes = {node["outcome"] for node in state_of(tmp_path / "out")["nodes"]}
+        assert "correctness" in outcomes
+
+
+@pytest.mark.slow
+class TestResume:
+    @pytest.fixture
+    def whole(self, spec: Path, tmp_path: Path) -> Any:
+        """The state of a search that nothing has disturbed."""
+        assert optimize(spec, tmp_path / "whole", "--objective", "edp") == 0
+        return state_of(tmp_path / "whole")
+
+    def test_without_the_option_a_search_is_not_continued(
+        self, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert optimize(spec, tmp_path / "out") == 0
+        assert optimize(spec, tmp_path / "out") == 2
+        assert "already contains a search: continue it with --resume" in capsys.readouterr().err
+
+    def test_nothing_is_evaluated_again(
+        self, spec: Path, tmp_path: Path, whole: Any, evaluated: list[str]
+    ) -> None:
+        assert optimize(spec, tmp_path / "whole", "--objective", "edp", "--resume") == 0
+        assert evaluated == []
+        assert state_of(tmp_path / "whole") == whole
+
+    def test_a_larger_budget_goes_on_where_the_search_ended(
+        self, spec: Path, tmp_path: Path, whole: Any, evaluated: list[str]
+    ) -> None:
+        out = tmp_path / "out"
+        assert optimize(spec, out, "--objective", "edp", "--budget-builds", "2") == 0
+        assert optimize(spec, out, "--objective", "edp", "--resume") == 0
+        assert state_of(out)["nodes"] == whole["nodes"]
+        assert state_of(out)["incumbent"] == whole["incumbent"]
+        assert len(evaluated) == len(set(evaluated)) == 1 + BUDGET
+
+    @pytest.mark.parametrize(
+        ("options", "what"),
+        [(("--seed", "9"), "seed"), (("--objective", "time"), "objective")],
+    )
+    def test_another_search_is_not_continued(
+        self,
+        spec: Path,
+        tmp_path: Path,
+        whole: Any,  # noqa: ARG002
+        options: tuple[str, ...],
+        what: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        settings = ("--objective", "edp", "--resume", *options)
+        assert optimize(spec, tmp_path / "whole", *settings) == 2
+        assert f"contains a search with another {what}" in capsys.readouterr().err
+
+    def test_a_full_disk_at_any_file_loses_nothing(
+        self,
+        spec: Path,
+        tmp_path: Path,
+        whole: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        real: Callable[..., None] = folder_module.write_atomically
+        for files in range(1, 42, 8):
+            left = [files]
+
+            def write_if_there_is_room(*arguments: Any, left: Any = left, **named: Any) -> None:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                real(*arguments, **named)
+
+            out = tmp_path / str(files)
+            monkeypatch.setattr(folder_module, "write_atomically", write_if_there_is_room)
+            code = optimize(spec, out, "--objective", "edp")
+            monkeypatch.setattr(folder_module, "write_atomically", real)
+            if left[0] < 0:
+                assert code == 1
+                sentence = "(No space left on device): make room, then continue with --resume."
+                assert sentence in capsys.readouterr().err
+            assert optimize(spec, out, "--objective", "edp", "--resume") == 0
+            assert state_of(out) == whole
+
+    @pytest.mark.parametrize("files", [0, 4, 9, 13, 20, 31, 44])
+    def test_a_killed_search_ends_with_the_same_result(
+        self, spec: Path, tmp_path: Path, whole: Any, files: int
+    ) -> None:
+        out = tmp_path / "out"
+        words = ["optimize", str(spec), "--outdir", str(out), "--gpus", "emulated:h200"]
+        words += ["--objective", "edp", "--budget-builds", str(BUDGET)]
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(files), *words], stderr=subprocess.DEVNULL
+        )
+        assert done.returncode == -signal.SIGKILL
+        assert optimize(spec, out, "--objective", "edp", "--resume") == 0
+        assert state_of(out) == whole
+        kinds = [(one["event"], one["id"]) for one in events_of(out) if one["event"] != "began"]
+        assert len(kinds) == len(set(kinds))
+
+    def test_ctrl_c_ends_it_after_the_variant(
+        self,
+        spec: Path,
+        tmp_path: Path,
+        whole: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        real = Bench.evaluate
+
+        def interrupted(bench: Bench, state: State) -> Result:
+            os.kill(os.getpid(), signal.SIGINT)
+            return real(bench, state)
+
+        out = tmp_path / "out"
+        with monkeypatch.context() as patch:
+            patch.setattr(Bench, "evaluate", interrupted)
+            assert optimize(spec, out, "--objective", "edp") == 130
+        assert "everything evaluated is kept in" in capsys.readouterr().err
+        assert len(state_of(out)["nodes"]) == 1
+        assert optimize(spec, out, "--objective", "edp", "--resume") == 0
+        assert state_of(out) == whole
+
+    def test_a_lost_gpu_refuses_no_variant(
+        self,
+        spec: Path,
+        tmp_path: Path,
+        whole: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        out = tmp_path / "out"
+        assert optimize(spec, out, "--objective", "edp", "--budget-builds", "1") == 0
+        real = Bench.evaluate
+
+        def lost(bench: Bench, state: State) -> Result:
+            patch.setenv("GPUENERGY_EMULATED_FAULTS", '{"any": "gpu_is_lost"}')
+            return real(bench, state)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Bench, "evaluate", lost)
+            assert optimize(spec, out, "--objective", "edp", "--resume") == 1
+        assert "is lost" in capsys.readouterr().err.lower()
+        assert optimize(spec, out, "--objective", "edp", "--resume") == 0
+        assert state_of(out)["nodes"] == whole["nodes"]
+
+    def test_a_gpu_that_is_lost_by_a_kernel_ends_the_search(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setattr(evaluation, "answers", lambda _: False)
+        path = write(tmp_path, spec_with(source=SOURCE.replace("by * x", "by + x")))
+        assert optimize(path, tmp_path / "out") == 1
+        assert "does not respond any more" in capsys.readouterr().err
+        assert not (tmp_path / "out/kernels/_scale/baseline/result.json").exists()
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("search_state.json", "The state of a search"),
+            ("events.jsonl", "The list of events"),
+            ("baseline/result.json", "The result"),
+        ],
+    )
+    def test_a_damaged_file_is_told_in_one_sentence(
+        self,
+        spec: Path,
+        tmp_path: Path,
+        whole: Any,  # noqa: ARG002
+        name: str,
+        said: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        (tmp_path / "whole/kernels/_scale" / name).write_text("[]\n")
+        assert optimize(spec, tmp_path / "whole", "--objective", "edp", "--resume") == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("error:") == 1
+
+
+KILLED = """
+import os, signal, sys
+from pytest_gpuenergy.search import folder
+from pytest_gpuenergy.cli import main
+
+left = int(sys.argv[1])
+real = folder.write_atomically
+
+def write(*arguments, **named):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    real(*arguments, **named)
+
+folder.write_atomically = write
+sys.exit(main(sys.argv[2:]))
+"""
+"""A search that is killed before it writes one of its files."""
+
+
+@pytest.mark.slow
+class TestWorker:
+    def test_a_variant_is_evaluated_alone(self, spec: Path, tmp_path: Path) -> None:
+        assert optimize(spec, tmp_path / "out", "--objective", "edp") == 0
+        for folder in (tmp_path / "out/kernels/_scale/variants").iterdir():
+            assert main(["optimize", "--worker", str(folder / "control.json")]) == 0
+            found = json.loads((folder / "runner_result.json").read_text())
+            before = json.loads((folder / "result.json").read_text())
+            assert found | {"steps_s": {}} == before | {"steps_s": {}}
+
+    def test_one_that_is_wrong_fails(
+        self, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert optimize(spec, tmp_path / "out") == 0
+        path = tmp_path / "out/kernels/_scale/baseline/control.json"
+        control = json.loads(path.read_text())
+        control["state"]["source"] = SOURCE.replace("by * x", "by + x")
+        path.write_text(json.dumps(control))
+        capsys.readouterr()
+        assert main(["optimize", "--worker", str(path), "--json"]) == 1
+        assert json.loads(capsys.readouterr().out)["outcome"] == "correctness"
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            ("{}", "its schema_version is None"),
+            ('{"schema_version": 1}', "required field|is missing"),
+            ("nonsense", "is not complete JSON"),
+        ],
+    )
+    def test_a_damaged_control_file_is_told_in_one_sentence(
+        self, tmp_path: Path, content: str, said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "control.json"
+        path.write_text(content)
+        assert main(["optimize", "--worker", str(path)]) == 2
+        error = capsys.readouterr().err
+        assert any(one in error for one in said.split("|"))
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ([], "Name a kernel spec, or a folder of them"),
+            (["a.json", "--input", "b.json"], "Name the kernel spec once"),
+            (["SPEC", "--gpus", "0,1"], "a search runs on one GPU so far"),
+            (["SPEC", "--gpus", "emulated:nonsense"], "nonsense"),
+            (["SPEC", "--gpus", "emulated", "--powercap", "all"], "a single power limit"),
+            (["SPEC", "--budget-builds", "-1"], "'-1' is not a number from 0"),
+            (["SPEC", "--min-pred-gain", "2"], "'2' is not a number from 0"),
+            (["nowhere.json"], "cannot be read: No such file"),
+            (["EMPTY"], "has no kernel specs"),
+        ],
+    )
+    def test_what_cannot_be_done_is_told(
+        self,
+        spec: Path,
+        tmp_path: Path,
+        words: list[str],
+        said: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        (tmp_path / "empty").mkdir()
+        places = {"SPEC": str(spec), "EMPTY": str(tmp_path / "empty")}
+        words = [places.get(word, word) for word in words]
+        assert main(["optimize", *words, "--outdir", str(tmp_path / "out")]) == 2
+        assert said in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            ({"source": SOURCE.replace("float by", "flaot by")}, "(compile)"),
+            ({"source": SOURCE.replace("by * x", "by - x")}, "(correctness)"),
+            ({"reference": {"y": "by * x[:7]"}}, "The reference of y has the shape (7,)"),
+            ({"reference": {"y": "np.nonsense(x)"}}, "The reference of y fails (AttributeError"),
+            ({"launch": launch_with(shared_bytes=1 << 20)}, "(constraints)"),
+        ],
+    )
+    def test_a_baseline_that_cannot_be_used_is_told_in_one_sentence(
+        self,
+        tmp_path: Path,
+        fields: dict[str, Any],
+        said: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        path = write(tmp_path, spec_with(**fields))
+        assert optimize(path, tmp_path / "out") == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("error:") == 1
+
+    def test_triton_needs_a_real_gpu(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        launch = {"grid": ["ceil_div(N, ITEMS)"], "constants": {"ITEMS": 256}}
+        source = "import triton\n\n@triton.jit\ndef scale(x, y, by, n, ITEMS):\n    pass\n"
+        path = write(tmp_path, spec_with(language="triton", source=source, launch=launch))
+        assert optimize(path, tmp_path / "out") == 2
+        assert "the emulated one runs CUDA text only" in capsys.readouterr().err
+
+    def test_two_searches_of_a_kernel_do_not_mix(
+        self, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        codes = []
+        real = Bench.evaluate
+
+        def evaluate(bench: Bench, state: State) -> Result:
+            if not codes:
+                command = [sys.executable, "-m", "pytest_gpuenergy.cli", "optimize", str(spec)]
+                command += ["--outdir", str(tmp_path / "out"), "--gpus", "emulated:a100"]
+                done = subprocess.run(command, capture_output=True, text=True)
+                codes.append(done.returncode)
+                assert "Another process is searching in" in done.stderr
+            return real(bench, state)
+
+        monkeypatch.setattr(Bench, "evaluate", evaluate)
+        assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
+        assert codes == [2]
+
+    def test_the_schema_is_the_published_one(self, tmp_path: Path) -> None:
+        path = tmp_path / "schema.json"
+        assert main(["optimize", "--schema", str(path)]) == 0
+        assert path.read_text() == SCHEMA.read_text(), f"gpuenergy optimize --schema {SCHEMA}"
+        validator = jsonschema.Draft202012Validator(json.loads(path.read_text()))
+        for shipped in KERNELS.glob("*.json"):
+            validator.validate(json.loads(shipped.read_text()))
+        validator.validate(SCALE)
+        assert not validator.is_valid(spec_with(source=None))
+        assert not validator.is_valid(spec_with(nonsense=1))
