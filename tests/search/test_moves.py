@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kernel_specs import SOURCE, launch_with, spec_with, write
 from msgspec.structs import replace
-from specs import SOURCE, launch_with, spec_with, write
 
 from pytest_gpuenergy.search.move import Application
 from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes

@@ -14,7 +14,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from specs import SCALE, SOURCE, launch_with, spec_with, write
+from kernel_specs import SCALE, SOURCE, launch_with, spec_with, write
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.search import evaluation

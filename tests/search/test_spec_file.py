@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from specs import SCALE, SOURCE, launch_with, spec_with, write
+from kernel_specs import SCALE, SOURCE, launch_with, spec_with, write
 
 from pytest_gpuenergy.search.data import fixed_input
 from pytest_gpuenergy.search.kernel import kernel_of
