@@ -201,10 +201,11 @@ def _run_worker(arguments: Namespace) -> int:
 
 def _station(stack: ExitStack, gpus: str, powercap: str) -> Station:
     """The claimed GPU, under the power limit until the stack is closed."""
-    from pytest_gpuenergy.devices.select import open_device
+    from pytest_gpuenergy.devices.select import check_spec, open_device
     from pytest_gpuenergy.engine.station import Station
 
-    if "," in gpus:
+    emulated = None if "," in gpus else check_spec(gpus)
+    if "," in gpus or (emulated is not None and emulated.count > 1):
         raise InputError(f"--gpus {gpus}: a search runs on one GPU so far; name one.")
     device = stack.enter_context(open_device(gpus))
     station = stack.enter_context(Station(device, lock_wait_s=_LOCK_WAIT_S))

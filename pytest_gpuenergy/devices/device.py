@@ -211,6 +211,17 @@ class Device(ABC):
         """
         return frozenset()
 
+    def listings(
+        self,
+        kernel: AnyKernel,  # noqa: ARG002 -- for devices whose compiler gives some
+    ) -> Mapping[str, str]:
+        """What the compiler made of a kernel as text, where it gives that: ``ptx``, ``sass``.
+
+        Raises:
+            KernelFault: the kernel does not compile.
+        """
+        return {}
+
     def offered(
         self,
         call: LibraryCall,

@@ -17,7 +17,7 @@ from pytest_gpuenergy.search.state import LaunchPlan, Size
 from pytest_gpuenergy.search.workload import block_names, scalar_of
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import FormError, shown
-from pytest_gpuenergy.workloads.number_types import is_floating, is_known, stored_as
+from pytest_gpuenergy.workloads.number_types import is_floating, is_known, largest, least, stored_as
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _TAKEN = {*FUNCTIONS, *block_names(()), "np"}
@@ -126,6 +126,9 @@ def _check_tensor(tensor: TensorSpec, spec: KernelSpec) -> None:
         raise FormError(f"tensor {name} has low {tensor.low:g} and high {tensor.high:g}")
     if tensor.init == "randint" and not (tensor.low.is_integer() and tensor.high.is_integer()):
         raise FormError(f"tensor {name} has ends of randint that are no whole numbers")
+    inside = least(tensor.dtype) <= tensor.low and tensor.high <= largest(tensor.dtype) + 1
+    if tensor.init in ("uniform", "randint") and not inside:
+        raise FormError(f"tensor {name} has a range that {tensor.dtype} cannot represent")
 
 
 def _check_amounts(spec: KernelSpec) -> None:

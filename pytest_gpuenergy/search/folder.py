@@ -6,6 +6,7 @@ Results are complete or absent: the files of a variant are written first, and ``
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -123,10 +124,20 @@ class KernelFolder:
         control: Control,
         run: RunInfo,
         kernel: AnyKernel | None,
+        listings: Mapping[str, str],
         result: Result,
         diff: str = "",
     ) -> None:
         """Write what was evaluated, and last of all its result.
+
+        Args:
+            state_id: of what was evaluated; `BASELINE` is the baseline.
+            control: what was asked for.
+            run: in which run.
+            kernel: what ran; None if there could be none.
+            listings: see `Device.listings`.
+            result: what became of it.
+            diff: to the state that it was made from.
 
         Raises:
             OutputError: it cannot be written.
@@ -136,6 +147,7 @@ class KernelFolder:
         if kernel is not None:
             name = "kernel.cu" if isinstance(kernel, Kernel) else "kernel_module.py"
             files[name] = str(kernel.content["source"])
+        files |= {f"kernel.{name}": text for name, text in listings.items()}
         if diff:
             files["candidate.diff"] = diff
         files["stdout.log"] = "".join(

@@ -64,7 +64,7 @@ def _kernel(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKern
         evaluate(launch.shared_bytes, names),
     )
     source = macros(launch.constants) + state.source
-    launches = [*(_clear(one, names) for one in cleared), main]
+    launches = [*(_clear(one, {**sizes, **spec.launch.constants}) for one in cleared), main]
     return Kernel(source + _CLEAR_SOURCE if cleared else source, tuple(launches), origin=origin)
 
 

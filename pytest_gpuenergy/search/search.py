@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event
 
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.search.comparison import compare
 from pytest_gpuenergy.search.control import Control
@@ -153,12 +155,13 @@ class Search:
             move="" if proposal is None else proposal.application.move,
             what="" if proposal is None else proposal.application.what,
         )
-        try:
+        kernel: AnyKernel | None = None
+        listings: Mapping[str, str] = {}
+        with suppress(KernelFault):  # the result says so
             kernel = kernel_of(self.bench.spec, state, self.bench.spec.sizes[0])
-        except KernelFault:
-            kernel = None
+            listings = self.bench.device.listings(kernel)
         diff = "" if proposal is None else candidate_diff(proposal.parent, state)
-        self.folder.keep(place, control, self.run_info, kernel, result, diff)
+        self.folder.keep(place, control, self.run_info, kernel, listings, result, diff)
 
     def _add(self, state: State, result: Result, proposal: Proposal | None) -> None:
         """Add a result to the graph, on disk and for the explorer."""

@@ -70,7 +70,7 @@ class Gain(Struct, frozen=True, kw_only=True):
         accepted: whether it is better in the objective, by the whole interval.
         rounds: how often each was measured.
         ratios: by metric, the variant's figure divided by the baseline's, with an interval.
-        ratio_intervals: of these; each contains the true ratio with a probability of at least 98 %.
+        ratio_intervals: of these; each contains the true ratio with a probability of at least 99 %.
         baseline: by metric, the baseline's figure, in ms, mJ or mJ ms.
         variant: likewise of the variant.
         reasons: why an interval is wider than the scatter of the rounds.

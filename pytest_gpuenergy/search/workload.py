@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -17,6 +18,7 @@ from pytest_gpuenergy.workloads.edges import Edges
 from pytest_gpuenergy.workloads.number_types import Array, is_floating
 from pytest_gpuenergy.workloads.workload import Scalar, Tensor
 
+_LONGEST_NAME = 100
 Compute = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
@@ -88,7 +90,10 @@ def workload_of(
 
 def name_of(spec: KernelSpec, sizes: Mapping[str, int]) -> str:
     """The name of the workload with these sizes: ``softmax-ROWS64-COLUMNS1000``."""
-    return "-".join([spec.name, *(f"{name}{value}" for name, value in sizes.items())])[:100]
+    parts = "-".join(f"{name}{value}" for name, value in sizes.items())
+    if len(spec.name) + len(parts) >= _LONGEST_NAME:
+        parts = hashlib.sha256(parts.encode()).hexdigest()[:12]
+    return f"{spec.name}-{parts}" if parts else spec.name
 
 
 def block_names(block: tuple[int, ...]) -> dict[str, int]:

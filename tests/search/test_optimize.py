@@ -17,6 +17,7 @@ import pytest
 from kernel_specs import SCALE, SOURCE, launch_with, spec_with, write
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.search import evaluation
 from pytest_gpuenergy.search import folder as folder_module
 from pytest_gpuenergy.search.evaluation import Bench
@@ -94,6 +95,14 @@ class TestOutcome:
             assert names == common | {"candidate.diff"}
             assert "+++ b/launch.json" in (variant / "candidate.diff").read_text()
         assert "minimizing time" in (folder / "trace.md").read_text()
+
+    def test_what_the_compiler_lists_is_kept(
+        self, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(EmulatedDevice, "listings", lambda *_: {"ptx": ".entry scale"})
+        assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
+        path = tmp_path / "out/kernels/_scale/baseline/kernel.ptx"
+        assert path.read_text() == ".entry scale"
 
     def test_every_variant_is_verified_on_all_sizes_with_seeds_of_its_own(
         self, spec: Path, tmp_path: Path
@@ -442,6 +451,7 @@ class TestUsage:
             ([], "Name a kernel spec, or a folder of them"),
             (["a.json", "--input", "b.json"], "Name the kernel spec once"),
             (["SPEC", "--gpus", "0,1"], "a search runs on one GPU so far"),
+            (["SPEC", "--gpus", "emulated:h200x2"], "a search runs on one GPU so far"),
             (["SPEC", "--gpus", "emulated:nonsense"], "nonsense"),
             (["SPEC", "--gpus", "emulated", "--powercap", "all"], "a single power limit"),
             (["SPEC", "--budget-builds", "-1"], "'-1' is not a number from 0"),

@@ -86,6 +86,8 @@ class TestRefusals:
             (with_x(dtype="int32"), "tensor x is int32: give it an init such as randint"),
             (with_x(init="uniform", low=1, high=1), "tensor x has low 1 and high 1"),
             (with_x(dtype="int32", init="randint", high=1.5), "no whole numbers"),
+            (with_x(dtype="uint8", init="randint", low=-1), "a range that uint8 cannot represent"),
+            (with_x(dtype="int8", init="randint", high=129), "a range that int8 cannot represent"),
             (with_x(init="nonsense"), "nonsense"),
             (with_x(shape=["N - 4000"]), "tensor x has 0 in its shape"),
             (with_x(shape=["N"] * 9), "more than 8 dimensions"),
@@ -278,6 +280,21 @@ class TestKernels:
             "gpuenergy_clear<16000>",
             "scale",
         ]
+
+    def test_a_cleared_output_has_the_size_that_the_spec_gives_it(self, tmp_path: Path) -> None:
+        spec = read_spec(write(tmp_path, with_y(init="zeros", shape=["N * ITEMS"])))
+        launch = msgspec.structs.replace(spec.launch, constants={"ITEMS": 1})
+        kernel = kernel_of(
+            spec, msgspec.structs.replace(spec.baseline, launch=launch), spec.sizes[0]
+        )
+        assert "gpuenergy_clear<64000>" in str(kernel.content["launches"])
+
+    def test_workloads_with_long_names_are_told_apart(self, tmp_path: Path) -> None:
+        sizes = [{"N": n, "M" * 95: n} for n in (4, 5)]
+        spec = read_spec(write(tmp_path, spec_with(sizes=sizes)))
+        names = [workload_of(spec, one).name for one in spec.sizes]
+        assert len(set(names)) == 2
+        assert max(map(len, names)) <= 100
 
     def test_half_precision_may_use_tensor_cores_and_float32_may_not(self, tmp_path: Path) -> None:
         for fields, allowed in (
