@@ -125,7 +125,10 @@ def test_cuda_text_has_ptx_and_where_there_is_nvdisasm_sass(
 
 
 def test_a_library_has_no_listing(device: CudaDevice) -> None:
-    assert device.listings(LibraryCall("torch.matmul", {"out": "c"}, {})) == {}
+    assert (
+        device.listings(LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"}, {}))
+        == {}
+    )
 
 
 def test_one_apart_does_not_take_the_process_of_another(device: CudaDevice) -> None:
