@@ -253,6 +253,7 @@ class EmulatedDevice(Device):
                     kernel, arenas, job.scalars, timeout_s=job.timeout_s
                 ).traffic
             ),
+            job,
         )
 
 
