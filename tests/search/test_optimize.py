@@ -121,6 +121,25 @@ class TestOutcome:
             assert optimize(spec, tmp_path / out, "--objective", "energy", "--seed", "3") == 0
         assert state_of(tmp_path / "one") == state_of(tmp_path / "other")
 
+    def test_what_ran_before_changes_nothing(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        give_toolchain: Callable[[Path], None],
+    ) -> None:
+        settings = ("--objective", "edp", "--seed", "3", "--budget-builds", "1")
+        states = []
+        for name, before in (("one", ["--seed", "4"]), ("other", [])):
+            cache = tmp_path / f"cache-{name}"
+            (cache / "emulated/host").mkdir(parents=True)
+            give_toolchain(cache / "emulated/host")
+            monkeypatch.setenv("GPUENERGY_CACHE", str(cache))
+            if before:
+                assert optimize(KERNELS / "histogram.json", tmp_path / "before", *before) == 0
+            assert optimize(KERNELS / "histogram.json", tmp_path / name, *settings) == 0
+            states.append(state_of(tmp_path / name, "histogram"))
+        assert states[0] == states[1]
+
     def test_another_seed_gives_another_order(self, spec: Path, tmp_path: Path) -> None:
         orders = []
         for seed in ("1", "2"):
