@@ -1,10 +1,12 @@
-"""Kernel specs for tests: small ones, which take no time."""
+"""Kernel specs for tests: small ones, which take no time; and searches of them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+
+from pytest_gpuenergy.cli import main
 
 SOURCE = """
 __global__ void scale(const float* x, float* y, float by, int n) {
@@ -54,3 +56,23 @@ def write(folder: Path, spec: dict[str, Any] = SCALE) -> Path:
     path = folder / f"{spec.get('name', 'spec')}.json"
     path.write_text(json.dumps(spec))
     return path
+
+
+BUDGET = 4
+
+
+def optimize(spec: Path, out: Path, *options: str) -> int:
+    """The exit code of a search on the emulated GPU, of `BUDGET` variants by default."""
+    words = ["optimize", str(spec), "--outdir", str(out), "--gpus", "emulated:h200"]
+    return main([*words, "--budget-builds", str(BUDGET), *options])
+
+
+def state_of(out: Path, name: str = "scale") -> Any:
+    """The state of a search on disk."""
+    return json.loads((out / f"kernels/_{name}/search_state.json").read_text())
+
+
+def events_of(out: Path, name: str = "scale") -> list[Any]:
+    """The events of a search on disk."""
+    lines = (out / f"kernels/_{name}/events.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]

@@ -15,6 +15,7 @@ from pytest_gpuenergy.search.spec import TensorSpec
 from pytest_gpuenergy.support.json_input import FormError
 from pytest_gpuenergy.workloads.number_types import Array, is_floating, rounded_to, stored_as
 
+_LARGEST_BYTES = 1 << 28
 _CONSTANT: dict[str, Callable[[TensorSpec, tuple[int, ...]], Any]] = {
     "zeros": lambda _, shape: np.zeros(shape),
     "ones": lambda _, shape: np.ones(shape),
@@ -72,6 +73,11 @@ def inline_data(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
 def _unpacked(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
     dtype = stored_as(tensor.dtype)
     wanted = math.prod(shape) * dtype.itemsize
+    if wanted > _LARGEST_BYTES:
+        raise FormError(
+            f"tensor {tensor.name} is larger than {_LARGEST_BYTES >> 20} MiB, too large to be "
+            "given as data: use init"
+        )
     unpacker = zlib.decompressobj()
     try:
         packed = base64.b64decode(tensor.data, validate=True)

@@ -63,7 +63,7 @@ def _lines(spec: KernelSpec, state: SearchState) -> Iterator[str]:
 
 
 def _row(node: Node, first: float | None) -> str:
-    move = f"{node.move} {node.what}".strip() or "baseline"
+    move = f"{node.move} {node.what}".strip().replace("|", "\\|") or "baseline"
     cost = "" if node.cost is None else f"{node.cost:.4g}"
     share = "" if node.cost is None or not first else f"{node.cost / first:.3f}"
     return f"| {node.id} | {node.parent or ''} | {move} | {node.outcome} | {cost} | {share} |"

@@ -98,6 +98,10 @@ class TestRefusals:
             (with_x(data="nonsense!"), "is not base64 of zlib-compressed bytes"),
             (with_x(data=packed(np.zeros(7, "f4"))), "does not have the 16000 bytes of float32"),
             (with_x(data=packed(np.zeros(1 << 24))), "does not have the 16000 bytes of float32"),
+            (
+                with_x(data=packed(np.zeros(9)), shape=["N * 100000"]),
+                "tensor x is larger than 256 MiB, too large to be given as data",
+            ),
             (with_y(init="ones"), "tensor y is an output: it can only have the init zeros"),
             (with_y(role="input"), "no tensor with the role output"),
             (with_y(strides=[2]), "tensor y is an output whose strides overlap or leave gaps"),
