@@ -80,6 +80,15 @@ class Bench:
         return workload_of(self.spec, sizes, BaselineOutputs(device, kernel, io))
 
 
+@dataclass(frozen=True)
+class _Case:
+    """A state with one set of sizes, and the seeds of its verification."""
+
+    kernel: AnyKernel
+    workload: SpecWorkload
+    seeds: tuple[int, ...]
+
+
 @dataclass
 class _Evaluation:
     bench: Bench
@@ -93,11 +102,13 @@ class _Evaluation:
         time_ms = power_w = None
         fault: KernelFault | None = None
         try:
-            self._verify()
-            sizes = self.bench.spec.sizes[0]
-            workload = self.bench.workload(sizes, self.device)
-            floor = floor_ms(workload, peaks_of(self.device))
-            time_ms, power_w = self._figures(self._kernel(sizes), workload)
+            cases = [self._case(sizes) for sizes in self.bench.spec.sizes]
+            seed = self.bench.hidden_seeds(f"{self.state.id} time")[0]
+            self._prepare(cases, seed)
+            for case in cases:
+                self._verify(case)
+            floor = floor_ms(cases[0].workload, peaks_of(self.device))
+            time_ms, power_w = self._figures(cases[0], seed)
             _check_plausible(time_ms, floor, self.device)
         except KernelFault as error:
             if not answers(self.device):
@@ -120,43 +131,55 @@ class _Evaluation:
             steps_s={name: round(seconds, 3) for name, seconds in self.steps_s.items()},
         )
 
-    def _kernel(self, sizes: Mapping[str, int]) -> AnyKernel:
+    def _case(self, sizes: Mapping[str, int]) -> _Case:
         kernel = kernel_of(self.bench.spec, self.state, sizes)
         if refusal := self.device.refusal(kernel):
             raise KernelFault("constraints", refusal)
-        return kernel
+        with self._timed("compile"):
+            self.device.compile(kernel)
+        workload = self.bench.workload(sizes, self.device)
+        seeds = self.bench.hidden_seeds(f"{self.state.id} {workload.name}")
+        return _Case(kernel, workload, seeds)
 
-    def _verify(self) -> None:
-        for sizes in self.bench.spec.sizes:
-            kernel = self._kernel(sizes)
-            with self._timed("compile"):
-                self.device.compile(kernel)
-            workload = self.bench.workload(sizes, self.device)
-            seeds = self.bench.hidden_seeds(f"{self.state.id} {workload.name}")
-            with self._timed("reference"):
-                self._prepare(workload, drawings_of(seeds))
-            with self._timed("verify"):
-                found = verify(self.device, kernel, workload, seeds=seeds)
-            self.correctness[workload.name] = found
+    def _prepare(self, cases: Sequence[_Case], seed: int) -> None:
+        """Give the candidate a process of its own, after the baseline if that is the reference.
 
-    def _prepare(self, workload: SpecWorkload, drawings: Sequence[Drawing]) -> None:
-        """Run the baseline if it is the reference; the candidate then gets another process."""
-        if not self.bench.spec.reference:
-            for drawing in drawings:
-                case_of(workload, drawing, self.device.arrays)
+        The baseline does not run later: it would have to share the candidate's process.
+        """
+        self.device.renew()
+        if self.bench.spec.reference:
+            return
+        with self._timed("reference"):
+            self._run_baseline(cases[0].workload, [Drawing(seed)])
+            for case in cases:
+                self._run_baseline(case.workload, drawings_of(case.seeds))
         self.device.renew()
 
-    def _figures(self, kernel: AnyKernel, workload: SpecWorkload) -> tuple[float, float | None]:
-        seed = self.bench.hidden_seeds(f"{self.state.id} time")[0]
-        job = Job.of(kernel, workload, seed=seed, timeout_s=TIMEOUT_S)
-        with self._timed("reference"):
-            self._prepare(workload, [Drawing(seed)])
+    def _run_baseline(self, workload: SpecWorkload, drawings: Sequence[Drawing]) -> None:
+        try:
+            for drawing in drawings:
+                case_of(workload, drawing, self.device.arrays)
+        except KernelFault as fault:
+            if self.state.id == self.bench.spec.baseline.id:
+                raise
+            raise DeviceError(
+                f"The baseline of {self.bench.spec.name}, which is the reference, was correct and "
+                f"fails now: {fault}"
+            ) from None
+
+    def _verify(self, case: _Case) -> None:
+        with self._timed("verify"):
+            found = verify(self.device, case.kernel, case.workload, seeds=case.seeds)
+        self.correctness[case.workload.name] = found
+
+    def _figures(self, case: _Case, seed: int) -> tuple[float, float | None]:
+        job = Job.of(case.kernel, case.workload, seed=seed, timeout_s=TIMEOUT_S)
         with self._timed("time"):
-            time_ms = self._while_repeating(job, workload, self._time_ms)
+            time_ms = self._while_repeating(job, case.workload, self._time_ms)
         if self.bench.objective == Metric.TIME:
             return time_ms, None
         with self._timed("power"):
-            return time_ms, self._while_repeating(job, workload, self._power_w)
+            return time_ms, self._while_repeating(job, case.workload, self._power_w)
 
     def _while_repeating(
         self, job: Job, workload: SpecWorkload, measure: Callable[..., float]

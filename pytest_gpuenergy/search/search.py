@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -151,9 +152,7 @@ class Search:
             seed=self.bench.seed,
             gpus=self.options.gpus,
             powercap=self.options.powercap,
-            parent=None if proposal is None else proposal.parent.id,
-            move="" if proposal is None else proposal.application.move,
-            what="" if proposal is None else proposal.application.what,
+            **_origin(proposal),
         )
         kernel: AnyKernel | None = None
         listings: Mapping[str, str] = {}
@@ -167,9 +166,7 @@ class Search:
         """Add a result to the graph, on disk and for the explorer."""
         node = Node(
             id=state.id,
-            parent=None if proposal is None else proposal.parent.id,
-            move="" if proposal is None else proposal.application.move,
-            what="" if proposal is None else proposal.application.what,
+            **_origin(proposal),
             outcome=result.outcome,
             cost=result.cost,
             time_ms=result.time_ms,
@@ -224,6 +221,14 @@ def _by_cost(nodes: Sequence[Node]) -> list[Node]:
     """The correct nodes, best first; of equal ones the earlier."""
     correct = [(node.cost, node) for node in nodes if node.cost is not None]
     return [node for _, node in sorted(correct, key=lambda pair: pair[0])]
+
+
+def _origin(proposal: Proposal | None) -> dict[str, Any]:
+    """From which state, and how, a state was made; nothing of the baseline."""
+    if proposal is None:
+        return {"parent": None}
+    application = proposal.application
+    return {"parent": proposal.parent.id, "move": application.move, "what": application.what}
 
 
 def _fields(record: Node | Gain) -> dict[str, object]:

@@ -55,8 +55,8 @@ class Node(Struct, frozen=True, kw_only=True):
 
     id: str
     parent: str | None
-    move: str
-    what: str
+    move: str = ""
+    what: str = ""
     outcome: Outcome
     cost: float | None
     time_ms: float | None

@@ -15,9 +15,14 @@ from kernel_specs import BUDGET, SCALE, SOURCE, launch_with, optimize, spec_with
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
 from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.spec_file import read_spec
 from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.support.errors import KernelFault
 
 KERNELS = Path(__file__).parents[2] / "bench/search/kernels"
 SCHEMA = Path(__file__).parents[2] / "docs/reference/kernel-spec.schema.json"
@@ -183,6 +188,42 @@ class TestProof:
         state = state_of(tmp_path / "out")
         assert state["gains"][-1]["accepted"]
         assert all(node["outcome"] == "correct" for node in state["nodes"])
+
+    def test_the_baselines_outputs_are_in_no_process_of_a_variant(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = write(tmp_path, spec_with(reference=None))
+        spec = read_spec(path)
+        runs: list[str] = []
+        for name in ("load", "repeat"):
+            real = getattr(EmulatedDevice, name)
+
+            def run(device: Any, job: Any, arenas: Any, real: Any = real) -> Any:
+                runs.append(job.kernel.origin.details["state"])
+                return real(device, job, arenas)
+
+            monkeypatch.setattr(EmulatedDevice, name, run)
+        monkeypatch.setattr(EmulatedDevice, "renew", lambda _: runs.append("another process"))
+        state = next(iter(ChangeBlockSizes().applications(spec.baseline, spec))).state
+        with open_device("emulated") as device:
+            assert Bench(spec, device, Metric.EDP).evaluate(state).outcome == "correct"
+        processes = ",".join(runs).split("another process")
+        assert [spec.baseline.id in one for one in processes] == [False, True, False]
+        assert [state.id in one for one in processes] == [False, False, True]
+
+    def test_a_baseline_that_fails_later_is_not_blamed_on_a_variant(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = write(tmp_path, spec_with(reference=None))
+        assert optimize(path, tmp_path / "out", "--budget-builds", "0") == 0
+
+        def failing(*_: object) -> None:
+            raise KernelFault("runtime", "It crashed.")
+
+        monkeypatch.setattr(EmulatedDevice, "run_once", failing)
+        assert optimize(path, tmp_path / "out", "--resume") == 1
+        assert "was correct and fails now: It crashed." in capsys.readouterr().err
+        assert len(state_of(tmp_path / "out")["nodes"]) == 1
 
     def test_a_variant_that_differs_from_the_baseline_is_refused(self, tmp_path: Path) -> None:
         wrong = SOURCE.replace("by * x[i]", "blockDim.x > 32 ? x[i] : by * x[i]")
