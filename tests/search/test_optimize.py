@@ -12,14 +12,19 @@ from typing import Any
 import jsonschema
 import pytest
 from kernel_specs import BUDGET, SCALE, SOURCE, launch_with, optimize, spec_with, state_of, write
+from msgspec.structs import replace
 
+from pytest_gpuenergy.ab.rounds import Turns
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.search import comparison, search
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
 from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.search_state import Gain
 from pytest_gpuenergy.search.spec_file import read_spec
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.support.errors import KernelFault
@@ -165,6 +170,44 @@ class TestProof:
         assert {node["id"] for node in refused} >= {
             node["id"] for node in wide if node["parent"] == nodes[0]["id"]
         }
+
+    def test_what_is_not_certainly_better_is_not_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def compare(_: Bench, state: State) -> Gain:
+            about_1 = {Metric.TIME: Interval(0.9, 1.1)}
+            found = Gain(id=state.id, accepted=False, rounds=6, ratios={Metric.TIME: 1.0})
+            return replace(found, ratio_intervals=about_1)
+
+        monkeypatch.setattr(search, "compare", compare)
+        assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
+        state = state_of(tmp_path / "out")
+        baseline, *variants = state["nodes"]
+        better = sorted(
+            (node for node in variants if node["cost"] < baseline["cost"]),
+            key=lambda node: node["cost"],
+        )
+        assert [gain["id"] for gain in state["gains"]] == [node["id"] for node in better[:3]]
+        assert state["incumbent"] == baseline["id"]
+        assert (tmp_path / "out/kernels/_scale/best").readlink() == Path("baseline")
+        printed = capsys.readouterr().out
+        assert "time x1.000 [0.900, 1.100]: not certainly better" in printed
+        assert "the baseline remains the best" in printed
+        trace = (tmp_path / "out/kernels/_scale/trace.md").read_text()
+        assert "not certainly better, and therefore not kept" in trace
+        assert "Best: the baseline." in trace
+
+    def test_what_fails_when_it_is_compared_is_not_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(
+            comparison, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
+        )
+        assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
+        state = state_of(tmp_path / "out")
+        assert state["incumbent"] == state["nodes"][0]["id"]
+        assert "Wrong after 9 launches." in capsys.readouterr().out
+        assert "Wrong after 9 launches." in (tmp_path / "out/kernels/_scale/trace.md").read_text()
 
     def test_what_is_faster_than_the_peaks_allow_is_refused(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kernel_specs import BUDGET, SOURCE, events_of, optimize, spec_with, state_of, write
 
-from pytest_gpuenergy.search import evaluation
+from pytest_gpuenergy.search import evaluation, search
 from pytest_gpuenergy.search import folder as folder_module
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.result import Result
@@ -92,8 +92,13 @@ def test_without_the_option_a_search_is_not_continued(
 
 
 def test_nothing_is_evaluated_again(
-    spec: Path, finished: Path, whole: Any, evaluated: list[str]
+    spec: Path,
+    finished: Path,
+    whole: Any,
+    evaluated: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(search, "compare", None)
     assert optimize(spec, finished, "--objective", "edp", "--resume") == 0
     assert evaluated == []
     assert state_of(finished) == whole
