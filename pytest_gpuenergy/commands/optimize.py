@@ -34,9 +34,9 @@ def add_parser(subparsers: Subparsers) -> None:
         summary="Improve kernels by moves on their source, each verified before it is timed",
         description="Each variant is verified on all sizes of its kernel spec with inputs that it "
         "cannot know, timed, and verified again. The best one is measured alternately with the "
-        "baseline, and kept only if it is certainly better. Results are on disk at once, so an "
-        "interrupted search can be continued with --resume. A spec is code: use only those that "
-        "you trust.",
+        "baseline, and kept only if it is certainly better. Results are written to disk "
+        "immediately, so an interrupted search can be continued with --resume. A spec is code: use "
+        "only those that you trust.",
         example="""
 gpuenergy optimize bench/search/kernels/softmax.json --outdir out --objective edp
 gpuenergy optimize --input bench/search/kernels --gpus emulated:h200 --budget-builds 20
