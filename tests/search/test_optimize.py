@@ -346,6 +346,7 @@ class TestUsage:
         assert main(["optimize", *words, "--outdir", str(tmp_path / "out")]) == 2
         assert said in capsys.readouterr().err
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("fields", "said"),
         [
@@ -378,6 +379,7 @@ class TestUsage:
         assert optimize(path, tmp_path / "out") == 2
         assert "the emulated one runs CUDA text only" in capsys.readouterr().err
 
+    @pytest.mark.slow
     def test_two_searches_of_a_kernel_do_not_mix(
         self, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
