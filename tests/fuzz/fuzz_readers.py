@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kernel_specs import SCALE
 from profiler_traces import layer as trace_of_a_layer
 from profiler_traces import write as write_trace
 
@@ -39,6 +40,8 @@ from pytest_gpuenergy.report.legacy import load_legacy
 from pytest_gpuenergy.report.markdown import markdown
 from pytest_gpuenergy.report.tidy import tidy_csv
 from pytest_gpuenergy.report.views import json_document, write_classic_csv
+from pytest_gpuenergy.search.spec_file import read_spec
+from pytest_gpuenergy.search.workload import workload_of
 from pytest_gpuenergy.support.json_input import read_unpacked
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.tuners import load_records
@@ -75,7 +78,7 @@ JOB_WORKLOAD = Contract(
 class Reader:
     """What is read from a folder that ``write`` has filled with good files."""
 
-    write: Callable[[Path], None]
+    write: Callable[[Path], object]
     read: Callable[[Path], object]
 
 
@@ -182,6 +185,13 @@ def extracted(folder: Path) -> None:
     shutil.rmtree(folder / "out")
 
 
+def spec(folder: Path) -> None:
+    """Read a kernel spec, and make its workload as a search does."""
+    found = read_spec(folder / "scale.json")
+    for sizes in found.sizes:
+        workload_of(found, sizes, dict)
+
+
 def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict[str, Reader]:
     """All of them, by name."""
 
@@ -235,6 +245,7 @@ def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict
         "library": Reader(lambda folder: write_kernel(folder, CALL), read_kernel),
         "program": Reader(lambda folder: write_kernel(folder, PROGRAM), read_kernel),
         "job": Reader(write_job_of(CUDA), job),
+        "spec": Reader(lambda folder: (folder / "scale.json").write_text(json.dumps(SCALE)), spec),
         "state": Reader(card, card),
         "lease": Reader(write_lease, lease),
         "faults": Reader(

@@ -1,0 +1,90 @@
+"""A kernel to improve, with what it has to compute: the input of a search."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from pytest_gpuenergy.search.state import Language, LaunchPlan, Size, State
+
+
+class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A tensor among a kernel's arguments.
+
+    Attributes:
+        shape: numbers, or expressions of sizes.
+        dtype: such as ``float32`` or ``bfloat16``.
+        role: what the kernel does with it.
+        strides: in elements; None where it is contiguous. The kernel gets a buffer of as many
+            elements as the tensor spans.
+        init: how an input is drawn. An output can be ``zeros``: it is then set to zero before each
+            launch of a CUDA kernel, by a launch that counts as part of it.
+        low, high: ends of ``uniform`` and ``randint``, the second one excluded.
+        value: of ``full``.
+        data: the elements of an input themselves, instead of ``init``: a nested list, or base64 of
+            zlib-compressed bytes.
+    """
+
+    name: str
+    shape: tuple[Size, ...]
+    dtype: str = "float32"
+    role: Literal["input", "output"] = "input"
+    strides: tuple[Size, ...] | None = None
+    init: Literal["randn", "uniform", "zeros", "ones", "full", "arange", "randint"] = "randn"
+    low: float = 0.0
+    high: float = 1.0
+    value: float = 0.0
+    data: Any = None
+
+
+class ScalarSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An argument passed by value; ``value`` may be an expression of sizes."""
+
+    name: str
+    dtype: str
+    value: float | int | str
+
+
+class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A kernel with its launch and its contract.
+
+    Attributes:
+        name: letters, digits, ``-`` and ``_``.
+        source: the text; or ``file``, a path relative to the spec, inside its folder.
+        entry: name of the ``__global__`` or Triton function.
+        arguments: names of tensors and scalars, in the order of the entry's parameters.
+        sizes: one or more sets of sizes, each with the same names. The first is measured; all are
+            verified.
+        reference: a NumPy expression for each output, by its name, of the inputs and scalars;
+            empty if the baseline itself is the reference.
+        reduction_length: how many products are summed for an output, for the error bound; see
+            `pytest_gpuenergy.workloads.Contract`.
+        tolerance: of an element relative to the largest of the output, instead of that bound.
+        flops: of one launch.
+        bytes_moved: least memory traffic of one launch; by default each tensor once.
+        tensor_cores: whether float32 products may use them.
+    """
+
+    name: str
+    language: Language
+    entry: str
+    launch: LaunchPlan
+    arguments: tuple[str, ...]
+    tensors: tuple[TensorSpec, ...]
+    source: str = ""
+    file: str = ""
+    scalars: tuple[ScalarSpec, ...] = ()
+    sizes: tuple[dict[str, int], ...] = ({},)
+    reference: dict[str, str] = {}
+    reduction_length: Size = 1
+    tolerance: float | None = None
+    flops: Size = 0
+    bytes_moved: Size | None = None
+    tensor_cores: bool = False
+    schema_version: int = 1
+
+    @property
+    def baseline(self) -> State:
+        """Where a search begins."""
+        return State(self.language, self.source, self.launch)
