@@ -60,6 +60,12 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
         "call; cold: nothing (default: model)",
     )
     parser.add_argument(
+        "--export",
+        metavar="FILE",
+        default="",
+        help="Replay from a file of gpuenergy profile --export, without the model's Python code",
+    )
+    parser.add_argument(
         "--step", metavar="N", type=int, default=1, help="The decode step to replay (default: 1)"
     )
     parser.add_argument(
@@ -122,7 +128,7 @@ def run(arguments: Namespace) -> int:
         check_html()
     with ExitStack() as stack:
         device = stack.enter_context(open_device(arguments.gpu_device))
-        planner = planner_for(device, arguments.folder, arguments.cache)
+        planner = planner_for(device, arguments.folder, arguments.cache, arguments.export)
         setpoints = NamedSetpoints.of(device, arguments.powercap, Path.cwd()).setpoints
         station = stack.enter_context(Station(device))
         for sentence in station.restored:

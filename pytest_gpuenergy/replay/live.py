@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.engine.replayable import Replayable
-from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS
+from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, step_key
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.launches import Launch, launches
-from pytest_gpuenergy.replay.models import appendable, load_program
+from pytest_gpuenergy.replay.models import load_program
 from pytest_gpuenergy.replay.plan import (
     Cache,
     Plan,
@@ -38,7 +38,7 @@ from pytest_gpuenergy.replay.profiling import (
     profiler_on,
     settle,
 )
-from pytest_gpuenergy.replay.programs import Program, Prompt
+from pytest_gpuenergy.replay.programs import Program, Prompt, appendable
 from pytest_gpuenergy.replay.trace import read_trace
 from pytest_gpuenergy.replay.turns import Turns, capture_calls, gap, turns_of
 from pytest_gpuenergy.support.errors import DeviceError
@@ -47,12 +47,13 @@ _COLD_FACTOR = 3
 _PROFILED = 24
 
 
-def live_planner(device: str, cache: Cache) -> Planner:
+def live_planner(device: str, cache: Cache, source: str = "") -> Planner:
     """See `pytest_gpuenergy.replay.plan.planner_for`.
 
     Args:
         device: PyTorch's name of it.
         cache: see `turns_of`.
+        source: what to load; that which was profiled if it is empty.
     """
 
     def plan(
@@ -62,7 +63,7 @@ def live_planner(device: str, cache: Cache) -> Planner:
         steps: Sequence[int],
     ) -> Plan:
         program = load_program(
-            profile.model,
+            source or profile.model,
             dtype=profile.dtype,
             attention=profile.attention,
             seed=profile.seed,
@@ -87,6 +88,8 @@ def live_planner(device: str, cache: Cache) -> Planner:
             ways.append((EAGER, _repeater(Turns([one.whole]), device, from_host=True)))
             if one.layers is not None:
                 ways.insert(0, (LAYERS, _repeater(Turns([one.layers]), device)))
+            else:
+                missing[step_key(one.number, LAYERS)] = "no layers of the model are known"
             wholes += [
                 replayable_step(profile, one.number, level, cache, repeater)
                 for level, repeater in ways
@@ -105,7 +108,7 @@ def live_planner(device: str, cache: Cache) -> Planner:
             return replayable_spaced(profile, by_id[call], gaps, cache, count, repeater)
 
         pause = replayable_gap(profile, cache, _repeater(Turns([gap]), device))
-        return Plan(wholes, played, missing, spaced, pause)
+        return Plan(wholes, played, missing, spaced, pause, source or profile.model)
 
     return plan
 

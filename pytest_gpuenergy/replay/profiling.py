@@ -26,6 +26,9 @@ class ProfileRecord(Struct, frozen=True):
 
     A function has no prompt, tokens or attention: its numbers of tokens are 0, and ``weights``,
     ``attention`` and ``dtype`` are ``own``.
+
+    Attributes:
+        export: the file that the model was exported to; empty if it was not.
     """
 
     model: str
@@ -42,6 +45,7 @@ class ProfileRecord(Struct, frozen=True):
     torch: str
     transformers: str
     schema_version: int = 1
+    export: str = ""
 
     def steps(self, decode: int) -> tuple[int, ...]:
         """The prefill, which is 0, and the decode step ``decode``, if any has been profiled.
@@ -102,6 +106,7 @@ def profile_program(
         What was profiled, and the form of each call of an operator by its number.
 
     Raises:
+        InputError: it was exported for another prompt.
         DeviceError: the device's memory is too small.
         OSError: a file cannot be written.
     """
@@ -120,6 +125,8 @@ def profile_program(
                 with recorder:
                     program.run(inputs, steps)
                 settle(device)
+    except InputError:
+        raise
     except Exception as error:  # a function may raise anything
         raise DeviceError(_failure(program, prompt, device, error)) from None
     profiler.export_chrome_trace(str(folder / TRACE))
@@ -139,8 +146,17 @@ def profile_program(
         torch=torch.__version__,
         transformers=_version("transformers"),
     )
-    write_atomically(folder / PROFILE_JSON, dump(record))
+    write_profile(record, folder)
     return record, recorder.forms
+
+
+def write_profile(record: ProfileRecord, folder: Path) -> None:
+    """Write ``profile.json``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_atomically(folder / PROFILE_JSON, dump(record))
 
 
 def _failure(program: Program, prompt: Prompt, device: str, error: Exception) -> str:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from host_replay import host_stands_in
 from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine.harness import Harness
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo
 
 CONFIG = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}
 TWO_PRODUCTS = """
@@ -78,37 +76,7 @@ class TestWithPyTorch:
     @pytest.fixture
     def measured(self, packages: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:  # noqa: ARG002
         """Lets the host stand in for a GPU; the labels of what has been measured."""
-        import torch.cuda
-
-        from pytest_gpuenergy.devices.cuda import graphs
-        from pytest_gpuenergy.replay import live, plan
-        from pytest_gpuenergy.replay.launches import host_operators
-
-        labels: list[str] = []
-
-        def measure(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
-            with repeater():
-                labels.append(str(workload.parameters["replays"]))
-            draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
-            draft = replace(draft, time_ms=1.0, energy_mj=2.0, raw_energy_mj=2.0, edp_mj_ms=2.0)
-            draft = replace(draft, power_w=2.0, gflops=0.0, gflops_per_w=0.0)
-            return replace(draft, energy_mj_ci95=Interval(1.9, 2.1))
-
-        def repeat(turns: Any, multiple: int, **_options: object) -> Any:
-            for _ in range(multiple):
-                turns[0]()
-            return SimpleNamespace(start=lambda: None, stop=lambda: None)
-
-        def planner(_device: object, _folder: Path, cache: Any) -> plan.Planner:
-            return live.live_planner("cpu", cache)
-
-        monkeypatch.setattr(plan, "planner_for", planner)
-        monkeypatch.setattr(graphs, "GraphRepeater", repeat)
-        monkeypatch.setattr(Harness, "measure_callable", measure)
-        monkeypatch.setattr(live, "launches", host_operators)
-        l2 = SimpleNamespace(L2_cache_size=1000)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: l2)
-        return labels
+        return host_stands_in(monkeypatch)
 
     @pytest.mark.parametrize("cache", ["model", "hot", "cold"])
     def test_every_call_of_both_steps_is_measured_once(
