@@ -6,7 +6,9 @@ Imports PyTorch: import this module only where it is needed.
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +35,7 @@ RECORD, PROGRAMS, WEIGHTS, CONSTANTS = "gpuenergy_export", "programs", "weights"
 """What a file consists of."""
 
 _CHECKS = ("aten._assert_tensor_metadata", "aten._assert_scalar", "aten.sym_constrain_range")
-_TO_THE_END = (0, (1 << 63) - 1)
+_TO_THE_END = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,8 @@ def program_of(export: Export, name: str, device: str) -> Program:
         InputError: this version of PyTorch cannot load it.
     """
     try:
-        steps = ExportedSteps(export, device)
+        with quiet():
+            steps = ExportedSteps(export, device)
     except Exception as error:  # a version of PyTorch may raise anything
         reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise InputError(
@@ -256,6 +259,18 @@ def program_of(export: Export, name: str, device: str) -> Program:
     return ExportedModel(name, export.record, steps)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PyTorch from also printing what it raises, with tracebacks and graphs."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
 def _make_calls_of_a_run(graph: Graph) -> None:
     """Change what an export writes differently, so that the same calls are made as in a run."""
     for node in list(graph.nodes):
@@ -264,10 +279,12 @@ def _make_calls_of_a_run(graph: Graph) -> None:
         target = str(node.target)
         if target.startswith(_CHECKS):
             graph.erase_node(node)
-        elif target == "aten.slice.Tensor" and node.args[2:] == _TO_THE_END:
-            # In a run x[:] is no call, but an export does not know a growing tensor's size.
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
+        elif target == "aten.slice.Tensor" and len(node.args) < 5:
+            node.args = (*node.args, _TO_THE_END)[:4]
+            if node.args[2:] == (0, _TO_THE_END):
+                # x[:] makes no call in a run, but does where the size of x is open.
+                node.replace_all_uses_with(node.args[0])
+                graph.erase_node(node)
         elif target == "aten.sym_size.int":
             node.op, node.target = "call_method", "size"
         elif target == "aten.layer_norm.default":  # exported with cuDNN off

@@ -30,6 +30,7 @@ from pytest_gpuenergy.replay.exported import (
     WEIGHTS,
     Export,
     program_of,
+    quiet,
 )
 from pytest_gpuenergy.replay.models import LanguageModel
 from pytest_gpuenergy.replay.profiling import ProfileRecord
@@ -75,7 +76,7 @@ def export_program(
     """
     prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), quiet():
             steps = _steps(program, prompt, device)
         export = _export(program, profile, steps, device)
         again = program_of(export, program.name, device)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,8 @@ from recorded_profile import BLOOM
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.replay.export_record import ExportRecord, read_record
-from pytest_gpuenergy.replay.plan import planner_for, source_of
-from pytest_gpuenergy.replay.profiling import read_profile
+from pytest_gpuenergy.replay.plan import source_of
+from pytest_gpuenergy.replay.profiling import read_profile, write_profile
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_output import encode
 
@@ -172,6 +175,23 @@ def test_an_export_that_is_not_there_is_refused(tmp_path: Path) -> None:
         source_of(read_profile(BLOOM), str(tmp_path / "bloom.pt"))
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A folder with a model of a kind, its profile ``run``, and its export ``model.pt``."""
+    pytest.importorskip("torch", reason="needs PyTorch")
+    pytest.importorskip("transformers", reason="needs transformers")
+
+    @cache
+    def made(kind: str) -> Path:
+        folder = tmp_path_factory.mktemp(kind)
+        model = model_folder(folder / "model", kind)
+        export = ("--export", str(folder / "model.pt"))
+        assert profile(model, folder / "run", *SMALL, *export) == 0
+        return folder
+
+    return made
+
+
 @pytest.mark.torch
 class TestWithPyTorch:
     """Needs PyTorch and transformers, and no GPU."""
@@ -183,17 +203,28 @@ class TestWithPyTorch:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     @pytest.fixture(params=["bloom", "llama"])
-    def exported(self, request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
-        """The folder of a profile, and the exported file."""
-        run, file = tmp_path / "run", tmp_path / "model.pt"
-        model = model_folder(tmp_path / "model", request.param)
-        assert profile(model, run, *SMALL, "--export", str(file)) == 0
+    def both(
+        self, models: Callable[[str], Path], request: pytest.FixtureRequest, tmp_path: Path
+    ) -> tuple[Path, Path]:
+        """A profile and an export of each kind, which a test may change."""
+        return self._copied(models(request.param), tmp_path)
+
+    @pytest.fixture
+    def exported(self, models: Callable[[str], Path], tmp_path: Path) -> tuple[Path, Path]:
+        """The folder of a profile, and the exported file, which a test may change."""
+        return self._copied(models("bloom"), tmp_path)
+
+    def _copied(self, folder: Path, target: Path) -> tuple[Path, Path]:
+        shutil.copytree(folder, target, dirs_exist_ok=True)
+        run, file = target / "run", target / "model.pt"
+        write_profile(replace(read_profile(run), export=str(file)), run)
         return run, file
 
+    @pytest.mark.slow
     def test_an_exported_model_makes_the_calls_of_the_model(
-        self, exported: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, both: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        run, file = exported
+        run, file = both
         monkeypatch.setitem(sys.modules, "transformers", None)
         again = tmp_path / "again"
         assert profile(str(file), again) == 0
@@ -202,15 +233,16 @@ class TestWithPyTorch:
         assert first.pop("export") == str(file)
         assert second == {**first, "model": str(file), "export": ""}
 
+    @pytest.mark.slow
     def test_an_exported_model_computes_what_the_model_computes(
-        self, exported: tuple[Path, Path]
+        self, both: tuple[Path, Path]
     ) -> None:
         import torch
 
         from pytest_gpuenergy.replay.models import load_program
         from pytest_gpuenergy.replay.programs import Prompt
 
-        run, file = exported
+        run, file = both
         prompt = Prompt(8, 6, 1, 3)
         names = (str(run.parent / "model"), str(file))
         found = []
@@ -222,15 +254,21 @@ class TestWithPyTorch:
         assert all(map(torch.equal, *found))
 
     def test_the_summary_counts_the_calls_that_are_the_same(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
-        model, file = model_folder(tmp_path / "model", "bloom"), str(tmp_path / "model.pt")
-        assert profile(model, tmp_path / "run", *SMALL, "--export", file) == 0
-        assert "504 of 504 calls of operators are those of the model" in capsys.readouterr().out
-        assert profile(model, tmp_path / "run", *SMALL, "--export", file, "--json") == 0
+        (tmp_path / "counted_net.py").write_text(FUNCTIONS)
+        monkeypatch.syspath_prepend(tmp_path)
+        name, file = "counted_net:compute", str(tmp_path / "net.pt")
+        assert profile(name, tmp_path / "run", "--export", file) == 0
+        assert "7 of 7 calls of operators are those of the model" in capsys.readouterr().out
+        assert profile(name, tmp_path / "run", "--export", file, "--json") == 0
         document = json.loads(capsys.readouterr().out)
-        assert document["export"] == {"file": file, "calls": 504, "same_calls": 504}
+        assert document["export"] == {"file": file, "calls": 7, "same_calls": 7}
 
+    @pytest.mark.slow
     def test_a_prompt_of_one_token_is_exported(self, tmp_path: Path) -> None:
         model, file = model_folder(tmp_path / "model", "llama"), tmp_path / "model.pt"
         run, again = tmp_path / "run", tmp_path / "again"
@@ -257,6 +295,7 @@ class TestWithPyTorch:
         assert profile(str(exported[1]), tmp_path / "again", *options) == 2
         assert said in capsys.readouterr().err
 
+    @pytest.mark.slow
     def test_an_export_of_a_prefill_has_no_decode_steps(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -278,19 +317,20 @@ class TestWithPyTorch:
         subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
         assert calls_of(tmp_path / "again") == calls_of(exported[0])
 
-    @pytest.mark.parametrize("how", ["told", "transformers is missing"])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("told", [True, False])
     def test_a_profile_is_replayed_from_its_export(
         self,
         exported: tuple[Path, Path],
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
-        how: str,
+        *,
+        told: bool,
     ) -> None:
         run, file = exported
         measured = host_stands_in(monkeypatch)
-        options: tuple[str, ...] = ("--export", str(file))
-        if how != "told":
-            options = ()
+        options = ("--export", str(file)) if told else ()
+        if not told:
             monkeypatch.setitem(sys.modules, "transformers", None)
         assert replay(run, "--step", "3", *options) == 0
         assert f"is replayed from {file}" in capsys.readouterr().err
@@ -300,6 +340,7 @@ class TestWithPyTorch:
         assert {f"step{step}-layers" for step in (0, 3)} < set(measured)
         assert all(one["coverage"] == 1.0 for one in report["accounts"])
 
+    @pytest.mark.slow
     def test_a_profile_of_an_export_is_replayed(
         self, exported: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -356,6 +397,7 @@ class TestWithPyTorch:
         assert err.count("\n") == 1
         assert "export the model again" in err
 
+    @pytest.mark.slow
     def test_a_model_that_cannot_be_exported_is_profiled(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -391,11 +433,39 @@ class TestWithPyTorch:
     ) -> None:
         (tmp_path / "undecided_net.py").write_text(FUNCTIONS)
         monkeypatch.syspath_prepend(tmp_path)
-        file = tmp_path / "net.pt"
+        run, file = tmp_path / "run", tmp_path / "net.pt"
         capfd.readouterr()
-        assert profile("undecided_net:undecided", tmp_path / "run", "--export", str(file)) == 2
+        assert profile("undecided_net:undecided", run, "--export", str(file)) == 2
         (line,) = [one for one in capfd.readouterr().err.splitlines() if "USDT" not in one]
         assert "undecided_net:undecided was profiled, but PyTorch cannot export it (" in line
+        assert calls_of(run)
+        assert not file.exists()
+
+    @pytest.mark.parametrize(
+        "error", [RuntimeError("unexpected pos 64 vs 0"), OSError(28, "No space left on device")]
+    )
+    def test_a_full_disk_leaves_the_profile_and_no_half_file(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        error: Exception,
+    ) -> None:
+        import torch
+
+        def save(_: object, file: Any) -> None:
+            file.write(b"half")
+            raise error
+
+        (tmp_path / "unwritten_net.py").write_text(FUNCTIONS)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(torch, "save", save)
+        run, folder = tmp_path / "run", tmp_path / "exports"
+        file = folder / "net.pt"
+        assert profile("unwritten_net:compute", run, "--export", str(file)) == 2
+        assert f"The export {file} cannot be written (" in capsys.readouterr().err
+        assert calls_of(run)
+        assert not list(folder.iterdir())
 
     def test_a_replay_says_why_it_has_no_layers(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
