@@ -232,10 +232,10 @@ def load_exported(name: str, device: str) -> Program:
         ) from None
     except OSError as error:
         raise InputError(f"The export {name} cannot be read: {error.strerror}.") from None
-    except Exception:  # a damaged file may raise anything
+    except Exception as error:  # a damaged file may raise anything
         raise InputError(
-            f"{name} is damaged, or gpuenergy profile --export has not written it: export the "
-            "model again."
+            f"{name} is damaged, or gpuenergy profile --export has not written it "
+            f"({reason_of(error)}): export the model again."
         ) from None
 
 
@@ -249,14 +249,19 @@ def program_of(export: Export, name: str, device: str) -> Program:
         with quiet():
             steps = ExportedSteps(export, device)
     except Exception as error:  # a version of PyTorch may raise anything
-        reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise InputError(
             f"{name} was exported with PyTorch {export.record.torch}, and PyTorch "
-            f"{torch.__version__} cannot load it ({reason}): export the model again."
+            f"{torch.__version__} cannot load it ({reason_of(error)}): export the model again."
         ) from None
     if CALL in steps:
         return FunctionProgram(name, steps.call)
     return ExportedModel(name, export.record, steps)
+
+
+def reason_of(error: Exception) -> str:
+    """What PyTorch raised, in a few words."""
+    first = str(error).strip().partition("\n")[0]
+    return first.partition(". ")[0].rstrip(".") or type(error).__name__
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from pytest_gpuenergy.replay.exported import (
     Export,
     program_of,
     quiet,
+    reason_of,
 )
 from pytest_gpuenergy.replay.models import LanguageModel
 from pytest_gpuenergy.replay.profiling import ProfileRecord
@@ -86,10 +87,9 @@ def export_program(
             with recorder:
                 again.run(inputs, max(1, prompt.new_tokens))
     except Exception as error:  # a model may raise anything
-        reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise InputError(
-            f"{program.name} was profiled, but PyTorch cannot export it ({reason}): replay it "
-            "with its own code."
+            f"{program.name} was profiled, but PyTorch cannot export it ({reason_of(error)}): "
+            "replay it with its own code."
         ) from None
     _write(export, path)
     same = sum(map(_is_same, recorder.forms, forms))
@@ -309,8 +309,9 @@ def _write(export: Export, path: Path) -> None:
         with written_atomically(written_to(path)) as file:
             torch.save(content, file)
     except (OSError, RuntimeError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        # PyTorch closes its archive after an OSError, and then raises that it is not complete.
+        first = error if isinstance(error, OSError) else error.__context__
+        reason = getattr(first, "strerror", None) or reason_of(error)
         raise InputError(
-            f"The export {path} cannot be written ({reason.partition(chr(10))[0]}): choose another "
-            "path, or make room."
+            f"The export {path} cannot be written ({reason}): choose another path, or make room."
         ) from None

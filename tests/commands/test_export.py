@@ -253,6 +253,7 @@ class TestWithPyTorch:
                 found.append([program.step(inputs, number)() for number in range(6)])
         assert all(map(torch.equal, *found))
 
+    @pytest.mark.slow
     def test_the_summary_counts_the_calls_that_are_the_same(
         self,
         tmp_path: Path,
@@ -294,6 +295,38 @@ class TestWithPyTorch:
     ) -> None:
         assert profile(str(exported[1]), tmp_path / "again", *options) == 2
         assert said in capsys.readouterr().err
+
+    @pytest.mark.slow
+    def test_an_exported_model_runs_on_another_device(self, exported: tuple[Path, Path]) -> None:
+        import torch
+        from torch.utils._pytree import tree_map_only
+
+        from pytest_gpuenergy.replay.exported import Export, program_of
+
+        content = torch.load(exported[1])
+        moved = tree_map_only(torch.Tensor, lambda one: one.to("meta"), content)
+        export = Export(
+            read_record(content["gpuenergy_export"], exported[1]),
+            {name: bytes(one.numpy()) for name, one in content["programs"].items()},
+            moved["weights"],
+            moved["constants"],
+        )
+        program = program_of(export, "model.pt", "meta")
+        latest: Any = program.step(program.inputs(program.prompt, "meta"), 2)()
+        assert latest.device.type == "meta"
+
+    @pytest.mark.slow
+    def test_a_profile_of_another_prompt_is_not_replayed_from_an_export(
+        self,
+        exported: tuple[Path, Path],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        run, file = exported
+        write_profile(replace(read_profile(run), prompt_tokens=9), run)
+        host_stands_in(monkeypatch)
+        assert replay(run, "--export", str(file)) == 2
+        assert "a batch of 1 and 8 tokens, not for 1 and 9" in capsys.readouterr().err
 
     @pytest.mark.slow
     def test_an_export_of_a_prefill_has_no_decode_steps(
