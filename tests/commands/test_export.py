@@ -299,7 +299,8 @@ class TestWithPyTorch:
     @pytest.mark.slow
     def test_an_exported_model_runs_on_another_device(self, exported: tuple[Path, Path]) -> None:
         import torch
-        from torch.utils._pytree import tree_map_only
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.utils._pytree import tree_leaves, tree_map_only
 
         from pytest_gpuenergy.replay.exported import Export, program_of
 
@@ -312,8 +313,21 @@ class TestWithPyTorch:
             moved["constants"],
         )
         program = program_of(export, "model.pt", "meta")
-        latest: Any = program.step(program.inputs(program.prompt, "meta"), 2)()
-        assert latest.device.type == "meta"
+        inputs = program.inputs(program.prompt, "meta")
+        devices = set()
+
+        class Watch(TorchDispatchMode):
+            def __torch_dispatch__(
+                self, func: Any, _: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
+                returned = func(*args, **(kwargs or {}))
+                found = [one for one in tree_leaves(returned) if isinstance(one, torch.Tensor)]
+                devices.update(one.device.type for one in found)
+                return returned
+
+        with Watch():
+            program.step(inputs, 2)()
+        assert devices == {"meta"}
 
     @pytest.mark.slow
     def test_a_profile_of_another_prompt_is_not_replayed_from_an_export(
