@@ -128,22 +128,19 @@ def run(arguments: Namespace) -> int:
             document["export"] = plain(exported)
         print_json(document)
         return 0
-    print_lines(
-        [
-            f"{record.model}: {record.parameters / 1e6:.0f} million parameters, {record.weights} "
-            f"weights, {record.dtype}, on {record.device}",
-            *terminal(found),
-            "",
-            f"written to {arguments.out}",
-        ]
-    )
+    lines = [
+        f"{record.model}: {record.parameters / 1e6:.0f} million parameters, {record.weights} "
+        f"weights, {record.dtype}, on {record.device}",
+        *terminal(found),
+        "",
+        f"written to {arguments.out}",
+    ]
     if exported is not None:
-        print_lines(
-            [
-                f"exported to {arguments.export}: {exported.same_calls} of {exported.calls} calls "
-                "of operators are those of the model"
-            ]
+        lines.append(
+            f"exported to {arguments.export}: {exported.same_calls} of {exported.calls} calls of "
+            "operators are those of the model"
         )
+    print_lines(lines)
     return 0
 
 

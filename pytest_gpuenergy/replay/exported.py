@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from torch.export.passes import move_to_device_pass
-from torch.fx import Graph, GraphModule, Node
-from torch.fx.passes.split_module import split_module
+from torch.fx import GraphModule
 
 from pytest_gpuenergy.replay.export_record import ExportRecord, read_record
+from pytest_gpuenergy.replay.exported_graph import Layer, in_layers, make_calls_of_a_run
 from pytest_gpuenergy.replay.programs import (
     FunctionProgram,
     Generating,
@@ -33,9 +33,6 @@ PREFILL, DECODE, CALL = "prefill", "decode", "call"
 """Names of programs in an export; a function has ``CALL`` alone."""
 RECORD, PROGRAMS, WEIGHTS, CONSTANTS = "gpuenergy_export", "programs", "weights", "constants"
 """What a file consists of."""
-
-_CHECKS = ("aten._assert_tensor_metadata", "aten._assert_scalar", "aten.sym_constrain_range")
-_TO_THE_END = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class ExportedSteps(torch.nn.Module):  # type: ignore[misc]
 
     def __init__(self, export: Export, device: str) -> None:
         super().__init__()
-        self.layers = torch.nn.ModuleList(_Layer() for _ in export.record.layers)
+        self.layers = torch.nn.ModuleList(Layer() for _ in export.record.layers)
         for name, value in export.weights.items():
             key = name.replace(".", "/")  # names of a module's own have no points
             if isinstance(value, torch.nn.Parameter):
@@ -95,47 +92,9 @@ class ExportedSteps(torch.nn.Module):  # type: ignore[misc]
         tensors = {**program.constants, **export.constants[name], **export.weights}
         inputs = [one.target for one in program.graph_signature.input_specs]
         given = [tensors[target] for target in inputs if target is not None]
-        _make_calls_of_a_run(program.graph)
+        make_calls_of_a_run(program.graph)
         whole = GraphModule(program.graph_module, program.graph)
-        return partial(self._in_layers(whole, export.record.layers), *given)
-
-    def _in_layers(self, whole: GraphModule, paths: Sequence[str]) -> GraphModule:
-        """The same program, with the part of each layer in a module of its own."""
-        numbers = dict(_layer_numbers(whole.graph, paths))
-        parts: dict[Node, int] = {}
-        in_layers: dict[int, int] = {}
-        previous: int | None = -1
-        part = -1
-        for node, layer in numbers.items():
-            if layer != previous:
-                previous, part = layer, part + 1
-            parts[node] = part
-            if layer is not None:
-                in_layers[part] = layer
-        split = split_module(whole, whole, parts.__getitem__, keep_original_order=True)
-        for part, layer in in_layers.items():
-            name = f"submod_{part}"
-            setattr(split, name, _Part(self.layers[layer], getattr(split, name)))
-        return split
-
-
-class _Layer(torch.nn.Module):  # type: ignore[misc]
-    """Has the hooks of a layer; what it does in each step, it is given."""
-
-    def forward(self, part: Callable[..., object], *args: object) -> object:
-        return part(*args)
-
-
-class _Part(torch.nn.Module):  # type: ignore[misc]
-    """What a layer does in one of the programs."""
-
-    def __init__(self, layer: _Layer, part: GraphModule) -> None:
-        super().__init__()
-        self.layer = layer
-        self.part = part
-
-    def forward(self, *args: object) -> object:
-        return self.layer(self.part, *args)
+        return partial(in_layers(whole, export.record.layers, self.layers), *given)
 
 
 @dataclass(frozen=True)
@@ -274,36 +233,3 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def _make_calls_of_a_run(graph: Graph) -> None:
-    """Change what an export writes differently, so that the same calls are made as in a run."""
-    for node in list(graph.nodes):
-        if node.op != "call_function":
-            continue
-        target = str(node.target)
-        if target.startswith(_CHECKS):
-            graph.erase_node(node)
-        elif target == "aten.slice.Tensor" and len(node.args) < 5:
-            node.args = (*node.args, _TO_THE_END)[:4]
-            if node.args[2:] == (0, _TO_THE_END):
-                # x[:] makes no call in a run, but does where the size of x is open.
-                node.replace_all_uses_with(node.args[0])
-                graph.erase_node(node)
-        elif target == "aten.sym_size.int":
-            node.op, node.target = "call_method", "size"
-        elif target == "aten.layer_norm.default":  # exported with cuDNN off
-            node.args = (*node.args[:5], torch.backends.cudnn.enabled)
-        elif target == "aten.lift_fresh_copy.default" and not node.meta["val"].numel():
-            node.target = torch.ops.aten.lift_fresh.default
-
-
-def _layer_numbers(graph: Graph, paths: Sequence[str]) -> Iterator[tuple[Node, int | None]]:
-    """The nodes that compute something, each with the number of the layer that it belongs to."""
-    numbers = {path: number for number, path in enumerate(paths)}
-    for node in graph.nodes:
-        if node.op not in ("placeholder", "get_attr", "output"):
-            stack = node.meta.get("nn_module_stack", {}).values()
-            # The path of a module that is called again ends in @1, and so on.
-            found = [numbers.get(str(path).partition("@")[0]) for path, _ in stack]
-            yield node, next((one for one in found if one is not None), None)

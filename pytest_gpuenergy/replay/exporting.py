@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.nn import Module, ModuleList, Parameter
 from torch.utils._pytree import tree_leaves
 
+from pytest_gpuenergy.replay.cache_form import CacheForm
 from pytest_gpuenergy.replay.calls import CallForm
 from pytest_gpuenergy.replay.capture import CallRecorder
 from pytest_gpuenergy.replay.export_record import ExportRecord
@@ -122,7 +123,7 @@ class _Call(_Root):
 class _Step(_Root):
     """The prefill or a decode step, with a cache that is a list of tensors."""
 
-    def __init__(self, model: LanguageModel, cache: _Cache) -> None:
+    def __init__(self, model: LanguageModel, cache: CacheForm) -> None:
         super().__init__(model)
         self._model = model
         self._cache = cache
@@ -132,49 +133,6 @@ class _Step(_Root):
         with _choosing_as_in_a_run():
             past, latest = self._model.ask(tokens, past)
         return (latest, *self._cache.tensors(past))
-
-
-@dataclass(frozen=True)
-class _Cache:
-    """Where a cache of keys and values holds its tensors.
-
-    Attributes:
-        example: such a cache.
-        places: numbers of its layers, each with the name of an attribute.
-    """
-
-    example: Any
-    places: Sequence[tuple[int, str]]
-
-    @classmethod
-    def like(cls, example: Any) -> _Cache:
-        """Of a cache that a model has returned."""
-        places = [
-            (number, name)
-            for number, layer in enumerate(example.layers)
-            for name, value in vars(layer).items()
-            if isinstance(value, torch.Tensor)
-        ]
-        return cls(example, places)
-
-    @property
-    def others(self) -> list[dict[str, Any]]:
-        """What each of its layers holds beside tensors."""
-        return [
-            {name: one for name, one in vars(layer).items() if not isinstance(one, torch.Tensor)}
-            for layer in self.example.layers
-        ]
-
-    def tensors(self, cache: Any) -> list[Any]:
-        """Those of another cache of this kind, in the order of the places."""
-        return [getattr(cache.layers[number], name) for number, name in self.places]
-
-    def holding(self, tensors: Sequence[Any]) -> Any:
-        """A cache of this kind with other tensors."""
-        cache = appendable(self.example)
-        for (number, name), one in zip(self.places, tensors, strict=True):
-            setattr(cache.layers[number], name, one)
-        return cache
 
 
 @contextmanager
@@ -201,34 +159,19 @@ def _steps(program: Program, prompt: Prompt, device: str) -> dict[str, tuple[Mod
         raise InputError("it is an exported file already")
     tokens = program.inputs(prompt, device)
     past, latest = program.ask(tokens, None)
-    first = _Cache.like(past)
+    first = CacheForm.of(past)
     prefill = _Step(program, first)
     steps = {PREFILL: (prefill, torch.export.export(prefill, (tokens,), strict=False))}
     if prompt.new_tokens > 1:
-        later = _Cache.like(program.ask(latest, appendable(past))[0])
+        later = CacheForm.of(program.ask(latest, appendable(past))[0])
         decode = _Step(program, later)
         tensors = later.tensors(later.example)
-        growing = _growing(first, later)
+        open_sizes = (None, tuple(first.growing(later)))
         exported = torch.export.export(
-            decode, (latest, *tensors), dynamic_shapes=(None, tuple(growing)), strict=False
+            decode, (latest, *tensors), dynamic_shapes=open_sizes, strict=False
         )
         steps[DECODE] = (decode, exported)
     return steps
-
-
-def _growing(first: _Cache, later: _Cache) -> list[dict[int, Any]]:
-    """For each tensor of a cache, the dimensions that differ between two steps."""
-    if first.places != later.places or first.others != later.others:
-        raise InputError("its cache of keys and values changes in more than its tensors")
-    pairs = zip(first.tensors(first.example), later.tensors(later.example), strict=True)
-    return [
-        {
-            number: Dim.DYNAMIC
-            for number, (before, after) in enumerate(zip(one.shape, other.shape, strict=True))
-            if before != after
-        }
-        for one, other in pairs
-    ]
 
 
 def _export(

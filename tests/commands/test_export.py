@@ -270,6 +270,31 @@ class TestWithPyTorch:
         assert document["export"] == {"file": file, "calls": 7, "same_calls": 7}
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("step", [0, 2])
+    def test_the_layers_of_an_export_do_what_those_of_the_model_do(
+        self, both: tuple[Path, Path], step: int
+    ) -> None:
+        import torch
+
+        from pytest_gpuenergy.replay.capture import CallRecorder
+        from pytest_gpuenergy.replay.live import capture_step
+        from pytest_gpuenergy.replay.models import load_program
+        from pytest_gpuenergy.replay.programs import Prompt
+
+        run, file = both
+        found = []
+        for name in (str(run.parent / "model"), str(file)):
+            program = load_program(name, dtype="float32", attention="auto", seed=0, device="cpu")
+            with torch.inference_mode():
+                captured = capture_step(program, program.inputs(Prompt(8, 4), "cpu"), step)
+                assert captured.layers is not None
+                recorder = CallRecorder(program.modules)
+                with recorder:
+                    captured.layers()
+            found.append([(one.operator, one.arguments) for one in recorder.forms])
+        assert found[0] == found[1]
+
+    @pytest.mark.slow
     def test_a_prompt_of_one_token_is_exported(self, tmp_path: Path) -> None:
         model, file = model_folder(tmp_path / "model", "llama"), tmp_path / "model.pt"
         run, again = tmp_path / "run", tmp_path / "again"
