@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,22 +25,31 @@ KILLED_AFTER = "KILLED_AFTER"
 """Set to ``RANK:N``: this rank is killed once it has measured N times."""
 
 
-def host_stands_in(patch: pytest.MonkeyPatch, note: Callable[[str], object]) -> None:
+def host_stands_in(
+    patch: pytest.MonkeyPatch, after: Callable[[int], object] = lambda _: None
+) -> list[str]:
     """Let calls run on the host, and give them made-up figures.
 
     Args:
         patch: undoes it.
-        note: called with the key of each measurement.
+        after: called after each run with how many there were.
+
+    Returns:
+        The keys of what will have been measured.
     """
     import torch.cuda
 
     from pytest_gpuenergy.devices.cuda import graphs
     from pytest_gpuenergy.replay import live, plan
     from pytest_gpuenergy.replay.launches import host_operators
+    from pytest_gpuenergy.replay.profiling import read_profile
+
+    labels: list[str] = []
 
     def measure(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
         with repeater():
-            note(str(workload.parameters["replays"]))
+            labels.append(str(workload.parameters["replays"]))
+        after(len(labels))
         draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
         draft = replace(draft, time_ms=1.0, energy_mj=2.0, raw_energy_mj=2.0, edp_mj_ms=2.0)
         draft = replace(draft, power_w=2.0, gflops=0.0, gflops_per_w=0.0)
@@ -51,8 +61,11 @@ def host_stands_in(patch: pytest.MonkeyPatch, note: Callable[[str], object]) -> 
             turns[0]()
         return SimpleNamespace(start=lambda: None, stop=lambda: None)
 
-    def planner(_device: object, _folder: object, cache: Any, ranks: Ranks = ALONE) -> plan.Planner:
-        return live.live_planner("cpu", cache, ranks)
+    def planner(
+        _device: object, folder: Path, cache: Any, export: str = "", ranks: Ranks = ALONE
+    ) -> plan.Planner:
+        source = plan.source_of(read_profile(folder), export)
+        return live.live_planner("cpu", cache, source, ranks)
 
     patch.setattr(plan, "planner_for", planner)
     patch.setattr(graphs, "GraphRepeater", repeat)
@@ -60,6 +73,7 @@ def host_stands_in(patch: pytest.MonkeyPatch, note: Callable[[str], object]) -> 
     patch.setattr(live, "launches", host_operators)
     l2 = SimpleNamespace(L2_cache_size=1000)
     patch.setattr(torch.cuda, "get_device_properties", lambda _: l2)
+    return labels
 
 
 def main() -> int:
@@ -68,16 +82,14 @@ def main() -> int:
     from pytest_gpuenergy.replay import ranks
 
     rank, _, number = os.environ.get(KILLED_AFTER, "-1:0").partition(":")
-    noted: list[str] = []
 
-    def note(key: str) -> None:
-        noted.append(key)
-        if os.environ["RANK"] == rank and len(noted) > int(number):
+    def after(runs: int) -> None:
+        if os.environ["RANK"] == rank and runs > int(number):
             os.kill(os.getpid(), signal.SIGKILL)
 
     joined = ranks.joined
     with pytest.MonkeyPatch.context() as patch:
-        host_stands_in(patch, note)
+        host_stands_in(patch, after)
         patch.setattr(
             ranks, "device_word", lambda _spec, own, count: (f"emulated:h200x{count}", own)
         )

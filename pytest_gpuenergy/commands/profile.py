@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from argparse import Namespace
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, count, print_json, print_lines, tell
+from pytest_gpuenergy.commands import Subparsers, add_command, count, print_json, print_lines
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.engine.station import Station
-    from pytest_gpuenergy.replay.extraction import Extraction
-    from pytest_gpuenergy.replay.profiling import Profiled, ProfileRecord
-    from pytest_gpuenergy.replay.sampling import PowerSampler
-
-_HOST = "cpu"
+    from pytest_gpuenergy.commands.profile_run import ProfileRun
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -32,43 +26,51 @@ def add_parser(subparsers: Subparsers) -> None:
         "power samples are put on the time axis of the trace. bloom-560m and vicuna-7b have their "
         "published configuration, and random weights unless transformers has their checkpoint in "
         "its cache; so has a folder with config.json alone. Of module:function, a call without "
-        "arguments is profiled. Needs the extra replay.",
+        "arguments is profiled; an exported file is profiled for what it was exported for. Needs "
+        "the extra replay.",
         example="""
 gpuenergy profile bloom-560m --out bloom/
-gpuenergy profile mymodel:generate --out mine/
 gpuenergy profile vicuna-7b --tp 2 --out vicuna-tp2/
+gpuenergy profile bloom-560m --out bloom/ --export bloom.pt
+gpuenergy profile bloom.pt --out again/
+gpuenergy profile mymodel:generate --out mine/
 gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16 --out mine/
 """,
     )
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="bloom-560m, vicuna-7b, a folder, a name on the hub, or module:function",
+        help="bloom-560m, vicuna-7b, a folder, a name on the hub, module:function, or a file of "
+        "--export",
     )
     numbers = (
         ("--prompt-tokens", 1024, "Tokens of each prompt"),
         ("--new-tokens", 32, "Tokens to generate"),
         ("--batch", 1, "Prompts at once"),
-        ("--runs", 1, "Times to run under the profiler, after once to warm up"),
     )
     for name, default, what in numbers:
         parser.add_argument(
-            name, metavar="N", type=count, default=default, help=f"{what} (default: {default})"
+            name, metavar="N", type=count, help=f"{what} (default: {default}, or as exported)"
         )
+    parser.add_argument(
+        "--runs",
+        metavar="N",
+        type=count,
+        default=1,
+        help="Times to run under the profiler, after once to warm up (default: 1)",
+    )
     parser.add_argument(
         "--dtype",
         choices=("float16", "bfloat16", "float32"),
-        default="float16",
         help="Default: float16",
     )
     parser.add_argument(
         "--attention",
         choices=("auto", "sdpa", "eager"),
-        default="auto",
         help="Implementation of the attention (default: auto, which transformers chooses)",
     )
     parser.add_argument(
-        "--seed", metavar="N", type=int, default=0, help="Of tokens and random weights (default: 0)"
+        "--seed", metavar="N", type=int, help="Of tokens and random weights (default: 0)"
     )
     parser.add_argument(
         "--gpu-device",
@@ -87,150 +89,88 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
         "torchrun may have started (default: 1)",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="Folder to write to")
+    parser.add_argument(
+        "--export",
+        metavar="FILE",
+        type=Path,
+        help="Also write the model by torch.export, for use without its Python code",
+    )
     parser.add_argument("--json", action="store_true", help="Print a summary as JSON")
 
 
 def run(arguments: Namespace) -> int:
     """Load, profile, extract, write, and print a summary; with ``--tp``, in several processes."""
-    from pytest_gpuenergy.replay.programs import check_packages, is_function
+    from pytest_gpuenergy.commands.profile_run import profiled
+    from pytest_gpuenergy.replay.programs import check_packages
     from pytest_gpuenergy.replay.ranks import is_rank, run_ranks
-    from pytest_gpuenergy.replay.summary import json_document, terminal
-    from pytest_gpuenergy.support.json_output import plain
 
+    _check(arguments)
     check_packages(arguments.model)
-    if arguments.tp > 1 and is_function(arguments.model):
-        raise InputError(
-            f"--tp divides language models, and {arguments.model} is a function: leave it out."
-        )
     if arguments.tp > 1 and not is_rank():
         return run_ranks(arguments.words, arguments.tp, arguments.out)
     with ExitStack() as stack:
-        record, found = _profiled(arguments, stack)
-    if record.rank:
-        return 0
-    if arguments.json:
-        print_json({**json_document(found), "profile": plain(record), "folder": str(arguments.out)})
-        return 0
-    each = f" on each of {record.ranks} GPUs" if record.ranks > 1 else ""
-    print_lines(
-        [
-            f"{record.model}: {record.parameters / 1e6:.0f} million parameters{each}, "
-            f"{record.weights} weights, {record.dtype}, on {record.device}",
-            *terminal(found),
-            *([] if record.power is None else [record.power.sentence]),
-            "",
-            f"written to {arguments.out}",
-        ]
-    )
+        found = profiled(arguments, stack)
+    if found.record.rank == 0:
+        _print(arguments, found)
     return 0
 
 
-def _profiled(arguments: Namespace, stack: ExitStack) -> tuple[ProfileRecord, Extraction]:
-    """Profile as this rank, and write its files; the first rank writes those of all.
-
-    Returns:
-        What was profiled, and what was found in the trace, of all ranks for the first one.
-    """
-    from pytest_gpuenergy.commands.extract import write_results
-    from pytest_gpuenergy.replay.calls import unevenly_called, unique_calls, write_calls
-    from pytest_gpuenergy.replay.extraction import extract
-    from pytest_gpuenergy.replay.models import load_program
-    from pytest_gpuenergy.replay.profiling import profile_program, write_profile
-    from pytest_gpuenergy.replay.programs import Prompt, is_function
-    from pytest_gpuenergy.replay.ranks import ALONE, folder_of_rank, joined, rank_of_process
-    from pytest_gpuenergy.replay.sampling import PowerSampler
-
-    prompt = Prompt(0, 0, 0, arguments.seed)
-    if not is_function(arguments.model):
-        prompt = Prompt(
-            arguments.prompt_tokens, arguments.new_tokens, arguments.batch, arguments.seed
-        )
-    tp, ranks, folder = arguments.tp, ALONE, arguments.out
-    device, sampler = arguments.gpu_device, None
-    if device != _HOST:
-        device, station = torch_device(device, stack, rank_of_process(tp), tp)
-        sampler = PowerSampler(station.device)
-    if tp > 1:
-        ranks = stack.enter_context(joined(tp, device))
-        folder = folder_of_rank(arguments.out, ranks.rank)
-    program = load_program(
-        arguments.model,
-        dtype=arguments.dtype,
-        attention=arguments.attention,
-        seed=arguments.seed,
-        device=device,
-        ranks=ranks,
-    )
-    with sampler or nullcontext():
-        profiled = profile_program(program, prompt, folder, device, arguments.runs, sampler, ranks)
-    record = profiled.record
-    found = extract(folder, host=device == _HOST)
-    if sampler is not None:
-        record, found = _with_power(sampler, profiled, found, folder)
-    write_results(found, folder, record.model)
-    calls = unique_calls(found.launches, profiled.forms)
-    write_calls(calls, folder)
-    if uneven := unevenly_called(calls, record.runs):
-        tell(
-            f"{uneven} of {len(calls)} unique calls were not made equally often in each run: "
-            "accounts count those of the first."
-        )
-    ranks.gathered(None)  # all have written
-    if tp > 1 and ranks.rank == 0:
-        write_profile(record, arguments.out)
-        found = extract(arguments.out, host=device == _HOST)
-        write_results(found, arguments.out, record.model)
-    return record, found
-
-
-def _with_power(
-    sampler: PowerSampler, profiled: Profiled, found: Extraction, folder: Path
-) -> tuple[ProfileRecord, Extraction]:
-    """The profile with the card's power samples, which are written; without them if there are none.
+def _check(arguments: Namespace) -> None:
+    """Refuse what would fail after the model has run, or have no effect.
 
     Raises:
-        OSError: a file cannot be written.
+        InputError: a function or an exported file is asked for what it cannot do.
+        ReportError: the file to export to cannot be written.
     """
-    from msgspec.structs import replace
+    from pytest_gpuenergy.replay.programs import is_export, is_function
+    from pytest_gpuenergy.report.views import check_writable
 
-    from pytest_gpuenergy.replay.clocks import ClockError
-    from pytest_gpuenergy.replay.power import write_power
-    from pytest_gpuenergy.replay.profiling import write_profile
-
-    try:
-        power, curve = sampler.placed(profiled.reads, found.clock)
-    except ClockError as error:
-        tell(f"The profile has no power samples. {error}")
-        return profiled.record, found
-    record = replace(profiled.record, power=power)
-    write_power(curve, folder)
-    write_profile(record, folder)
-    return record, dataclasses.replace(found, power=curve)
-
-
-def torch_device(spec: str, stack: ExitStack, rank: int = 0, count: int = 1) -> tuple[str, Station]:
-    """PyTorch's name of a GPU, and its station, which is open for as long as ``stack`` is.
-
-    Args:
-        spec: the value of ``--gpu-device``.
-        stack: closes the station.
-        rank: of this process.
-        count: how many ranks there are, see `pytest_gpuenergy.replay.ranks.device_word`.
-
-    Raises:
-        InputError: there is no such GPU, or it is an emulated one.
-        DeviceError: it cannot be used or claimed.
-    """
-    from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.engine.station import Station
-    from pytest_gpuenergy.replay.ranks import device_word
-
-    word, index = device_word(spec, rank, count)
-    gpu = stack.enter_context(open_device(word, index=index))
-    ordinal = getattr(gpu, "ordinal", None)
-    if ordinal is None:
+    if arguments.tp > 1 and (is_function(arguments.model) or is_export(arguments.model)):
+        what = "a function" if is_function(arguments.model) else "an exported file"
         raise InputError(
-            "PyTorch's kernels need a real GPU: the emulated one runs CUDA text only. Where there "
-            "is none, gpuenergy profile --gpu-device cpu profiles operators on the host."
+            f"--tp divides language models, and {arguments.model} is {what}: leave it out."
         )
-    return f"cuda:{ordinal}", stack.enter_context(Station(gpu))
+    if arguments.tp > 1 and arguments.export is not None:
+        raise InputError("--export writes whole models, which --tp divides: leave out one of them.")
+    if is_export(arguments.model):
+        if arguments.export is not None:
+            raise InputError(f"{arguments.model} is an exported file already: copy it.")
+        if arguments.dtype is not None or arguments.attention is not None:
+            raise InputError(
+                f"{arguments.model} has the type and the attention that it was exported with: "
+                "leave out --dtype and --attention."
+            )
+    if arguments.export is not None:
+        check_writable(arguments.export, folder=False)
+
+
+def _print(arguments: Namespace, found: ProfileRun) -> None:
+    from pytest_gpuenergy.replay.summary import json_document, terminal
+    from pytest_gpuenergy.support.json_output import plain
+
+    record, exported = found.record, found.exported
+    if arguments.json:
+        document = {
+            **json_document(found.extraction),
+            "profile": plain(record),
+            "folder": str(arguments.out),
+        }
+        if exported is not None:
+            document["export"] = plain(exported)
+        print_json(document)
+        return
+    each = f" on each of {record.ranks} GPUs" if record.ranks > 1 else ""
+    lines = [
+        f"{record.model}: {record.parameters / 1e6:.0f} million parameters{each}, "
+        f"{record.weights} weights, {record.dtype}, on {record.device}",
+        *terminal(found.extraction),
+        *([] if record.power is None else [record.power.sentence]),
+        "",
+        f"written to {arguments.out}",
+    ]
+    if exported is not None:
+        lines.append(
+            f"exported to {arguments.export}: {exported.same_calls} of {exported.calls} calls of "
+            "operators are those of the model"
+        )
+    print_lines(lines)

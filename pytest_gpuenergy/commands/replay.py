@@ -56,6 +56,12 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
         "call; cold: nothing (default: model)",
     )
     parser.add_argument(
+        "--export",
+        metavar="FILE",
+        default="",
+        help="Replay from a file of gpuenergy profile --export, without the model's Python code",
+    )
+    parser.add_argument(
         "--step", metavar="N", type=int, default=1, help="The decode step to replay (default: 1)"
     )
     parser.add_argument(
@@ -191,7 +197,7 @@ def _replayed(
         ranks = ALONE
         if count > 1:
             ranks = stack.enter_context(joined(count, f"cuda:{getattr(device, 'ordinal', 0)}"))
-        planner = planner_for(device, folder, arguments.cache, ranks)
+        planner = planner_for(device, folder, arguments.cache, arguments.export, ranks)
         setpoints = NamedSetpoints.of(device, arguments.powercap, Path.cwd()).setpoints
         station = stack.enter_context(Station(device))
         for sentence in station.restored:

@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.engine.replayable import Replayable
-from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS
+from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, step_key
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.launches import Launch, launches
-from pytest_gpuenergy.replay.models import appendable, load_program
+from pytest_gpuenergy.replay.models import load_program
 from pytest_gpuenergy.replay.plan import (
     Cache,
     Plan,
@@ -38,7 +38,7 @@ from pytest_gpuenergy.replay.profiling import (
     profiler_on,
     settle,
 )
-from pytest_gpuenergy.replay.programs import Program, Prompt
+from pytest_gpuenergy.replay.programs import Program, Prompt, appendable
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.replay.trace import read_trace
 from pytest_gpuenergy.replay.turns import Turns, capture_calls, gap, turns_of
@@ -48,12 +48,13 @@ _COLD_FACTOR = 3
 _PROFILED = 24
 
 
-def live_planner(device: str, cache: Cache, ranks: Ranks = ALONE) -> Planner:
+def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALONE) -> Planner:
     """See `pytest_gpuenergy.replay.plan.planner_for`.
 
     Args:
         device: PyTorch's name of it.
         cache: see `turns_of`.
+        source: what to load; that which was profiled if it is empty.
         ranks: that share the model.
     """
 
@@ -64,7 +65,7 @@ def live_planner(device: str, cache: Cache, ranks: Ranks = ALONE) -> Planner:
         steps: Sequence[int],
     ) -> Plan:
         program = load_program(
-            profile.model,
+            source or profile.model,
             dtype=profile.dtype,
             attention=profile.attention,
             seed=profile.seed,
@@ -95,6 +96,8 @@ def live_planner(device: str, cache: Cache, ranks: Ranks = ALONE) -> Planner:
             if one.layers is not None:
                 layers = _repeater(Turns([one.layers]), device, most=ranks.most)
                 ways.insert(0, (LAYERS, layers))
+            else:
+                missing[step_key(one.number, LAYERS)] = "no layers of the model are known"
             wholes += [
                 replayable_step(profile, one.number, level, cache, repeater)
                 for level, repeater in ways
@@ -116,7 +119,7 @@ def live_planner(device: str, cache: Cache, ranks: Ranks = ALONE) -> Planner:
             return replayable_spaced(profile, by_id[call], gaps, cache, count, repeater)
 
         pause = replayable_gap(profile, cache, _repeater(Turns([gap]), device))
-        return Plan(wholes, played, missing, spaced, pause)
+        return Plan(wholes, played, missing, spaced, pause, source or profile.model)
 
     return plan
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from pytest_gpuenergy.replay.programs import (
+    Generating,
     Program,
     Prompt,
     check_packages,
+    is_export,
     is_function,
     layers_of,
     load_function,
+    random_tokens,
 )
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.support.errors import DeviceError, InputError
@@ -55,7 +56,7 @@ _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 @dataclass(frozen=True)
-class LanguageModel:
+class LanguageModel(Generating):
     """A causal language model, ready to run.
 
     Attributes:
@@ -81,6 +82,11 @@ class LanguageModel:
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     @property
+    def prompt(self) -> Prompt:
+        """See `pytest_gpuenergy.replay.programs.Program`."""
+        return Prompt()
+
+    @property
     def modules(self) -> dict[str, Any]:
         """The model."""
         return {"": self.model}
@@ -92,30 +98,7 @@ class LanguageModel:
 
     def inputs(self, prompt: Prompt, device: str) -> Any:
         """Random tokens of the model's vocabulary."""
-        import torch
-
-        generator = torch.Generator().manual_seed(prompt.seed)
-        shape = (prompt.batch, prompt.tokens)
-        return torch.randint(self.vocabulary, shape, generator=generator).to(device)
-
-    def run(self, inputs: Any, steps: int) -> None:
-        """Generate greedily, with a cache of keys and values."""
-        from torch.profiler import record_function
-
-        with record_function("prefill"):
-            past, latest = self._ask(inputs, None)
-        for step in range(1, steps):
-            with record_function(f"decode {step}"):
-                past, latest = self._ask(latest, past)
-
-    def step(self, inputs: Any, number: int) -> Callable[[], object]:
-        """The prefill, which is 0, or a decode step, which leaves the cache as it was."""
-        if number == 0:
-            return lambda: self._ask(inputs, None)[1]
-        past, latest = self._ask(inputs, None)
-        for _ in range(number - 1):
-            past, latest = self._ask(latest, past)
-        return lambda: self._ask(latest, appendable(past))[1]
+        return random_tokens(self.vocabulary, prompt, device)
 
     @cached_property
     def _cache_name(self) -> str:
@@ -123,30 +106,33 @@ class LanguageModel:
         named = inspect.signature(self.model.forward).parameters
         return "cache" if "cache" in named else "past_key_values"
 
-    def _ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
-        """The cache after the tokens, and the token that is likeliest to follow."""
+    def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
+        """See `Generating`."""
         name = self._cache_name
         out = self.model(input_ids=tokens, use_cache=True, **{name: past})
         return getattr(out, name), out.logits[:, -1:].argmax(dim=-1)
 
 
-def appendable(value: Any) -> Any:
-    """A twin of a cache of keys and values that can be appended to; anything else as it is."""
-    import torch
-
-    if not hasattr(value, "layers") or isinstance(value, torch.Tensor | torch.nn.Module):
-        return value
-    twin = copy.copy(value)
-    twin.layers = [copy.copy(one) for one in value.layers]
-    return twin
-
-
 def load_program(
     name: str, *, dtype: str, attention: str, seed: int, device: str, ranks: Ranks = ALONE
 ) -> Program:
-    """Load a model, or a function named ``module:function``; see `load_model`, `load_function`."""
+    """Load what ``name`` stands for: a model, a function, or an exported program.
+
+    See `load_model` and `load_function`; an exported program brings its weights, their type and its
+    attention along.
+
+    Raises:
+        InputError: several ranks cannot share it.
+    """
+    if ranks.count > 1 and (is_function(name) or is_export(name)):
+        raise InputError(f"{name} is no language model that GPUs can share: leave out --tp.")
     if is_function(name):
         return load_function(name)
+    if is_export(name):
+        check_packages(name)
+        from pytest_gpuenergy.replay.exported import load_exported
+
+        return load_exported(name, device)
     return load_model(name, dtype=dtype, attention=attention, seed=seed, device=device, ranks=ranks)
 
 
@@ -218,7 +204,7 @@ def load_model(
         reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
         raise InputError(
             f"The model {name!r} cannot be loaded ({reason}): give {', '.join(BUILT_IN)}, a folder "
-            "with a model, a name on the hub, or module:function."
+            "with a model, a name on the hub, module:function, or an exported file."
         ) from None
     used = str(getattr(model.config, "_attn_implementation", attention))
     return LanguageModel(model, name, "checkpoint" if weights == "checkpoint" else "random", used)

@@ -22,9 +22,9 @@ from pytest_gpuenergy.replay.account import (
 )
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
-from pytest_gpuenergy.replay.programs import check_packages
+from pytest_gpuenergy.replay.programs import check_packages, is_export
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import InputError, UnavailableError
 
 Cache = Literal["model", "hot", "cold"]
 Repeat = Callable[[], AbstractContextManager[Repeater]]
@@ -41,6 +41,7 @@ class Plan:
         spaced: by the id of a call and a number of gaps, what launches the call and then the gaps;
             None if that is not to be had.
         gap: about 20 µs in which a single thread works.
+        source: what was loaded for it; empty for recorded figures.
     """
 
     steps: Sequence[Replayable]
@@ -48,6 +49,7 @@ class Plan:
     missing: Mapping[str, str] = field(default_factory=dict)
     spaced: Callable[[str, int], Replayable | None] = lambda _id, _gaps: None
     gap: Replayable | None = None
+    source: str = ""
 
 
 Planner = Callable[[ProfileRecord, Sequence[UniqueCall], Sequence[UniqueCall], Sequence[int]], Plan]
@@ -149,13 +151,43 @@ def model_name(profile: ProfileRecord) -> str:
     return f"{name}-rank{profile.rank}" if profile.ranks > 1 else name
 
 
-def planner_for(device: Device, folder: Path, cache: Cache, ranks: Ranks = ALONE) -> Planner:
+def source_of(profile: ProfileRecord, export: str = "") -> str:
+    """What to load for a replay of ``profile``.
+
+    Args:
+        profile: of the model.
+        export: the file to replay from; empty for the model's own code or, where a package that
+            this needs is missing, the file that it was exported to.
+
+    Raises:
+        InputError: there is no file ``export``.
+        UnavailableError: a package that is needed is not installed.
+    """
+    if export and not is_export(export):
+        raise InputError(
+            f"There is no file {export}: write it with gpuenergy profile {profile.model} --export "
+            f"{export}."
+        )
+    try:
+        check_packages(export or profile.model)
+    except UnavailableError:
+        if export or not profile.export or not is_export(profile.export):
+            raise
+        check_packages(profile.export)
+        return profile.export
+    return export or profile.model
+
+
+def planner_for(
+    device: Device, folder: Path, cache: Cache, export: str = "", ranks: Ranks = ALONE
+) -> Planner:
     """How to replay on ``device``: the model itself, or recorded figures on an emulated GPU.
 
     Args:
         device: claimed by the caller.
         folder: of the profile.
         cache: see `pytest_gpuenergy.replay.live.turns_of`.
+        export: see `source_of`.
         ranks: that share the model.
 
     Raises:
@@ -165,6 +197,10 @@ def planner_for(device: Device, folder: Path, cache: Cache, ranks: Ranks = ALONE
     from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 
     if isinstance(device, EmulatedDevice):
+        if export:
+            raise InputError(
+                "An emulated GPU replays recorded figures, not a model: leave out --export."
+            )
         from pytest_gpuenergy.replay.recorded import recorded_planner
 
         return recorded_planner(device, folder, cache)
@@ -172,7 +208,7 @@ def planner_for(device: Device, folder: Path, cache: Cache, ranks: Ranks = ALONE
     if ordinal is None:
         raise InputError(f"PyTorch cannot run on {device.name}: name another --gpu-device.")
     profile = read_profile(folder)
-    check_packages(profile.model)
+    source = source_of(profile, export)
     if profile.ranks != ranks.count:
         raise InputError(
             f"{folder} is the profile of a model on {profile.ranks} GPUs: replay it with gpuenergy "
@@ -180,4 +216,4 @@ def planner_for(device: Device, folder: Path, cache: Cache, ranks: Ranks = ALONE
         )
     from pytest_gpuenergy.replay.live import live_planner
 
-    return live_planner(f"cuda:{ordinal}", cache, ranks)
+    return live_planner(f"cuda:{ordinal}", cache, source, ranks)

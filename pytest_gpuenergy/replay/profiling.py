@@ -44,6 +44,7 @@ class ProfileRecord(Struct, frozen=True):
     Attributes:
         runs: that were profiled, one after another.
         power: of the samples in ``power.csv``; None without them.
+        export: the file that the model was exported to; empty if it was not.
     """
 
     model: str
@@ -64,6 +65,7 @@ class ProfileRecord(Struct, frozen=True):
     schema_version: int = 1
     runs: int = 1
     power: PowerAlignment | None = None
+    export: str = ""
 
     def steps(self, decode: int) -> tuple[int, ...]:
         """The prefill, which is 0, and the decode step ``decode``, if any has been profiled.
@@ -128,15 +130,6 @@ def rank_folders(folder: Path) -> list[Path]:
     return found
 
 
-def write_profile(record: ProfileRecord, folder: Path) -> None:
-    """Write ``profile.json``.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    write_atomically(folder / PROFILE_JSON, dump(record))
-
-
 class Profiled(NamedTuple):
     """A program that has been profiled.
 
@@ -172,6 +165,7 @@ def profile_program(
         ranks: that run it together.
 
     Raises:
+        InputError: it was exported for another prompt.
         DeviceError: the device's memory is too small.
         OSError: a file cannot be written.
     """
@@ -199,6 +193,8 @@ def profile_program(
                 reads += _read_clocks()
                 if sampler is not None:  # while the card has them: the profiler takes its time
                     sampler.finish(reads[-1].host_ns)
+    except InputError:
+        raise
     except Exception as error:  # a function may raise anything
         raise DeviceError(_failure(program, prompt, device, error)) from None
     (folder / POWER_CSV).unlink(missing_ok=True)  # of another trace
@@ -234,6 +230,15 @@ def _read_clocks() -> list[ClockRead]:
         with record_function(CLOCK):
             found.append(ClockRead(time.time_ns(), time.monotonic_ns()))
     return found
+
+
+def write_profile(record: ProfileRecord, folder: Path) -> None:
+    """Write ``profile.json``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_atomically(folder / PROFILE_JSON, dump(record))
 
 
 def _failure(program: Program, prompt: Prompt, device: str, error: Exception) -> str:

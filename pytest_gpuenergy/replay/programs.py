@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import getclosurevars
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
+from pytest_gpuenergy.support.files import is_file
 
 OWN = "own"
 """Weights, attention and type of a function: it brings them along."""
@@ -34,6 +37,10 @@ class Prompt:
     seed: int = 0
 
 
+NO_PROMPT = Prompt(0, 0, 0)
+"""Of a function."""
+
+
 class Program(Protocol):
     """Something to profile.
 
@@ -42,6 +49,7 @@ class Program(Protocol):
         weights: ``checkpoint``, ``random`` or `OWN`.
         attention: implementation of the attention, or `OWN`.
         dtype: of the weights, or `OWN`.
+        prompt: what it is asked for unless the user says otherwise; of no tokens if it has none.
         modules: by name, the modules whose parameters it uses.
         layers: its equal blocks, in order; none if it has no list of modules.
     """
@@ -54,6 +62,8 @@ class Program(Protocol):
     def attention(self) -> str: ...
     @property
     def dtype(self) -> str: ...
+    @property
+    def prompt(self) -> Prompt: ...
     @property
     def modules(self) -> Mapping[str, Any]: ...
     @property
@@ -83,6 +93,7 @@ class FunctionProgram:
     weights: str = OWN
     attention: str = OWN
     dtype: str = OWN
+    prompt: Prompt = NO_PROMPT
 
     @property
     def modules(self) -> Mapping[str, Any]:
@@ -120,6 +131,58 @@ class FunctionProgram:
         return self.function
 
 
+class Generating(ABC):
+    """The steps of a language model, which generates greedily, with a cache of keys and values."""
+
+    @abstractmethod
+    def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
+        """The cache after the tokens, and the token that is likeliest to follow.
+
+        Args:
+            tokens: the prompts, or the token that was likeliest before.
+            past: the cache so far, which may be appended to; None for the prompts.
+        """
+
+    def run(self, inputs: Any, steps: int) -> None:
+        """See `Program`."""
+        from torch.profiler import record_function
+
+        with record_function("prefill"):
+            past, latest = self.ask(inputs, None)
+        for step in range(1, steps):
+            with record_function(f"decode {step}"):
+                past, latest = self.ask(latest, past)
+
+    def step(self, inputs: Any, number: int) -> Callable[[], object]:
+        """The prefill, which is 0, or a decode step, which leaves the cache as it was."""
+        if number == 0:
+            return lambda: self.ask(inputs, None)[1]
+        past, latest = self.ask(inputs, None)
+        for _ in range(number - 1):
+            past, latest = self.ask(latest, past)
+        return lambda: self.ask(latest, appendable(past))[1]
+
+
+def appendable(value: Any) -> Any:
+    """A twin of a cache of keys and values that can be appended to; anything else as it is."""
+    import torch
+
+    if not hasattr(value, "layers") or isinstance(value, torch.Tensor | torch.nn.Module):
+        return value
+    twin = copy.copy(value)
+    twin.layers = [copy.copy(one) for one in value.layers]
+    return twin
+
+
+def random_tokens(vocabulary: int, prompt: Prompt, device: str) -> Any:
+    """Prompts of random tokens below ``vocabulary``."""
+    import torch
+
+    generator = torch.Generator().manual_seed(prompt.seed)
+    shape = (prompt.batch, prompt.tokens)
+    return torch.randint(vocabulary, shape, generator=generator).to(device)
+
+
 def layers_of(modules: Mapping[str, Any]) -> list[Any]:
     """The longest list of modules in any of ``modules``."""
     from torch.nn import ModuleList
@@ -136,16 +199,23 @@ def is_function(name: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in parts)
 
 
+def is_export(name: str) -> bool:
+    """Whether ``name`` is that of a file, as an exported program's is; raises as `is_file`."""
+    return not is_function(name) and is_file(Path(name))
+
+
 def check_packages(name: str) -> None:
     """Check that what a program needs is installed.
 
     Args:
-        name: of a model, which needs transformers, or of a function, which needs PyTorch alone.
+        name: of a model, which needs transformers, or of a function or an exported program, which
+            need PyTorch alone.
 
     Raises:
         UnavailableError: something is missing.
     """
-    needed = ("torch",) if is_function(name) else ("torch", "transformers")
+    alone = is_function(name) or is_export(name)
+    needed = ("torch",) if alone else ("torch", "transformers")
     for package in needed:
         try:
             importlib.import_module(package)

@@ -104,7 +104,9 @@ class Replay:
             self.station.check(setpoint)
         plan = self.planner(profile, calls, chosen, steps)
         self.missing |= plan.missing
-        run = self._run_info(profile)
+        if plan.source not in ("", profile.model):
+            self.announce(f"{profile.model} is replayed from {plan.source}")
+        run = self._run_info(profile, plan.source)
         RunFolder(self.results).restart(run, self._all())
         cache: CacheState = "cold" if self.cache == "cold" else "hot"
         harness = self.station.harness(cache=cache, min_launches=self.runs)
@@ -147,7 +149,7 @@ class Replay:
     def _all(self) -> tuple[Measurement, ...]:
         return tuple(one for group in self.measurements.values() for one in group.values())
 
-    def _run_info(self, profile: ProfileRecord) -> RunInfo:
+    def _run_info(self, profile: ProfileRecord, source: str) -> RunInfo:
         options = {
             "powercap": ",".join(one.label for one in self.setpoints),
             "cache": self.cache,
@@ -156,6 +158,8 @@ class Replay:
             "model": profile.model,
             "weights": profile.weights,
         }
+        if source not in ("", profile.model):
+            options["export"] = source
         revision = git_revision_of(self.folder)
         return run_info(self.station.device, new_run_id(), options, git_revision=revision)
 

@@ -6,8 +6,10 @@ import errno
 import fcntl
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.folders import followed
@@ -113,8 +115,30 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
         OSError: it cannot be written.
     """
     data = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
+    with written_atomically(path, durable=durable) as file:
+        file.write(data)
+
+
+@contextmanager
+def written_atomically(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
+    """As `write_atomically`, for what is too large to be in memory: yields a file to write to.
+
+    If the block raises, nothing is written.
+    """
     try:
-        _write_by_draft(path, data, durable=durable)
+        draft, descriptor = _new_draft(path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        if durable:
+            _sync_folder(path.parent)
     except OSError as error:
         error.filename, error.filename2 = str(path), None  # the draft's name is meaningless
         raise
@@ -179,22 +203,6 @@ def _mode(path: Path, *, follow: bool = True) -> int | None:
         raise InputError(f"{path} cannot be used: {error.strerror}.") from None
     except ValueError as error:
         raise InputError(f"{str(path)!r} cannot be used: {error}.") from None
-
-
-def _write_by_draft(path: Path, data: bytes, *, durable: bool) -> None:
-    draft, descriptor = _new_draft(path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    if durable:
-        _sync_folder(path.parent)
 
 
 def _new_draft(folder: Path) -> tuple[Path, int]:

@@ -76,9 +76,7 @@ class TestWithPyTorch:
     @pytest.fixture
     def measured(self, packages: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:  # noqa: ARG002
         """Lets the host stand in for a GPU; the labels of what has been measured."""
-        labels: list[str] = []
-        host_stands_in(monkeypatch, labels.append)
-        return labels
+        return host_stands_in(monkeypatch)
 
     @pytest.mark.parametrize("cache", ["model", "hot", "cold"])
     def test_every_call_of_both_steps_is_measured_once(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.commands import profile
+from pytest_gpuenergy.commands import profile_run
 from pytest_gpuenergy.replay.clocks import CLOCK
 from pytest_gpuenergy.replay.power import read_power
 
@@ -256,7 +256,7 @@ class TestWithPyTorch:
         """A card whose driver stamps samples by the host's clock; the host runs the program."""
         found = HostCard()
         monkeypatch.setattr(
-            profile, "torch_device", lambda *_: ("cpu", SimpleNamespace(device=found))
+            profile_run, "torch_device", lambda *_: ("cpu", SimpleNamespace(device=found))
         )
         return found
 
