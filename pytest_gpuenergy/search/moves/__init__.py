@@ -1,0 +1,23 @@
+"""Moves: ways to rewrite a kernel's source."""
+
+from __future__ import annotations
+
+from pytest_gpuenergy.search.move import Move
+from pytest_gpuenergy.search.moves.async_pipeline import EnableAsyncPipeline
+from pytest_gpuenergy.search.moves.atomics import AvoidAtomicsReduce
+from pytest_gpuenergy.search.moves.blocks_order import GroupedGemmColmajor
+from pytest_gpuenergy.search.moves.cache_policy import CachePolicyCg
+from pytest_gpuenergy.search.moves.guards import PadTailAndMask
+from pytest_gpuenergy.search.moves.softmax_math import SoftmaxMathFusion
+from pytest_gpuenergy.search.moves.vectorize import VectorizeGlobalLoads
+
+MOVES: tuple[Move, ...] = (
+    EnableAsyncPipeline(),
+    VectorizeGlobalLoads(),
+    PadTailAndMask(),
+    CachePolicyCg(),
+    AvoidAtomicsReduce(),
+    GroupedGemmColmajor(),
+    SoftmaxMathFusion(),
+)
+"""All of them, in a fixed order."""
