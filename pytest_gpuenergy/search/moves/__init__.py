@@ -9,11 +9,13 @@ from pytest_gpuenergy.search.moves.blocks_order import GroupedGemmColmajor
 from pytest_gpuenergy.search.moves.cache_policy import CachePolicyCg
 from pytest_gpuenergy.search.moves.guards import PadTailAndMask
 from pytest_gpuenergy.search.moves.softmax_math import SoftmaxMathFusion
+from pytest_gpuenergy.search.moves.tensor_cores import SwitchToMmaOrWgmma
 from pytest_gpuenergy.search.moves.vectorize import VectorizeGlobalLoads
 
 MOVES: tuple[Move, ...] = (
     EnableAsyncPipeline(),
     VectorizeGlobalLoads(),
+    SwitchToMmaOrWgmma(),
     PadTailAndMask(),
     CachePolicyCg(),
     AvoidAtomicsReduce(),

@@ -11,6 +11,7 @@ from pytest_gpuenergy.search.moves.base import Change, SourceMove
 from pytest_gpuenergy.search.moves.cuda_access import Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_tree import (
+    bare,
     field,
     indentation,
     nodes,
@@ -162,7 +163,7 @@ def _async(kernel: CudaKernel, copy: Copy, staged: list[Edit]) -> str:
     if copy.condition is None:
         return call
     otherwise = f"{place} = {text_of(copy.other)};"
-    return f"if ({text_of(copy.condition)}) {call} else {otherwise}"
+    return f"if ({text_of(bare(copy.condition))}) {call} else {otherwise}"
 
 
 def _compute(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stage: str) -> list[str]:

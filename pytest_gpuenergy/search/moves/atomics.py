@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _WARP = 32
 _SIZES = {"float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
 _LINEAR = "threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)"
+_MOST_WARPS = 32
+"""Of a block. The text does not depend on their number, so that other moves can change it."""
 
 
 class AvoidAtomicsReduce(SourceMove):
@@ -112,11 +114,8 @@ def _reduced(kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial) -> 
         ("warp", [*_warp_sum(kernel, partial), *_by_lane(kernel, target, partial)]),
     ):
         end = _end_of(kernel, lines, by)
-        yield Change(
-            f"{what} reduction for {root.name}",
-            edited(kernel.text.source, [*edits, end]),
-            kernel.launch,
-        )
+        source = edited(kernel.text.source, [*edits, end])
+        yield Change(f"{what} reduction for {root.name}", source, kernel.launch)
 
 
 def _kept(access: Access, partial: str) -> Edit:
@@ -151,20 +150,23 @@ def _thread(kernel: CudaKernel) -> str:
     return "threadIdx.x" if y * z == 1 else f"({_LINEAR})"
 
 
+def _threads(kernel: CudaKernel) -> str:
+    _, y, z = kernel.block
+    return "blockDim.x" if y * z == 1 else "blockDim.x * blockDim.y * blockDim.z"
+
+
 def _by_lane(kernel: CudaKernel, target: str, partial: str) -> list[str]:
     return [f"if ({_thread(kernel)} % {_WARP} == 0) atomicAdd({target}, {partial});"]
 
 
 def _block_sum(kernel: CudaKernel, kind: str, partial: str, target: str) -> list[str]:
-    warps, thread = kernel.threads // _WARP, _thread(kernel)
-    if warps == 1:
-        return [*_warp_sum(kernel, partial), *_by_lane(kernel, target, partial)]
+    thread, warps = _thread(kernel), f"{_threads(kernel)} / {_WARP}"
     sums, warp = kernel.fresh(f"{partial}s"), kernel.fresh("warp")
     added = [f"{partial} = {sums}[0];"]
     loop = f"for (int {warp} = 1; {warp} < {warps}; ++{warp})"
     added += [f"{loop} {partial} += {sums}[{warp}];", f"atomicAdd({target}, {partial});"]
     return [
-        f"__shared__ {kind} {sums}[{warps}];",
+        f"__shared__ {kind} {sums}[{_MOST_WARPS}];",
         *_warp_sum(kernel, partial),
         f"if ({thread} % {_WARP} == 0) {sums}[{thread} / {_WARP}] = {partial};",
         "__syncthreads();",
@@ -175,6 +177,8 @@ def _block_sum(kernel: CudaKernel, kind: str, partial: str, target: str) -> list
 def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Change]:
     """With a copy of the tensor in shared memory, if it has one size and is small."""
     root = own[0].root
+    if kernel.tensors[root.key].strides is not None:
+        return
     shapes = set(kernel.facts.shapes[kernel.tensors[root.key].name])
     count = 1
     for size in next(iter(shapes)):
@@ -187,7 +191,7 @@ def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Change]:
     copy, bin_ = kernel.fresh(f"{root.name}_of_block"), kernel.fresh("bin")
     first = _first_of(kernel)
     by = indentation(first, kernel.text.source)
-    loop = f"for (int {bin_} = {_thread(kernel)}; {bin_} < {count}; {bin_} += {kernel.threads})"
+    loop = f"for (int {bin_} = {_thread(kernel)}; {bin_} < {count}; {bin_} += {_threads(kernel)})"
     before = [
         f"__shared__ {root.type} {copy}[{count}];",
         f"{loop} {copy}[{bin_}] = 0;",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import indentation, nodes, statemen
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.layout import indented
 from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.moves.triton_order import order_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -32,7 +32,7 @@ class GroupedGemmColmajor(SourceMove):
     relieves = frozenset({"gmem"})
 
     def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
-        members = [n for n in nodes(kernel.text.function, "field_expression")]
+        members = list(nodes(kernel.text.function, "field_expression"))
         used = {axis: [n for n in members if text_of(n) == axis] for axis in _AXES}
         named = [n for n in nodes(kernel.text.root, "identifier") if text_of(n) == "blockIdx"]
         if not all(used.values()) or len(named) != sum(map(len, used.values())):
@@ -45,19 +45,10 @@ class GroupedGemmColmajor(SourceMove):
                 yield Change(f"groups of {rows} rows of blocks", source, kernel.launch)
 
     def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
-        pair = _programs(kernel)
-        if pair is None:
-            return
-        first, second, last = pair
-        tl = kernel.text.language
-        for rows in _GROUPS:
-            if _has_groups(kernel.facts.grid, 1, rows):
-                line = (
-                    f"{second}, {first} = {tl}.swizzle2d({second}, {first}, "
-                    f"{tl}.num_programs(1), {tl}.num_programs(0), {rows})"
-                )
-                edit = kernel.text.inserted_after(last, line)
-                source = edited(kernel.text.source, [edit])
+        order = order_of(kernel)
+        for rows in _GROUPS if order is not None else ():
+            if order is not None and any(count > rows for count in order.counts):
+                source = edited(kernel.text.source, [order.grouped(kernel, rows)])
                 yield Change(f"groups of {rows} rows of programs", source, kernel.launch)
 
 
@@ -96,30 +87,3 @@ def _regrouped(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> st
     for axis, name in zip(_AXES, names, strict=True):
         edits += [Edit(node.start_byte, node.end_byte, name) for node in used[axis]]
     return edited(kernel.text.source, edits)
-
-
-def _programs(kernel: TritonKernel) -> tuple[str, str, ast.stmt] | None:
-    """The names of the program's ids in both dimensions, and the statement that sets the second."""
-    found: dict[int, list[ast.stmt]] = {0: [], 1: []}
-    for statement in kernel.text.function.body:
-        match statement:
-            case ast.Assign(targets=[ast.Name()], value=ast.Call(args=[ast.Constant(value=axis)])):
-                if kernel.text.called(statement.value) == "program_id" and axis in found:
-                    found[axis].append(statement)
-    calls = list(kernel.text.calls("program_id"))
-    if len(found[0]) != 1 or len(found[1]) != 1 or len(calls) != 2:
-        return None
-    first, second = found[0][0], found[1][0]
-    names = [kernel.text.text(s.targets[0]) for s in (first, second) if isinstance(s, ast.Assign)]
-    last = max(first, second, key=lambda statement: statement.lineno)
-    between = kernel.text.function.body
-    begin, end = sorted(map(between.index, (first, second)))
-    read = [
-        node.id
-        for statement in between[begin + 1 : end]
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name)
-    ]
-    if set(names) & set(read) or any(len(kernel.text.assignments[name]) != 1 for name in names):
-        return None
-    return names[0], names[1], last

@@ -48,6 +48,8 @@ class CachePolicyCg(SourceMove):
 
 
 def _has_hint(parameter: Variable, access: Access) -> bool:
+    if access.function and not access.function.startswith("__ld"):
+        return False
     kind = access.address.width or parameter.type
     return kind in BYTES or kind in _VECTORS
 

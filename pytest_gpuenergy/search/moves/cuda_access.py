@@ -30,6 +30,7 @@ Use = Literal["load", "store", "update", "atomic"]
 _HINTED_LOADS = frozenset(["__ldg", "__ldca", "__ldcg", "__ldcs", "__ldlu", "__ldcv"])
 _HINTED_STORES = frozenset(["__stwb", "__stcg", "__stcs", "__stwt"])
 _ATOMIC = "atomic"
+_COPY = "__pipeline_memcpy_async"
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,21 @@ class Accesses:
     @cached_property
     def all(self) -> tuple[Access, ...]:
         """In the order of the text."""
-        found = (self._access(node) for node in nodes(self._text.body, *_KINDS))
+        found: list[Access | None] = []
+        for node in nodes(self._text.body, *_KINDS):
+            copied = called(node) == _COPY and len(arguments_of(node)) == 3
+            found += self._copied(node) if copied else [self._access(node)]
         return tuple(access for access in found if access is not None)
+
+    def _copied(self, call: Node) -> Iterator[Access]:
+        """The write and the read of a ``__pipeline_memcpy_async``."""
+        *places, size = arguments_of(call)
+        uses: tuple[Use, Use] = ("store", "load")
+        for place, use in zip(places, uses, strict=True):
+            address = self.address(place)
+            if address is not None:
+                wide = "" if text_of(size) == "4" else f"{text_of(size)} bytes"
+                yield Access(call, use, replace(address, width=wide), place, _COPY)
 
     def of(self, root: Variable) -> tuple[Access, ...]:
         """Those of one parameter or array."""
@@ -225,16 +239,15 @@ class Accesses:
             return None
         if outer.root.dims and not outer.width:
             subscripts = (*outer.subscripts, index)
-            one = (
-                len(outer.root.dims) == 1 and outer.offset == Polynomial() and not outer.subscripts
-            )
-            offset = self._kernel.polynomial(index) if one else None
+            whole = outer.offset == Polynomial() and not outer.subscripts
+            plain = whole and len(outer.root.dims) == 1
+            offset = self._kernel.polynomial(index) if plain else None
             return replace(outer, offset=offset, subscripts=subscripts)
         return self._shifted(outer, self._kernel.polynomial(index))
 
     def _cast(self, inner: Node, kind: Node | None) -> Address | None:
         address = self.address(inner)
-        names = [n for n in nodes(kind, "type_identifier", "primitive_type")] if kind else []
+        names = list(nodes(kind, "type_identifier", "primitive_type")) if kind else []
         if address is None or address.width or len(names) != 1:
             return None
         return replace(address, width=text_of(names[0]))

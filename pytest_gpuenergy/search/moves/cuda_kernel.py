@@ -86,6 +86,11 @@ class CudaKernel:
         return {parameter.key: name for parameter, name in pairs if not parameter.pointer}
 
     @cached_property
+    def _fixed(self) -> frozenset[int]:
+        """Parameters that nothing changes."""
+        return frozenset(one.key for one in self.text.parameters if not self.text.writes(one))
+
+    @cached_property
     def _loops(self) -> dict[int, Loop]:
         return {loop.variable.key: loop for loop in self.text.loops}
 
@@ -97,6 +102,8 @@ class CudaKernel:
         if atom.operator or len(atom.variables) != 1:
             return None
         (key,) = atom.variables
+        if key not in self._fixed:
+            return None
         return self.facts.scalars.get(self._arguments.get(key, ""))
 
     def interval(self, polynomial: Polynomial, case: int) -> Interval | None:

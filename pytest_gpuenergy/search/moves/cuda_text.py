@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _UNCLEAR = frozenset(
-    ["ERROR", "lambda_expression", "gnu_asm_expression", "goto_statement", "try_statement"]
-    + ["preproc_if", "preproc_ifdef", "preproc_def", "preproc_function_def", "preproc_include"]
+    [
+        *("ERROR", "lambda_expression", "gnu_asm_expression", "goto_statement", "try_statement"),
+        *("preproc_if", "preproc_ifdef", "preproc_def", "preproc_function_def"),
+    ]
 )
 """What a text must not have for its entry to be understood."""
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
@@ -223,9 +225,9 @@ class CudaText:
         return [node for node in self.uses[variable.key] if self._is_written(node)]
 
     def _is_written(self, node: Node) -> bool:
-        outer, at = node.parent, node
+        at, outer = node, node.parent
         while outer is not None and outer.type in ("parenthesized_expression", "field_expression"):
-            outer, at = outer.parent, outer
+            at, outer = outer, outer.parent
         if outer is None:
             return True
         if outer.type == "assignment_expression":

@@ -73,6 +73,9 @@ class ElementKernel:
             for use in uses
         ):
             return False
+        before = statements(kernel.text.body)[:-1]
+        if any(one.type != "declaration" for one in before):
+            return False
         members = nodes(kernel.text.body, "field_expression")
         return kernel.text.is_fixed(self.bound, self.body) and all(
             inside(node, self.index) or not _names_thread(node) for node in members

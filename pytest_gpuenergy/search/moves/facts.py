@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuenergy.search.sizes import evaluate
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import LaunchPlan
 from pytest_gpuenergy.support.errors import InputError
+
+_Names = Sequence[dict[str, int | float]]
+"""For each set of sizes, the values of all names that expressions can use."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +33,10 @@ class Facts:
     @classmethod
     def of(cls, launch: LaunchPlan, spec: KernelSpec) -> Facts | None:
         """None if an expression of the launch or the spec cannot be computed."""
-        block = (*launch.block, 1, 1, 1)[:3]
-        around = dict(launch.constants) | dict(zip(("block_x", "block_y", "block_z"), block))
-        named = [around | sizes for sizes in spec.sizes]
+        threads = (*launch.block, 1, 1, 1)
+        block = {f"block_{axis}": threads[place] for place, axis in enumerate("xyz")}
+        around = {**launch.constants, **block}
+        named = [{**around, **sizes} for sizes in spec.sizes]
         grid = (*launch.grid, 1, 1, 1)[:3]
         try:
             x, y, z = (tuple(evaluate(size, names) for names in named) for size in grid)
@@ -40,18 +45,15 @@ class Facts:
             return None
 
 
-def _scalars(spec: KernelSpec, named: list[dict[str, object]]) -> dict[str, tuple[int, ...]]:
-    whole = (scalar for scalar in spec.scalars if not isinstance(scalar.value, float))
+def _scalars(spec: KernelSpec, named: _Names) -> dict[str, tuple[int, ...]]:
     return {
         scalar.name: tuple(evaluate(scalar.value, names) for names in named)
-        for scalar in whole
-        if "int" in scalar.dtype
+        for scalar in spec.scalars
+        if not isinstance(scalar.value, float) and "int" in scalar.dtype
     }
 
 
-def _shapes(
-    spec: KernelSpec, named: list[dict[str, object]]
-) -> dict[str, tuple[tuple[int, ...], ...]]:
+def _shapes(spec: KernelSpec, named: _Names) -> dict[str, tuple[tuple[int, ...], ...]]:
     return {
         tensor.name: tuple(tuple(evaluate(size, names) for size in tensor.shape) for names in named)
         for tensor in spec.tensors

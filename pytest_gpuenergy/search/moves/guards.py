@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.cuda_access import Accesses
+from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
@@ -62,6 +62,8 @@ def _padded(kernel: CudaKernel) -> Iterator[Change]:
         dims, size, last = dims_of(kernel, array), bytes_of(kernel, array), array.dims[-1]
         if dims is None or size is None or used is None or last is None:
             continue
+        if any(_leaves_row(kernel, access, dims) for access in accesses.of(array)):
+            continue
         if dims[-1] * BYTES[array.type] % (32 * _BANK_BYTES) and _is_padded(last):
             continue
         is_cast = any(access.address.width for access in accesses.of(array))
@@ -73,6 +75,16 @@ def _padded(kernel: CudaKernel) -> Iterator[Change]:
             edit = Edit(last.end_byte, last.end_byte, f" + {by}")
             what = f"rows of {array.name} by {by}"
             yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
+
+
+def _leaves_row(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> bool:
+    """Whether an access reaches its element otherwise than by all of its subscripts."""
+    subscripts = access.address.subscripts
+    if len(subscripts) != len(dims):
+        return True
+    last = kernel.polynomial(subscripts[-1])
+    ends = [last and kernel.interval(last, case) for case in range(kernel.facts.cases)]
+    return any(end and end[1] >= dims[-1] for end in ends)
 
 
 def _is_padded(size: Node) -> bool:
@@ -136,5 +148,11 @@ def _holds(kernel: CudaKernel, part: Node, signs: dict[str, tuple[int, int]]) ->
         return False
     sign, added = signs[operator_of(part)]
     room = (two - one) * Polynomial.constant(sign) + Polynomial.constant(added)
-    found = [kernel.interval(room, case) for case in range(kernel.facts.cases)]
+    # Below zero, it would matter which numbers are unsigned.
+    return all(_is_positive(kernel, part) for part in (one, two, room))
+
+
+def _is_positive(kernel: CudaKernel, number: Polynomial) -> bool:
+    """Whether a number is zero or more in all threads for all sets of sizes."""
+    found = [kernel.interval(number, case) for case in range(kernel.facts.cases)]
     return all(interval is not None and interval[0] >= 0 for interval in found)

@@ -56,8 +56,8 @@ class _Sum:
 
 def fused_sums(kernel: CudaKernel) -> Iterator[Change]:
     """A thread's sum is scaled whenever its maximum grows, and once more to the final maximum."""
-    maxima = [found for loop in kernel.text.loops if (found := _maximum(kernel, loop))]
-    sums = [found for loop in kernel.text.loops if (found := _sum(kernel, loop))]
+    maxima = list(filter(None, (_maximum(kernel, loop) for loop in kernel.text.loops)))
+    sums = list(filter(None, (_sum(kernel, loop) for loop in kernel.text.loops)))
     for one in maxima:
         for two in sums:
             if _belong_together(kernel, one, two):

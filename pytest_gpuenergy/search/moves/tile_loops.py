@@ -10,6 +10,7 @@ from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Loop, Variable, is_call
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
+    called,
     field,
     inside,
     nodes,
@@ -52,7 +53,7 @@ class TileLoop:
 
     Attributes:
         loop: the whole.
-        fill, compute: statements.
+        fill, compute: statements; before the first one also comments.
         copies: all that the fill does to shared memory.
         arrays: what it fills.
     """
@@ -68,16 +69,22 @@ def tile_loop(kernel: CudaKernel, accesses: Accesses, loop: Loop) -> TileLoop | 
     """A loop taken apart; None if it is another one, or its turns depend on each other."""
     inner = statements(loop.body)
     barriers = [i for i, one in enumerate(inner) if is_call(one, _BARRIER)]
-    if len(barriers) != 2 or barriers[1] != len(inner) - 1 or barriers[0] == 0:
+    if len(barriers) != 2 or barriers[1] != len(inner) - 1 or 0 in barriers:
         return None
     if len(kernel.text.calls(loop.body, _BARRIER)) != 2:
         return None
-    fill, compute = tuple(inner[: barriers[0]]), tuple(inner[barriers[0] + 1 : -1])
+    first, second = inner[barriers[0]], inner[barriers[1]]
+    children = loop.body.named_children
+    fill = tuple(children[: children.index(first)])
+    compute = tuple(children[children.index(first) + 1 : children.index(second)])
     own = [a for statement in fill for a in accesses.within(statement)]
     copies = [_copy(kernel, accesses, a) for a in own if a.use != "load"]
-    known = [copy for copy in copies if copy is not None]
+    known = [copy for copy in copies if copy is not None and compute]
+    fixed = accesses.read_only()
+    if any(access.use == "load" and access.root not in fixed for access in own):
+        return None  # what an earlier turn computes
     arrays = tuple(dict.fromkeys(copy.to.root for copy in known))
-    if not known or len(known) != len(copies) or any(a.root.shared for a in own if a.use == "load"):
+    if not known or len(known) != len(copies):
         return None
     if not _is_apart(kernel, loop, fill) or any(
         array.key in accesses.unclear or not _is_local(accesses, array, loop) for array in arrays
@@ -125,11 +132,9 @@ def _is_apart(kernel: CudaKernel, loop: Loop, fill: tuple[Node, ...]) -> bool:
         if not declared and any(inside(write, loop.node) for write in text.writes(variable)):
             return False
     stops = ("break_statement", "continue_statement", "return_statement")
-    calls = {
-        text_of(field(call, "function")) for one in fill for call in nodes(one, "call_expression")
-    }
-    meetings = any(name.startswith(("__pipeline", "__sync", "atomic", "__shfl")) for name in calls)
-    return not meetings and not any(nodes(loop.body, *stops))
+    calls = [called(call) for one in fill for call in nodes(one, "call_expression")]
+    meets = any(name.startswith(("__pipeline", "__sync", "atomic", "__shfl")) for name in calls)
+    return not meets and not any(nodes(loop.body, *stops))
 
 
 def _is_local(accesses: Accesses, array: Variable, loop: Loop) -> bool:

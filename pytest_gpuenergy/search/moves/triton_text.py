@@ -97,9 +97,14 @@ class TritonText:
         """The edit that adds ``name=value`` to a call that has arguments."""
         _, end = self.arguments_span(call)
         last = call.keywords[-1].value if call.keywords else call.args[-1]
-        lines = self.source[self.span(last)[1] : end].splitlines()
-        has_comma = any(b"," in line.partition(b"#")[0] for line in lines)
-        return Edit(end, end, f" {keyword}" if has_comma else f", {keyword}")
+        at = self.span(last)[1]
+        for line in self.source[at:end].splitlines(keepends=True):
+            code = line.partition(b"#")[0]
+            if b"," in code:
+                end = at + code.index(b",")
+                break
+            at += len(line)
+        return Edit(end, end, f", {keyword}")
 
     def inserted_after(self, node: ast.stmt, line: str) -> Edit:
         """The edit that puts a statement in a line of its own behind another one."""

@@ -12,6 +12,7 @@ from pytest_gpuenergy.search.moves.cuda_text import Variable
 from pytest_gpuenergy.search.moves.cuda_tree import ancestors, inside, nodes, text_of
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.moves.uniformity import meets_others
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -35,11 +36,12 @@ _VECTORS = {
 }
 _OTHERS = {4: "unsigned", 8: "uint2", 16: "uint4"}
 _CONDITIONAL = frozenset(
-    ["if_statement", "conditional_expression", "for_statement", "while_statement", "do_statement"]
-    + ["switch_statement"]
+    [
+        *("if_statement", "conditional_expression", "switch_statement"),
+        *("for_statement", "while_statement", "do_statement"),
+    ]
 )
 _STOPS = ("break_statement", "continue_statement", "return_statement")
-_MEETINGS = ("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__barrier")
 
 
 @dataclass(frozen=True)
@@ -100,15 +102,11 @@ class Span:
         """Whether an element's work can be done by any thread, between others'."""
         if any(nodes(self.body, *_STOPS)):
             return False
-        calls = (text_of(n.child_by_field_name("function")) for n in self._calls())
-        return not any(name.startswith(_MEETINGS) for name in calls)
-
-    def _calls(self) -> Iterator[Node]:
-        return nodes(self.body, "call_expression")
+        return not meets_others(self.kernel, self.body)
 
     def parts(self, width: int) -> list[Part]:
         """What can be moved by vectors of ``width`` elements."""
-        found = []
+        found: list[Part] = []
         for parameter in self.kernel.text.parameters:
             own = [a for a in self.accesses.within(self.body) if a.root == parameter]
             if not own or parameter.key in self.accesses.unclear:
@@ -119,6 +117,7 @@ class Span:
         return found
 
     def _parts_of(self, own: list[Access], width: int) -> Iterator[Part]:
+        """One for each place in a row; none if a write could meet another place."""
         written = any(access.use != "load" for access in own)
         by_place: dict[Polynomial | None, list[Access]] = {}
         for access in own:
@@ -170,7 +169,7 @@ class Span:
     def place(self, part: Part, first: str) -> str | None:
         """The address of the first element; None if it cannot be named outside the body."""
         access = part.accesses[0]
-        names = [n for n in nodes(access.place, "identifier")]
+        names = list(nodes(access.place, "identifier"))
         means = [(n, self.kernel.text.variable(n)) for n in names]
         if not any(v is not None and inside(v.node, self.body) for _, v in means):
             return f"&{self.rewritten(access.place, first)}"

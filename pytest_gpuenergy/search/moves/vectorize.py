@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.cuda_access import Accesses
+from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Loop, Variable
 from pytest_gpuenergy.search.moves.cuda_tree import indentation, inside, text_of
@@ -17,6 +17,7 @@ from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
 from pytest_gpuenergy.search.moves.layout import block_of, indented, inner_lines, times
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.moves.uniformity import Sharing
 from pytest_gpuenergy.search.moves.vector_parts import Part, Span, part_lines, store_lines
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class VectorizeGlobalLoads(SourceMove):
 
 
 def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Change]:
-    shared: dict[tuple[Polynomial, Polynomial], list[Loop]] = {}
+    shared: dict[str, list[Loop]] = {}
     for number, loop in enumerate(kernel.text.loops, start=1):
         start, step = _start_and_step(kernel, loop)
         if start is None or step is None:
@@ -61,8 +62,10 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Ch
             if edit is not None:
                 what = f"loop {number} over {loop.variable.name} by {width}"
                 yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
-        elif _covers_all(kernel, start, step):
-            shared.setdefault((start, step), []).append(loop)
+        elif (group := _group(kernel, start, step)) and (
+            Sharing(kernel, group).may_be_redistributed(loop)
+        ):
+            shared.setdefault(group, []).append(loop)
     for loops in shared.values():
         yield from _in_shared_loops(kernel, accesses, loops, width)
 
@@ -73,20 +76,21 @@ def _start_and_step(kernel: CudaKernel, loop: Loop) -> tuple[Polynomial | None, 
     return kernel.polynomial(loop.start), step
 
 
-def _covers_all(kernel: CudaKernel, start: Polynomial, step: Polynomial) -> bool:
-    """Whether the threads of a warp, block or grid share all numbers from zero on."""
+def _group(kernel: CudaKernel, start: Polynomial, step: Polynomial) -> str:
+    """Whose threads share all numbers from zero on: a warp's, block's or grid's; else empty."""
     x, y, z = kernel.block
     thread = Polynomial.atom(Atom("threadIdx.x"))
     if y * z != 1:
-        return False
+        return ""
     of_grid = Polynomial.atom(Atom("blockIdx.x")) * Polynomial.constant(x) + thread
     blocks = Polynomial.atom(Atom("gridDim.x")) * Polynomial.constant(x)
     lane = Atom(f"(({thread.text()}) % ({_WARP}))", frozenset(), "%", thread, _constant(_WARP))
-    return (start, step) in (
-        (thread, _constant(x)),
-        (of_grid, blocks),
-        (Polynomial.atom(lane), _constant(_WARP)),
-    )
+    groups = {
+        (thread, _constant(x)): "block",
+        (of_grid, blocks): "grid",
+        (Polynomial.atom(lane), _constant(_WARP)): "warp",
+    }
+    return groups.get((start, step), "")
 
 
 def _constant(number: int) -> Polynomial:
@@ -101,24 +105,27 @@ def _in_shared_loops(
     done = [loop for loop, edit in zip(loops, edits, strict=True) if edit is not None]
     made = [edit for edit in edits if edit is not None]
     bodies = [loop.body for loop in done]
-    if made and not _is_torn(kernel, accesses, bodies):
+    if made and not _is_torn(accesses, bodies):
         names = ", ".join(dict.fromkeys(loop.variable.name for loop in done))
         lines = "/".join(str(loop.node.start_point[0] + 1) for loop in done)
         what = f"shared loops over {names} at line {lines} by {width}"
         yield Change(what, edited(kernel.text.source, made), kernel.launch)
 
 
-def _is_torn(kernel: CudaKernel, accesses: Accesses, bodies: list[Node]) -> bool:
+def _is_torn(accesses: Accesses, bodies: list[Node]) -> bool:
     """Whether something written in the bodies is also used elsewhere, by other threads then."""
     for access in accesses.all:
-        if access.use == "load" or not any(inside(access.node, body) for body in bodies):
+        is_own = bool(access.root.dims) and not access.root.shared
+        if (access.use == "load" and not is_own) or not _within(access, bodies):
             continue
         uses = accesses.of(access.root)
-        if access.root.key in accesses.unclear:
-            return True
-        if any(not any(inside(use.node, body) for body in bodies) for use in uses):
+        if access.root.key in accesses.unclear or not all(_within(use, bodies) for use in uses):
             return True
     return False
+
+
+def _within(access: Access, bodies: list[Node]) -> bool:
+    return any(inside(access.node, body) for body in bodies)
 
 
 def _widened(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> Edit | None:
