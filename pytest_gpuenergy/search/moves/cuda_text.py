@@ -12,6 +12,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     arguments_of,
     bare,
     called,
+    depth_of,
     field,
     inside,
     nodes,
@@ -31,6 +32,8 @@ _UNCLEAR = frozenset(
     ]
 )
 """What a text must not have for its entry to be understood."""
+_DEEPEST = 200
+"""Nodes in one another; more are generated code, or an attack on a recursive function."""
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
 
 
@@ -113,7 +116,9 @@ class CudaText:
         return None
 
     def _is_unclear(self) -> bool:
-        if self.function.has_error or any(n.type in _UNCLEAR for n in walk(self.body)):
+        if self.function.has_error or depth_of(self.function) > _DEEPEST:
+            return True
+        if any(n.type in _UNCLEAR for n in walk(self.body)):
             return True
         hidden = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
         hidden |= {name for name in self._definitions if not self._is_number(name, depth=8)}
@@ -220,9 +225,13 @@ class CudaText:
         ]
         return max(candidates, key=lambda one: (one.scope.start_byte, one.key), default=None)
 
-    def writes(self, variable: Variable) -> list[Node]:
+    def writes(self, variable: Variable) -> tuple[Node, ...]:
         """The identifiers by which a scalar or pointer is changed, or may be."""
-        return [node for node in self.uses[variable.key] if self._is_written(node)]
+        return self._writes[variable.key]
+
+    @cached_property
+    def _writes(self) -> dict[int, tuple[Node, ...]]:
+        return {key: tuple(filter(self._is_written, some)) for key, some in self.uses.items()}
 
     def _is_written(self, node: Node) -> bool:
         at, outer = node, node.parent

@@ -46,6 +46,16 @@ def walk(node: Node) -> Iterator[Node]:
         stack.extend(reversed(node.children))
 
 
+def depth_of(node: Node) -> int:
+    """How many nodes are in one another at most."""
+    deepest, stack = 0, [(node, 1)]
+    while stack:
+        node, depth = stack.pop()
+        deepest = max(deepest, depth)
+        stack.extend((child, depth + 1) for child in node.children)
+    return deepest
+
+
 def nodes(node: Node, *types: str) -> Iterator[Node]:
     """The nodes in ``node``, itself included, that have one of the types."""
     return (inner for inner in walk(node) if inner.type in types)

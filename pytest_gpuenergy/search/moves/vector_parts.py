@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Variable
-from pytest_gpuenergy.search.moves.cuda_tree import ancestors, inside, nodes, text_of
+from pytest_gpuenergy.search.moves.cuda_tree import ancestors, inside, nodes, operator_of
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.uniformity import meets_others
@@ -124,7 +124,8 @@ class Span:
             by_place.setdefault(self._base(access), []).append(access)
         if written and len(by_place) > 1:
             return
-        for number, (base, some) in enumerate(by_place.items()):
+        number = 0
+        for base, some in by_place.items():
             if base is None or not self.kernel.is_multiple(base, width):
                 continue
             if any(access.use == "atomic" for access in some):
@@ -135,6 +136,7 @@ class Span:
                 continue
             name = f"{some[0].root.name}_part{number or ''}"
             loaded = any(access.use != "store" for access in some)
+            number += 1
             yield Part(tuple(some), self.kernel.fresh(name), loaded, written)
 
     def _base(self, access: Access) -> Polynomial | None:
@@ -157,13 +159,10 @@ class Span:
     def _is_always(self, access: Access) -> bool:
         """Whether an access is made for every element."""
         for node in ancestors(access.node):
+            if node.type in _CONDITIONAL or operator_of(node) in ("&&", "||"):
+                return False
             if node == self.body:
                 return True
-            if node.type in _CONDITIONAL or text_of(node.child_by_field_name("operator")) in (
-                "&&",
-                "||",
-            ):
-                return False
         return access.node == self.body
 
     def place(self, part: Part, first: str) -> str | None:
