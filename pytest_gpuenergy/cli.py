@@ -16,7 +16,8 @@ from pytest_gpuenergy.support.scratch import remove_leftovers
 from pytest_gpuenergy.support.terminal import printable_output
 
 COMMANDS = (
-    *("doctor", "tune", "gemm", "profile", "replay", "extract", "kernels", "powercap"),
+    *("doctor", "tune", "gemm", "optimize", "profile", "replay", "extract", "kernels"),
+    "powercap",
     *("report", "compare", "ab", "baseline", "history", "clean"),
 )
 """Subcommands in the order of ``--help``; each is a module in `pytest_gpuenergy.commands`."""
@@ -72,6 +73,7 @@ def _run(argv: Sequence[str] | None) -> int:
         remove_leftovers()
         if arguments.command not in _LEAVE_AS_FOUND:
             _restore_after_dead_runs()
+        arguments.words = list(sys.argv[1:] if argv is None else argv)
         code: int = arguments.run(arguments)
     return code
 

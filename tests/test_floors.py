@@ -25,6 +25,7 @@ FLOORS = (
     {"engine"},
     {"tuning"},
     {"ab", "gemm", "replay", "tvm"},
+    {"search"},
     {"tuners"},
     {"contenders"},
     {"commands", "pytest_plugin"},

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.source import load_kernel, plan_of
 from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.replay.kernel_list import read_list
+from pytest_gpuenergy.replay.power import read_power
 from pytest_gpuenergy.report import load_report
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_json
@@ -33,6 +35,8 @@ LOADERS: dict[str, Callable[[Path], object]] = {
     "plan": load_kernel,
     "report": load_report,
     "database": load_database,
+    "kernels": read_list,
+    "power": read_power,
 }
 HOSTILE = (
     "__import__('os').system('touch /tmp/owned')",

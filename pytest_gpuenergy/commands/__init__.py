@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import textwrap
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -55,6 +55,13 @@ def add_command(
     if run is not None:
         parser.set_defaults(run=run)
     return parser
+
+
+def count(text: str) -> int:
+    """A number above zero, for `ArgumentParser.add_argument`."""
+    if not text.isdecimal() or not 0 < int(text) < 1 << 20:
+        raise ArgumentTypeError(f"{text!r} is not a number above zero")
+    return int(text)
 
 
 def add_output_arguments(parser: ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from pytest_gpuenergy.support.errors import UnavailableError
 if TYPE_CHECKING:
     from pytest_gpuenergy.replay.extraction import Extraction
 
-_SUFFIXES = (".gz", ".xz", ".json", ".trace", ".pt")
+_SUFFIXES = (".gz", ".xz", ".json", ".jsonl", ".trace", ".pt")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -26,7 +26,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "kernel. Writes every launch (kernel_launch_params.jsonl and .csv), the unique kernels "
         "(unique_kernels_compute.jsonl), how each can be replayed (kernel_signatures.json), and, "
         "with the extra html, charts (gantt.html, gantt.png, breakdown.png). Any trace will do; "
-        "one with shapes (record_shapes=True) says how to replay its kernels.",
+        "one with shapes (record_shapes=True) says how to replay its kernels. A file of unique "
+        "kernels, of an older tool too, is read without a trace; it has no launches.",
         example="""
 gpuenergy extract bloom.pt.trace.json.gz --out bloom/
 gpuenergy extract bloom/ --json
@@ -36,7 +37,7 @@ gpuenergy extract bloom/ --json
         "source",
         type=Path,
         metavar="RUN|TRACE",
-        help="A trace, or a folder with trace.json.gz",
+        help="A trace, a *unique_kernels_compute.jsonl, or a folder with one of them",
     )
     parser.add_argument(
         "--out",

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines, tell
+from pytest_gpuenergy.commands import Subparsers, add_command, count, print_json, print_lines, tell
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.replay.account import Account, Saving
-    from pytest_gpuenergy.replay.replaying import ReplayReport
-
-_SHOWN = 10
+    from pytest_gpuenergy.replay.reporting import ReplayReport
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -63,6 +59,14 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
         "--step", metavar="N", type=int, default=1, help="The decode step to replay (default: 1)"
     )
     parser.add_argument(
+        "--runs",
+        metavar="N",
+        type=count,
+        default=0,
+        help="Least launches of each call and each whole within its measurement (default: as many "
+        "as the precision needs)",
+    )
+    parser.add_argument(
         "--kernels",
         metavar="LIST",
         default="",
@@ -88,18 +92,21 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
 
 
 def run(arguments: Namespace) -> int:
-    """Replay, write the report, and print a summary."""
-    from pytest_gpuenergy.control.tables import NamedSetpoints
-    from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.energy.power_log import PowerLog
-    from pytest_gpuenergy.engine.station import Station
-    from pytest_gpuenergy.replay.plan import planner_for
-    from pytest_gpuenergy.replay.profiling import read_profile
-    from pytest_gpuenergy.replay.replaying import (
-        REPORT_JSON,
-        Replay,
+    """Replay, write the report, and print a summary; of several ranks, in as many processes."""
+    from pytest_gpuenergy.devices.select import check_spec
+    from pytest_gpuenergy.replay.profiling import rank_folders, read_profile
+    from pytest_gpuenergy.replay.ranks import (
+        device_word,
+        is_rank,
+        rank_of_process,
+        run_ranks,
+    )
+    from pytest_gpuenergy.replay.report_text import terminal
+    from pytest_gpuenergy.replay.reporting import (
+        combined,
         page_values,
         schema_document,
+        write_report,
     )
     from pytest_gpuenergy.report.html import check_html, write_html
     from pytest_gpuenergy.report.store import Report
@@ -118,37 +125,34 @@ def run(arguments: Namespace) -> int:
             "Name the folder that gpuenergy profile has written: gpuenergy replay RUN."
         )
     read_profile(arguments.folder)
+    folders = rank_folders(arguments.folder)
+    ranks = len(folders) or 1
+    if ranks > 1 and arguments.runs:
+        raise InputError(
+            "--runs is for models on one GPU, since several launch what they exchange equally "
+            "often: leave it out."
+        )
     if arguments.html is not None:
         check_html()
-    with ExitStack() as stack:
-        device = stack.enter_context(open_device(arguments.gpu_device))
-        planner = planner_for(device, arguments.folder, arguments.cache)
-        setpoints = NamedSetpoints.of(device, arguments.powercap, Path.cwd()).setpoints
-        station = stack.enter_context(Station(device))
-        for sentence in station.restored:
-            tell(sentence)
-        log = None
-        if arguments.power_log is not None:
-            log = stack.enter_context(PowerLog(device, arguments.power_log, arguments.interval))
-
-        def announce(line: str) -> None:
-            tell(line)
-            if log is not None:
-                log.collect()
-
-        replay = Replay(
-            arguments.folder,
-            station,
-            planner,
-            arguments.cache,
-            arguments.step,
-            [name.strip() for name in arguments.kernels.split(",") if name.strip()],
-            setpoints,
-            announce=announce,
-        )
-        if arguments.resume:
-            replay.resume()
-        report = replay.run()
+    if ranks == 1:
+        reports = _replayed(arguments, arguments.folder, (arguments.gpu_device, 0))
+    elif check_spec(arguments.gpu_device) is not None:  # emulated GPUs need not wait for each other
+        reports = [
+            report
+            for rank, folder in enumerate(folders)
+            for report in _replayed(arguments, folder, (arguments.gpu_device, rank))
+        ]
+    elif not is_rank():
+        device_word(arguments.gpu_device, 0, ranks)  # said once, if there are too few
+        return run_ranks(arguments.words, ranks, arguments.folder)
+    else:
+        rank = rank_of_process(ranks)
+        word = device_word(arguments.gpu_device, rank, ranks)
+        reports = _replayed(arguments, folders[rank], word, ranks)
+        if rank:
+            return 0
+    report = combined(reports)
+    path = write_report(report, arguments.folder)
     if arguments.html is not None:
         write_html(
             Report(report.run, report.measurements), arguments.html, replay=page_values(report)
@@ -156,8 +160,70 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print_json(plain(report))
     else:
-        print_lines([*_terminal(report), "", f"written to {replay.results / REPORT_JSON}"])
+        print_lines([*terminal(report), "", f"written to {path}"])
     return 0
+
+
+def _replayed(
+    arguments: Namespace, folder: Path, word: tuple[str, int], count: int = 1
+) -> list[ReplayReport]:
+    """Replay one profile, or one rank's part of it.
+
+    Args:
+        arguments: of the command.
+        folder: of the profile, or the rank.
+        word: what `open_device` takes as ``spec`` and ``index``.
+        count: of the ranks that replay their parts at the same time.
+
+    Returns:
+        The reports of all these ranks.
+    """
+    from pytest_gpuenergy.control.tables import NamedSetpoints
+    from pytest_gpuenergy.devices.select import open_device
+    from pytest_gpuenergy.energy.power_log import PowerLog
+    from pytest_gpuenergy.engine.station import Station
+    from pytest_gpuenergy.replay.plan import planner_for
+    from pytest_gpuenergy.replay.ranks import ALONE, joined
+    from pytest_gpuenergy.replay.replaying import Replay
+
+    with ExitStack() as stack:
+        device = stack.enter_context(open_device(word[0], index=word[1]))
+        ranks = ALONE
+        if count > 1:
+            ranks = stack.enter_context(joined(count, f"cuda:{getattr(device, 'ordinal', 0)}"))
+        planner = planner_for(device, folder, arguments.cache, ranks)
+        setpoints = NamedSetpoints.of(device, arguments.powercap, Path.cwd()).setpoints
+        station = stack.enter_context(Station(device))
+        for sentence in station.restored:
+            tell(sentence)
+        log = None
+        own = folder.relative_to(arguments.folder)  # "." unless it is a rank's
+        if arguments.power_log is not None:
+            path = arguments.power_log
+            path = path.with_stem("-".join(filter(None, (path.stem, own.name))))
+            log = stack.enter_context(PowerLog(device, path, arguments.interval))
+
+        def announce(line: str) -> None:
+            tell(line)
+            if log is not None:
+                log.collect()
+
+        replay = Replay(
+            folder,
+            station,
+            planner,
+            arguments.cache,
+            arguments.step,
+            [name.strip() for name in arguments.kernels.split(",") if name.strip()],
+            setpoints,
+            str(arguments.folder.name / own),
+            arguments.runs,
+            announce=announce,
+            ranks=ranks,
+        )
+        if arguments.resume:
+            replay.resume()
+        return ranks.gathered(replay.run())
 
 
 def _seconds(text: str) -> float:
@@ -168,113 +234,3 @@ def _seconds(text: str) -> float:
     if not 0 < found < 1e6:
         raise ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
     return found
-
-
-def _terminal(report: ReplayReport) -> Iterator[str]:
-    from pytest_gpuenergy.replay.account import GRAPH
-
-    label = " (emulated)" if report.run.emulated else ""
-    yield f"{report.profile.model} on {report.run.gpu_name}{label}"
-    if report.run.emulated:
-        yield "figures that a card has recorded, and a model of what power limits do to them"
-    for one in report.accounts:
-        yield from ("", *_account(one, report.profile.step_name(one.step)))
-    for one in report.accounts:
-        if one.level == GRAPH:
-            yield from ("", *_parts(one, report.profile.step_name(one.step)))
-    for step in dict.fromkeys(one.step for one in report.savings):
-        found = [one for one in report.savings if one.step == step]
-        yield from ("", *_savings(found, report.profile.step_name(step)))
-    reasons: dict[str, list[str]] = {}
-    for key, why in report.missing.items():
-        reasons.setdefault(why, []).append(key)
-    if reasons:
-        yield from ("", "not replayed")
-        yield from (f"{', '.join(keys)}: {why}" for why, keys in reasons.items())
-
-
-def _account(one: Account, step: str) -> Iterator[str]:
-    yield (
-        f"{step}, {one.level}, {one.cap}: {one.energy_mj:.4g} mJ and {one.time_ms:.4g} "
-        f"ms measured; predicted {one.predicted_mj:.4g} mJ ({one.energy_error:+.1%})"
-    )
-    yield (
-        f"  calls {one.kernels_mj:.4g} mJ ±{one.kernels_mj_half_width:.2g} in {one.kernels_ms:.4g} "
-        f"ms, temperature {one.temperature_mj:+.3g}, gaps {one.gaps_mj:+.3g} in {one.gaps_ms:.3g} "
-        f"ms at {one.idle_w:.1f} W, residual {one.residual_mj:+.3g}"
-    )
-    yield f"  {one.coverage:.1%} of the GPU time replayed{_gpu_time(one)}"
-    edp = f"EDP {one.edp_mj_ms:.4g} mJ ms"
-    if one.joules_per_token is None or one.tokens_per_joule is None:
-        yield f"  {edp}"
-    else:
-        yield (
-            f"  {one.joules_per_token:.4g} J per token, {one.tokens_per_joule:.4g} tokens per "
-            f"joule, {edp}"
-        )
-    if one.spaced:
-        yield (
-            f"  {len(one.spaced)} calls that the power limit holds back alone were measured with "
-            f"gaps between them, too: {', '.join(one.spaced)}"
-        )
-    if one.limited:
-        yield (
-            f"  the power limit held {len(one.limited)} calls back alone, but not in the step: "
-            f"{', '.join(one.limited)}"
-        )
-
-
-def _gpu_time(one: Account) -> str:
-    if one.gpu_ms is None or one.time_error is None:
-        return ""
-    return (
-        f"; by the profiler {one.gpu_ms:.4g} ms alone, {one.trace_ms:.4g} ms in the model "
-        f"({one.time_error:+.1%})"
-    )
-
-
-def _parts(one: Account, step: str) -> Iterator[str]:
-    from pytest_gpuenergy.support.text import aligned
-
-    total_mj = sum(part.energy_mj for part in one.parts) or 1.0
-    shown = one.parts[:_SHOWN]
-    share = sum(part.energy_mj for part in shown) / total_mj
-    yield f"{step}, {one.cap}: {len(shown)} calls take {share:.1%} of the calls' energy"
-    header = ("call", "calls", "ms", "mJ", "energy", "operator")
-    rows = [
-        (
-            part.call,
-            str(part.calls),
-            f"{part.time_ms:.4g}",
-            f"{part.energy_mj:.4g}",
-            f"{part.energy_mj / total_mj:.1%}",
-            part.operator,
-        )
-        for part in shown
-    ]
-    yield from aligned([header, *rows])
-
-
-def _savings(found: Sequence[Saving], step: str) -> Iterator[str]:
-    from pytest_gpuenergy.support.text import aligned
-
-    total_mj = sum(one.energy_mj for one in found) or 1.0
-    saved_mj = sum(one.saved_mj for one in found)
-    yield (
-        f"{step}: each call under the limit that suits it best would save "
-        f"{saved_mj:.4g} mJ ({saved_mj / total_mj:.1%})"
-    )
-    header = ("call", "calls", "best limit", "mJ saved", "saved", "time", "operator")
-    rows = [
-        (
-            one.call,
-            str(one.calls),
-            one.cap,
-            f"{one.saved_mj:.4g}",
-            f"{one.saved_mj / one.energy_mj:.1%}" if one.energy_mj else "",
-            f"{one.slowdown - 1:+.1%}",
-            one.operator,
-        )
-        for one in found[:_SHOWN]
-    ]
-    yield from aligned([header, *rows])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -211,6 +211,17 @@ class Device(ABC):
         """
         return frozenset()
 
+    def listings(
+        self,
+        kernel: AnyKernel,  # noqa: ARG002 -- for devices whose compiler gives some
+    ) -> Mapping[str, str]:
+        """What the compiler made of a kernel as text, where it gives that: ``ptx``, ``sass``.
+
+        Raises:
+            KernelFault: the kernel does not compile.
+        """
+        return {}
+
     def offered(
         self,
         call: LibraryCall,
@@ -257,6 +268,21 @@ class Device(ABC):
             KernelFault: the kernel did not compile or could not be launched, or its buffers are
                 too small to be kept out of the L2 cache.
         """
+
+    def renew(self) -> None:
+        """Let the next kernel run in a process in which no other one has run.
+
+        An emulated GPU has one for each kernel anyway.
+        """
+        return
+
+    def twin(self) -> AbstractContextManager[Device]:
+        """A device whose figures do not depend on what this one has run, where there can be one.
+
+        An emulated GPU has one. On a real one there is only the card itself, which must be used as
+        it is.
+        """
+        return nullcontext(self)
 
     @property
     def arrays(self) -> DeviceArrays | None:

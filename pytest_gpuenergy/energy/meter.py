@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -27,6 +28,7 @@ from pytest_gpuenergy.energy.warmth import WarmthWatch
 
 _PRESENT_S = 0.3
 """In a heat-up, the time over which the present temperature is taken."""
+_SPARE = 1.02
 
 
 class EnergyMeter:
@@ -73,9 +75,22 @@ class EnergyMeter:
             CounterError: the energy source stands still or ran backwards.
             DeviceError: NVML does not answer.
         """
-        return evaluate(self._observe(repeater), self.source, self._settings)
+        settings = self._settings
+        reading = evaluate(self._observe(repeater, settings), self.source, settings)
+        while (launches := _launches(reading)) < settings.min_launches:
+            settings = self._longer(settings, _seconds(reading) / launches)
+            reading = evaluate(self._observe(repeater, settings), self.source, settings)
+        return reading
 
-    def _observe(self, repeater: Repeater) -> Observation:
+    def _longer(self, settings: MeterSettings, launch_s: float) -> MeterSettings:
+        """Enough for the least number of launches, even if the card becomes a little faster."""
+        needed_s = _SPARE * settings.min_launches * launch_s + 2 * self.source.period_s
+        least_s = max(needed_s, _SPARE * settings.min_measure_s)
+        return replace(
+            settings, min_measure_s=least_s, max_measure_s=max(least_s, settings.max_measure_s)
+        )
+
+    def _observe(self, repeater: Repeater, settings: MeterSettings) -> Observation:
         began_s = perf_counter()
         start, source = read_conditions(self._device), self.source
         before_w = self._history.mean_w()
@@ -83,13 +98,13 @@ class EnergyMeter:
         self._preheat.paused(self._device.clock.now_s() - self._ended_s)
         repeater.start()
         start_s = self._device.clock.now_s()
-        steadiness = Steadiness(source, self._settings, start_s)
+        steadiness = Steadiness(source, settings, start_s)
         stopped = False
         try:
-            warm = self._warm_up(steadiness, before_w)
+            warm = self._warm_up(steadiness, settings, before_w)
             begin = read_conditions(self._device)
             heat_wall_s = perf_counter() - began_s
-            edges, meanwhile = self._run_trials(steadiness, warm)
+            edges, meanwhile = self._run_trials(steadiness, settings, warm)
             samples_w = power_by_samples_w(self._device, edges[-1].time_s - edges[0].time_s)
             end = read_conditions(self._device)
             stopped = True
@@ -101,7 +116,7 @@ class EnergyMeter:
                 repeater.stop()
         times_s, _ = source.times_s([*warm[:-1], *edges], len(warm) - 1)
         settling = None
-        if self._settings.corrected:
+        if settings.corrected:
             settling = self._warmth.settling(len(edges) - 1, times_s)
         self._warmth.finish(times_s)
         return Observation(
@@ -120,8 +135,10 @@ class EnergyMeter:
             heat_wall_s=heat_wall_s,
         )
 
-    def _warm_up(self, steadiness: Steadiness, before_w: float | None) -> list[Edge]:
-        settings, source, clock = self._settings, steadiness.source, self._device.clock
+    def _warm_up(
+        self, steadiness: Steadiness, settings: MeterSettings, before_w: float | None
+    ) -> list[Edge]:
+        source, clock = steadiness.source, self._device.clock
         begin_s = clock.now_s()
         edges = [source.probe()]
         self._warmth.note(edges[0])
@@ -143,9 +160,9 @@ class EnergyMeter:
         return edges
 
     def _run_trials(
-        self, steadiness: Steadiness, warm: Sequence[Edge]
+        self, steadiness: Steadiness, settings: MeterSettings, warm: Sequence[Edge]
     ) -> tuple[list[Edge], frozenset[Restraint]]:
-        settings, source = self._settings, steadiness.source
+        source = steadiness.source
         earlier = [warm[index] for index in steadiness.like_trials(warm)]
         edges, meanwhile = [warm[-1]], set()
         while (
@@ -172,3 +189,11 @@ class EnergyMeter:
         count = len(earlier)
         scatter = estimate(powers[count:], successive=True, before=powers[:count])
         return scatter.relative_half_width <= self._settings.relative_half_width
+
+
+def _launches(reading: Reading) -> float:
+    return sum(one.launches for one in reading.trials)
+
+
+def _seconds(reading: Reading) -> float:
+    return sum(one.seconds for one in reading.trials)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import TextIO
 
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.energy.card_samples import CardSamples, read_regularly
 from pytest_gpuenergy.support.csv_output import csv_text
 from pytest_gpuenergy.support.errors import DeviceError
 
-_EVERY_S = 1.0  # the card keeps about two seconds
 _SAME_S = 1e-3  # its samples are further apart
 
 
@@ -33,14 +33,13 @@ class PowerLog:
 
     def __init__(self, device: Device, path: Path, interval_s: float | None = None) -> None:
         self._device = device
+        self._samples = CardSamples(device)
         self._path = path
         self._interval_s = interval_s
         self.problem: str | None = None
-        self._newest_us = 0
         self._bin: list[tuple[float, float]] = []
         self._lock = Lock()
-        self._over = Event()
-        self._thread: Thread | None = None
+        self._reading = ExitStack()
         self._file: TextIO | None = None
 
     def __enter__(self) -> PowerLog:
@@ -50,29 +49,25 @@ class PowerLog:
             DeviceError: the card has no samples, or they cannot be read.
             OSError: the file cannot be written.
         """
-        if not list(self._new()):
+        if not self._samples.new():
             raise DeviceError(
                 f"{self._device.name} keeps no samples of its power: leave out --power-log."
             )
         self._file = self._path.open("w", encoding="utf-8", buffering=1)
         self._file.write(csv_text([("timestamp", "power_w")]))
-        if not self._device.emulated:  # whose time stands still unless it is used
-            self._thread = Thread(target=self._collect_on, daemon=True)
-            self._thread.start()
+        self._reading.enter_context(read_regularly(self._device, self.collect))
         return self
 
     def collect(self) -> None:
         """Write the samples since the last call, unless there was a `problem`."""
         with self._lock, self._noting_problems():
             if self.problem is None:
-                for time_s, power_w in self._new():
-                    self._add(time_s, power_w)
+                for one in self._samples.new():
+                    self._add(one.stamp_us / 1e6, one.power_w)
 
     def __exit__(self, *_: object) -> None:
         """Write what is left and close the file."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._reading.close()
         self.collect()
         with self._noting_problems():
             self._write()
@@ -89,10 +84,6 @@ class PowerLog:
         except OSError as error:
             self.problem = f"{self._path} cannot be written ({error.strerror})."
 
-    def _collect_on(self) -> None:
-        while not self._over.wait(_EVERY_S):
-            self.collect()
-
     def _add(self, time_s: float, power_w: float) -> None:
         if self._bin and time_s - self._bin[0][0] > (self._interval_s or 0.0) - _SAME_S:
             self._write()
@@ -103,21 +94,3 @@ class PowerLog:
             mean_w = sum(power_w for _, power_w in self._bin) / len(self._bin)
             self._file.write(csv_text([(f"{self._bin[0][0]:.6f}", f"{mean_w:.3f}")]))
         self._bin.clear()
-
-    def _new(self) -> Iterator[tuple[float, float]]:
-        """Times in seconds and powers in W of the samples that have not been read yet."""
-        nvml = self._device.nvml
-        try:
-            _, samples = nvml.nvmlDeviceGetSamples(
-                self._device.handle, nvml.NVML_TOTAL_POWER_SAMPLES, self._newest_us
-            )
-        except (nvml.NVMLError_NotFound, nvml.NVMLError_NotSupported):
-            return
-        except nvml.NVMLError as error:
-            raise DeviceError(
-                f"The power samples of {self._device.name} cannot be read: {error}."
-            ) from None
-        for one in sorted(samples, key=lambda sample: int(sample.timeStamp)):
-            if one.timeStamp > self._newest_us:
-                self._newest_us = int(one.timeStamp)
-                yield one.timeStamp / 1e6, one.sampleValue.uiVal / 1e3

@@ -28,6 +28,8 @@ class MeterSettings:
         min_trials: least number of trials.
         min_measure_s: least time of all trials together.
         max_measure_s: after this time and ``min_trials`` the trials end, however wide the interval.
+        min_launches: least number of launches in the trials of the result. Where there were fewer,
+            all is measured again for long enough.
         relative_half_width: the trials end when their scatter leaves the energy's 95 % interval as
             narrow as this, and the power is steady.
         wander: by metric, the relative standard deviation of an item's figure about the kernel's
@@ -49,6 +51,7 @@ class MeterSettings:
     min_trials: int = 4
     min_measure_s: float = 0.6
     max_measure_s: float = 5.0
+    min_launches: int = 0
     relative_half_width: float = 0.005
     wander: Mapping[Metric, float] = field(default_factory=lambda: dict(WANDER))
     sources_tolerance: float = 0.02

@@ -20,6 +20,7 @@ class Replayable:
         workload: as the record is to describe it.
         repeater: makes what launches it.
         details: of what does the work, for the record.
+        together: whether other processes have to measure it at the same time.
     """
 
     key: str
@@ -27,3 +28,4 @@ class Replayable:
     workload: WorkloadInfo
     repeater: Callable[[], AbstractContextManager[Repeater]]
     details: Mapping[str, str | int | float] = field(default_factory=dict)
+    together: bool = False

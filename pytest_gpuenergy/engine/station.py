@@ -135,6 +135,7 @@ class Station:
         timeout_s: float = 60.0,
         cache: CacheState = "hot",
         preheat_s: float = PREHEAT_S,
+        min_launches: int = 0,
         announce: Announce = lambda _: None,
         seed: int | None = None,
     ) -> Harness:
@@ -144,7 +145,7 @@ class Station:
             DeviceError: the card has no energy source.
         """
         choose_source(self.device)  # without one every kernel would fail the same way
-        settings = MeterSettings(preheat_s=preheat_s)
+        settings = MeterSettings(preheat_s=preheat_s, min_launches=min_launches)
         return Harness(
             self.device, settings, timeout_s=timeout_s, cache=cache, announce=announce, seed=seed
         )

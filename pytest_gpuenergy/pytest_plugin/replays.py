@@ -166,7 +166,7 @@ def profiles(config: pytest.Config) -> list[Profiled]:
         InputError: one is missing or damaged, or has no such step.
     """
     from pytest_gpuenergy.replay.calls import read_calls
-    from pytest_gpuenergy.replay.profiling import read_profile
+    from pytest_gpuenergy.replay.profiling import rank_folders, read_profile
 
     text = str(config.getoption("--decode-step"))
     step = int(text) if text.isdecimal() else 0
@@ -175,6 +175,11 @@ def profiles(config: pytest.Config) -> list[Profiled]:
     found = []
     for folder in _folders(config):
         profile = read_profile(folder)
+        if rank_folders(folder):
+            raise InputError(
+                f"{folder} is the profile of a model on {profile.ranks} GPUs, which an item cannot "
+                f"hold: replay it with gpuenergy replay {folder}."
+            )
         steps = profile.steps(step)
         calls = [one for one in read_calls(folder) if any(map(one.steps.get, steps))]
         found.append(Profiled(folder, profile, tuple(calls), steps))

@@ -79,7 +79,8 @@ class Account(Struct, frozen=True):
         idle_w: power of the card between launches.
         kernels_ms, kernels_mj: sums over its calls.
         temperature_mj: what the sum's energy changed by to be at the step's temperature.
-        trace_ms: GPU time of those calls in the model, by its trace.
+        trace_ms: GPU time of those calls in the model, by its trace; without exchanges between
+            ranks, which wait there.
         gpu_ms: GPU time of those calls alone, by the same profiler; None if it is not known of all.
         gaps_ms: what is left of the time, in which no call ran; negative if calls took longer.
         gaps_mj: at the card's idle power.
@@ -94,6 +95,7 @@ class Account(Struct, frozen=True):
             take more time and less power than they did in it.
         spaced: ids of the calls that it held back likewise, which have been measured with gaps
             after them, too; their figures are those at the clock of the step, between the two.
+        rank: whose part of the model it is, where several ranks share one.
     """
 
     cap: str
@@ -125,6 +127,7 @@ class Account(Struct, frozen=True):
     missing: tuple[str, ...]
     limited: tuple[str, ...]
     spaced: tuple[str, ...] = ()
+    rank: int = 0
 
 
 class _Alone(NamedTuple):
@@ -162,7 +165,7 @@ def account(
     limited: list[str] = []
     spaced: list[str] = []
     alone_us: list[float | None] = []
-    shift_mj, covered_us, all_us = 0.0, 0.0, 0.0
+    shift_mj, covered_us, all_us, compared_us = 0.0, 0.0, 0.0, 0.0
     for call in calls:
         count = (call.steps_in_layers if level == LAYERS else call.steps).get(step, 0)
         if not count:
@@ -178,8 +181,10 @@ def account(
             (limited if apart is None else spaced).append(call.id)
             alone = alone if apart is None else _at_clock(whole, alone, apart)
         covered_us += count * call.call_us
-        gpu_us = gpu_us_of(found)
-        alone_us.append(None if gpu_us is None else count * gpu_us)
+        if not call.is_exchange:
+            compared_us += count * call.call_us
+            gpu_us = gpu_us_of(found)
+            alone_us.append(None if gpu_us is None else count * gpu_us)
         shift_mj += count * (alone.energy_mj - alone.raw_mj)
         parts.append(
             Part(
@@ -195,7 +200,7 @@ def account(
     time_ms, energy_mj = whole.time_ms or math.nan, whole.raw_energy_mj or math.nan
     kernels_ms = sum(one.time_ms for one in parts)
     predicted_kernels_mj = sum(one.energy_mj for one in parts)
-    trace_ms = covered_us / 1e3
+    trace_ms = compared_us / 1e3
     gpu_ms = None if None in alone_us else sum(one for one in alone_us if one is not None) / 1e3
     gaps_ms = time_ms - kernels_ms
     gaps_mj = idle_w * gaps_ms

@@ -12,12 +12,15 @@ import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.launches import Launch, Sizes
+from pytest_gpuenergy.replay.ranks import EXCHANGES
 from pytest_gpuenergy.replay.unique import identity
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_output import encode
 
 CALLS_JSONL = "operator_calls.jsonl"
+OUTSIDE = "none"
+"""The operator of what was launched outside of any."""
 
 
 class CallForm(Struct, frozen=True):
@@ -33,6 +36,9 @@ class CallForm(Struct, frozen=True):
     operator: str
     arguments: Any
     parameters: tuple[str, ...] = ()
+
+
+_OUTSIDE = CallForm(OUTSIDE, None)
 
 
 class LaunchForm(Struct, frozen=True):
@@ -61,12 +67,12 @@ class UniqueCall(Struct, frozen=True):
         id: ``c`` and the first hexadecimal digits of a hash of all that they share.
         phase: ``prefill`` or ``decode``; None where the trace does not tell.
         launches: of each call, in their order.
-        calls: how many there are.
-        total_us: the sum of the durations of their launches.
-        steps: the number of calls in each step; 0 is the prefill.
+        calls: how many there are, in all runs.
+        total_us: the sum of the durations of their launches, in all runs.
+        steps: the number of calls in each step of the first run; 0 is the prefill.
         steps_in_layers: those of them in a layer of the model.
         turns: the number of the first call for each set of parameters, so that replaying these in
-            turn reads the weights of each layer, as the model does.
+            turn reads the weights of each layer, as the model does; empty for `OUTSIDE`.
         layers: of the model in which they occur.
     """
 
@@ -83,6 +89,11 @@ class UniqueCall(Struct, frozen=True):
     layers: tuple[int, ...] = ()
 
     @property
+    def is_exchange(self) -> bool:
+        """Whether all ranks take part in it, where several share the model."""
+        return self.operator.startswith(f"{EXCHANGES}.")
+
+    @property
     def call_us(self) -> float:
         """The mean GPU time of a call."""
         return self.total_us / self.calls
@@ -94,18 +105,30 @@ def unique_calls(
     """Those that launched something, the most GPU time first.
 
     Args:
-        launches: of a trace; those outside any call are left out.
+        launches: of a trace; each of those outside any call is one by itself, with the operator
+            `OUTSIDE`.
         forms: of the calls, by their numbers.
     """
     by_call: dict[int, list[Launch]] = {}
+    forms = dict(enumerate(forms)) if isinstance(forms, Sequence) else dict(forms)
     for one in launches:
-        if one.call is not None:
-            by_call.setdefault(one.call, []).append(one)
+        number = one.call
+        if number is None and one.work == "operator":  # which others call
+            continue
+        if number is None:
+            number = -len(by_call) - 1
+            forms[number] = _OUTSIDE
+        by_call.setdefault(number, []).append(one)
     groups: dict[str, list[int]] = {}
     for number, group in by_call.items():
         groups.setdefault(_identity(forms[number], group), []).append(number)
     found = [_unique(key, sorted(numbers), by_call, forms) for key, numbers in groups.items()]
     return sorted(found, key=lambda one: (-one.total_us, one.id))
+
+
+def unevenly_called(calls: Iterable[UniqueCall], runs: int) -> int:
+    """How many of the calls were not made equally often in each of the runs."""
+    return sum(one.calls != runs * sum(one.steps.values()) for one in calls if runs > 1)
 
 
 def write_calls(calls: Iterable[UniqueCall], folder: Path) -> None:
@@ -158,13 +181,13 @@ def _unique(
     key: str,
     numbers: Sequence[int],
     by_call: Mapping[int, Sequence[Launch]],
-    forms: Mapping[int, CallForm] | Sequence[CallForm],
+    forms: Mapping[int, CallForm],
 ) -> UniqueCall:
     first = by_call[numbers[0]]
     turns: dict[tuple[str, ...], int] = {}
     for number in numbers:
         turns.setdefault(forms[number].parameters, number)
-    places = [by_call[number][0] for number in numbers]
+    places = [one for one in (by_call[number][0] for number in numbers) if not one.run]
     launched = [one for number in numbers for one in by_call[number]]
     return UniqueCall(
         id=key,
@@ -176,7 +199,7 @@ def _unique(
         total_us=sum(one.duration_us for one in launched),
         steps=_count(one.step for one in places),
         steps_in_layers=_count(one.step for one in places if one.layer is not None),
-        turns=tuple(turns.values()),
+        turns=tuple(number for number in turns.values() if number >= 0),
         layers=tuple(sorted({one.layer for one in launched if one.layer is not None})),
     )
 

@@ -5,8 +5,11 @@ Imports PyTorch: import this module only where it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -26,7 +29,7 @@ class LiveCall:
     """A call that can be made again.
 
     Attributes:
-        operator: PyTorch's overload.
+        operator: PyTorch's overload, or what launches a Triton kernel.
         arguments: by position; its tensors are the model's own parameters, and copies of all else
             as it was before the call.
         keywords: arguments by name.
@@ -63,7 +66,8 @@ class LiveCall:
 class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
     """While it is entered, numbers the calls of operators that the model makes.
 
-    A trace of PyTorch's profiler has an annotation such as ``call 12`` around each.
+    A Triton kernel that is launched outside of any operator counts as a call, too. A trace of
+    PyTorch's profiler has an annotation such as ``call 12`` around each.
 
     Args:
         modules: by name, those whose parameters are recognized.
@@ -93,9 +97,20 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         }
         self._keep = frozenset(keep)
         self._memory = memory
+        self._inside = False
+        self._triton = ExitStack()
         self.forms: list[CallForm] = []
         self.kept: dict[int, LiveCall] = {}
         self.reuse: list[tuple[Reuse, ...]] = []
+
+    def __enter__(self) -> CallRecorder:
+        self._triton.enter_context(_triton_launches(self._see_launch))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._triton.close()
 
     def __torch_dispatch__(
         self,
@@ -108,17 +123,33 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         keywords = dict(kwargs or {})
         if func.namespace == "profiler":  # annotations
             return func(*args, **keywords)
+        return self._see(str(func), func, args, keywords)
+
+    def _see_launch(
+        self, function: Any, launch: Any, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
+        if keywords.get("warmup"):  # nothing is launched
+            return launch(*args, **keywords)
+        return self._see(f"triton.{function.__name__}", launch, args, keywords)
+
+    def _see(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if self._inside:  # a part of a call
+            return func(*args, **keywords)
         number = len(self.forms)
-        self.forms.append(self._form(func, args, keywords))
+        self.forms.append(self._form(name, args, keywords))
         if number in self._keep:
             self.kept[number] = self._live(func, args, keywords)
-        with record_function(f"call {number}"):
-            returned = func(*args, **keywords)
+        self._inside = True
+        try:
+            with record_function(f"call {number}"):
+                returned = func(*args, **keywords)
+        finally:
+            self._inside = False
         if self._memory is not None:
             self.reuse.append(_used(self._memory, (args, keywords), returned))
         return returned
 
-    def _form(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> CallForm:
+    def _form(self, name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> CallForm:
         flat, _ = tree_flatten((args, keywords))
         names = [
             self._names[_storage(one)]
@@ -128,7 +159,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         arguments = [describe(one) for one in args]
         if keywords:
             arguments.append({name: describe(one) for name, one in keywords.items()})
-        return CallForm(str(func), arguments, tuple(names))
+        return CallForm(name, arguments, tuple(names))
 
     def _live(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> LiveCall:
         def own(tensor: Any) -> Any:
@@ -136,6 +167,25 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
 
         arguments, own_keywords = tree_map_only(torch.Tensor, own, (args, keywords))
         return LiveCall(func, arguments, own_keywords, frozenset(self._names))
+
+
+@contextmanager
+def _triton_launches(see: Callable[[Any, Any, Any, Any], Any]) -> Iterator[None]:
+    """Let ``see`` make each launch of a Triton kernel; it gets the kernel and what launches it."""
+    jit = sys.modules.get("triton.runtime.jit")
+    if jit is None:
+        yield
+        return
+    plain = jit.JITFunction.run
+
+    def run(function: Any, *args: Any, **keywords: Any) -> Any:
+        return see(function, partial(plain, function), args, keywords)
+
+    jit.JITFunction.run = run
+    try:
+        yield
+    finally:
+        jit.JITFunction.run = plain
 
 
 def describe(value: Any) -> Any:
@@ -154,7 +204,8 @@ def describe(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if isfinite(value) else str(value)
-    return str(value)
+    text = str(value)
+    return type(value).__name__ if " at 0x" in text else text
 
 
 def copy_of(tensor: Any) -> Any:

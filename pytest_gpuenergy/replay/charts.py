@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from pytest_gpuenergy.replay.extraction import Extraction
 from pytest_gpuenergy.replay.launches import Launch
+from pytest_gpuenergy.replay.power import PowerCurve
 from pytest_gpuenergy.replay.summary import short_name
 from pytest_gpuenergy.replay.unique import identity
 
@@ -17,6 +19,7 @@ MOST_LAUNCHES = 20_000
 
 _ACROSS = 1100
 _LANE = 46
+_POWER = 160
 _COLOUR = {
     "field": "category",
     "type": "nominal",
@@ -55,6 +58,38 @@ def gantt(found: Extraction) -> Spec:
                     ("phase", "nominal", "phase"),
                     ("layer", "nominal", "layer"),
                 )
+            ],
+        },
+    }
+
+
+def timeline(found: Extraction) -> Spec:
+    """`gantt`, with the card's power below it on the same axis where that is known."""
+    bars = gantt(found)
+    if found.power is None:
+        return bars
+    return {"vconcat": [bars, _power(found, found.power)], "resolve": {"scale": {"x": "shared"}}}
+
+
+def _power(found: Extraction, curve: PowerCurve) -> Spec:
+    first_us, rest = found.launches[0].begin_us, found.launches[MOST_LAUNCHES:]
+    until_us = rest[0].begin_us if rest else math.inf
+    rows = [
+        {"time": (us - first_us) / 1e3, "power": power_w}
+        for us, power_w in zip(curve.times_us, curve.powers_w, strict=True)
+        if us < until_us
+    ]
+    return {
+        "width": _ACROSS,
+        "height": _POWER,
+        "data": {"values": rows},
+        "mark": {"type": "line", "clip": True, "point": {"size": 12}, "tooltip": True},
+        "encoding": {
+            "x": {"field": "time", "type": "quantitative", "title": "time (ms)"},
+            "y": {"field": "power", "type": "quantitative", "title": "power of the card (W)"},
+            "tooltip": [
+                {"field": "time", "type": "quantitative", "title": "time (ms)"},
+                {"field": "power", "type": "quantitative", "title": "power (W)"},
             ],
         },
     }
@@ -102,8 +137,12 @@ def _row(one: Launch, first_us: float, categories: Mapping[str, str]) -> dict[st
         "us": one.duration_us,
         "phase": one.phase,
         "layer": one.layer,
-        "lane": f"GPU {_known(one.device)}, stream {_known(one.stream)}",
+        "lane": f"{_place(one)}, stream {_known(one.stream)}",
     }
+
+
+def _place(one: Launch) -> str:
+    return f"GPU {_known(one.device)}" if one.rank is None else f"rank {one.rank}"
 
 
 def _known(number: int | None) -> str:

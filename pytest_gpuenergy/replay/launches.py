@@ -19,6 +19,7 @@ PHASES = ("prefill", "decode")
 _LAYER = re.compile(r"\blayer[ ._:=]?(\d{1,6})")
 _STEP = re.compile(r"\b(?:decode|step) (\d{1,9})\b")
 _CALL = re.compile(r"^call (\d{1,9})$")
+_RUN = re.compile(r"^run (\d{1,9})$")
 
 
 class Operator(Struct, frozen=True):
@@ -46,12 +47,14 @@ class Launch(Struct, frozen=True):
         operator: the innermost one in which it was launched.
         dispatched: name of the outermost one, which the model itself called.
         phase: ``prefill`` or ``decode``, by the annotations around the launch.
+        run: number of the repetition, by an annotation such as ``run 0``.
         step: 0 in the prefill, and the number of the decode step, by an annotation such as
             ``decode 1`` or ``step 1``.
         layer: number of the model's layer, by an annotation such as ``layer 3``.
         call: number of the call of an operator, by an annotation such as ``call 12``.
         shared_memory_bytes: static and dynamic, of a block.
         bytes: that a copy or set concerns.
+        rank: of the process that launched it, where several share a model.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Launch(Struct, frozen=True):
     operator: Operator | None = None
     dispatched: str | None = None
     phase: str | None = None
+    run: int | None = None
     step: int | None = None
     layer: int | None = None
     call: int | None = None
@@ -72,6 +76,12 @@ class Launch(Struct, frozen=True):
     device: int | None = None
     stream: int | None = None
     correlation: int | None = None
+    rank: int | None = None
+
+    @property
+    def end_us(self) -> float:
+        """When it ended."""
+        return self.begin_us + self.duration_us
 
 
 class _Around(NamedTuple):
@@ -155,6 +165,7 @@ def _launch(one: Event, place: _Around) -> Launch:
         operator=_operator(place.operators[-1]) if place.operators else None,
         dispatched=place.operators[0].name if place.operators else None,
         phase=phase,
+        run=_number(_RUN, names),
         step=0 if phase == "prefill" else _number(_STEP, names),
         layer=_number(_LAYER, names),
         call=_number(_CALL, names),

@@ -39,6 +39,7 @@ from pytest_gpuenergy.replay.profiling import (
     settle,
 )
 from pytest_gpuenergy.replay.programs import Program, Prompt
+from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.replay.trace import read_trace
 from pytest_gpuenergy.replay.turns import Turns, capture_calls, gap, turns_of
 from pytest_gpuenergy.support.errors import DeviceError
@@ -47,12 +48,13 @@ _COLD_FACTOR = 3
 _PROFILED = 24
 
 
-def live_planner(device: str, cache: Cache) -> Planner:
+def live_planner(device: str, cache: Cache, ranks: Ranks = ALONE) -> Planner:
     """See `pytest_gpuenergy.replay.plan.planner_for`.
 
     Args:
         device: PyTorch's name of it.
         cache: see `turns_of`.
+        ranks: that share the model.
     """
 
     def plan(
@@ -67,13 +69,17 @@ def live_planner(device: str, cache: Cache) -> Planner:
             attention=profile.attention,
             seed=profile.seed,
             device=device,
+            ranks=ranks,
         )
+        in_order = sorted(chosen, key=lambda one: (not one.is_exchange, one.turns))
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
         prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
         try:
             with torch.inference_mode():
                 inputs = program.inputs(prompt, device)
                 turns, durations_us, missing = _turns(
-                    chosen, program, inputs, max(steps), device, cache
+                    in_order, program, inputs, max(steps), device, cache, ranks
                 )
                 captured = [capture_step(program, inputs, step) for step in steps]
         except torch.OutOfMemoryError:
@@ -83,23 +89,28 @@ def live_planner(device: str, cache: Cache) -> Planner:
             ) from None
         wholes = []
         for one in captured:
-            ways = [(GRAPH, _repeater(Turns([one.whole]), device))]
-            ways.append((EAGER, _repeater(Turns([one.whole]), device, from_host=True)))
+            whole = Turns([one.whole])
+            ways = [(GRAPH, _repeater(whole, device, most=ranks.most))]
+            ways.append((EAGER, _repeater(whole, device, from_host=True, most=ranks.most)))
             if one.layers is not None:
-                ways.insert(0, (LAYERS, _repeater(Turns([one.layers]), device)))
+                layers = _repeater(Turns([one.layers]), device, most=ranks.most)
+                ways.insert(0, (LAYERS, layers))
             wholes += [
                 replayable_step(profile, one.number, level, cache, repeater)
                 for level, repeater in ways
             ]
         played = []
-        for call in chosen:
+        for call in in_order:
             if (group := turns.get(call.id)) is not None:
-                count, repeater = len(group.calls), _repeater(group, device)
+                most = ranks.most if call.is_exchange else ALONE.most
+                count, repeater = len(group.calls), _repeater(group, device, most=most)
                 gpu_us = durations_us[call.id]
                 played.append(replayable_call(profile, call, cache, count, repeater, gpu_us))
         by_id = {one.id: one for one in chosen}
 
         def spaced(call: str, gaps: int) -> Replayable | None:
+            if by_id[call].is_exchange:
+                return None
             group = turns[call].with_gaps(gaps)
             repeater, count = _repeater(group, device), len(group.calls)
             return replayable_spaced(profile, by_id[call], gaps, cache, count, repeater)
@@ -110,7 +121,13 @@ def live_planner(device: str, cache: Cache) -> Planner:
     return plan
 
 
-def _repeater(turns: Turns, device: str, *, from_host: bool = False) -> Repeat:
+def _repeater(
+    turns: Turns,
+    device: str,
+    *,
+    from_host: bool = False,
+    most: Callable[[float], float] = ALONE.most,
+) -> Repeat:
     @contextmanager
     def repeater() -> Iterator[Repeater]:
         from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
@@ -118,7 +135,10 @@ def _repeater(turns: Turns, device: str, *, from_host: bool = False) -> Repeat:
         try:
             with torch.inference_mode():
                 yield GraphRepeater(
-                    [turns.rotating()], multiple=len(turns.calls), from_host=from_host
+                    [turns.rotating()],
+                    multiple=len(turns.calls),
+                    from_host=from_host,
+                    most=most,
                 )
         except RuntimeError:
             settle(device)
@@ -134,6 +154,7 @@ def _turns(
     last_step: int,
     device: str,
     cache: Cache,
+    ranks: Ranks,
 ) -> tuple[dict[str, Turns], dict[str, float], dict[str, str]]:
     """What to replay for each call, by its id, where it launches what the profile recorded.
 
@@ -147,11 +168,14 @@ def _turns(
     turns: dict[str, Turns] = {}
     missing = {}
     for one in calls:
-        if captured.differs(one):
+        if not one.turns:
+            missing[one.id] = "it was launched outside of PyTorch's operators"
+        elif captured.differs(one):
             missing[one.id] = "the model makes another call in its place now"
         else:
             own = [captured.kept[number] for number in one.turns]
             turns[one.id] = turns_of(own, captured.reuse_of(one), cache, limit_bytes)
+    _leave_out(calls, turns, missing, ranks)
     found = launched_by([group.rotating() for group in turns.values()], device)
     by_id = {one.id: one for one in calls}
     durations_us = {}
@@ -161,7 +185,20 @@ def _turns(
             names = ", ".join(str(plan[0]) for plan in launched.plans) or "nothing"
             missing[key] = f"alone it launches {names}"
             del turns[key]
+    _leave_out(calls, turns, missing, ranks)
     return turns, durations_us, missing
+
+
+def _leave_out(
+    calls: Sequence[UniqueCall], turns: dict[str, Turns], missing: dict[str, str], ranks: Ranks
+) -> None:
+    """Leave out the exchanges that another rank leaves out."""
+    lacking = {one.turns[0] for one in calls if one.is_exchange and one.id in missing}
+    elsewhere = set().union(*ranks.gathered(lacking)) - lacking
+    for one in calls:
+        if one.is_exchange and one.turns[0] in elsewhere:
+            missing[one.id] = "another rank cannot replay it"
+            turns.pop(one.id, None)
 
 
 @dataclass(frozen=True)

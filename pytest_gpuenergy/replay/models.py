@@ -18,6 +18,7 @@ from pytest_gpuenergy.replay.programs import (
     layers_of,
     load_function,
 )
+from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.files import is_file, is_folder
 
@@ -140,11 +141,13 @@ def appendable(value: Any) -> Any:
     return twin
 
 
-def load_program(name: str, *, dtype: str, attention: str, seed: int, device: str) -> Program:
+def load_program(
+    name: str, *, dtype: str, attention: str, seed: int, device: str, ranks: Ranks = ALONE
+) -> Program:
     """Load a model, or a function named ``module:function``; see `load_model`, `load_function`."""
     if is_function(name):
         return load_function(name)
-    return load_model(name, dtype=dtype, attention=attention, seed=seed, device=device)
+    return load_model(name, dtype=dtype, attention=attention, seed=seed, device=device, ranks=ranks)
 
 
 def load_model(
@@ -154,6 +157,7 @@ def load_model(
     attention: str = "auto",
     seed: int = 0,
     device: str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> LanguageModel:
     """Load a model.
 
@@ -165,6 +169,7 @@ def load_model(
         attention: one of `ATTENTION`; ``auto`` is transformers' own choice for the model.
         seed: of random weights.
         device: PyTorch's name of it, such as ``cuda:0``.
+        ranks: that share the model, each of which loads the whole and keeps its part.
 
     Raises:
         UnavailableError: PyTorch or transformers is not installed.
@@ -200,6 +205,10 @@ def load_model(
         else:
             model, weights = AutoModelForCausalLM.from_pretrained(name, **options), "checkpoint"
         model = model.eval().to(device)
+        if ranks.count > 1:
+            from pytest_gpuenergy.replay.sharding import shard
+
+            shard(model, name, ranks.rank, ranks.count)
     except torch.OutOfMemoryError:
         raise DeviceError(
             f"The weights of {name} in {dtype} do not fit into the memory of {device}: choose a "

@@ -23,6 +23,7 @@ from pytest_gpuenergy.replay.account import (
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.programs import check_packages
+from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.support.errors import InputError
 
 Cache = Literal["model", "hot", "cold"]
@@ -79,7 +80,14 @@ def replayable_call(
     parameters: dict[str, int | str] = {"replays": call.id, "cache": cache, "turns": turns}
     workload = WorkloadInfo(f"{model_name(profile)}-{call.id}", parameters, 0, 0)
     details = {} if gpu_us is None else {GPU_US: gpu_us}
-    return Replayable(call.id, call.operator, workload, repeater, details)
+    return Replayable(
+        call.id,
+        call.operator,
+        workload,
+        repeater,
+        details,
+        together=profile.ranks > 1 and call.is_exchange,
+    )
 
 
 def replayable_spaced(
@@ -122,7 +130,11 @@ def replayable_step(
     if level == LAYERS:  # less work
         name, label = f"{name}-{LAYERS}", GRAPH
     return Replayable(
-        key, label, WorkloadInfo(name, {"replays": key, "cache": cache}, 0, 0), repeater
+        key,
+        label,
+        WorkloadInfo(name, {"replays": key, "cache": cache}, 0, 0),
+        repeater,
+        together=profile.ranks > 1,
     )
 
 
@@ -132,20 +144,22 @@ def step_workload(profile: ProfileRecord, step: int) -> str:
 
 
 def model_name(profile: ProfileRecord) -> str:
-    """The model's name without its folder or owner."""
-    return Path(profile.model).name.replace(":", ".")
+    """The model's name without its folder or owner; with the rank if there are several."""
+    name = Path(profile.model).name.replace(":", ".")
+    return f"{name}-rank{profile.rank}" if profile.ranks > 1 else name
 
 
-def planner_for(device: Device, folder: Path, cache: Cache) -> Planner:
+def planner_for(device: Device, folder: Path, cache: Cache, ranks: Ranks = ALONE) -> Planner:
     """How to replay on ``device``: the model itself, or recorded figures on an emulated GPU.
 
     Args:
         device: claimed by the caller.
         folder: of the profile.
         cache: see `pytest_gpuenergy.replay.live.turns_of`.
+        ranks: that share the model.
 
     Raises:
-        InputError: PyTorch cannot use the GPU, or the folder has no profile.
+        InputError: PyTorch cannot use the GPU, the folder has no profile, or one of more ranks.
         UnavailableError: a package that the profile's program needs is not installed.
     """
     from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
@@ -157,7 +171,13 @@ def planner_for(device: Device, folder: Path, cache: Cache) -> Planner:
     ordinal = getattr(device, "ordinal", None)
     if ordinal is None:
         raise InputError(f"PyTorch cannot run on {device.name}: name another --gpu-device.")
-    check_packages(read_profile(folder).model)
+    profile = read_profile(folder)
+    check_packages(profile.model)
+    if profile.ranks != ranks.count:
+        raise InputError(
+            f"{folder} is the profile of a model on {profile.ranks} GPUs: replay it with gpuenergy "
+            f"replay {folder.parent}."
+        )
     from pytest_gpuenergy.replay.live import live_planner
 
-    return live_planner(f"cuda:{ordinal}", cache)
+    return live_planner(f"cuda:{ordinal}", cache, ranks)

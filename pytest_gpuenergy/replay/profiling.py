@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count, takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.calls import CallForm
+from pytest_gpuenergy.replay.clocks import CLOCK, ClockRead
+from pytest_gpuenergy.replay.kernel_list import list_in
+from pytest_gpuenergy.replay.power import POWER_CSV, PowerAlignment
 from pytest_gpuenergy.replay.programs import Program, Prompt
+from pytest_gpuenergy.replay.ranks import ALONE, Ranks, folder_of_rank
 from pytest_gpuenergy.support.errors import DeviceError, InputError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.files import is_file, is_folder, write_atomically
 from pytest_gpuenergy.support.json_output import dump
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.replay.sampling import PowerSampler
 
 TRACE = "trace.json.gz"
 PROFILE_JSON = "profile.json"
+
+_READS = 32
+"""Of the host's clock at the beginning, and at the end."""
 
 
 class ProfileRecord(Struct, frozen=True):
     """What was profiled, and with what; stands in ``profile.json``.
 
+    Several ``ranks`` share a model, and ``parameters`` are those of this ``rank``.
+
     A function has no prompt, tokens or attention: its numbers of tokens are 0, and ``weights``,
     ``attention`` and ``dtype`` are ``own``.
+
+    Attributes:
+        runs: that were profiled, one after another.
+        power: of the samples in ``power.csv``; None without them.
     """
 
     model: str
@@ -41,7 +59,11 @@ class ProfileRecord(Struct, frozen=True):
     device: str
     torch: str
     transformers: str
+    rank: int = 0
+    ranks: int = 1
     schema_version: int = 1
+    runs: int = 1
+    power: PowerAlignment | None = None
 
     def steps(self, decode: int) -> tuple[int, ...]:
         """The prefill, which is 0, and the decode step ``decode``, if any has been profiled.
@@ -79,6 +101,12 @@ def read_profile(folder: Path) -> ProfileRecord:
     try:
         return msgspec.json.decode(path.read_bytes(), type=ProfileRecord)
     except OSError:
+        if list_in(folder) is not None:
+            raise InputError(
+                f"The folder {folder} has unique kernels and no {PROFILE_JSON}, without which the "
+                "model that made their calls cannot be run again: profile it with gpuenergy "
+                "profile MODEL, and replay that."
+            ) from None
         raise InputError(
             f"The folder {folder} has no {PROFILE_JSON}: name one that gpuenergy profile has "
             "written."
@@ -87,25 +115,68 @@ def read_profile(folder: Path) -> ProfileRecord:
         raise InputError(f"{path} is damaged ({error}): profile again.") from None
 
 
+def rank_folders(folder: Path) -> list[Path]:
+    """The folders of the ranks, where several share the model; none for a single GPU.
+
+    Raises:
+        InputError: the folder's profile is damaged.
+    """
+    found = list(takewhile(is_folder, (folder_of_rank(folder, rank) for rank in count())))
+    if found and is_file(folder / PROFILE_JSON):  # an earlier profile may have left some
+        ranks = read_profile(folder).ranks
+        return [folder_of_rank(folder, rank) for rank in range(ranks)] if ranks > 1 else []
+    return found
+
+
+def write_profile(record: ProfileRecord, folder: Path) -> None:
+    """Write ``profile.json``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_atomically(folder / PROFILE_JSON, dump(record))
+
+
+class Profiled(NamedTuple):
+    """A program that has been profiled.
+
+    Attributes:
+        record: what it is, and with what.
+        forms: of each call of an operator, by its number.
+        reads: of the host's clock, each within an annotation `CLOCK` of the trace.
+    """
+
+    record: ProfileRecord
+    forms: list[CallForm]
+    reads: list[ClockRead]
+
+
 def profile_program(
-    program: Program, prompt: Prompt, folder: Path, device: str
-) -> tuple[ProfileRecord, list[CallForm]]:
-    """Run once to warm up, and once under the profiler; write the trace and what it is of.
+    program: Program,
+    prompt: Prompt,
+    folder: Path,
+    device: str,
+    runs: int = 1,
+    sampler: PowerSampler | None = None,
+    ranks: Ranks = ALONE,
+) -> Profiled:
+    """Run once to warm up, and then under the profiler; write the trace and what it is of.
 
     Args:
         program: to run.
         prompt: what for.
         folder: to write ``trace.json.gz`` and ``profile.json`` to; made if need be.
         device: PyTorch's name of it.
-
-    Returns:
-        What was profiled, and the form of each call of an operator by its number.
+        runs: under the profiler.
+        sampler: collects the card's power samples already.
+        ranks: that run it together.
 
     Raises:
         DeviceError: the device's memory is too small.
         OSError: a file cannot be written.
     """
     import torch
+    from torch.profiler import record_function
 
     from pytest_gpuenergy.replay.capture import CallRecorder
 
@@ -116,12 +187,21 @@ def profile_program(
             inputs = program.inputs(prompt, device)
             program.run(inputs, steps)  # libraries choose and allocate
             recorder = CallRecorder(program.modules)
+            settle(device)
+            ranks.gathered(None)  # so that all begin together
             with profiler_on(device) as profiler:
+                reads = _read_clocks()
                 with recorder:
-                    program.run(inputs, steps)
+                    for number in range(runs):
+                        with record_function(f"run {number}"):
+                            program.run(inputs, steps)
                 settle(device)
+                reads += _read_clocks()
+                if sampler is not None:  # while the card has them: the profiler takes its time
+                    sampler.finish(reads[-1].host_ns)
     except Exception as error:  # a function may raise anything
         raise DeviceError(_failure(program, prompt, device, error)) from None
+    (folder / POWER_CSV).unlink(missing_ok=True)  # of another trace
     profiler.export_chrome_trace(str(folder / TRACE))
     weights = [one for module in program.modules.values() for one in module.parameters()]
     record = ProfileRecord(
@@ -138,9 +218,22 @@ def profile_program(
         device=_name(device),
         torch=torch.__version__,
         transformers=_version("transformers"),
+        rank=ranks.rank,
+        ranks=ranks.count,
+        runs=runs,
     )
-    write_atomically(folder / PROFILE_JSON, dump(record))
-    return record, recorder.forms
+    write_profile(record, folder)
+    return Profiled(record, recorder.forms, reads)
+
+
+def _read_clocks() -> list[ClockRead]:
+    from torch.profiler import record_function
+
+    found = []
+    for _ in range(_READS):
+        with record_function(CLOCK):
+            found.append(ClockRead(time.time_ns(), time.monotonic_ns()))
+    return found
 
 
 def _failure(program: Program, prompt: Prompt, device: str, error: Exception) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.energy.samples import choose_source
@@ -16,6 +15,7 @@ from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.identity import git_revision_of, run_info
 from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.engine.station import Station
+from pytest_gpuenergy.kernels.job import CacheState
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.replay.account import (
@@ -32,17 +32,13 @@ from pytest_gpuenergy.replay.account import (
 from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.plan import Cache, Plan, Planner, key_of
 from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
+from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.replay.recorded import read_measurements
-from pytest_gpuenergy.report.schema import schema_of
+from pytest_gpuenergy.replay.reporting import RESULTS, ReplayReport, write_report
 from pytest_gpuenergy.report.store import RunFolder
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.support.json_output import dump, plain
+from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.run_ids import new_run_id
 
-RESULTS = {False: "results", True: "results-emulated"}
-"""Folder of the results, by whether the GPU is emulated."""
-REPORT_JSON = "gpu_energy_report.json"
 MEASUREMENTS_JSONL = "measurements.jsonl"
 
 _LOAD_S = 1.0
@@ -52,32 +48,6 @@ _GAP_MS = 0.02
 _GAP_SHARE = 1.5
 """Gaps take this multiple of a call's time: with a quarter of the limit in the gaps, a call that
 wants a quarter more than the limit then stays at two thirds of it."""
-
-
-class ReplayReport(Struct, frozen=True):
-    """What a replay found; stands in ``gpu_energy_report.json``.
-
-    Attributes:
-        run: where and with what it was replayed; ``emulated`` if recorded figures were, on an
-            emulated GPU.
-        profile: what was profiled.
-        cache: state of the L2 cache in the replays.
-        accounts: of each power limit, step and level that could be measured.
-        savings: with several power limits, of each call of each step; the reference is the limit
-            as it was found, or otherwise the highest.
-        missing: by the id of a call that was not replayed, or the name of a level, the reason;
-            with several power limits, the limit's label follows after ``@`` if it is for that only.
-        measurements: of calls, layers and steps.
-    """
-
-    run: RunInfo
-    profile: ProfileRecord
-    cache: str
-    accounts: tuple[Account, ...]
-    savings: tuple[Saving, ...]
-    missing: dict[str, str]
-    measurements: tuple[Measurement, ...]
-    schema_version: int = 1
 
 
 @dataclass
@@ -92,7 +62,10 @@ class Replay:
         step: the decode step to replay, besides the prefill.
         kernels: ids of the unique calls or unique kernels to replay; empty for all.
         setpoints: to measure everything under.
+        name: of the profile in the ids of measurements; by default that of the folder.
+        runs: least number of launches in each measurement; 0 for as many as the precision takes.
         announce: called with a line about each measurement.
+        ranks: that replay their parts of the model at the same time.
     """
 
     folder: Path
@@ -102,7 +75,10 @@ class Replay:
     step: int = 1
     kernels: Sequence[str] = ()
     setpoints: Sequence[Setpoint] = (CURRENT,)
+    name: str = ""
+    runs: int = 0
     announce: Callable[[str], None] = lambda _: None
+    ranks: Ranks = ALONE
     missing: dict[str, str] = field(default_factory=dict)
     measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
 
@@ -130,7 +106,8 @@ class Replay:
         self.missing |= plan.missing
         run = self._run_info(profile)
         RunFolder(self.results).restart(run, self._all())
-        harness = self.station.harness(cache="cold" if self.cache == "cold" else "hot")
+        cache: CacheState = "cold" if self.cache == "cold" else "hot"
+        harness = self.station.harness(cache=cache, min_launches=self.runs)
         accounts: list[Account] = []
         for setpoint in self.setpoints:
             with self.station.under(setpoint) as enforced:
@@ -145,23 +122,26 @@ class Replay:
             run=run,
             profile=profile,
             cache=self.cache,
-            accounts=tuple(accounts),
+            accounts=tuple(replace(one, rank=profile.rank) for one in accounts),
+            totals=(),
             savings=tuple(self._savings(steps, calls)),
             missing=self.missing,
             measurements=self._all(),
         )
-        write_atomically(self.results / REPORT_JSON, dump(report))
+        write_report(report, self.folder)
         return report
 
     def resume(self) -> None:
         """Keep what an earlier replay with the same cache and limits has measured on this card.
 
+        Measurements of fewer launches than are asked for now are made again.
         A line that a killed replay has not finished is left out.
         """
         labels = {one.label for one in self.setpoints}
         for found in read_measurements(self.results / MEASUREMENTS_JSONL):
             same = found.workload.parameters.get("cache") == self.cache and found.cap in labels
-            if same and found.gpu_uuid == self.station.device.uuid:
+            enough = sum(one.launches for one in found.trials) >= self.runs
+            if same and enough and found.gpu_uuid == self.station.device.uuid:
                 self.measurements.setdefault(found.cap, {})[key_of(found)] = found
 
     def _all(self) -> tuple[Measurement, ...]:
@@ -172,6 +152,7 @@ class Replay:
             "powercap": ",".join(one.label for one in self.setpoints),
             "cache": self.cache,
             "step": str(self.step),
+            "runs": str(self.runs) if self.runs else "as needed",
             "model": profile.model,
             "weights": profile.weights,
         }
@@ -195,22 +176,28 @@ class Replay:
         self, harness: Harness, what: Replayable, setpoint: Setpoint, enforced: Setpoint
     ) -> None:
         group = self.measurements.setdefault(setpoint.label, {})
-        if what.key in group:
+        known = what.key in group
+        if all(self.ranks.gathered(known)) if what.together else known:
             return
         name = what.key if len(self.setpoints) == 1 else f"{what.key}@{setpoint.label}"
         try:
             found = harness.measure_callable(
                 what.repeater,
                 what.workload,
-                Subject(f"{self.folder.name}::{name}", what.label, setpoint, enforced),
+                Subject(f"{self.name or self.folder.name}::{name}", what.label, setpoint, enforced),
                 "replay",
             )
         except RuntimeError as error:  # CUDA's, too
             self.missing[name] = str(error).strip().partition("\n")[0]
+            if what.together and self.ranks.count > 1:  # the others wait for it
+                raise DeviceError(
+                    f"{name} cannot be replayed ({self.missing[name]}): leave it out with "
+                    "--kernels, and go on with --resume."
+                ) from None
             self.announce(f"{name}: not replayed: {self.missing[name]}")
             return
-        kernel = msgspec.structs.replace(found.kernel, details=dict(what.details))
-        found = msgspec.structs.replace(found, kernel=kernel)
+        kernel = replace(found.kernel, details=dict(what.details))
+        found = replace(found, kernel=kernel)
         found = found.flagged(*self.station.judge_setpoint())
         if not found.measured:
             self.missing[name] = found.error or "it has no figures"
@@ -240,7 +227,7 @@ class Replay:
         """The card's power directly after a load, with its contexts and clocks as they are then."""
         device = self.station.device
         source = choose_source(device)
-        for load in (*plan.calls, *plan.steps)[:1]:
+        for load in [one for one in (*plan.calls, *plan.steps) if not one.together][:1]:
             with load.repeater() as repeater:
                 repeater.start()
                 device.clock.sleep_s(_LOAD_S)
@@ -275,25 +262,6 @@ class Replay:
         reference = (as_found or sorted(self.setpoints, key=lambda one: one.order))[-1]
         for step in steps:
             yield from savings(step, calls, self.measurements, reference.label)
-
-
-def schema_document() -> str:
-    """The JSON Schema of ``gpu_energy_report.json``."""
-    return dump(schema_of(ReplayReport, "Replay of a model by pytest-gpuenergy"))
-
-
-def page_values(report: ReplayReport) -> dict[str, object]:
-    """What the HTML page shows of a replay beside its measurements."""
-    return {
-        "model": report.profile.model,
-        "steps": {str(one.step): report.profile.step_name(one.step) for one in report.accounts},
-        "accounts": [
-            {**plain(one), "missing": len(one.missing), "limited": list(one.limited)}
-            for one in report.accounts
-        ],
-        "savings": plain(report.savings),
-        "missing": [{"what": key, "why": why} for key, why in report.missing.items()],
-    }
 
 
 def _figures(name: str, found: Measurement) -> str:

@@ -41,21 +41,26 @@ class ReuseStack:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._spans: list[tuple[int, int]] = []  # begin and end; used latest at the end
+        # Begin, end and number of the latest use, which other parts may share; latest at the end.
+        self._spans: list[tuple[int, int, int]] = []
+        self._uses = 0
 
     def distance_bytes(self, span: Span) -> int:
         """See `Reuse`; the mean over the bytes of the span, at most the limit."""
         begin, end = span.address, span.address + span.size_bytes
         if begin == end:
             return 0
-        others, left, weighted = 0, span.size_bytes, 0
-        for first, last in reversed(self._spans):
+        others, same_use, left, weighted = 0, 0, span.size_bytes, 0
+        present = self._uses
+        for first, last, use in reversed(self._spans):
+            if use != present:
+                others, same_use, present = others + same_use, 0, use
+            if not left or others >= self._limit_bytes:
+                break
             inside = max(0, min(last, end) - max(first, begin))
             weighted += inside * others
             left -= inside
-            others += last - first - inside
-            if not left or others >= self._limit_bytes:
-                break
+            same_use += last - first - inside
         weighted += left * self._limit_bytes
         return min(self._limit_bytes, span.size_bytes + weighted // span.size_bytes)
 
@@ -64,15 +69,16 @@ class ReuseStack:
         begin, end = span.address, span.address + span.size_bytes
         if begin == end:
             return
-        kept: list[tuple[int, int]] = []
+        kept: list[tuple[int, int, int]] = []
         held_bytes = 0
-        for first, last in reversed(self._spans):
+        for first, last, use in reversed(self._spans):
             if held_bytes >= self._limit_bytes:
                 break
             held_bytes += last - first
-            parts = ((max(first, end), last), (first, min(last, begin)))
+            parts = ((max(first, end), last, use), (first, min(last, begin), use))
             kept += [part for part in parts if part[0] < part[1]]
-        self._spans = [*reversed(kept), (begin, end)]
+        self._uses += 1
+        self._spans = [*reversed(kept), (begin, end, self._uses)]
 
 
 def copies(tensors: Sequence[Reuse], most: int) -> list[int]:

@@ -76,17 +76,17 @@ class Signature(Struct, frozen=True):
 
 def signature_of(kernel: str, launch: Launch) -> Signature:
     """For the unique kernel ``kernel``, of which this is a launch."""
-    category = _category(launch)
+    category = category_of(launch)
     if launch.work == "operator":
         return Signature(kernel, category, None, {}, "it ran on the host")
     if launch.work != "kernel":
         recipe = {"call": launch.name, "bytes": launch.bytes}
-        missing = None if launch.bytes else "the trace does not say how many bytes it concerns"
+        missing = None if launch.bytes else "it is not known how many bytes it concerns"
         return Signature(kernel, category, None if missing else 1, recipe, missing)
     if category == "communication":
         return Signature(kernel, category, None, {}, "it needs the other GPUs of its group")
     if launch.operator is None:
-        return Signature(kernel, category, None, {}, "the trace has no operator that launched it")
+        return Signature(kernel, category, None, {}, "it is not known which operator launched it")
     recipe = {
         "operator": launch.operator.name,
         "shapes": launch.operator.shapes,
@@ -114,7 +114,8 @@ def _missing(operator: Operator) -> str | None:
     return None
 
 
-def _category(launch: Launch) -> Category:
+def category_of(launch: Launch) -> Category:
+    """What a launch does, by its name and its operator's."""
     if launch.work in ("copy", "set"):
         return "copy" if launch.work == "copy" else "set"
     operator = "" if launch.operator is None else launch.operator.name

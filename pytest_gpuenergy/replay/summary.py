@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_gpuenergy.replay.exchanges import Exchanges
 from pytest_gpuenergy.replay.extraction import SCHEMA_VERSION, Extraction
+from pytest_gpuenergy.replay.power import SHORTEST_US, PhasePower, phase_powers
 from pytest_gpuenergy.replay.signature import TIERS
 from pytest_gpuenergy.replay.unique import UniqueKernel
+from pytest_gpuenergy.support.json_output import plain
 from pytest_gpuenergy.support.text import aligned
 
 _SHOWN = 10
@@ -24,15 +27,18 @@ def short_name(name: str) -> str:
 def headline(found: Extraction) -> str:
     """How much there is, as a sentence without a period."""
     spent = f"{found.gpu_time_us / 1e3:.3f} ms"
-    busy = f"busy for {found.busy_us / 1e3:.3f} of {found.span_us / 1e3:.3f} ms"
+    runs = f" in {found.runs} runs" if (found.runs or 1) > 1 else ""
+    count, number = _known(found.calls), len(found.kernels)
     if found.on_host:
         return (
-            f"{len(found.launches)} calls of {len(found.kernels)} unique operators took {spent} "
-            "on the host; nothing ran on a GPU"
+            f"{count} calls of {number} unique operators took {spent} on the host{runs}; nothing "
+            "ran on a GPU"
         )
+    taken = f"{count} launches of {number} unique kernels took {spent} of GPU time{runs}"
+    if found.busy_us is None or found.span_us is None:
+        return f"{taken}; when each ran is not known, so there is no timeline"
     return (
-        f"{len(found.launches)} launches of {len(found.kernels)} unique kernels took {spent} of "
-        f"GPU time; the GPU was {busy}"
+        f"{taken}; the GPU was busy for {found.busy_us / 1e3:.3f} of {found.span_us / 1e3:.3f} ms"
     )
 
 
@@ -41,7 +47,7 @@ def terminal(found: Extraction) -> Iterator[str]:
     total_us = found.gpu_time_us or 1.0
     yield headline(found)
     sums = [
-        (category, f"{us / 1e3:.3f}", f"{us / total_us:.1%}", str(calls))
+        (category, f"{us / 1e3:.3f}", f"{us / total_us:.1%}", _known(calls))
         for category, us, calls in _by_category(found)
     ]
     yield from ("", *aligned([("category", "ms", "time", "calls"), *sums]))
@@ -50,7 +56,7 @@ def terminal(found: Extraction) -> Iterator[str]:
     rows = [
         (
             kernel.id,
-            str(kernel.calls),
+            _known(kernel.calls),
             f"{kernel.total_us / 1e3:.3f}",
             f"{kernel.total_us / total_us:.1%}",
             "-" if one.tier is None else str(one.tier),
@@ -62,17 +68,46 @@ def terminal(found: Extraction) -> Iterator[str]:
     yield from ("", *aligned([header, *rows]))
     if len(pairs) > _SHOWN:
         yield f"and {len(pairs) - _SHOWN} more"
+    if found.exchanges is not None:
+        yield from ("", *_exchanges(found.exchanges))
     if not found.on_host:
         yield ""
         yield from _replayable(found)
+    yield from found.notes
+    if found.power is not None:
+        yield ""
+        yield from map(_power_line, phase_powers(found.power, found.launches))
+
+
+def _power_line(one: PhasePower) -> str:
+    phase, lasted = one.phase or "all launches", f"{one.longest_us / 1e3:.4g} ms"
+    if one.longest_us < SHORTEST_US:
+        return (
+            f"power: {phase} took {lasted}, less than the {SHORTEST_US / 1e3:g} ms that a mean "
+            "takes"
+        )
+    if one.power_w is None:
+        return f"power: {phase} has no samples in its {lasted}"
+    return f"power: {phase} {one.power_w:.1f} W as profiled, the mean of {one.samples} samples"
+
+
+def _exchanges(found: Exchanges) -> Iterator[str]:
+    for rank, clock in enumerate(found.clocks):
+        error = "" if clock.error_us is None else f" (±{clock.error_us:.1f} µs)"
+        moved = f", its clock moved by {clock.offset_us:+.1f} µs{error}" if rank else ""
+        yield (
+            f"rank {rank}: {len(found.exchanges)} exchanges with the others took "
+            f"{found.transfer_us(rank) / 1e3:.3f} ms, after waiting for "
+            f"{found.waiting_us(rank) / 1e3:.3f} ms{moved}"
+        )
 
 
 def _replayable(found: Extraction) -> Iterator[str]:
     """What can be replayed, by tier, and why the rest cannot."""
     total_us = found.gpu_time_us or 1.0
-    yield (
-        f"can be replayed: {found.time_coverage:.1%} of the GPU time, "
-        f"{found.call_coverage:.1%} of the launches"
+    launches = found.call_coverage
+    yield f"can be replayed: {found.time_coverage:.1%} of the GPU time" + (
+        "" if launches is None else f", {launches:.1%} of the launches"
     )
     used = sorted({one.tier for one in found.signatures if one.tier is not None})
     if used:
@@ -89,13 +124,18 @@ def json_document(found: Extraction) -> dict[str, Any]:
     """The same for a script; the files have everything else."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "launches": len(found.launches),
+        "launches": found.calls,
+        "runs": found.runs,
         "unique_kernels": len(found.kernels),
         "gpu_time_us": found.gpu_time_us,
         "busy_us": found.busy_us,
         "span_us": found.span_us,
         "time_coverage": found.time_coverage,
         "call_coverage": found.call_coverage,
+        "notes": list(found.notes),
+        "phase_powers": (
+            [] if found.power is None else plain(phase_powers(found.power, found.launches))
+        ),
         "categories": [
             {"category": category, "total_us": us, "calls": calls}
             for category, us, calls in _by_category(found)
@@ -103,13 +143,18 @@ def json_document(found: Extraction) -> dict[str, Any]:
     }
 
 
-def _by_category(found: Extraction) -> list[tuple[str, float, int]]:
+def _by_category(found: Extraction) -> list[tuple[str, float, int | None]]:
     """Each with its time in microseconds and its calls, the most time first."""
-    sums: dict[str, tuple[float, int]] = {}
+    sums: dict[str, tuple[float, int | None]] = {}
     for kernel, one in zip(found.kernels, found.signatures, strict=True):
         us, calls = sums.get(one.category, (0.0, 0))
-        sums[one.category] = (us + kernel.total_us, calls + kernel.calls)
+        known = None if calls is None or kernel.calls is None else calls + kernel.calls
+        sums[one.category] = (us + kernel.total_us, known)
     return sorted(((name, *both) for name, both in sums.items()), key=lambda row: -row[1])
+
+
+def _known(number: int | None) -> str:
+    return "?" if number is None else str(number)
 
 
 def _operator(kernel: UniqueKernel) -> str:

@@ -25,14 +25,18 @@ BREAKDOWN_PNG = "breakdown.png"
 
 
 def write_charts(found: Extraction, folder: Path, title: str) -> None:
-    """Write the three files to ``folder``.
+    """Write the files to ``folder``: those of the timeline only with launches.
 
     Raises:
         UnavailableError: the plotting library is not installed.
         ReportError: a file cannot be written.
     """
     check_html()
-    specs = {"gantt": charts.gantt(found), "breakdown": charts.breakdown(found)}
+    breakdown = charts.breakdown(found)
+    draw(breakdown, folder / BREAKDOWN_PNG)
+    if not found.launches:
+        return
+    specs = {"gantt": charts.timeline(found), "breakdown": breakdown}
     scripts = {"vega": vega_script(), "script": _read("timeline.js")}
     page = Template(_read("timeline.html")).substitute(
         scripts,
@@ -43,7 +47,6 @@ def write_charts(found: Extraction, folder: Path, title: str) -> None:
     )
     write_view(folder / GANTT_HTML, page)
     draw(specs["gantt"], folder / GANTT_PNG)
-    draw(specs["breakdown"], folder / BREAKDOWN_PNG)
 
 
 def _left_out(found: Extraction) -> list[str]:

@@ -18,7 +18,7 @@ class UniqueKernel(Struct, frozen=True):
     Attributes:
         id: ``k`` and the first hexadecimal digits of a hash of all that they share, so that the
             same kernel has the same id in every trace.
-        calls: how many there are.
+        calls: how many there are; None where that is not known.
         total_us: the sum of their durations.
         layers: of the model in which they occur; empty where the trace does not tell.
     """
@@ -33,7 +33,7 @@ class UniqueKernel(Struct, frozen=True):
     shared_memory_bytes: int | None
     registers: int | None
     bytes: int | None
-    calls: int
+    calls: int | None
     total_us: float
     layers: tuple[int, ...] = ()
 

@@ -16,8 +16,10 @@ class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
         shape: numbers, or expressions of sizes.
         dtype: such as ``float32`` or ``bfloat16``.
         role: what the kernel does with it.
-        strides: in elements; None where it is contiguous.
-        init: how an input is drawn.
+        strides: in elements; None where it is contiguous. The kernel gets a buffer of as many
+            elements as the tensor spans.
+        init: how an input is drawn. An output can be ``zeros``: it is then set to zero before each
+            launch of a CUDA kernel, by a launch that counts as part of it.
         low, high: ends of ``uniform`` and ``randint``, the second one excluded.
         value: of ``full``.
         data: the elements of an input themselves, instead of ``init``: a nested list, or base64 of
@@ -60,6 +62,7 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
             `pytest_gpuenergy.workloads.Contract`.
         tolerance: of an element relative to the largest of the output, instead of that bound.
         flops: of one launch.
+        bytes_moved: least memory traffic of one launch; by default each tensor once.
         tensor_cores: whether float32 products may use them.
     """
 
@@ -77,6 +80,7 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     reduction_length: Size = 1
     tolerance: float | None = None
     flops: Size = 0
+    bytes_moved: Size | None = None
     tensor_cores: bool = False
     schema_version: int = 1
 

@@ -13,6 +13,7 @@ from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.folders import followed
 
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_LARGEST_LIST_BYTES = 1 << 30
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -123,6 +124,23 @@ def keep_for_later(path: Path, content: str | bytes) -> None:
     """Cache ``content`` in ``path``; if that fails, it will be computed again."""
     with suppress(OSError):
         write_atomically(path, content)
+
+
+def drop_torn_line(path: Path) -> None:
+    """Remove what a killed process has written of its last line.
+
+    Nothing is done to a file that is too large to be a list of lines, which its reader refuses.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    if path.stat().st_size > _LARGEST_LIST_BYTES:
+        return
+    with open(path, "rb+", opener=open_file) as stream:
+        content = stream.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            stream.truncate(whole)
 
 
 def check_folder_writable(folder: Path) -> None:

@@ -19,7 +19,13 @@ from msgspec.structs import replace
 from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.support.errors import InputError, OutputError
-from pytest_gpuenergy.support.files import is_there, lock, open_file, write_atomically
+from pytest_gpuenergy.support.files import (
+    drop_torn_line,
+    is_there,
+    lock,
+    open_file,
+    write_atomically,
+)
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.tuning.space import RecipeForm
@@ -28,7 +34,6 @@ from pytest_gpuenergy.workloads.registry import from_parameters, to_parameters
 from pytest_gpuenergy.workloads.workload import Workload
 
 _LARGEST_BYTES = 1 << 20
-_LARGEST_LIST_BYTES = 1 << 30
 
 
 class RawLog:
@@ -116,7 +121,7 @@ class RawLog:
     def _read_recipes(self) -> list[str]:
         if not is_there(self._recipes_path):
             return []
-        _drop_torn_line(self._recipes_path)
+        drop_torn_line(self._recipes_path)
         return self._form.read(self._recipes_path)
 
     def _check_recipes(self) -> None:
@@ -207,18 +212,8 @@ def _with_kind(found: Any) -> Any:
 
 
 def _read_trials(path: Path) -> list[Trial]:
-    _drop_torn_line(path)
+    drop_torn_line(path)
     return read_trials(path)
-
-
-def _drop_torn_line(path: Path) -> None:
-    if path.stat().st_size > _LARGEST_LIST_BYTES:
-        return  # it will be refused
-    with open(path, "rb+", opener=open_file) as stream:
-        content = stream.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            stream.truncate(whole)
 
 
 def _truncate(path: Path, lines: int) -> None:

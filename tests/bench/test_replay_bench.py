@@ -73,6 +73,15 @@ def test_each_is_a_workload_of_its_own_in_the_report(folder: pytest.Pytester) ->
     assert whole.energy_mj == pytest.approx(4896.0, rel=0.05)
 
 
+def test_a_model_on_several_gpus_is_for_the_command(folder: pytest.Pytester) -> None:
+    copy_bloom(folder.path / "bloom/rank0")
+    path = folder.path / "bloom/profile.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "ranks": 2}))
+    result = folder.runpytest_inprocess(NAMED, "--model", "bloom", *EMULATED)
+    result.stdout.fnmatch_lines(["*which an item cannot hold: replay it with gpuenergy replay*"])
+    result.assert_outcomes(errors=1)
+
+
 def test_what_cannot_be_replayed_is_skipped_with_the_reason(folder: pytest.Pytester) -> None:
     path = folder.path / "bloom/results/measurements.jsonl"
     lines = path.read_text().splitlines()

@@ -75,7 +75,122 @@ def test_what_cannot_be_replayed_is_listed_with_its_reason(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["extract", str(trace)])
-    assert "25.0% of the GPU time: the trace has no operator" in capsys.readouterr().out
+    assert "25.0% of the GPU time: it is not known which operator" in capsys.readouterr().out
+
+
+class TestPower:
+    """The folder of a run with ``power.csv``."""
+
+    @pytest.fixture
+    def run(self, tmp_path: Path) -> Path:
+        """A prefill of 30 ms and a decode phase of 400 ms."""
+        write(
+            tmp_path / "trace.json",
+            [
+                lasting("user_annotation", "prefill", 0.0, 1000.0),
+                *layer(dur=30_000.0),
+                lasting("user_annotation", "decode 1", 40_000.0, 500.0),
+                *layer(ts=40_000.0, correlation=2, dur=400_000.0),
+            ],
+        )
+        rows = [f"{20_000.0 * number},{300 + number % 2}" for number in range(24)]
+        (tmp_path / "power.csv").write_text("\n".join(["timestamp_us,power_w", *rows, ""]))
+        return tmp_path
+
+    def test_each_long_phase_has_a_line(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["extract", str(run)]) == 0
+        shown = capsys.readouterr().out
+        assert "power: prefill took 30 ms, less than the 100 ms that a mean takes" in shown
+        assert "power: decode 300.5 W as profiled, the mean of 17 samples" in shown
+
+    def test_a_script_gets_the_same(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["extract", str(run), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["phase_powers"]
+        assert [(one["phase"], one["samples"]) for one in found] == [("prefill", 0), ("decode", 17)]
+
+    def test_a_damaged_curve_gets_one_sentence(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (run / "power.csv").write_text("timestamp_us,power_w\nsoon,300\n")
+        assert main(["extract", str(run)]) == 2
+        assert "delete the file, or profile again" in capsys.readouterr().err
+
+    def test_a_trace_by_itself_has_no_power(
+        self, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["extract", str(run / "trace.json"), "--out", str(tmp_path / "other")]) == 0
+        assert "power:" not in capsys.readouterr().out
+
+
+class TestKernelList:
+    """A folder with a file of unique kernels and no trace."""
+
+    @pytest.fixture
+    def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.chdir(tmp_path)
+        lines = [
+            {"kernel_name": GEMM, "operator": "aten::addmm", "count": 3, "total_time_ms": 6},
+            {"kernel_name": "odd", "duration": 2000.0, "grid": "large"},
+        ]
+        lines[0] |= {"shapes": [[8], [8]], "dtypes": ["float"] * 2, "strides": [[1], [1]]}
+        text = "\n".join(map(json.dumps, lines))
+        (tmp_path / "bloom_unique_kernels_compute.jsonl").write_text(text)
+        return tmp_path
+
+    def test_it_is_extracted_as_far_as_it_goes(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["extract", str(run)]) == 0
+        shown = capsys.readouterr().out
+        assert "? launches of 2 unique kernels took 8.000 ms" in shown
+        assert "so there is no timeline" in shown
+        assert "can be replayed: 75.0% of the GPU time\n" in shown
+        assert "grid is not understood in 1 line, such as line 2" in shown
+        signatures = json.loads((run / "kernel_signatures.json").read_text())
+        assert (signatures["launches"], signatures["busy_us"]) == (None, None)
+        assert [one["tier"] for one in signatures["signatures"]] == [2, None]
+        product, odd = lines(str(run / "unique_kernels_compute.jsonl"))
+        assert (product["calls"], product["total_us"]) == (3, 6000.0)
+        assert (odd["calls"], odd["grid"], odd["operator"]) == (None, None, None)
+
+    def test_no_launches_and_no_timeline_are_written(self, run: Path) -> None:
+        pytest.importorskip("vl_convert", reason="needs vl-convert")
+        assert main(["extract", str(run), "--out", "out"]) == 0
+        assert {one.name for one in Path("out").iterdir()} == {
+            "breakdown.png",
+            "kernel_signatures.json",
+            "unique_kernels_compute.jsonl",
+        }
+
+    def test_the_file_may_be_named_itself(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        name = "bloom_unique_kernels_compute"
+        assert main(["extract", str(run / f"{name}.jsonl"), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["folder"] == f"{name}-kernels"
+        assert found["launches"] is None
+        assert len(found["notes"]) == 1
+
+    def test_of_two_such_files_one_is_to_be_named(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (run / "other_unique_kernels_compute.jsonl").write_text("")
+        assert main(["extract", str(run)]) == 2
+        assert "name one of them" in capsys.readouterr().err
+
+    def test_a_trace_comes_first(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        write(run / "trace.json", TWO_LAYERS)
+        assert main(["extract", str(run)]) == 0
+        assert "4 launches of 3 unique kernels" in capsys.readouterr().out
+
+    def test_a_replay_says_what_is_missing(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["replay", str(run)]) == 2
+        assert "has unique kernels and no profile.json, without" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

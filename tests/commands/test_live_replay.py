@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from replay_on_host import host_stands_in
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine.harness import Harness
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo
 
 CONFIG = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}
 TWO_PRODUCTS = """
@@ -78,36 +76,8 @@ class TestWithPyTorch:
     @pytest.fixture
     def measured(self, packages: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:  # noqa: ARG002
         """Lets the host stand in for a GPU; the labels of what has been measured."""
-        import torch.cuda
-
-        from pytest_gpuenergy.devices.cuda import graphs
-        from pytest_gpuenergy.replay import live, plan
-        from pytest_gpuenergy.replay.launches import host_operators
-
         labels: list[str] = []
-
-        def measure(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
-            with repeater():
-                labels.append(str(workload.parameters["replays"]))
-            draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
-            draft = replace(draft, time_ms=1.0, energy_mj=2.0, raw_energy_mj=2.0, edp_mj_ms=2.0)
-            draft = replace(draft, power_w=2.0, gflops=0.0, gflops_per_w=0.0)
-            return replace(draft, energy_mj_ci95=Interval(1.9, 2.1))
-
-        def repeat(turns: Any, multiple: int, **_options: object) -> Any:
-            for _ in range(multiple):
-                turns[0]()
-            return SimpleNamespace(start=lambda: None, stop=lambda: None)
-
-        def planner(_device: object, _folder: Path, cache: Any) -> plan.Planner:
-            return live.live_planner("cpu", cache)
-
-        monkeypatch.setattr(plan, "planner_for", planner)
-        monkeypatch.setattr(graphs, "GraphRepeater", repeat)
-        monkeypatch.setattr(Harness, "measure_callable", measure)
-        monkeypatch.setattr(live, "launches", host_operators)
-        l2 = SimpleNamespace(L2_cache_size=1000)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: l2)
+        host_stands_in(monkeypatch, labels.append)
         return labels
 
     @pytest.mark.parametrize("cache", ["model", "hot", "cold"])
@@ -203,6 +173,19 @@ class TestWithPyTorch:
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         assert any(first["id"] in one["missing"] for one in report["accounts"])
 
+    def test_what_no_operator_launched_counts_as_missing(
+        self, run: Path, measured: list[str]
+    ) -> None:
+        path = run / "operator_calls.jsonl"
+        first, *others = _prefill_first(path)
+        outside = {**first, "operator": "none", "arguments": None, "turns": []}
+        path.write_text("".join(json.dumps(one) + "\n" for one in (outside, *others)))
+        assert replay(run) == 0
+        assert first["id"] not in measured
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        assert report["missing"][first["id"]] == "it was launched outside of PyTorch's operators"
+        assert any(first["id"] in one["missing"] for one in report["accounts"])
+
     def test_a_call_that_launches_another_kernel_alone_counts_as_missing(
         self, run: Path, measured: list[str]
     ) -> None:
@@ -276,9 +259,11 @@ class TestWithPyTorch:
         assert "choose fewer with --kernels" in capsys.readouterr().err
         assert not measured
 
+    @pytest.mark.parametrize("runs", ["1", "3"])
     def test_a_function_is_replayed_like_a_model(
         self,
         tmp_path: Path,
+        runs: str,
         measured: list[str],
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
@@ -286,13 +271,15 @@ class TestWithPyTorch:
         (tmp_path / "two_products.py").write_text(TWO_PRODUCTS)
         monkeypatch.syspath_prepend(tmp_path)
         run = tmp_path / "run"
-        name = "two_products:compute"
-        assert main(["profile", name, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        options = ("--runs", runs, "--gpu-device", "cpu", "--out", str(run))
+        assert main(["profile", "two_products:compute", *options]) == 0
         assert replay(run) == 0
         assert {"step0-graph", "step0-eager", "step0-layers"} < set(measured)
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         assert all(one["coverage"] == 1.0 for one in report["accounts"])
         assert {one["joules_per_token"] for one in report["accounts"]} == {None}
+        parts = [one["parts"] for one in report["accounts"] if one["level"] == "graph"]
+        assert sum(part["calls"] for part in parts[0]) == 2
         assert "call, graph, current" in capsys.readouterr().out
 
     def test_the_weights_of_each_layer_of_a_function_are_read_in_turn(

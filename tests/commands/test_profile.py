@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.commands import profile
+from pytest_gpuenergy.replay.clocks import CLOCK
+from pytest_gpuenergy.replay.power import read_power
 
 TINY = {
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
@@ -22,6 +28,45 @@ TINY = {
     },
 }
 SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
+
+
+class HostNvml:
+    """Samples of 300 W, of each 100 µs by the host's clock."""
+
+    NVML_TOTAL_POWER_SAMPLES = 0
+    missing = False
+
+    class NVMLError(Exception):
+        """As in pynvml."""
+
+    class NVMLError_NotFound(NVMLError):  # noqa: N801, N818 -- pynvml's name
+        """No samples."""
+
+    class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818
+        """Never any samples."""
+
+    def nvmlDeviceGetSamples(  # noqa: N802
+        self, _handle: object, _kind: int, since_us: int
+    ) -> tuple[int, list[Any]]:
+        if self.missing:
+            raise self.NVMLError_NotSupported
+        last = time.time_ns() // 100_000
+        first = max(last - 50_000, since_us // 100 + 1)
+        value = SimpleNamespace(uiVal=300_000)
+        return 1, [
+            SimpleNamespace(timeStamp=100 * number, sampleValue=value)
+            for number in range(first, last + 1)
+        ]
+
+
+class HostCard:
+    """A device of which nothing is used but its samples and its clock."""
+
+    name, emulated, handle = "A card", False, None
+
+    def __init__(self) -> None:
+        self.nvml = HostNvml()
+        self.clock = SimpleNamespace(now_s=time.monotonic, sleep_s=lambda _: None)
 
 
 def folder_of(path: Path, kind: str) -> str:
@@ -192,3 +237,124 @@ class TestWithPyTorch:
         assert main(["profile", "bound_method:net.compute", *options]) == 0
         record = json.loads((run / "profile.json").read_text())
         assert (record["layers"], record["parameters"], record["weights"]) == (3, 60, "own")
+
+    @pytest.fixture
+    def products(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        """A function with two products, which takes longer than some samples are apart."""
+        (tmp_path / "power_products.py").write_text(
+            "import torch\n"
+            "layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(2))\n"
+            "value = torch.ones(64, 64)\n"
+            "def compute():\n"
+            "    return layers[1](layers[0](value))\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        return "power_products:compute"
+
+    @pytest.fixture
+    def card(self, monkeypatch: pytest.MonkeyPatch) -> HostCard:
+        """A card whose driver stamps samples by the host's clock; the host runs the program."""
+        found = HostCard()
+        monkeypatch.setattr(
+            profile, "torch_device", lambda *_: ("cpu", SimpleNamespace(device=found))
+        )
+        return found
+
+    def test_the_host_has_reads_of_its_clock_and_no_power(
+        self, tmp_path: Path, products: str
+    ) -> None:
+        run = tmp_path / "run"
+        assert main(["profile", products, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        document = json.loads(gzip.decompress((run / "trace.json.gz").read_bytes()))
+        spans = [one for one in document["traceEvents"] if one.get("name") == CLOCK]
+        assert len(spans) == 64
+        assert not (run / "power.csv").exists()
+        assert json.loads((run / "profile.json").read_text())["power"] is None
+
+    @pytest.mark.slow
+    def test_power_samples_are_on_the_clock_of_the_trace(
+        self,
+        tmp_path: Path,
+        products: str,
+        card: HostCard,  # noqa: ARG002
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        run = tmp_path / "run"
+        assert main(["profile", products, "--out", str(run)]) == 0
+        assert "whose clock is aligned with the profiler's within ±" in capsys.readouterr().out
+        power = json.loads((run / "profile.json").read_text())["power"]
+        curve = read_power(run / "power.csv")
+        assert power["samples"] == len(curve.times_us) > 0
+        assert power["brackets"] == 64
+        stamps = [(us + power["offset_us"]) / 100 for us in curve.times_us]
+        error = (2 * power["error_us"] + 1) / 100
+        assert all(abs(one - round(one)) < error for one in stamps)
+
+    def test_the_base_of_a_traces_times_agrees_with_the_reads(
+        self,
+        tmp_path: Path,
+        products: str,
+        card: HostCard,  # noqa: ARG002
+    ) -> None:
+        run = tmp_path / "run"
+        assert main(["profile", products, "--out", str(run)]) == 0
+        power = json.loads((run / "profile.json").read_text())["power"]
+        document = json.loads(gzip.decompress((run / "trace.json.gz").read_bytes()))
+        # PyTorch converts the processor's counter with an error of its own, some µs under load.
+        assert power["offset_us"] == pytest.approx(
+            document["baseTimeNanoseconds"] / 1e3, abs=power["error_us"] + 100.0
+        )
+
+    def test_samples_that_fail_cost_the_profile_nothing_else(
+        self,
+        tmp_path: Path,
+        products: str,
+        card: HostCard,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        run = tmp_path / "run"
+        run.mkdir()
+        (run / "power.csv").write_text("of another profile")
+        card.nvml.missing = True
+        assert main(["profile", products, "--out", str(run)]) == 0
+        assert "The profile has no power samples. A card keeps no" in capsys.readouterr().err
+        assert (run / "operator_calls.jsonl").is_file()
+        assert not (run / "power.csv").exists()
+
+    def test_several_runs_have_as_many_times_the_calls_and_the_same_steps(
+        self, tmp_path: Path, products: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        found = {}
+        for runs in (1, 3):
+            folder = tmp_path / str(runs)
+            options = ("--runs", str(runs), "--gpu-device", "cpu", "--out", str(folder))
+            assert main(["profile", products, *options]) == 0
+            lines = (folder / "operator_calls.jsonl").read_text().splitlines()
+            found[runs] = {one["id"]: one for one in map(json.loads, lines)}
+            assert json.loads((folder / "profile.json").read_text())["runs"] == runs
+        once, thrice = found[1], found[3]
+        assert once.keys() == thrice.keys()
+        for key, one in thrice.items():
+            assert one["calls"] == 3 * once[key]["calls"]
+            assert (one["steps"], one["turns"]) == (once[key]["steps"], once[key]["turns"])
+        shown = capsys.readouterr()
+        assert "in 3 runs" in shown.out
+        assert "equally often" not in shown.err
+
+    def test_calls_that_not_every_run_makes_are_told(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        (tmp_path / "uneven_runs.py").write_text(
+            "import torch\n"
+            "values = [torch.ones(4)]\n"
+            "def compute():\n"
+            "    values.append(values[-1] + 1)\n"
+            "    return torch.cat(values)\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        options = ("--runs", "2", "--gpu-device", "cpu", "--out", str(tmp_path / "run"))
+        assert main(["profile", "uneven_runs:compute", *options]) == 0
+        assert "2 of 3 unique calls were not made equally often" in capsys.readouterr().err

@@ -33,6 +33,11 @@ def replayed(line: Any) -> str:
     return str(line["workload"]["parameters"]["replays"])
 
 
+def launched(found: Any) -> float:
+    """Launches in the trials of a measurement."""
+    return float(sum(one["launches"] for one in found["trials"]))
+
+
 def emulated(run: Path, *options: str) -> tuple[int, Any]:
     """The exit status of a replay on an emulated H200, and its report."""
     status = main(["replay", str(run), "--gpu-device", "emulated:h200", *options])
@@ -178,6 +183,36 @@ class TestRecordedFigures:
         assert len(report["measurements"]) == 7
         assert any(one["coverage"] < 1.0 for one in report["accounts"])
 
+    @pytest.mark.slow
+    def test_each_measurement_has_at_least_the_launches_asked_for(self, recorded: Path) -> None:
+        first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
+        options = ("--kernels", first["id"])
+        _, before = emulated(recorded, *options)
+        status, report = emulated(recorded, *options, "--runs", "300")
+        assert status == 0
+        assert min(map(launched, before["measurements"])) < 300
+        assert min(map(launched, report["measurements"])) >= 300
+        assert report["run"]["options"]["runs"] == "300"
+        for one, other in zip(before["measurements"], report["measurements"], strict=True):
+            assert other["energy_mj"] == pytest.approx(one["energy_mj"], rel=0.02)
+
+    @pytest.mark.slow
+    def test_resume_measures_again_what_has_too_few_launches(self, recorded: Path) -> None:
+        first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
+        options = ("--kernels", first["id"])
+        _, before = emulated(recorded, *options)
+        _, report = emulated(recorded, *options, "--resume", "--runs", "300")
+        found = {replayed(one): one for one in report["measurements"]}
+        for one in before["measurements"]:
+            assert (found[replayed(one)] == one) == (launched(one) >= 300)
+
+    @pytest.mark.parametrize("word", ["0", "-1", "many", "9" * 5000])
+    def test_a_number_of_runs_that_is_none_is_refused(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str], word: str
+    ) -> None:
+        assert emulated(recorded, "--runs", word) == (2, None)
+        assert "--runs" in capsys.readouterr().err
+
     def test_a_limit_outside_the_cards_range_is_refused_before_anything_is_measured(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -213,6 +248,19 @@ class TestRecordedFigures:
         _, report = emulated(recorded, "--powercap", "300W,700W")
         validator.validate(report)
         assert not validator.is_valid(report | {"accounts": [{}]})
+
+    def test_the_report_has_how_the_power_of_the_profile_was_aligned(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = recorded / "profile.json"
+        power = {"samples": 31, "brackets": 64, "offset_us": 1e15, "drift_ppm": 0.5}
+        power |= {"error_us": 2.5, "stamp_lag_us": 12_000.0}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "power": power}))
+        first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
+        _, report = emulated(recorded, "--kernels", first["id"])
+        assert report["profile"]["power"] == power
+        said = "31 samples, whose clock is aligned with the profiler's within ±2.5 µs"
+        assert said in capsys.readouterr().out
 
     def test_no_folder_is_told_in_one_sentence(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["replay"]) == 2

@@ -12,6 +12,7 @@ import pytest
 from pytest_gpuenergy.cli import COMMANDS, main
 from pytest_gpuenergy.devices.emulated.profiles import PROFILES
 from pytest_gpuenergy.gate.settings import SAME_BOARD_SD
+from pytest_gpuenergy.replay.kernel_list import understood
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference"
 OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]+|-k)(?![\w-])")
@@ -101,3 +102,11 @@ def test_parts_of_a_measurement_are_documented() -> None:
 def test_the_emulated_gpus_are_those_that_there_are() -> None:
     rows = _first_cells(_section("emulated-gpu.md", "Profiles"))
     assert [row.strip("`") for row in rows if row.startswith("`")] == list(PROFILES)
+
+
+def test_the_names_of_fields_in_lists_of_kernels_are_those_that_are_understood() -> None:
+    section = _section("formats.md", "Kernels of a trace").partition("### Lists of kernels")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE)
+    listed = {field: tuple(re.findall(r"`(\w+)`", names)) for field, names in rows}
+    found = {field: names for field, names in understood() if field != "total_us"}
+    assert {field: listed[field] for field in found} == found

@@ -89,6 +89,26 @@ def test_energy_is_that_of_a_settled_card(
     assert reading.power_w == pytest.approx(power_w, rel=0.012)
 
 
+@pytest.mark.parametrize(("time_ms", "least"), [(0.02, 1000), (5.0, 1000), (70.0, 40)])
+def test_the_trials_have_the_launches_that_they_must(
+    device: EmulatedDevice, repeat: Repeat, time_ms: float, least: int
+) -> None:
+    reading, _ = measure(device, repeat(time_ms), MeterSettings(min_launches=least))
+    assert sum(one.launches for one in reading.trials) >= least
+    assert reading.time_ms.value == pytest.approx(time_ms, rel=0.003)
+    assert reading.flags == ()
+
+
+def test_a_short_kernel_is_measured_no_longer_for_the_least_number_of_launches(
+    device: EmulatedDevice, repeat: Repeat
+) -> None:
+    lengths = [
+        len(measure(device, repeat(), MeterSettings(min_launches=least))[0].trials)
+        for least in (0, 1000)
+    ]
+    assert lengths[0] == pytest.approx(lengths[1], abs=2)
+
+
 def test_energy_under_a_cap_is_true(device: EmulatedDevice, repeat: Repeat) -> None:
     device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 250_000)
     reading, witness = measure(device, repeat())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kernel_specs import SCALE
 from profiler_traces import layer as trace_of_a_layer
 from profiler_traces import write as write_trace
 
@@ -31,12 +32,16 @@ from pytest_gpuenergy.kernels import (
 from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.replay.extraction import extract
+from pytest_gpuenergy.replay.extraction import extract, write_extraction
+from pytest_gpuenergy.replay.power import PowerCurve, write_power
+from pytest_gpuenergy.replay.summary import terminal
 from pytest_gpuenergy.report import Report, RunFolder, load_report
 from pytest_gpuenergy.report.legacy import load_legacy
 from pytest_gpuenergy.report.markdown import markdown
 from pytest_gpuenergy.report.tidy import tidy_csv
 from pytest_gpuenergy.report.views import json_document, write_classic_csv
+from pytest_gpuenergy.search.spec_file import read_spec
+from pytest_gpuenergy.search.workload import workload_of
 from pytest_gpuenergy.support.json_input import read_unpacked
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.tuners import load_records
@@ -73,7 +78,7 @@ JOB_WORKLOAD = Contract(
 class Reader:
     """What is read from a folder that ``write`` has filled with good files."""
 
-    write: Callable[[Path], None]
+    write: Callable[[Path], object]
     read: Callable[[Path], object]
 
 
@@ -146,6 +151,47 @@ def write_trials(folder: Path) -> None:
     (folder / "trials.jsonl").write_bytes(encode(trial) + b"\n")
 
 
+def write_kernel_list(folder: Path) -> None:
+    line = {
+        "kernel_name": "void gemm<float>(float*)",
+        "operator": "aten::mm",
+        "phase": "decode",
+        "input_shapes": [[8, 16], [16, 8]],
+        "dtypes": ["float", "float"],
+        "grid": "[4, 2, 1]",
+        "strides": "((16, 1), (8, 1))",
+        "scalars": ["", ""],
+        "block": [128, 1, 1],
+        "calls": 24,
+        "shared_memory": 4096,
+        "registers": 96,
+        "total_time_us": 12.5,
+        "layer": 3,
+    }
+    copy = {"name": "Memcpy HtoD", "duration_ms": "0.5", "bytes": 64}
+    text = "".join(json.dumps(one) + "\n" for one in (line, copy))
+    (folder / "bloom_unique_kernels_compute.jsonl").write_text(text)
+
+
+def write_power_curve(folder: Path) -> None:
+    write_trace(folder / "trace.json", trace_of_a_layer(dur=300_000.0))
+    write_power(PowerCurve([40.0 + 20_000 * n for n in range(15)], [300.0] * 15), folder)
+
+
+def extracted(folder: Path) -> None:
+    found = extract(folder)
+    list(terminal(found))
+    write_extraction(found, folder / "out")
+    shutil.rmtree(folder / "out")
+
+
+def spec(folder: Path) -> None:
+    """Read a kernel spec, and make its workload as a search does."""
+    found = read_spec(folder / "scale.json")
+    for sizes in found.sizes:
+        workload_of(found, sizes, dict)
+
+
 def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict[str, Reader]:
     """All of them, by name."""
 
@@ -192,11 +238,14 @@ def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict
         "trace": Reader(
             lambda folder: write_trace(folder / "trace.json", trace_of_a_layer()), extract
         ),
+        "kernels": Reader(write_kernel_list, extracted),
+        "power": Reader(write_power_curve, extracted),
         "plan": Reader(lambda folder: write_kernel(folder, CUDA), plan),
         "triton": Reader(lambda folder: write_kernel(folder, TRITON), read_kernel),
         "library": Reader(lambda folder: write_kernel(folder, CALL), read_kernel),
         "program": Reader(lambda folder: write_kernel(folder, PROGRAM), read_kernel),
         "job": Reader(write_job_of(CUDA), job),
+        "spec": Reader(lambda folder: (folder / "scale.json").write_text(json.dumps(SCALE)), spec),
         "state": Reader(card, card),
         "lease": Reader(write_lease, lease),
         "faults": Reader(

@@ -37,3 +37,17 @@ def test_almost_all_gpu_time_can_be_replayed(run: Path) -> None:
     found = json.loads((run / "kernel_signatures.json").read_text())
     assert found["time_coverage"] > 0.99
     assert {one["tier"] for one in found["signatures"]} >= {2, 3}
+
+
+def test_power_samples_are_on_the_clock_of_the_trace(tmp_path: Path, run: Path) -> None:
+    model, out = str(run.parent), tmp_path / "long"
+    assert main(["profile", model, *SMALL, "--runs", "50", "--out", str(out)]) == 0
+    power = json.loads((out / "profile.json").read_text())["power"]
+    assert power["error_us"] < 100
+    assert 0 <= power["stamp_lag_us"] < 200_000
+    launches = [json.loads(one) for one in (out / "kernel_launch_params.jsonl").open()]
+    rows = (out / "power.csv").read_text().splitlines()[1:]
+    times_us = [float(row.split(",")[0]) for row in rows]
+    assert len(times_us) == power["samples"]
+    begin_us, end_us = launches[0]["begin_us"], launches[-1]["begin_us"]
+    assert any(begin_us < one < end_us for one in times_us)

@@ -66,6 +66,25 @@ def test_energies_are_brought_to_the_temperature_of_the_step() -> None:
     assert found.predicted_mj == pytest.approx(98.0)
 
 
+def test_the_gpu_time_of_exchanges_is_not_compared_since_they_wait_in_the_model() -> None:
+    exchange = replace(call("b", {0: 1}), operator="gpuenergy.all_reduce_.default")
+    found = account(
+        *(0, GRAPH, measurement(1.0, 100.0), [call("a", {0: 4}), exchange]),
+        {
+            "a": measurement(
+                0.01, 1.0, kernel=KernelInfo("a", "", "replay", details={"gpu_us": 9.0})
+            ),
+            "b": measurement(
+                0.01, 1.0, kernel=KernelInfo("b", "", "replay", details={"gpu_us": 1.0})
+            ),
+        },
+        idle_w=50.0,
+        tokens=1,
+    )
+    assert (found.gpu_ms, found.trace_ms, found.coverage) == (0.036, 0.04, 1.0)
+    assert found.kernels_mj == 5.0
+
+
 def test_gpu_time_alone_is_compared_with_that_in_the_model() -> None:
     calls = [call("a", {0: 4}), call("b", {0: 1})]  # 10 µs each in the trace
     kernel = KernelInfo("call", "", "replay", details={"gpu_us": 10.5})

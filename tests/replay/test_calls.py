@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.replay.calls import CallForm, read_calls, unique_calls, write_calls
+from pytest_gpuenergy.replay.calls import (
+    CallForm,
+    read_calls,
+    unevenly_called,
+    unique_calls,
+    write_calls,
+)
 from pytest_gpuenergy.replay.launches import Launch
 from pytest_gpuenergy.support.errors import InputError
 
@@ -43,14 +49,31 @@ def test_a_call_has_all_that_it_launched_in_order() -> None:
     assert [form.name for form in one.launches] == ["gemm", "reduce"]
 
 
-def test_launches_outside_any_call_are_left_out() -> None:
-    assert unique_calls([replace(launch(0), call=None)], []) == []
+def test_launches_outside_any_call_count_by_themselves() -> None:
+    outside = replace(launch(0), call=None)
+    found = unique_calls([outside, launch(0), replace(outside, begin_us=9.0)], [FORM])
+    by_operator = {one.operator: one for one in found}
+    assert (by_operator["none"].calls, by_operator["none"].steps) == (2, {0: 2})
+    assert (by_operator["none"].turns, by_operator[FORM.operator].turns) == ((), (0,))
+
+
+def test_operators_of_the_host_outside_any_call_belong_to_those_that_call_them() -> None:
+    assert unique_calls([replace(launch(0), call=None, work="operator")], []) == []
 
 
 def test_calls_count_by_step_in_layers_and_outside() -> None:
     launches = [launch(0), launch(1, layer=None), launch(2, phase="prefill")]
     (one,) = unique_calls(launches, [FORM] * 3)
     assert (one.steps, one.steps_in_layers) == ({0: 3}, {0: 2})
+
+
+def test_later_runs_count_for_the_mean_time_and_not_for_steps() -> None:
+    launches = [launch(0, run=0), launch(1, run=1, duration_us=4.0), launch(2, run=2)]
+    (one,) = unique_calls(launches, [FORM] * 3)
+    assert (one.calls, one.steps, one.steps_in_layers) == (3, {0: 1}, {0: 1})
+    assert one.call_us == pytest.approx(8.0 / 3)
+    assert unevenly_called([one], 3) == 0
+    assert unevenly_called([one], 2) == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans()), max_size=12))

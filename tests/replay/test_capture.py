@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -116,3 +118,48 @@ def test_every_argument_has_a_form(value: object, text: object) -> None:
     from pytest_gpuenergy.replay.capture import describe
 
     assert describe(value) == text
+
+
+class Jit:
+    """As much of Triton's kernels as a recorder sees."""
+
+    __name__ = "double"
+
+    def run(self, value: Any, *, grid: Any, warmup: bool = False) -> None:  # noqa: ARG002
+        if not warmup:
+            value.mul_(2)
+
+
+def run_jit(value: Any, monkeypatch: pytest.MonkeyPatch, keep: tuple[int, ...] = ()) -> Any:
+    monkeypatch.setitem(sys.modules, "triton.runtime.jit", SimpleNamespace(JITFunction=Jit))
+
+    def model(given: Any) -> None:
+        Jit().run(given, grid=lambda _: (1,), warmup=True)
+        Jit().run(given, grid=lambda _: (1,))
+
+    model.named_parameters = model.named_buffers = list  # type: ignore[attr-defined]
+    return record(model, value, keep=keep)
+
+
+def test_a_triton_kernel_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    (form,) = run_jit(torch.ones(4), monkeypatch).forms
+    assert form.operator == "triton.double"
+    assert form.arguments[0]["shape"] == [4]
+
+
+def test_a_triton_kernel_is_launched_again_with_its_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    value = torch.ones(4)
+    live = run_jit(value, monkeypatch, keep=(0,)).kept[0]
+    (own,) = live.tensors
+    assert own.tolist() == [1.0] * 4
+    with torch.inference_mode():
+        live()
+    assert own.tolist() == value.tolist() == [2.0] * 4
+
+
+def test_triton_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Jit.run
+    run_jit(torch.ones(4), monkeypatch)
+    assert Jit.run is plain

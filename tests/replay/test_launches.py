@@ -133,3 +133,8 @@ def test_two_launches_of_one_operator_are_both_its() -> None:
     assert [one.operator.name for one in launches(events(written)) if one.operator] == [
         "aten::addmm"
     ] * 2
+
+
+def test_an_annotation_tells_the_run() -> None:
+    found = only([lasting("user_annotation", "run 2", 0.0, 60.0), *layer(ts=5.0)])
+    assert found.run == 2

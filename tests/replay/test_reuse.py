@@ -51,6 +51,13 @@ def test_memory_used_twice_in_between_counts_once() -> None:
     assert stack.distance_bytes(Span(0, 4)) == 4 + 8
 
 
+def test_what_was_used_at_the_same_time_is_not_in_between() -> None:
+    stack = ReuseStack(LIMIT_BYTES)
+    for span in (Span(0, 3), Span(1, 1)):
+        stack.use(span)
+    assert stack.distance_bytes(Span(0, 1)) == 1 + 1
+
+
 @given(st.lists(spans, max_size=12), spans)
 def test_distances_are_those_of_single_bytes(used: list[Span], span: Span) -> None:
     stack = ReuseStack(LIMIT_BYTES)

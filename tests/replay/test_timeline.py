@@ -54,6 +54,31 @@ def test_a_launch_is_a_bar_on_the_line_of_its_stream(tmp_path: Path) -> None:
     assert second["end"] - second["begin"] == pytest.approx(0.005)
 
 
+def test_the_power_is_below_the_launches_on_the_same_axis(tmp_path: Path) -> None:
+    write(tmp_path / "trace.json", [*layer(), *layer(ts=100.0, correlation=2)])
+    (tmp_path / "power.csv").write_text("timestamp_us,power_w\n20.0,90\n140.0,300\n")
+    assert main(["extract", str(tmp_path)]) == 0
+    spec = json.loads(Page(tmp_path / "gantt.html").json)["gantt"]
+    bars, power = spec["vconcat"]
+    assert spec["resolve"] == {"scale": {"x": "shared"}}
+    times = [one["begin"] for one in bars["data"]["values"]]
+    assert times == [0.0, pytest.approx(0.1)]
+    found = [(one["time"], one["power"]) for one in power["data"]["values"]]
+    assert found == [(pytest.approx(-0.02), 90.0), (pytest.approx(0.1), 300.0)]
+    assert (tmp_path / "gantt.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_power_ends_where_the_timeline_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charts, "MOST_LAUNCHES", 1)
+    write(tmp_path / "trace.json", [*layer(), *layer(ts=100.0, correlation=2)])
+    (tmp_path / "power.csv").write_text("timestamp_us,power_w\n20.0,90\n140.0,300\n")
+    assert main(["extract", str(tmp_path)]) == 0
+    _, power = json.loads(Page(tmp_path / "gantt.html").json)["gantt"]["vconcat"]
+    assert len(power["data"]["values"]) == 1
+
+
 def test_the_breakdown_sums_up_phases(tmp_path: Path) -> None:
     written = [
         lasting("user_annotation", "prefill", 0.0, 90.0),

@@ -13,6 +13,7 @@ from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle
 from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.listings import sass_of
 from pytest_gpuenergy.devices.cuda.machine_code import cubins_in, tensor_core_instructions
 from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
 from pytest_gpuenergy.devices.cuda.pools import CompilerPools
@@ -21,7 +22,7 @@ from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
 from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.kernels.program import CudaProgram
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError
@@ -117,6 +118,12 @@ class CudaDevice(Device):
             *(tensor_core_instructions(cubin, [symbol]) for cubin, symbol in codes)
         )
 
+    def listings(self, kernel: AnyKernel) -> Mapping[str, str]:
+        if not isinstance(kernel, Kernel) or (binary := self._binary(kernel)) is None:
+            return {}
+        found = {"ptx": self._compilers.ptx(kernel), "sass": sass_of(binary.path)}
+        return {name: text for name, text in found.items() if text is not None}
+
     def offered(self, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
         self._binary(call)  # raises if it is refused
         calls: tuple[LibraryCall, ...] = self._use(_OFFER_TIMEOUT_S, "offered", call, io)
@@ -148,6 +155,10 @@ class CudaDevice(Device):
                 self._renew_worker()
             elif self._worker.pid is not None:
                 self._call(job.timeout_s, "unload")
+
+    def renew(self) -> None:
+        self._renew_worker()
+        self._next_worker.start()  # as in `repeat`
 
     @property
     def arrays(self) -> DeviceArrays | None:

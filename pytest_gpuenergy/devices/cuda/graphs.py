@@ -44,6 +44,9 @@ class GraphRepeater:
             from the host.
         multiple: the number of calls per graph is a multiple of this, for work that is periodic.
         from_host: launch from the host without a graph, as a program does that has none.
+        most: the largest of what several processes give it, once all have. Their repeaters, whose
+            work waits for that of the others, then launch equally often: each goes on until all
+            are to stop.
 
     Attributes:
         captured: whether graphs are replayed; if not, the host may delay launches.
@@ -58,12 +61,14 @@ class GraphRepeater:
         must_capture: bool = True,
         multiple: int = 1,
         from_host: bool = False,
+        most: Callable[[float], float] = lambda value: value,
     ) -> None:
         import cupy
 
         self._cupy = cupy
         self._turns = turns
         self._multiple = multiple
+        self._most = most
         self._device = cupy.cuda.Device()
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._returned: list[object] = [None] * len(turns)
@@ -174,7 +179,9 @@ class GraphRepeater:
     def _current_stream(self) -> Iterator[None]:
         with self._stream:
             if torch := sys.modules.get("torch"):
-                with torch.cuda.stream(torch.cuda.ExternalStream(self._stream.ptr)):
+                with torch.cuda.stream(
+                    torch.cuda.ExternalStream(self._stream.ptr, self._device.id)
+                ):
                     yield
             else:
                 yield
@@ -191,7 +198,7 @@ class GraphRepeater:
         """Rough time of a launch in seconds, from enough launches to outweigh the host."""
         count = 1
         while True:
-            total_s = self.launch(count).gpu_s
+            total_s = self._most(self.launch(count).gpu_s)
             if total_s > GRAPH_S / 4 or count >= 64:
                 return total_s / count
             count *= 4
@@ -211,7 +218,7 @@ class GraphRepeater:
             while True:
                 first, self._returned[0] = self._capture(self._turns[0])
                 first.launch(self._stream)  # uploads it
-                graph_s = self._elapsed_s(partial(first.launch, self._stream))
+                graph_s = self._most(self._elapsed_s(partial(first.launch, self._stream)))
                 self.launches += 2 * self._batch
                 better = self._batch_for(graph_s / self._batch)
                 if better <= self._batch:
@@ -272,7 +279,7 @@ class GraphRepeater:
         # A graph of one long launch gives the host enough time to submit the next.
         in_flight = _IN_FLIGHT if self._batch > self._multiple else _IN_FLIGHT - 1
         while True:
-            while len(pending) < in_flight and not self._stop.is_set():
+            while len(pending) < in_flight and self._most(not self._stop.is_set()):
                 # block: the host sleeps while it waits, instead of spinning beside the measurement
                 begin, end = (self._cupy.cuda.Event(block=True) for _ in range(2))
                 # Between the events of two turns: it is not part of the time of launches.

@@ -26,6 +26,10 @@ _FORMAT = 2
 _STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
 
 
+_Compiled = tuple[bytes, dict[str, str], str]
+"""Machine code, the symbol of each entry, and PTX."""
+
+
 class Compiler:
     """The child's side: compiles one program at a time. Needs CuPy but no GPU."""
 
@@ -49,6 +53,17 @@ class Compiler:
         Raises:
             KernelFault: the text does not compile, or has no such entry.
         """
+        return self._with_headers(source, entries, architecture)[:2]
+
+    def ptx(self, source: str, entries: Sequence[str], architecture: str) -> str:
+        """The PTX.
+
+        Raises:
+            KernelFault: as `compile`.
+        """
+        return self._with_headers(source, entries, architecture)[2]
+
+    def _with_headers(self, source: str, entries: Sequence[str], architecture: str) -> _Compiled:
         if self._are_small(_STANDARD_HEADER.findall(source)):
             try:
                 return self._compile(source, entries, architecture, [f"-I{self._small}"])
@@ -62,7 +77,7 @@ class Compiler:
 
     def _compile(
         self, source: str, entries: Sequence[str], architecture: str, first: Sequence[str]
-    ) -> tuple[bytes, dict[str, str]]:
+    ) -> _Compiled:
         nvrtc = self._nvrtc
         options = (f"-arch={architecture}", *_OPTIONS, *first, *self._includes)
         program = nvrtc.createProgram(source, "kernel.cu", (), ())
@@ -71,7 +86,7 @@ class Compiler:
                 nvrtc.addNameExpression(program, entry)
             nvrtc.compileProgram(program, options)
             symbols = {entry: nvrtc.getLoweredName(program, entry) for entry in entries}
-            return nvrtc.getCUBIN(program), symbols
+            return nvrtc.getCUBIN(program), symbols, nvrtc.getPTX(program)
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program).splitlines()
             said = next((line for line in log if "error" in line), str(error))
@@ -97,8 +112,16 @@ class CompilerPool(Compilers[Kernel, Binary]):
         """NVRTC's version, such as ``13.0``."""
         return str(self._call("version"))
 
+    def ptx(self, kernel: Kernel) -> str:
+        """The PTX of a kernel, compiled anew.
+
+        Raises:
+            KernelFault: it does not compile.
+        """
+        return str(self._call("ptx", kernel.source, _entries(kernel), self._architecture))
+
     def _compile(self, kernel: Kernel) -> Binary:
-        entries = list(dict.fromkeys(launch.entry for launch in kernel.launches))
+        entries = _entries(kernel)
         key = [_FORMAT, self._architecture, _OPTIONS, self.version, entries, kernel.source]
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
         binary, table = self._cache / f"{digest}.cubin", self._cache / f"{digest}.json"
@@ -110,6 +133,10 @@ class CompilerPool(Compilers[Kernel, Binary]):
             write_atomically(binary, code)
         keep_for_later(table, json.dumps(symbols))
         return Binary(binary, symbols)
+
+
+def _entries(kernel: Kernel) -> list[str]:
+    return list(dict.fromkeys(launch.entry for launch in kernel.launches))
 
 
 def _read_symbols(table: Path, entries: Sequence[str]) -> dict[str, str] | None:

@@ -30,6 +30,14 @@ class CompilerPools:
             return self._nvcc.submit(kernel)
         return None
 
+    def ptx(self, kernel: Kernel) -> str:
+        """The PTX of a kernel of CUDA text.
+
+        Raises:
+            KernelFault: it does not compile.
+        """
+        return self._of_text().ptx(kernel)
+
     @property
     def versions(self) -> dict[str, str]:
         """Those of the compilers that are there."""

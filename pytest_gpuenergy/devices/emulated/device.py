@@ -32,9 +32,12 @@ from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.support.elf import sections
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.support.scratch import scratch_folder
 from pytest_gpuenergy.workloads.workload import Scalar
 
 _PLAY_TIMEOUT_S = 60.0
+_CARD_BYTES = 1 << 20
+"""What the files of one card's state may take."""
 
 _MARK = ".cuhost_tensor_cores"
 """The section of a program that has code for products of matrices, see cuda/host/matrices.h."""
@@ -73,6 +76,8 @@ class EmulatedDevice(Device):
         profile: the model of GPU.
         index: of the card among those of this profile.
         runner: runs kernels on the host; closed with the device.
+        folder: where the card's state is kept, for a card of one's own; by default the one that
+            processes share.
 
     Raises:
         DeviceError: the card's state cannot be stored, or a fault keeps NVML from starting.
@@ -87,11 +92,13 @@ class EmulatedDevice(Device):
         index: int = 0,
         *,
         runner: Runner | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.profile = profile
         self.name = profile.name
         self.architecture = profile.architecture
-        self._states = [CardState(profile, i) for i in range(index + 1)]
+        self._index = index
+        self._states = [CardState(profile, i, folder) for i in range(index + 1)]
         self.state = self._states[index]
         self.uuid = self.state.uuid
         self.clock = VirtualClock(self.state)
@@ -210,6 +217,19 @@ class EmulatedDevice(Device):
             "host_build": build_version(),
         }
 
+    @contextlib.contextmanager
+    def twin(self) -> Iterator[Device]:
+        """A card of its own that has just been switched on, under the same power limit."""
+        with self.state.change() as card:
+            limit_mw = card.limit_mw
+        runner = _Lent(self._runner)
+        with scratch_folder(_CARD_BYTES) as folder:
+            twin = EmulatedDevice(self.profile, self._index, runner=runner, folder=folder)
+            with twin:
+                with twin.state.change() as card:
+                    card.set_limit(limit_mw)
+                yield twin
+
     def close(self) -> None:
         self._runner.close()
         if self._faults:
@@ -233,7 +253,21 @@ class EmulatedDevice(Device):
                     kernel, arenas, job.scalars, timeout_s=job.timeout_s
                 ).traffic
             ),
+            job,
         )
+
+
+class _Lent:
+    """A runner that is not closed by the device that borrows it."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.prepare = runner.prepare
+        self.compile = runner.compile
+        self.open = runner.open
+        self.check_races = runner.check_races
+
+    def close(self) -> None:
+        """Nothing: its owner closes it."""
 
 
 def emulated_devices(profile: GpuProfile, count: int) -> tuple[EmulatedDevice, ...]:

@@ -11,6 +11,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 from pytest_gpuenergy.devices.emulated.card import CALL, Card
 from pytest_gpuenergy.devices.emulated.faults import ANYTHING, ActiveFault, Fault
@@ -31,7 +32,7 @@ class EmulatedStateWarning(UserWarning):
 
 
 class CardState:
-    """One emulated card's `Card`, kept in ``<state folder>/emulated/<UUID>.json``.
+    """One emulated card's `Card`, kept in ``<UUID>.json`` in ``<state folder>/emulated``.
 
     Every access holds a lock between processes. A change replaces the whole file, so that a process
     killed at any moment leaves either the old or the new state. How a card evolves with time is
@@ -42,17 +43,18 @@ class CardState:
         profile: the model of GPU.
         index: of the card among those of this profile.
         uuid: as NVML reports it.
+        path: of the file; in another folder if the card is not to be shared.
         mutex: to be held while reading a card that other threads may advance.
 
     Raises:
         DeviceError: a file cannot be read or written.
     """
 
-    def __init__(self, profile: GpuProfile, index: int = 0) -> None:
+    def __init__(self, profile: GpuProfile, index: int = 0, folder: Path | None = None) -> None:
         self.profile = profile
         self.index = index
         self.uuid = profile.uuid(index)
-        self.path = state_dir("emulated") / f"{self.uuid}.json"
+        self.path = (folder or state_dir("emulated")) / f"{self.uuid}.json"
         self.mutex = threading.RLock()
         self._seed = int.from_bytes(hashlib.sha256(self.uuid.encode()).digest()[:8], "big")
         self._card: Card | None = None

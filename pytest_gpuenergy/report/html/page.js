@@ -337,7 +337,8 @@
   function replay() {
     if (!data.replay) return;
     document.getElementById("replay").hidden = false;
-    const stepOf = (row) => data.replay.steps[row.step] ?? row.step;
+    const nameOf = (row) => data.replay.steps[row.step] ?? row.step;
+    const stepOf = (row) => data.replay.ranks > 1 && row.rank !== undefined ? `${nameOf(row)}, rank ${row.rank}` : nameOf(row);
     const percent = (value) => value === null ? "" : `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`;
     const figure = (title, key) => ({ title, key, number: true, cell: (row) => digits(row[key]) });
     const change = (title, key) => ({ title, key, number: true, cell: (row) => percent(row[key]) });
@@ -361,6 +362,17 @@
         figure("EDP (mJ·ms)", "edp_mj_ms"),
         { title: "GPU time replayed (%)", key: "coverage", number: true, cell: (row) => (100 * row.coverage).toFixed(1) },
       ], data.replay.accounts).node);
+    if (data.replay.totals.length) place("accounts",
+      element("p", {}, `All ${data.replay.ranks} GPUs together:`),
+      table([
+        { title: "step", key: "step", cell: nameOf }, { title: "as", key: "level" }, { title: "power cap", key: "cap" },
+        { title: "measured (mJ)", key: "energy_mj", number: true,
+          cell: (row) => withInterval(row.energy_mj, row.energy_mj - row.energy_mj_half_width,
+            row.energy_mj + row.energy_mj_half_width) },
+        change("prediction (%)", "energy_error"), figure("measured (ms)", "time_ms"),
+        figure("J per token", "joules_per_token"), figure("tokens per J", "tokens_per_joule"),
+        figure("EDP (mJ·ms)", "edp_mj_ms"),
+      ], data.replay.totals).node);
     for (const one of data.replay.accounts.filter((account) => account.level === "graph")) {
       const total = one.parts.reduce((sum, part) => sum + part.energy_mj, 0) || 1;
       let sum = 0;

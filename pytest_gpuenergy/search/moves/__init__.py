@@ -1,10 +1,11 @@
-"""Moves: ways to rewrite a kernel's source."""
+"""The moves that a search can make."""
 
 from __future__ import annotations
 
 from pytest_gpuenergy.search.move import Move
 from pytest_gpuenergy.search.moves.async_pipeline import EnableAsyncPipeline
 from pytest_gpuenergy.search.moves.atomics import AvoidAtomicsReduce
+from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
 from pytest_gpuenergy.search.moves.blocks_order import GroupedGemmColmajor
 from pytest_gpuenergy.search.moves.cache_policy import CachePolicyCg
 from pytest_gpuenergy.search.moves.guards import PadTailAndMask
@@ -13,6 +14,7 @@ from pytest_gpuenergy.search.moves.tensor_cores import SwitchToMmaOrWgmma
 from pytest_gpuenergy.search.moves.vectorize import VectorizeGlobalLoads
 
 MOVES: tuple[Move, ...] = (
+    ChangeBlockSizes(),
     EnableAsyncPipeline(),
     VectorizeGlobalLoads(),
     SwitchToMmaOrWgmma(),

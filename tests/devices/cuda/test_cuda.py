@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,11 @@ from host_cupy import nvml_of_one_card
 from jobs import job_of
 
 from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.device import CudaDevice
+from pytest_gpuenergy.devices.cuda.pools import CompilerPools
 from pytest_gpuenergy.devices.discovery import FoundGpu
+from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 
@@ -101,6 +105,30 @@ def test_each_measurement_apart_has_a_process_of_its_own(device: CudaDevice) -> 
 
 def test_others_share_one(device: CudaDevice) -> None:
     assert len({measure(device, apart=False) for _ in range(3)}) == 1
+
+
+def test_a_renewed_device_gives_the_next_kernel_a_process_of_its_own(device: CudaDevice) -> None:
+    before = measure(device, apart=False)
+    device.renew()
+    assert measure(device, apart=False) != before
+
+
+def test_cuda_text_has_ptx_and_where_there_is_nvdisasm_sass(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary = Binary(Path("kernel.cubin"), {})
+    monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
+    monkeypatch.setattr(CompilerPools, "ptx", lambda *_: ".entry k")
+    for sass, right in ((None, {"ptx": ".entry k"}), ("EXIT", {"ptx": ".entry k", "sass": "EXIT"})):
+        monkeypatch.setattr(cuda, "sass_of", lambda _, sass=sass: sass)
+        assert device.listings(kernel()) == right
+
+
+def test_a_library_has_no_listing(device: CudaDevice) -> None:
+    assert (
+        device.listings(LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"}, {}))
+        == {}
+    )
 
 
 def test_one_apart_does_not_take_the_process_of_another(device: CudaDevice) -> None:

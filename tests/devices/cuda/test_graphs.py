@@ -173,6 +173,30 @@ def test_only_the_first_launch_is_made_from_the_host(kernel_s: float) -> None:
     assert gpu.singles == ["a"]
 
 
+def test_with_another_process_it_goes_on_until_both_are_to_stop() -> None:
+    asked_after_stop = 0
+
+    def most(own: float) -> float:
+        nonlocal asked_after_stop
+        asked_after_stop += own == 0
+        return float(own or asked_after_stop <= 12)  # the other process goes on for a while
+
+    with gpu_of(GRAPH_S) as gpu:
+        repeater = GraphRepeater([gpu.kernel("k")], most=most)
+        _, replays = replayed(repeater, gpu)
+    assert asked_after_stop > 12
+    assert len(replays) >= 12
+
+
+def test_with_another_process_graphs_are_as_long_as_where_a_launch_takes_longest() -> None:
+    def most(own: float) -> float:
+        return own if isinstance(own, bool) else max(own, GRAPH_S)
+
+    with gpu_of(1e-6) as gpu:
+        _, replays = replayed(GraphRepeater([gpu.kernel("k")], most=most), gpu)
+    assert len(replays[0]) == 1
+
+
 def test_graphs_of_many_turns_are_shorter() -> None:
     with gpu_of(1e-6) as gpu:
         _, replays = replayed(GraphRepeater([gpu.kernel("k")] * 12), gpu)

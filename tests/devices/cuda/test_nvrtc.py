@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.listings import sass_of
 from pytest_gpuenergy.devices.cuda.nvrtc import Compiler, CompilerPool
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
@@ -58,6 +60,25 @@ def test_an_instance_of_a_template_has_its_symbol(compiler: Compiler) -> None:
     code, symbols = compiler.compile(source, ["f<float>", "f<int>"], "sm_90")
     assert len(set(symbols.values())) == 2
     assert all(symbol.encode() in code for symbol in symbols.values())
+
+
+def test_ptx_has_the_entry(pool: CompilerPool) -> None:
+    assert ".visible .entry copy(" in pool.ptx(kernel())
+
+
+def test_ptx_of_text_that_does_not_compile_is_a_fault(pool: CompilerPool) -> None:
+    with pytest.raises(KernelFault):
+        pool.ptx(kernel("nonsense"))
+
+
+def test_machine_code_is_listed_where_nvdisasm_is(pool: CompilerPool, tmp_path: Path) -> None:
+    listing = sass_of(pool.submit(kernel()).result().path)
+    if shutil.which("nvdisasm") is None:
+        assert listing is None
+    else:
+        assert listing is not None
+        assert "LDG" in listing
+    assert sass_of(tmp_path / "nothing") is None
 
 
 def test_functions_without_a_mark_run_on_the_device(compiler: Compiler) -> None:

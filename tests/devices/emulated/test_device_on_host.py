@@ -13,8 +13,9 @@ from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated import host_kernel
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.engine.quick import measure_time_ms, quick_job
 from pytest_gpuenergy.engine.seeds import SEEDS
-from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.engine.verification import arenas_for, verify
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract
@@ -161,3 +162,25 @@ def test_text_that_does_not_compile_cannot_be_repeated(
     ):
         pass
     assert fault.value.outcome == "compile"
+
+
+LOOP = """
+__global__ void copy(const float* x, float* y, int n) {
+  for (int i = threadIdx.x; i < n; i += 32) y[i] = x[i];
+}
+"""
+
+
+def test_one_kernel_takes_longer_where_a_scalar_gives_it_more_to_do(gpu: EmulatedDevice) -> None:
+    times_ms = []
+    for count in (64, 8192):
+        workload = Contract(
+            "copy",
+            (Tensor("x", (8192,), "float32", "input"), Tensor("y", (8192,), "float32", "output")),
+            lambda inputs: {"y": inputs["x"]},
+            values=(Scalar("n", "int32", count),),
+        )
+        looping = Kernel(LOOP, (Launch("copy", (1, 1, 1), (32, 1, 1), ("x", "y", "n")),))
+        with arenas_for(workload, 0) as arenas:
+            times_ms.append(measure_time_ms(gpu, quick_job(looping, workload), arenas))
+    assert times_ms[1] > 2 * times_ms[0]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from pytest_gpuenergy.devices.emulated.flags import build_version
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.paths import cache_dir
@@ -60,7 +62,7 @@ _NAMES = tuple(field.name for field in fields(Traffic))
 
 
 class TrafficCache:
-    """A folder with one JSON file per kernel, valid for one build version.
+    """A folder with one JSON file per kernel, its scalars and seed, for one build version.
 
     A damaged file is treated as missing.
     """
@@ -69,15 +71,29 @@ class TrafficCache:
         self._folder = cache_dir("emulated", "traffic", f"{build_version()}-{_VERSION}")
 
     def traffic(
-        self, kernel: Kernel, count: Callable[[], tuple[Traffic, ...]]
+        self,
+        kernel: Kernel,
+        count: Callable[[], tuple[Traffic, ...]],
+        job: Job | None = None,
     ) -> tuple[Traffic, ...]:
-        """One entry per launch: from the cache, else from ``count``, which may raise."""
-        path = self._folder / f"{kernel.digest}.json"
+        """One entry per launch: from the cache, else from ``count``, which may raise.
+
+        What a kernel accesses may depend on the scalars and the seed of its job.
+        """
+        path = self._folder / f"{_key(kernel, job)}.json"
         known = _read(path)
         if known is None or len(known) != len(kernel.launches):
             known = count()
             keep_for_later(path, json.dumps([asdict(entry) for entry in known]))
         return known
+
+
+def _key(kernel: Kernel, job: Job | None) -> str:
+    if job is None or not (job.io.scalars or job.seed):
+        return kernel.digest
+    values = [[one.name, one.dtype, repr(one.value)] for one in job.io.scalars]
+    content = json.dumps([kernel.digest, values, job.seed])
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _read(path: Path) -> tuple[Traffic, ...] | None:

@@ -1,0 +1,272 @@
+"""``gpuenergy optimize``: improves kernels by moves on their source, each verified before timed."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines, tell
+from pytest_gpuenergy.support.errors import InputError
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.control.setpoint import Setpoint
+    from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.engine.station import Station
+    from pytest_gpuenergy.search.search_state import Gain, SearchState
+    from pytest_gpuenergy.search.spec import KernelSpec
+
+_BUILDS = 50
+_MIN_GAIN = 0.02
+_LOCK_WAIT_S = 2.0
+_N = TypeVar("_N", int, float)
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add ``optimize``."""
+    parser = add_command(
+        subparsers,
+        "optimize",
+        run,
+        summary="Improve kernels by moves on their source, each verified before it is timed",
+        description="Each variant is verified on all sizes of its kernel spec with inputs that it "
+        "cannot know, timed, and verified again. The best one is measured alternately with the "
+        "baseline, and kept only if it is certainly better. Results are written to disk "
+        "immediately, so an interrupted search can be continued with --resume. A spec is code: use "
+        "only those that you trust.",
+        example="""
+gpuenergy optimize bench/search/kernels/softmax.json --outdir out --objective edp
+gpuenergy optimize --input bench/search/kernels --gpus emulated:h200 --budget-builds 20
+gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
+""",
+    )
+    parser.add_argument(
+        "spec", metavar="INPUT", type=Path, nargs="?", help="A kernel spec, or a folder of them"
+    )
+    parser.add_argument("--input", metavar="INPUT", type=Path, help="The same as an option")
+    parser.add_argument(
+        "--outdir", metavar="DIR", type=Path, default=Path("out"), help="Results (default: out)"
+    )
+    parser.add_argument(
+        "--budget-builds",
+        metavar="N",
+        type=_number(int, 0, 1_000_000),
+        default=_BUILDS,
+        help=f"Variants to evaluate for each kernel (default: {_BUILDS})",
+    )
+    parser.add_argument(
+        "--min-pred-gain",
+        metavar="FRACTION",
+        type=_number(float, 0.0, 1.0),
+        default=_MIN_GAIN,
+        help=f"Do not improve what could gain less than this (default: {_MIN_GAIN})",
+    )
+    parser.add_argument(
+        "--no-llm", action="store_true", help="Rules only, without a language model; the default"
+    )
+    parser.add_argument("--resume", action="store_true", help="Continue the searches in --outdir")
+    parser.add_argument(
+        "--gpus",
+        metavar="LIST",
+        default="auto",
+        help="auto, an index, a UUID, or emulated[:PROFILE]; one GPU so far (default: auto)",
+    )
+    parser.add_argument(
+        "--powercap",
+        metavar="CAP",
+        default="current",
+        help="One power limit to search under (default: current)",
+    )
+    parser.add_argument(
+        "--objective",
+        choices=("time", "energy", "edp"),
+        default="time",
+        help="What to minimize (default: time)",
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=_number(int, 0, 1 << 32), default=0, help="Of the search"
+    )
+    parser.add_argument(
+        "--worker",
+        metavar="PATH",
+        type=Path,
+        help="Evaluate the variant of a control.json alone, and write runner_result.json beside it",
+    )
+    parser.add_argument(
+        "--schema", metavar="PATH", type=Path, help="Write the JSON Schema of kernel specs"
+    )
+    parser.add_argument("--json", action="store_true", help="Print the outcome as JSON")
+
+
+def run(arguments: Namespace) -> int:
+    """Search each kernel, one after the other."""
+    from pytest_gpuenergy.search.spec_file import read_spec, spec_paths
+
+    if arguments.schema is not None:
+        from pytest_gpuenergy.report.views import write_view
+        from pytest_gpuenergy.search.schema import schema_document
+
+        write_view(arguments.schema, schema_document())
+    if arguments.worker is not None:
+        return _run_worker(arguments)
+    if arguments.spec is not None and arguments.input is not None:
+        raise InputError("Name the kernel spec once: INPUT is the same as --input.")
+    place = arguments.spec or arguments.input
+    if place is None:
+        if arguments.schema is not None:
+            return 0
+        raise InputError("Name a kernel spec, or a folder of them: gpuenergy optimize INPUT.")
+    specs = [read_spec(path) for path in spec_paths(place)]
+    names = [spec.name for spec in specs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"Two kernel specs in {place} have the name {twice[0]}: rename one.")
+    _search(arguments, specs)
+    return 0
+
+
+def _search(arguments: Namespace, specs: list[KernelSpec]) -> None:
+    from pytest_gpuenergy.support.signals import interrupt_once
+
+    found: list[tuple[KernelSpec, SearchState]] = []
+    failed: list[str] = []
+    with ExitStack() as stack:
+        stack.callback(_report, found, arguments)  # whatever ends the search
+        stack.enter_context(interrupt_once(stop := Event()))
+        station = _station(stack, arguments.gpus, arguments.powercap)
+        for spec in specs:
+            try:
+                found.append((spec, _search_one(arguments, spec, station.device, stop)))
+            except InputError as error:
+                if len(specs) == 1:
+                    raise
+                tell(f"{spec.name}: not searched: {error}")
+                failed.append(spec.name)
+    if failed:
+        raise InputError(
+            f"{len(failed)} of {len(specs)} kernels could not be searched, for the reasons above: "
+            f"{', '.join(failed)}."
+        )
+
+
+def _search_one(arguments: Namespace, spec: KernelSpec, device: Device, stop: Event) -> SearchState:
+    from pytest_gpuenergy.engine.identity import git_revision_of, run_info
+    from pytest_gpuenergy.record.metrics import Metric
+    from pytest_gpuenergy.search.evaluation import Bench
+    from pytest_gpuenergy.search.explorer import BestFirst
+    from pytest_gpuenergy.search.folder import KernelFolder
+    from pytest_gpuenergy.search.moves import MOVES
+    from pytest_gpuenergy.search.search import Options, Search, identity_of
+    from pytest_gpuenergy.support.run_ids import new_run_id
+
+    bench = Bench(spec, device, Metric(arguments.objective), arguments.seed)
+    explorer = BestFirst(spec, MOVES, min_gain=arguments.min_pred_gain, seed=arguments.seed)
+    options = Options(arguments.budget_builds, arguments.gpus, arguments.powercap)
+    words = {name: str(value) for name, value in vars(options).items()}
+    identity = identity_of(bench)
+    with KernelFolder(arguments.outdir, spec, identity, resume=arguments.resume) as folder:
+        info = run_info(device, new_run_id(), words, git_revision=git_revision_of(Path.cwd()))
+        return Search(bench, folder, explorer, options, info, tell, stop).run()
+
+
+def _run_worker(arguments: Namespace) -> int:
+    from pytest_gpuenergy.search.control import read_control
+    from pytest_gpuenergy.search.evaluation import Bench
+    from pytest_gpuenergy.search.spec_file import read_spec
+    from pytest_gpuenergy.support.files import write_atomically
+    from pytest_gpuenergy.support.json_output import dump, plain
+    from pytest_gpuenergy.tuning.raw_log import writing
+
+    control = read_control(arguments.worker)
+    spec = read_spec(arguments.worker.parent / control.spec)
+    with ExitStack() as stack:
+        station = _station(stack, control.gpus, control.powercap)
+        result = Bench(spec, station.device, control.objective, control.seed).evaluate(
+            control.state
+        )
+    path = arguments.worker.parent / "runner_result.json"
+    with writing(path):
+        write_atomically(path, dump(result))
+    if arguments.json:
+        print_json(plain(result))
+    else:
+        cost = "" if result.cost is None else f", {result.cost:.4g} {result.objective.unit}"
+        print_lines(
+            [f"{result.id}: {result.message or result.outcome}{cost}", f"written to {path}"]
+        )
+    return 0 if result.cost is not None else 1
+
+
+def _station(stack: ExitStack, gpus: str, powercap: str) -> Station:
+    """The claimed GPU, under the power limit until the stack is closed."""
+    from pytest_gpuenergy.devices.select import check_spec, open_device
+    from pytest_gpuenergy.engine.station import Station
+
+    emulated = None if "," in gpus else check_spec(gpus)
+    if "," in gpus or (emulated is not None and emulated.count > 1):
+        raise InputError(f"--gpus {gpus}: a search runs on one GPU so far; name one.")
+    device = stack.enter_context(open_device(gpus))
+    station = stack.enter_context(Station(device, lock_wait_s=_LOCK_WAIT_S))
+    for sentence in station.restored:
+        tell(sentence)
+    stack.enter_context(station.under(_one_setpoint(device, powercap)))
+    return station
+
+
+def _one_setpoint(device: Device, text: str) -> Setpoint:
+    from pytest_gpuenergy.control.tables import NamedSetpoints
+
+    found = NamedSetpoints.of(device, text, Path.cwd()).setpoints
+    if len(found) != 1:
+        raise InputError(
+            f"--powercap {text}: a search runs under a single power limit; give one, or current."
+        )
+    return found[0]
+
+
+def _report(found: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:
+    from pytest_gpuenergy.support.json_output import plain
+
+    if arguments.json:
+        print_json([{"kernel": spec.name, **plain(state)} for spec, state in found])
+        return
+    for spec, state in found:
+        print_lines(_summary(spec, state, arguments.outdir))
+
+
+def _summary(spec: KernelSpec, state: SearchState, outdir: Path) -> Iterator[str]:
+    emulated = " (emulated)" if state.identity.emulated else ""
+    correct = sum(node.cost is not None for node in state.nodes) - 1
+    yield (
+        f"{spec.name} on {state.identity.gpu}{emulated}: {state.builds} variants, {correct} correct"
+    )
+    for gain in state.gains:
+        yield f"  {_gain(gain)}"
+    if state.incumbent == spec.baseline.id:
+        yield "  the baseline remains the best"
+    yield f"  {outdir / 'kernels' / f'_{spec.name}' / 'best'}"
+
+
+def _gain(gain: Gain) -> str:
+    if gain.message:
+        return f"{gain.id}: {gain.message}"
+    parts = [
+        f"{metric.label} x{gain.ratios[metric]:.3f} [{ends.low:.3f}, {ends.high:.3f}]"
+        for metric, ends in gain.ratio_intervals.items()
+    ]
+    return f"{gain.id}: {', '.join(parts)}{'' if gain.accepted else ': not certainly better'}"
+
+
+def _number(kind: type[_N], least: _N, most: _N) -> Callable[[str], Any]:
+    def parse(text: str) -> _N:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = None
+        if number is None or not least <= number <= most:
+            raise ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
+        return number
+
+    return parse

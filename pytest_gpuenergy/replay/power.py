@@ -1,0 +1,175 @@
+"""The card's power while a program was profiled: on the profiler's clock, and over its phases."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from pytest_gpuenergy.replay.clocks import Alignment
+from pytest_gpuenergy.replay.launches import PHASES, Launch
+from pytest_gpuenergy.support.csv_output import csv_text
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.json_input import read_bytes
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.energy.card_samples import PowerSample
+
+POWER_CSV = "power.csv"
+WINDOW_US = 26_000.0
+"""A sample is the mean over 20 to 25 ms on an H200; and its time may be wrong by up to 1 ms."""
+SHORTEST_US = 100_000.0
+"""A shorter phase gets no mean: without a window at each end, hardly a sample would be left."""
+
+_COLUMNS = ("timestamp_us", "power_w")
+_LARGEST_BYTES = 1 << 24
+_LONGEST_US = 1e17
+_LARGEST_W = 1e6
+
+Span = tuple[float, float]
+
+
+class PowerAlignment(Struct, frozen=True):
+    """How the card's power samples were put on the profiler's clock.
+
+    Attributes:
+        samples: how many there are.
+        brackets: reads of the host's clock that the trace encloses.
+        offset_us: the host's clock minus the profiler's, at the first of them.
+        drift_ppm: how much faster the host's clock runs, in millionths.
+        error_us: what the offset may be wrong by. It says nothing about the samples themselves.
+        stamp_lag_us: the stamps of samples lag behind the host's clock by no more than this.
+    """
+
+    samples: int
+    brackets: int
+    offset_us: float
+    drift_ppm: float
+    error_us: float
+    stamp_lag_us: float
+
+    @property
+    def sentence(self) -> str:
+        """How good the alignment is, as a line without a period."""
+        return (
+            f"power: {self.samples} samples, whose clock is aligned with the profiler's within "
+            f"±{self.error_us:.1f} µs; their stamps lag by no more than "
+            f"{max(0.0, self.stamp_lag_us) / 1e3:.1f} ms"
+        )
+
+
+@dataclass(frozen=True)
+class PowerCurve:
+    """Power samples on the profiler's clock.
+
+    Attributes:
+        times_us: ascending.
+        powers_w: as many.
+    """
+
+    times_us: Sequence[float]
+    powers_w: Sequence[float]
+
+    @classmethod
+    def placed(cls, samples: Iterable[PowerSample], alignment: Alignment) -> PowerCurve:
+        """Those samples for whose time the alignment holds."""
+        inside = [one for one in samples if alignment.covers(1000 * one.stamp_us)]
+        times_us = [alignment.trace_us(1000 * one.stamp_us) for one in inside]
+        return cls(times_us, [one.power_w for one in inside])
+
+    def within(self, spans: Iterable[Span]) -> list[float]:
+        """The powers of samples whose window lies in one of the spans, wherever its time is in it.
+
+        Args:
+            spans: begin and end; no two overlap.
+        """
+        found: list[float] = []
+        for begin_us, end_us in spans:
+            first = bisect_left(self.times_us, begin_us + WINDOW_US)
+            last = bisect_right(self.times_us, end_us - WINDOW_US)
+            found += self.powers_w[first:last]
+        return found
+
+
+class PhasePower(Struct, frozen=True):
+    """The mean power over a phase.
+
+    Attributes:
+        phase: ``prefill`` or ``decode``; None where the trace tells of no phases.
+        longest_us: how long it lasts; the longest where there are several runs.
+        samples: that lie in it as a whole.
+        power_w: their mean; None if the phase is too short, or has none.
+    """
+
+    phase: str | None
+    longest_us: float
+    samples: int
+    power_w: float | None
+
+
+def phase_powers(curve: PowerCurve, launches: Sequence[Launch]) -> list[PhasePower]:
+    """The mean power over each phase, from its first launch to the end of its last, in each run."""
+    spans: dict[str | None, dict[int | None, Span]] = {}
+    for one in launches:
+        by_run = spans.setdefault(one.phase, {})
+        begin_us, end_us = by_run.get(one.run, (math.inf, -math.inf))
+        end_us = max(end_us, one.begin_us + one.duration_us)
+        by_run[one.run] = (min(begin_us, one.begin_us), end_us)
+    known = [phase for phase in PHASES if phase in spans]
+    return [_phase_power(curve, phase, spans[phase].values()) for phase in known or spans]
+
+
+def _phase_power(curve: PowerCurve, phase: str | None, spans: Iterable[Span]) -> PhasePower:
+    lengths_us = {span: span[1] - span[0] for span in spans}
+    powers_w = curve.within(span for span, us in lengths_us.items() if us >= SHORTEST_US)
+    mean_w = sum(powers_w) / len(powers_w) if powers_w else None
+    return PhasePower(phase, max(lengths_us.values()), len(powers_w), mean_w)
+
+
+def write_power(curve: PowerCurve, folder: Path) -> None:
+    """Write ``power.csv``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    pairs = zip(curve.times_us, curve.powers_w, strict=True)
+    rows = [[round(us, 3), round(power_w, 3)] for us, power_w in pairs]
+    write_atomically(folder / POWER_CSV, csv_text([_COLUMNS, *rows]))
+
+
+def read_power(path: Path) -> PowerCurve:
+    """The curve in a file of `write_power`.
+
+    Raises:
+        InputError: it is none.
+    """
+    content = read_bytes(path, "power curve", _LARGEST_BYTES)
+    rows = csv.reader(io.StringIO(content.decode(errors="replace"), newline=""))
+    times_us: list[float] = []
+    powers_w: list[float] = []
+    try:
+        if tuple(next(rows, ())) != _COLUMNS:
+            raise ValueError(f"the first line is not {','.join(_COLUMNS)}")
+        for row in rows:
+            at_us, power_w = map(float, row)
+            if not (abs(at_us) <= _LONGEST_US and 0 <= power_w <= _LARGEST_W):
+                raise ValueError("a number is out of range")
+            times_us.append(at_us)
+            powers_w.append(power_w)
+    except (ValueError, csv.Error) as error:
+        raise InputError(
+            f"Line {rows.line_num} of {path} is not a time and a power ({error}): delete the file, "
+            "or profile again."
+        ) from None
+    if any(later <= earlier for earlier, later in pairwise(times_us)):
+        raise InputError(f"The times in {path} do not ascend: delete the file, or profile again.")
+    return PowerCurve(times_us, powers_w)

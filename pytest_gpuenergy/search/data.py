@@ -1,0 +1,94 @@
+"""Inputs of a spec that do not depend on a seed: given in the spec itself, or constant."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pytest_gpuenergy.search.spec import TensorSpec
+from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.workloads.number_types import Array, is_floating, rounded_to, stored_as
+
+_LARGEST_BYTES = 1 << 28
+_CONSTANT: dict[str, Callable[[TensorSpec, tuple[int, ...]], Any]] = {
+    "zeros": lambda _, shape: np.zeros(shape),
+    "ones": lambda _, shape: np.ones(shape),
+    "full": lambda tensor, shape: np.full(shape, tensor.value),
+    "arange": lambda _, shape: np.arange(math.prod(shape), dtype=np.float64).reshape(shape),
+}
+
+
+def fixed_input(tensor: TensorSpec, shape: tuple[int, ...]) -> Array | None:
+    """The elements of an input that are the same for all seeds; None if they are drawn.
+
+    Raises:
+        FormError: its ``data`` cannot be used.
+    """
+    if tensor.data is not None:
+        return inline_data(tensor, shape)
+    if tensor.init not in _CONSTANT:
+        return None
+    values = _CONSTANT[tensor.init](tensor, shape)
+    if is_floating(tensor.dtype):
+        return rounded_to(values, tensor.dtype)
+    found: Array = values.astype(tensor.dtype)
+    return found
+
+
+def inline_data(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
+    """The ``data`` of an input: a nested list, or base64 of zlib-compressed bytes.
+
+    The bytes are the elements in row-major order, little-endian; those of bfloat16 are its bits.
+
+    Raises:
+        FormError: it does not fit the shape and dtype, or is damaged.
+    """
+    if isinstance(tensor.data, str):
+        return _unpacked(tensor, shape)
+    try:
+        values = np.array(tensor.data)
+    except (ValueError, OverflowError):  # lists of different lengths
+        values = np.array(None)
+    if values.dtype.kind not in "iufb" or values.shape != shape:
+        raise FormError(
+            f"the data of tensor {tensor.name} is no list of numbers with the shape {shape}"
+        )
+    if is_floating(tensor.dtype):
+        return rounded_to(values.astype(np.float64), tensor.dtype)
+    with np.errstate(invalid="ignore"):
+        found: Array = values.astype(tensor.dtype)
+    if (found != values).any():
+        raise FormError(
+            f"the data of tensor {tensor.name} has numbers that {tensor.dtype} cannot represent"
+        )
+    return found
+
+
+def _unpacked(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
+    dtype = stored_as(tensor.dtype)
+    wanted = math.prod(shape) * dtype.itemsize
+    if wanted > _LARGEST_BYTES:
+        raise FormError(
+            f"tensor {tensor.name} is larger than {_LARGEST_BYTES >> 20} MiB, too large to be "
+            "given as data: use init"
+        )
+    unpacker = zlib.decompressobj()
+    try:
+        packed = base64.b64decode(tensor.data, validate=True)
+        plain = unpacker.decompress(packed, wanted + 1)  # no more, whatever it would expand to
+    except (binascii.Error, zlib.error, ValueError):
+        raise FormError(
+            f"the data of tensor {tensor.name} is not base64 of zlib-compressed bytes"
+        ) from None
+    if len(plain) != wanted or not unpacker.eof:
+        raise FormError(
+            f"the data of tensor {tensor.name} does not have the {wanted} bytes of {tensor.dtype} "
+            f"{shape}"
+        )
+    return np.frombuffer(plain, dtype).reshape(shape).copy()

@@ -1,0 +1,91 @@
+"""The move ``change_block_sizes``: other numbers of threads, and other constants of the launch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.search.move import Application, Region
+from pytest_gpuenergy.search.sizes import names_in
+from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search.state import Constant, Language, LaunchPlan, State
+
+_AXES = ("block_x", "block_y", "block_z")
+_THREADS = (32, 64, 128, 256, 512, 1024)
+_FACTORS = (2, 4)
+_REACH = 16
+"""Constants stay within this factor of the baseline's, or one thread would end up with all work."""
+_MOST_THREADS = 1024
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+class ChangeBlockSizes:
+    """Other sizes of a CUDA block, and other values of the constants that go with it.
+
+    A size of a block is changed if an expression of the launch has its name, so that the grid
+    follows. A constant that the text uses is changed if the grid depends on it, or if it states a
+    size of the block, which then changes with it.
+    """
+
+    name = "change_block_sizes"
+    languages: frozenset[Language] = frozenset({"cuda"})
+    relieves: frozenset[Region] = frozenset({"gmem", "overlap", "atomics"})
+
+    def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
+        """All other sizes of one axis or one constant at a time, in ascending order."""
+        tied = _tied(spec.launch)
+        for what, launch in _plans(state, tied):
+            near = all(
+                _is_near(value, spec.launch.constants.get(constant))
+                for constant, value in launch.constants.items()
+                if constant not in tied
+            )
+            if near and prod(launch.block) <= _MOST_THREADS:
+                yield Application(self.name, what, replace(state, launch=launch))
+
+
+def _tied(baseline: LaunchPlan) -> dict[str, int]:
+    """The constants that state a size of the block, with the axis."""
+    return {
+        name: axis
+        for axis, threads in enumerate(baseline.block)
+        for name, value in baseline.constants.items()
+        if value == threads > 1
+    }
+
+
+def _plans(state: State, tied: Mapping[str, int]) -> Iterator[tuple[str, LaunchPlan]]:
+    launch = state.launch
+    used = frozenset().union(*map(names_in, (*launch.grid, launch.shared_bytes)))
+    words = frozenset(re.findall(r"\w+", _COMMENT.sub(" ", state.source)))
+    for axis, name in enumerate(_AXES[: len(launch.block)]):
+        if name in used:
+            for threads in _THREADS:
+                if threads != launch.block[axis]:
+                    yield f"{name}={threads}", replace(launch, block=_with(launch, axis, threads))
+    for name, value in launch.constants.items():
+        if type(value) is not int or value < 1 or name not in words:
+            continue
+        if name in tied:
+            others = [threads for threads in _THREADS if threads != value]
+        elif name in used:
+            others = [value // f for f in _FACTORS[::-1] if value % f == 0]
+            others += [value * f for f in _FACTORS]
+        else:
+            continue
+        for other in others:
+            block = _with(launch, tied[name], other) if name in tied else launch.block
+            constants = {**launch.constants, name: other}
+            yield f"{name}={other}", replace(launch, block=block, constants=constants)
+
+
+def _with(launch: LaunchPlan, axis: int, threads: int) -> tuple[int, ...]:
+    return (*launch.block[:axis], threads, *launch.block[axis + 1 :])
+
+
+def _is_near(value: Constant, first: Constant | None) -> bool:
+    """Whether a constant is near the one of the baseline."""
+    return first is None or first <= value * _REACH <= first * _REACH**2

@@ -1,0 +1,117 @@
+"""What a spec's kernel must compute: its expressions, or what the baseline computes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.engine.verification import arenas_of
+from pytest_gpuenergy.kernels.job import Job
+from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.search.layout import Layout
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.workloads.number_types import Array, numbers, stored
+from pytest_gpuenergy.workloads.workload import IoContract
+
+BUILTINS = frozenset(
+    {
+        *("abs", "bool", "enumerate", "float", "int", "len", "list", "max", "min"),
+        *("range", "reversed", "round", "slice", "sum", "tuple", "zip"),
+    }
+)
+"""What expressions can use of Python's own functions."""
+
+
+@dataclass(frozen=True)
+class Expressions:
+    """Computes outputs by NumPy expressions, which are code: a spec is trusted like a script.
+
+    Attributes:
+        texts: an expression for each output, by name.
+        names: values of the sizes, constants and scalars.
+        layouts: of all tensors, by name.
+    """
+
+    texts: Mapping[str, str]
+    names: Mapping[str, object]
+    layouts: Mapping[str, Layout]
+
+    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs in float64, as buffers.
+
+        Raises:
+            InputError: an expression fails, or gives something of another shape.
+        """
+        views = {name: self.layouts[name].view(value) for name, value in inputs.items()}
+        known = {"np": np, **self.names, **views}
+        return {name: self._one(name, text, dict(known)) for name, text in self.texts.items()}
+
+    def _one(self, name: str, text: str, known: dict[str, Any]) -> Array:
+        layout = self.layouts[name]
+        try:
+            found = np.asarray(eval(text.strip(), known), dtype=np.float64)  # noqa: S307 -- trusted
+        except Exception as error:  # whatever the expression raises
+            raise InputError(
+                f"The reference of {name} fails ({type(error).__name__}: {error}): mend the "
+                "expression in the spec."
+            ) from None
+        if found.shape != layout.shape:
+            raise InputError(
+                f"The reference of {name} has the shape {found.shape} instead of {layout.shape}: "
+                "mend the expression in the spec."
+            )
+        buffer: Array = layout.buffer(found)
+        return buffer
+
+
+class BaselineOutputs:
+    """Computes outputs by running the baseline, in a process of its own.
+
+    Each set of inputs is run once; the results stay in this process.
+
+    Args:
+        device: where to run it.
+        kernel: the baseline.
+        io: its arguments.
+    """
+
+    def __init__(self, device: Device, kernel: AnyKernel, io: IoContract) -> None:
+        self._device = device
+        self._kernel = kernel
+        self._io = io
+        self._known: dict[bytes, dict[str, Array]] = {}
+
+    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs in float64.
+
+        Raises:
+            KernelFault: the baseline fails.
+        """
+        key = hashlib.sha256()
+        for name in sorted(inputs):
+            key.update(name.encode() + np.ascontiguousarray(inputs[name]).tobytes())
+        if key.digest() not in self._known:
+            self._known[key.digest()] = self._run(inputs)
+        return {name: value.copy() for name, value in self._known[key.digest()].items()}
+
+    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        values = {}
+        for tensor in self._io.tensors:
+            if tensor.role == "input":
+                narrow = stored(np.asarray(inputs[tensor.name]), tensor.dtype)
+                bits = tensor.dtype == "bfloat16"
+                values[tensor.name] = narrow if bits else narrow.astype(tensor.dtype)
+        with arenas_of(self._io, values) as arenas:
+            self._device.run_once(Job(self._kernel, self._io), arenas)
+            return {
+                tensor.name: numbers(arenas[tensor.name].elements(), tensor.dtype).astype(
+                    np.float64
+                )
+                for tensor in self._io.tensors
+                if tensor.role == "output"
+            }

@@ -1,0 +1,61 @@
+"""What became of one variant: its figures, or why it is refused."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from pytest_gpuenergy.record.amounts import AboveZero, NotNegative
+from pytest_gpuenergy.record.correctness import Correctness
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.support.errors import Outcome
+
+RESULT_VERSION = 1
+"""``schema_version`` of the results written and read here."""
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """The evaluation of a state of a search.
+
+    Attributes:
+        id: of the state.
+        outcome: ``correct``, or why it has no figures.
+        emulated: whether they are those of an emulated GPU.
+        objective: what the search minimizes.
+        time_ms: of one launch.
+        power_w: mean while it ran, if the objective needs it.
+        energy_mj: of one launch, likewise.
+        floor_ms: the least time by the card's peaks; 0 if they are not known.
+        message: why it is refused.
+        correctness: on each set of sizes, by the name of its workload.
+        steps_s: wall time of each step.
+        schema_version: of this record.
+    """
+
+    id: str
+    outcome: Outcome
+    emulated: bool
+    objective: Metric
+    time_ms: AboveZero | None = None
+    power_w: NotNegative | None = None
+    energy_mj: NotNegative | None = None
+    floor_ms: NotNegative = 0.0
+    message: str | None = None
+    correctness: dict[str, Correctness] = {}
+    steps_s: dict[str, float] = {}
+    schema_version: int = RESULT_VERSION
+
+    @property
+    def edp_mj_ms(self) -> float | None:
+        """Energy times time of one launch."""
+        if self.energy_mj is None or self.time_ms is None:
+            return None
+        return self.energy_mj * self.time_ms
+
+    @property
+    def cost(self) -> float | None:
+        """The objective, in its own unit; None if the variant is refused."""
+        return {
+            Metric.TIME: self.time_ms,
+            Metric.ENERGY: self.energy_mj,
+            Metric.EDP: self.edp_mj_ms,
+        }[self.objective]

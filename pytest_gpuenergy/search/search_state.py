@@ -1,0 +1,135 @@
+"""``search_state.json``: the graph that a search has explored so far, and where it stands."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from msgspec import Struct
+
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.support.errors import InputError, Outcome
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
+from pytest_gpuenergy.support.json_output import encode
+
+STATE_VERSION = 1
+"""``schema_version`` of the files written and read here."""
+
+_LARGEST_BYTES = 256 << 20
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """What a search must have in common with the one that it continues.
+
+    Attributes:
+        spec: hash of the kernel spec and its source.
+        gpu: the GPU's name.
+        emulated: whether it is an emulated one.
+        power_limit_w: that the card enforces; None if it does not say.
+        objective: what is minimized.
+        seed: of the search.
+    """
+
+    spec: str
+    gpu: str
+    emulated: bool
+    power_limit_w: float | None
+    objective: Metric
+    seed: int
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """A state that was evaluated.
+
+    Attributes:
+        id: of the state.
+        parent: the id of the state from which it was reached; None of the baseline.
+        move: by which it was reached.
+        what: the place and the parameters of the move.
+        outcome: ``correct``, or why it is refused.
+        cost: the objective, in ms, mJ or mJ ms; None if it is refused.
+        time_ms: of one launch.
+    """
+
+    id: str
+    parent: str | None
+    move: str = ""
+    what: str = ""
+    outcome: Outcome
+    cost: float | None
+    time_ms: float | None
+
+
+class Gain(Struct, frozen=True, kw_only=True):
+    """How a variant compares with the baseline when both are measured alternately.
+
+    Attributes:
+        id: of the variant.
+        accepted: whether it is better in the objective, by the whole interval.
+        rounds: how often each was measured.
+        ratios: by metric, the variant's figure divided by the baseline's, with an interval.
+        ratio_intervals: of these; each contains the true ratio with a probability of at least 99 %.
+        baseline: by metric, the baseline's figure, in ms, mJ or mJ ms.
+        variant: likewise of the variant.
+        reasons: why an interval is wider than the scatter of the rounds.
+        message: why there are no figures, if there are none.
+    """
+
+    id: str
+    accepted: bool
+    rounds: int
+    ratios: dict[Metric, float] = {}
+    ratio_intervals: dict[Metric, Interval] = {}
+    baseline: dict[Metric, float] = {}
+    variant: dict[Metric, float] = {}
+    reasons: tuple[str, ...] = ()
+    message: str = ""
+
+
+class SearchState(Struct, frozen=True, kw_only=True):
+    """A search of one kernel.
+
+    Attributes:
+        identity: of the search.
+        builds: variants evaluated, the baseline excepted.
+        nodes: in the order of their evaluation, the baseline first.
+        incumbent: the id of the best state: by its cost so far, at the end by `gains`.
+        finished: whether the search has ended by itself or by its budget.
+        gains: of the best variants, the best by its cost first, until one is accepted.
+        schema_version: of this file.
+    """
+
+    identity: Identity
+    builds: int = 0
+    nodes: tuple[Node, ...] = ()
+    incumbent: str | None = None
+    finished: bool = False
+    gains: tuple[Gain, ...] = ()
+    schema_version: int = STATE_VERSION
+
+
+def identity_of_spec(spec: KernelSpec) -> str:
+    """A hash of a spec with its source."""
+    return hashlib.sha256(encode(spec)).hexdigest()
+
+
+def read_state(path: Path) -> SearchState:
+    """Read a ``search_state.json``.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    content = read_bytes(path, "state of a search", _LARGEST_BYTES)
+    try:
+        version = schema_version(content)
+        if version != STATE_VERSION:
+            raise FormError(
+                f"its schema_version is {shown(version)}, but this gpuenergy reads {STATE_VERSION}"
+            )
+        return decode(content, SearchState)
+    except FormError as error:
+        raise InputError(
+            f"The state of a search {path} cannot be used, because {error}: name another --outdir."
+        ) from None

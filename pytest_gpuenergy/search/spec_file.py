@@ -1,0 +1,108 @@
+"""Kernel specs as JSON files: read, checked, and written."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import msgspec
+from msgspec.structs import replace
+
+from pytest_gpuenergy.search.checks import check_spec
+from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_folder, write_atomically
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
+from pytest_gpuenergy.support.json_output import dump
+
+SPEC_VERSION = 1
+"""``schema_version`` of the specs read here."""
+
+_LARGEST_BYTES = 64 << 20
+_LARGEST_SOURCE_BYTES = 4 << 20
+
+
+def spec_paths(place: Path) -> list[Path]:
+    """The specs that ``place`` stands for: itself, or the JSON files of a folder, by name.
+
+    Raises:
+        InputError: it is a folder without any.
+    """
+    if not is_folder(place):
+        return [place]
+    found = sorted(path for path in place.glob("*.json"))
+    if not found:
+        raise InputError(f"The folder {place} has no kernel specs (*.json): name one that has.")
+    return found
+
+
+def read_spec(path: Path) -> KernelSpec:
+    """Read a spec, with the text of its source in ``source``.
+
+    Raises:
+        InputError: it cannot be read or used.
+    """
+    content = read_bytes(path, "kernel spec", _LARGEST_BYTES)
+    try:
+        version = schema_version(content)
+        if version != SPEC_VERSION:
+            raise FormError(
+                f"its schema_version is {shown(version)}, but this gpuenergy reads {SPEC_VERSION}"
+            )
+        return _complete(decode(content, KernelSpec), path)
+    except FormError as error:
+        raise _refusal(path, error) from None
+
+
+def write_spec(spec: KernelSpec, path: Path) -> None:
+    """Write a spec that was built in Python.
+
+    Raises:
+        InputError: it is not valid.
+        OSError: it cannot be written.
+    """
+    _complete(spec, path)
+    write_atomically(path, dump({"schema_version": spec.schema_version, **_fields(spec)}))
+
+
+def _complete(spec: KernelSpec, path: Path) -> KernelSpec:
+    """The spec with the text of its source, checked."""
+    try:
+        if bool(spec.source) == bool(spec.file):
+            raise FormError("it needs either source, the text itself, or file, a path")
+        if spec.file:
+            spec = replace(spec, source=_text_of(path, spec.file), file="")
+        check_spec(spec)
+    except (FormError, InputError) as error:
+        raise _refusal(path, error) from None
+    return spec
+
+
+def _refusal(path: Path, error: Exception) -> InputError:
+    clause = str(error).removesuffix(".")
+    if isinstance(error, InputError):
+        clause = clause[:1].lower() + clause[1:]
+    return InputError(f"The kernel spec {path} cannot be used, because {clause}.")
+
+
+def _fields(spec: KernelSpec) -> dict[str, object]:
+    fields: dict[str, object] = msgspec.to_builtins(spec)
+    return fields
+
+
+def _text_of(spec: Path, name: str) -> str:
+    """The text of a source file, which must be in the folder of the spec or below."""
+    inner = PurePosixPath(name)
+    if inner.is_absolute() or ".." in inner.parts or "\0" in name:
+        raise FormError(f"its file {shown(name)} is not in the folder of the spec: put it there")
+    folder = spec.parent.resolve()
+    path = folder / inner
+    try:
+        linked = path.resolve() != path
+    except (OSError, RuntimeError):  # a loop of links
+        linked = True
+    if linked:
+        raise FormError(f"its file {shown(name)} is a symbolic link: name the file itself")
+    try:
+        return read_bytes(path, "kernel source", _LARGEST_SOURCE_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise FormError(f"its file {shown(name)} is not UTF-8 text") from None

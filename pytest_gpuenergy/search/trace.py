@@ -1,0 +1,84 @@
+"""What people read of a search: ``candidate.diff`` and ``trace.md``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from pytest_gpuenergy.record.metrics import METRICS
+from pytest_gpuenergy.search.kernel import macros
+from pytest_gpuenergy.search.search_state import Gain, Node, SearchState
+from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.support.json_output import dump
+
+
+def candidate_diff(parent: State, child: State) -> str:
+    """The unified diff of two states: of their text, and of their launch plans."""
+    name = "kernel.cu" if child.language == "cuda" else "kernel_module.py"
+    before, after = (
+        {name: _text(state), "launch.json": dump(state.launch)} for state in (parent, child)
+    )
+    return "".join(
+        line
+        for file in before
+        for line in difflib.unified_diff(
+            before[file].splitlines(keepends=True),
+            after[file].splitlines(keepends=True),
+            f"a/{file}",
+            f"b/{file}",
+        )
+    )
+
+
+def trace(spec: KernelSpec, state: SearchState) -> str:
+    """The search so far, as Markdown."""
+    return "\n".join([*_lines(spec, state), ""])
+
+
+def _text(state: State) -> str:
+    source = state.source if state.source.endswith("\n") else f"{state.source}\n"
+    return macros(state.launch.constants) + source if state.language == "cuda" else source
+
+
+def _lines(spec: KernelSpec, state: SearchState) -> Iterator[str]:
+    identity = state.identity
+    metric = identity.objective
+    where = f"{identity.gpu} (emulated: no figure here is measured)"
+    yield f"# Search of {spec.name}"
+    yield ""
+    limit = "" if identity.power_limit_w is None else f" under {identity.power_limit_w:g} W"
+    yield f"On {where if identity.emulated else identity.gpu}{limit}, minimizing {metric.label}."
+    yield ""
+    yield f"| variant | from | move | outcome | {metric.label} ({metric.unit}) | of baseline |"
+    yield "|---|---|---|---|---|---|"
+    first = state.nodes[0].cost if state.nodes else None
+    yield from (_row(node, first) for node in state.nodes)
+    for gain in state.gains:
+        yield ""
+        yield _gain(gain)
+    if state.finished:
+        yield ""
+        yield f"Best: {'the baseline' if state.incumbent == spec.baseline.id else state.incumbent}."
+
+
+def _row(node: Node, first: float | None) -> str:
+    move = f"{node.move} {node.what}".strip().replace("|", "\\|") or "baseline"
+    cost = "" if node.cost is None else f"{node.cost:.4g}"
+    share = "" if node.cost is None or not first else f"{node.cost / first:.3f}"
+    return f"| {node.id} | {node.parent or ''} | {move} | {node.outcome} | {cost} | {share} |"
+
+
+def _gain(gain: Gain) -> str:
+    if gain.message:
+        return f"{gain.id} measured alternately with the baseline: {gain.message}"
+    parts = [
+        f"{metric.label} {gain.ratios[metric]:.4f} [{ends.low:.4f}, {ends.high:.4f}]"
+        for metric in METRICS
+        if (ends := gain.ratio_intervals.get(metric)) is not None
+    ]
+    verdict = "better" if gain.accepted else "not certainly better, and therefore not kept"
+    return (
+        f"{gain.id} measured alternately with the baseline, {gain.rounds} rounds, as fractions of "
+        f"the baseline's figures: {', '.join(parts)}: {verdict}."
+    )

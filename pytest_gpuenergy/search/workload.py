@@ -1,0 +1,150 @@
+"""A spec with one set of sizes as a workload: what a variant is verified and measured on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from pytest_gpuenergy.search.data import fixed_input
+from pytest_gpuenergy.search.layout import Layout, layout_of
+from pytest_gpuenergy.search.reference import Expressions
+from pytest_gpuenergy.search.sizes import evaluate
+from pytest_gpuenergy.search.spec import KernelSpec, ScalarSpec, TensorSpec
+from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.contract import Contract
+from pytest_gpuenergy.workloads.edges import Edges
+from pytest_gpuenergy.workloads.number_types import Array, is_floating
+from pytest_gpuenergy.workloads.workload import Scalar, Tensor
+
+_LONGEST_NAME = 100
+Compute = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+
+@dataclass(frozen=True)
+class SpecWorkload(Contract):
+    """What a spec's kernel computes with one set of sizes.
+
+    Attributes:
+        fixed: inputs that are the same for all seeds, as buffers.
+        tensor_cores: whether kernels may use them.
+        moved_bytes: least memory traffic of one run; None: each tensor once.
+    """
+
+    fixed: Mapping[str, Array] = field(default_factory=dict, hash=False, compare=False)
+    tensor_cores: bool = False
+    moved_bytes: int | None = None
+
+    @property
+    def allows_tensor_cores(self) -> bool:
+        return self.tensor_cores
+
+    @property
+    def bytes_moved(self) -> int:
+        return super().bytes_moved if self.moved_bytes is None else self.moved_bytes
+
+    def make_inputs(self, seed: int) -> dict[str, Array]:
+        return self._whole(self.draw_inputs(seed))
+
+    def make_edge_inputs(self, seed: int, edges: Edges) -> dict[str, Array]:
+        return self._whole(self.draw_inputs(seed, edges))
+
+    def draw_inputs(self, seed: int, edges: Edges | None = None) -> dict[str, Array]:
+        return {**self._beginnings(seed, edges), **self.fixed}
+
+
+def workload_of(
+    spec: KernelSpec, sizes: Mapping[str, int], compute: Compute | None = None
+) -> SpecWorkload:
+    """The workload of a checked spec with one of its sets of sizes.
+
+    Args:
+        spec: the spec.
+        sizes: one of its sets.
+        compute: the reference where the spec has no expressions, see `BaselineOutputs`; both it and
+            a kernel then have rounding errors, for which the bound is doubled.
+    """
+    names = {**sizes, **spec.launch.constants}
+    layouts = {one.name: layout_of(one, names) for one in spec.tensors}
+    scalars = tuple(scalar_of(one, names) for one in spec.scalars)
+    if compute is None:
+        values = {one.name: one.value for one in scalars}
+        compute = Expressions(spec.reference, {**names, **values}, layouts)
+    length = evaluate(spec.reduction_length, names)
+    low_precision = any(is_floating(t.dtype) and t.dtype != "float32" for t in spec.tensors)
+    return SpecWorkload(
+        name=name_of(spec, sizes),
+        contract=tuple(_tensor(one, layouts[one.name]) for one in spec.tensors),
+        compute=compute,
+        flops=evaluate(spec.flops, names),
+        values=scalars,
+        reduction_length=length,
+        init={one.name: _range(one) for one in spec.tensors if _is_ranged(one)},
+        bound=_bound(spec, length),
+        fixed=_fixed(spec, layouts),
+        tensor_cores=spec.tensor_cores or low_precision,
+        moved_bytes=None if spec.bytes_moved is None else evaluate(spec.bytes_moved, names),
+    )
+
+
+def name_of(spec: KernelSpec, sizes: Mapping[str, int]) -> str:
+    """The name of the workload with these sizes: ``softmax-ROWS64-COLUMNS1000``."""
+    parts = "-".join(f"{name}{value}" for name, value in sizes.items())
+    if len(spec.name) + len(parts) >= _LONGEST_NAME:
+        parts = hashlib.sha256(parts.encode()).hexdigest()[:12]
+    return f"{spec.name}-{parts}" if parts else spec.name
+
+
+def block_names(block: tuple[int, ...]) -> dict[str, int]:
+    """The names by which expressions of a launch know the threads of a block."""
+    names = ("block_x", "block_y", "block_z")
+    return {name: threads or 1 for name, threads in zip_longest(names, block)}
+
+
+def scalar_of(scalar: ScalarSpec, names: Mapping[str, object]) -> Scalar:
+    """A scalar with these sizes and constants.
+
+    Raises:
+        InputError: it cannot be computed, or its type cannot represent it.
+    """
+    value: bool | int | float
+    value = evaluate(scalar.value, names) if isinstance(scalar.value, str) else scalar.value
+    if isinstance(value, float) and value.is_integer() and "int" in scalar.dtype:
+        value = int(value)  # JSON has one type of numbers
+    return Scalar(scalar.name, scalar.dtype, value)
+
+
+def _tensor(tensor: TensorSpec, layout: Layout) -> Tensor:
+    return Tensor(tensor.name, layout.buffer_shape, tensor.dtype, tensor.role)
+
+
+def _is_ranged(tensor: TensorSpec) -> bool:
+    drawn = tensor.init in ("uniform", "randint")
+    return drawn and tensor.role == "input" and tensor.data is None
+
+
+def _range(tensor: TensorSpec) -> tuple[float, float]:
+    if is_floating(tensor.dtype):
+        return tensor.low, tensor.high
+    return int(tensor.low), int(tensor.high)
+
+
+def _bound(spec: KernelSpec, length: int) -> ErrorBound | None:
+    if spec.tolerance is not None:
+        return ErrorBound(spec.tolerance, spec.tolerance)
+    outputs = [one.dtype for one in spec.tensors if one.role == "output"]
+    floating = [dtype for dtype in outputs if is_floating(dtype)]
+    if spec.reference or not floating:
+        return None
+    widest = ErrorBound.widest(*(ErrorBound.for_reduction(length, dtype) for dtype in floating))
+    return ErrorBound(2 * widest.max_relative, 2 * widest.normwise)
+
+
+def _fixed(spec: KernelSpec, layouts: Mapping[str, Layout]) -> dict[str, Array]:
+    found = {}
+    for tensor in spec.tensors:
+        layout = layouts[tensor.name]
+        if tensor.role == "input" and (values := fixed_input(tensor, layout.shape)) is not None:
+            found[tensor.name] = layout.buffer(values)
+    return found

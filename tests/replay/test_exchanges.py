@@ -1,0 +1,85 @@
+"""Traces of several ranks on one clock, and what the ranks exchanged."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.replay.exchanges import merged
+from pytest_gpuenergy.replay.launches import Launch
+from pytest_gpuenergy.support.errors import InputError
+
+NAME = "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def kernel(begin_us: float, duration_us: float, name: str = "gemm") -> Launch:
+    return Launch(name, "kernel", begin_us, duration_us, phase="decode", step=1)
+
+
+def exchange(begin_us: float, end_us: float) -> Launch:
+    return kernel(begin_us, end_us - begin_us, NAME)
+
+
+def test_the_rank_that_comes_first_waits_for_the_last() -> None:
+    ranks = [[exchange(10, 60), exchange(100, 120)], [exchange(40, 60), exchange(95, 120)]]
+    _, found = merged(ranks)
+    clock = found.clocks[1]
+    assert clock.error_us is not None
+    assert abs(clock.offset_us) <= clock.error_us
+    assert found.waiting_us(0) == pytest.approx(30 + clock.offset_us)
+    assert found.waiting_us(1) == pytest.approx(5 - clock.offset_us)
+    assert found.transfer_us(0) == pytest.approx(50 + 20 - found.waiting_us(0))
+
+
+def test_waiting_is_told_apart_by_phase() -> None:
+    _, found = merged([[exchange(10, 60)], [exchange(40, 60)]])
+    assert found.waiting_us(0, "decode") == found.waiting_us(0) > 0
+    assert found.waiting_us(0, "prefill") == 0
+
+
+def test_all_launches_are_there_with_their_rank_in_order() -> None:
+    found, _ = merged([[kernel(0, 5), exchange(10, 60)], [kernel(1, 5), exchange(11, 60)]])
+    assert [one.rank for one in found] == [0, 1, 0, 1]
+    assert [one.name for one in found] == ["gemm", "gemm", NAME, NAME]
+
+
+def test_without_an_exchange_nothing_tells_how_the_clocks_stand() -> None:
+    _, found = merged([[kernel(0, 5)], [kernel(1, 5)]])
+    assert (found.clocks[1].offset_us, found.clocks[1].error_us) == (0, None)
+    assert not found.exchanges
+
+
+@pytest.mark.parametrize("other", [[], [exchange(5, 9), exchange(12, 30)], [kernel(5, 9, "nccl")]])
+def test_ranks_that_made_other_exchanges_are_refused(other: list[Launch]) -> None:
+    with pytest.raises(InputError, match="not of one run"):
+        merged([[exchange(10, 60)], other])
+
+
+times = st.integers(1, 1000)
+
+
+@given(
+    st.lists(st.tuples(times, times, times, times), min_size=1, max_size=20),
+    st.integers(-(10**6), 10**6),
+)
+def test_the_true_offset_lies_within_the_error(
+    exchanges: list[tuple[int, int, int, int]], true_us: int
+) -> None:
+    first, other, now = [], [], 0
+    for pause, late, transfer, left in exchanges:
+        begin, last = now + pause, now + pause + late
+        first.append(exchange(begin, last + transfer))
+        end = last + transfer + left
+        other.append(exchange(last - true_us, end - true_us))
+        now = end
+    launches, found = merged([first, other])
+    clock = found.clocks[1]
+    assert clock.error_us is not None
+    assert abs(clock.offset_us - true_us) <= clock.error_us + 1e-6
+    assert len(launches) == 2 * len(exchanges)
+    for one in found.exchanges:
+        assert all(
+            0 <= waiting <= took
+            for waiting, took in zip(one.waiting_us, one.duration_us, strict=True)
+        )

@@ -1,0 +1,89 @@
+"""The host in place of a GPU, for replays of a model itself.
+
+As a script, it is a rank of such a replay: ``python replay_on_host.py replay RUN``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_gpuenergy.engine.harness import Harness
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.replay.ranks import ALONE, Ranks
+
+KILLED_AFTER = "KILLED_AFTER"
+"""Set to ``RANK:N``: this rank is killed once it has measured N times."""
+
+
+def host_stands_in(patch: pytest.MonkeyPatch, note: Callable[[str], object]) -> None:
+    """Let calls run on the host, and give them made-up figures.
+
+    Args:
+        patch: undoes it.
+        note: called with the key of each measurement.
+    """
+    import torch.cuda
+
+    from pytest_gpuenergy.devices.cuda import graphs
+    from pytest_gpuenergy.replay import live, plan
+    from pytest_gpuenergy.replay.launches import host_operators
+
+    def measure(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
+        with repeater():
+            note(str(workload.parameters["replays"]))
+        draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
+        draft = replace(draft, time_ms=1.0, energy_mj=2.0, raw_energy_mj=2.0, edp_mj_ms=2.0)
+        draft = replace(draft, power_w=2.0, gflops=0.0, gflops_per_w=0.0)
+        return replace(draft, energy_mj_ci95=Interval(1.9, 2.1))
+
+    def repeat(turns: Any, multiple: int, *, most: Any, **_options: object) -> Any:
+        most(1.0)
+        for _ in range(multiple):
+            turns[0]()
+        return SimpleNamespace(start=lambda: None, stop=lambda: None)
+
+    def planner(_device: object, _folder: object, cache: Any, ranks: Ranks = ALONE) -> plan.Planner:
+        return live.live_planner("cpu", cache, ranks)
+
+    patch.setattr(plan, "planner_for", planner)
+    patch.setattr(graphs, "GraphRepeater", repeat)
+    patch.setattr(Harness, "measure_callable", measure)
+    patch.setattr(live, "launches", host_operators)
+    l2 = SimpleNamespace(L2_cache_size=1000)
+    patch.setattr(torch.cuda, "get_device_properties", lambda _: l2)
+
+
+def main() -> int:
+    """Run a command as one rank, which has an emulated GPU and computes on the host."""
+    from pytest_gpuenergy import cli
+    from pytest_gpuenergy.replay import ranks
+
+    rank, _, number = os.environ.get(KILLED_AFTER, "-1:0").partition(":")
+    noted: list[str] = []
+
+    def note(key: str) -> None:
+        noted.append(key)
+        if os.environ["RANK"] == rank and len(noted) > int(number):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    joined = ranks.joined
+    with pytest.MonkeyPatch.context() as patch:
+        host_stands_in(patch, note)
+        patch.setattr(
+            ranks, "device_word", lambda _spec, own, count: (f"emulated:h200x{count}", own)
+        )
+        patch.setattr(ranks, "joined", lambda count, _device: joined(count, "cpu"))
+        return cli.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

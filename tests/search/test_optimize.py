@@ -1,0 +1,411 @@
+"""`gpuenergy optimize` as a user calls it, on the emulated GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from kernel_specs import BUDGET, SCALE, SOURCE, launch_with, optimize, spec_with, state_of, write
+from msgspec.structs import replace
+
+from pytest_gpuenergy.ab.rounds import Turns
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.search import comparison, search
+from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
+from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.search_state import Gain
+from pytest_gpuenergy.search.spec_file import read_spec
+from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.support.errors import KernelFault
+
+KERNELS = Path(__file__).parents[2] / "bench/search/kernels"
+SCHEMA = Path(__file__).parents[2] / "docs/reference/kernel-spec.schema.json"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    return write(tmp_path)
+
+
+@pytest.mark.slow
+class TestOutcome:
+    def test_a_better_variant_is_verified_compared_and_linked(
+        self, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert optimize(spec, tmp_path / "out", "--objective", "edp") == 0
+        state = state_of(tmp_path / "out")
+        folder = tmp_path / "out/kernels/_scale"
+        assert state["finished"]
+        assert state["builds"] == BUDGET
+        assert state["incumbent"] != state["nodes"][0]["id"]
+        gain = state["gains"][-1]
+        assert gain["accepted"]
+        assert gain["id"] == state["incumbent"]
+        assert gain["ratio_intervals"]["edp"]["high"] < 1
+        assert not (folder / "best").readlink().is_absolute()
+        assert (folder / "best").resolve() == folder / "variants" / state["incumbent"]
+        assert "(emulated)" in capsys.readouterr().out
+
+    def test_each_variant_has_its_files(self, spec: Path, tmp_path: Path) -> None:
+        assert optimize(spec, tmp_path / "out") == 0
+        folder = tmp_path / "out/kernels/_scale"
+        common = {
+            *("run.json", "result.json", "control.json", "kernel.cu", "stdout.log", "stderr.log"),
+        }
+        assert {path.name for path in (folder / "baseline").iterdir()} == common
+        variants = list((folder / "variants").iterdir())
+        assert len(variants) == BUDGET
+        for variant in variants:
+            names = {path.name for path in variant.iterdir()} - {"comparison.json"}
+            assert names == common | {"candidate.diff"}
+            assert "+++ b/launch.json" in (variant / "candidate.diff").read_text()
+        assert "minimizing time" in (folder / "trace.md").read_text()
+
+    def test_what_the_compiler_lists_is_kept(
+        self, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(EmulatedDevice, "listings", lambda *_: {"ptx": ".entry scale"})
+        assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
+        path = tmp_path / "out/kernels/_scale/baseline/kernel.ptx"
+        assert path.read_text() == ".entry scale"
+
+    def test_every_variant_is_verified_on_all_sizes_with_seeds_of_its_own(
+        self, spec: Path, tmp_path: Path
+    ) -> None:
+        assert optimize(spec, tmp_path / "out") == 0
+        found = [
+            json.loads(path.read_text())["correctness"]
+            for path in (tmp_path / "out/kernels/_scale/variants").glob("*/result.json")
+        ]
+        assert all(set(one) == {"scale-N4000", "scale-N501"} for one in found)
+        seeds = [tuple(case["seeds"]) for one in found for case in one.values()]
+        assert len(set(seeds)) == len(seeds) == 2 * BUDGET
+
+    def test_the_same_seed_gives_the_same_search(self, spec: Path, tmp_path: Path) -> None:
+        for out in ("one", "other"):
+            assert optimize(spec, tmp_path / out, "--objective", "energy", "--seed", "3") == 0
+        assert state_of(tmp_path / "one") == state_of(tmp_path / "other")
+
+    def test_what_ran_before_changes_nothing(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        give_toolchain: Callable[[Path], None],
+    ) -> None:
+        settings = ("--objective", "edp", "--seed", "3", "--budget-builds", "1")
+        states = []
+        for name, before in (("one", ["--seed", "4"]), ("other", [])):
+            cache = tmp_path / f"cache-{name}"
+            (cache / "emulated/host").mkdir(parents=True)
+            give_toolchain(cache / "emulated/host")
+            monkeypatch.setenv("GPUENERGY_CACHE", str(cache))
+            if before:
+                assert optimize(KERNELS / "histogram.json", tmp_path / "before", *before) == 0
+            assert optimize(KERNELS / "histogram.json", tmp_path / name, *settings) == 0
+            states.append(state_of(tmp_path / name, "histogram"))
+        assert states[0] == states[1]
+
+    def test_another_seed_gives_another_order(self, spec: Path, tmp_path: Path) -> None:
+        orders = []
+        for seed in ("1", "2"):
+            assert optimize(spec, tmp_path / seed, "--seed", seed) == 0
+            orders.append([node["id"] for node in state_of(tmp_path / seed)["nodes"]])
+        assert orders[0] != orders[1]
+
+    def test_a_power_limit_holds_during_the_search(self, spec: Path, tmp_path: Path) -> None:
+        options = ("--powercap", "200W", "--objective", "edp")
+        assert optimize(spec, tmp_path / "out", *options) == 0
+        assert state_of(tmp_path / "out")["identity"]["power_limit_w"] == 200
+
+    def test_json_is_the_state(
+        self, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert optimize(spec, tmp_path / "out", "--json") == 0
+        [printed] = json.loads(capsys.readouterr().out)
+        assert printed.pop("kernel") == "scale"
+        assert printed == state_of(tmp_path / "out")
+
+    @pytest.mark.parametrize("name", ["softmax", "histogram"])
+    def test_a_shipped_kernel_is_improved(self, name: str, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        assert optimize(KERNELS / f"{name}.json", out, "--objective", "edp") == 0
+        state = state_of(out, name)
+        assert state["gains"][-1]["accepted"]
+        assert all(node["outcome"] == "correct" for node in state["nodes"])
+
+    def test_a_folder_of_specs_is_searched_kernel_by_kernel(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write(tmp_path, spec_with(name="broken", source=SOURCE.replace("by * x", "by + x")))
+        write(tmp_path)
+        assert optimize(tmp_path, tmp_path / "out") == 2
+        error = capsys.readouterr().err
+        assert "broken: not searched: The baseline of broken cannot be used (correctness)" in error
+        assert "1 of 2 kernels could not be searched" in error
+        assert state_of(tmp_path / "out")["finished"]
+
+
+@pytest.mark.slow
+class TestProof:
+    def test_a_variant_that_is_wrong_on_the_second_sizes_is_refused(self, tmp_path: Path) -> None:
+        wrong = SOURCE.replace("by * x[i]", "(n < 2000 && blockDim.x > 32) ? 0.0f : by * x[i]")
+        path = write(tmp_path, spec_with(source=wrong))
+        assert optimize(path, tmp_path / "out", "--budget-builds", "20") == 0
+        nodes = state_of(tmp_path / "out")["nodes"]
+        wide = [node for node in nodes if node["what"].startswith("block_x") and node["parent"]]
+        refused = [node for node in nodes if node["outcome"] == "correctness"]
+        assert refused
+        assert all(node["cost"] is None for node in refused)
+        assert {node["id"] for node in refused} >= {
+            node["id"] for node in wide if node["parent"] == nodes[0]["id"]
+        }
+
+    def test_what_is_not_certainly_better_is_not_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def compare(_: Bench, state: State) -> Gain:
+            about_1 = {Metric.TIME: Interval(0.9, 1.1)}
+            found = Gain(id=state.id, accepted=False, rounds=6, ratios={Metric.TIME: 1.0})
+            return replace(found, ratio_intervals=about_1)
+
+        monkeypatch.setattr(search, "compare", compare)
+        assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
+        state = state_of(tmp_path / "out")
+        baseline, *variants = state["nodes"]
+        better = sorted(
+            (node for node in variants if node["cost"] < baseline["cost"]),
+            key=lambda node: node["cost"],
+        )
+        assert [gain["id"] for gain in state["gains"]] == [node["id"] for node in better[:3]]
+        assert state["incumbent"] == baseline["id"]
+        assert (tmp_path / "out/kernels/_scale/best").readlink() == Path("baseline")
+        printed = capsys.readouterr().out
+        assert "time x1.000 [0.900, 1.100]: not certainly better" in printed
+        assert "the baseline remains the best" in printed
+        trace = (tmp_path / "out/kernels/_scale/trace.md").read_text()
+        assert "not certainly better, and therefore not kept" in trace
+        assert "Best: the baseline." in trace
+
+    def test_what_fails_when_it_is_compared_is_not_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(
+            comparison, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
+        )
+        assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
+        state = state_of(tmp_path / "out")
+        assert state["incumbent"] == state["nodes"][0]["id"]
+        assert "Wrong after 9 launches." in capsys.readouterr().out
+        assert "Wrong after 9 launches." in (tmp_path / "out/kernels/_scale/trace.md").read_text()
+
+    def test_what_is_faster_than_the_peaks_allow_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = write(tmp_path, spec_with(bytes_moved="1000000000 * N"))
+        assert optimize(path, tmp_path / "out") == 2
+        assert "at the peaks of NVIDIA H200: it leaves work out" in capsys.readouterr().err
+
+    def test_what_cannot_gain_enough_is_left_alone(self, tmp_path: Path) -> None:
+        path = write(tmp_path)
+        assert optimize(path, tmp_path / "out", "--min-pred-gain", "1") == 0
+        state = state_of(tmp_path / "out")
+        assert state["builds"] == 0
+        assert state["incumbent"] == state["nodes"][0]["id"]
+        folder = tmp_path / "out/kernels/_scale"
+        assert (folder / "best").resolve() == folder / "baseline"
+
+    def test_the_baseline_itself_can_be_the_reference(self, tmp_path: Path) -> None:
+        path = write(tmp_path, spec_with(reference=None))
+        assert optimize(path, tmp_path / "out", "--objective", "edp") == 0
+        state = state_of(tmp_path / "out")
+        assert state["gains"][-1]["accepted"]
+        assert all(node["outcome"] == "correct" for node in state["nodes"])
+
+    def test_the_baselines_outputs_are_in_no_process_of_a_variant(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = write(tmp_path, spec_with(reference=None))
+        spec = read_spec(path)
+        runs: list[str] = []
+        for name in ("load", "repeat"):
+            real = getattr(EmulatedDevice, name)
+
+            def run(device: Any, job: Any, arenas: Any, real: Any = real) -> Any:
+                runs.append(job.kernel.origin.details["state"])
+                return real(device, job, arenas)
+
+            monkeypatch.setattr(EmulatedDevice, name, run)
+        monkeypatch.setattr(EmulatedDevice, "renew", lambda _: runs.append("another process"))
+        state = next(iter(ChangeBlockSizes().applications(spec.baseline, spec))).state
+        with open_device("emulated") as device:
+            assert Bench(spec, device, Metric.EDP).evaluate(state).outcome == "correct"
+        processes = ",".join(runs).split("another process")
+        assert [spec.baseline.id in one for one in processes] == [False, True, False]
+        assert [state.id in one for one in processes] == [False, False, True]
+
+    def test_a_baseline_that_fails_later_is_not_blamed_on_a_variant(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = write(tmp_path, spec_with(reference=None))
+        assert optimize(path, tmp_path / "out", "--budget-builds", "0") == 0
+
+        def failing(*_: object) -> None:
+            raise KernelFault("runtime", "It crashed.")
+
+        monkeypatch.setattr(EmulatedDevice, "run_once", failing)
+        assert optimize(path, tmp_path / "out", "--resume") == 1
+        assert "was correct and fails now: It crashed." in capsys.readouterr().err
+        assert len(state_of(tmp_path / "out")["nodes"]) == 1
+
+    def test_a_variant_that_differs_from_the_baseline_is_refused(self, tmp_path: Path) -> None:
+        wrong = SOURCE.replace("by * x[i]", "blockDim.x > 32 ? x[i] : by * x[i]")
+        path = write(tmp_path, spec_with(source=wrong, reference=None))
+        assert optimize(path, tmp_path / "out", "--budget-builds", "9") == 0
+        outcomes = {node["outcome"] for node in state_of(tmp_path / "out")["nodes"]}
+        assert "correctness" in outcomes
+
+
+@pytest.mark.slow
+class TestWorker:
+    def test_a_variant_is_evaluated_alone(self, spec: Path, tmp_path: Path) -> None:
+        assert optimize(spec, tmp_path / "out", "--objective", "edp") == 0
+        for folder in (tmp_path / "out/kernels/_scale/variants").iterdir():
+            assert main(["optimize", "--worker", str(folder / "control.json")]) == 0
+            found = json.loads((folder / "runner_result.json").read_text())
+            before = json.loads((folder / "result.json").read_text())
+            assert found | {"steps_s": {}} == before | {"steps_s": {}}
+
+    def test_one_that_is_wrong_fails(
+        self, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert optimize(spec, tmp_path / "out") == 0
+        path = tmp_path / "out/kernels/_scale/baseline/control.json"
+        control = json.loads(path.read_text())
+        control["state"]["source"] = SOURCE.replace("by * x", "by + x")
+        path.write_text(json.dumps(control))
+        capsys.readouterr()
+        assert main(["optimize", "--worker", str(path), "--json"]) == 1
+        assert json.loads(capsys.readouterr().out)["outcome"] == "correctness"
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            ("{}", "its schema_version is None"),
+            ('{"schema_version": 1}', "required field|is missing"),
+            ("nonsense", "is not complete JSON"),
+        ],
+    )
+    def test_a_damaged_control_file_is_told_in_one_sentence(
+        self, tmp_path: Path, content: str, said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "control.json"
+        path.write_text(content)
+        assert main(["optimize", "--worker", str(path)]) == 2
+        error = capsys.readouterr().err
+        assert any(one in error for one in said.split("|"))
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ([], "Name a kernel spec, or a folder of them"),
+            (["a.json", "--input", "b.json"], "Name the kernel spec once"),
+            (["SPEC", "--gpus", "0,1"], "a search runs on one GPU so far"),
+            (["SPEC", "--gpus", "emulated:h200x2"], "a search runs on one GPU so far"),
+            (["SPEC", "--gpus", "emulated:nonsense"], "nonsense"),
+            (["SPEC", "--gpus", "emulated", "--powercap", "all"], "a single power limit"),
+            (["SPEC", "--budget-builds", "-1"], "'-1' is not a number from 0"),
+            (["SPEC", "--min-pred-gain", "2"], "'2' is not a number from 0"),
+            (["nowhere.json"], "cannot be read: No such file"),
+            (["EMPTY"], "has no kernel specs"),
+        ],
+    )
+    def test_what_cannot_be_done_is_told(
+        self,
+        spec: Path,
+        tmp_path: Path,
+        words: list[str],
+        said: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        (tmp_path / "empty").mkdir()
+        places = {"SPEC": str(spec), "EMPTY": str(tmp_path / "empty")}
+        words = [places.get(word, word) for word in words]
+        assert main(["optimize", *words, "--outdir", str(tmp_path / "out")]) == 2
+        assert said in capsys.readouterr().err
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            ({"source": SOURCE.replace("float by", "flaot by")}, "(compile)"),
+            ({"source": SOURCE.replace("by * x", "by - x")}, "(correctness)"),
+            ({"reference": {"y": "by * x[:7]"}}, "The reference of y has the shape (7,)"),
+            ({"reference": {"y": "np.nonsense(x)"}}, "The reference of y fails (AttributeError"),
+            ({"launch": launch_with(shared_bytes=1 << 20)}, "(constraints)"),
+        ],
+    )
+    def test_a_baseline_that_cannot_be_used_is_told_in_one_sentence(
+        self,
+        tmp_path: Path,
+        fields: dict[str, Any],
+        said: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        path = write(tmp_path, spec_with(**fields))
+        assert optimize(path, tmp_path / "out") == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("error:") == 1
+
+    def test_triton_needs_a_real_gpu(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        launch = {"grid": ["ceil_div(N, ITEMS)"], "constants": {"ITEMS": 256}}
+        source = "import triton\n\n@triton.jit\ndef scale(x, y, by, n, ITEMS):\n    pass\n"
+        path = write(tmp_path, spec_with(language="triton", source=source, launch=launch))
+        assert optimize(path, tmp_path / "out") == 2
+        assert "the emulated one runs CUDA text only" in capsys.readouterr().err
+
+    @pytest.mark.slow
+    def test_two_searches_of_a_kernel_do_not_mix(
+        self, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        codes = []
+        real = Bench.evaluate
+
+        def evaluate(bench: Bench, state: State) -> Result:
+            if not codes:
+                command = [sys.executable, "-m", "pytest_gpuenergy.cli", "optimize", str(spec)]
+                command += ["--outdir", str(tmp_path / "out"), "--gpus", "emulated:a100"]
+                done = subprocess.run(command, capture_output=True, text=True)
+                codes.append(done.returncode)
+                assert "Another process is searching in" in done.stderr
+            return real(bench, state)
+
+        monkeypatch.setattr(Bench, "evaluate", evaluate)
+        assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
+        assert codes == [2]
+
+    def test_the_schema_is_the_published_one(self, tmp_path: Path) -> None:
+        path = tmp_path / "schema.json"
+        assert main(["optimize", "--schema", str(path)]) == 0
+        assert path.read_text() == SCHEMA.read_text(), f"gpuenergy optimize --schema {SCHEMA}"
+        validator = jsonschema.Draft202012Validator(json.loads(path.read_text()))
+        for shipped in KERNELS.glob("*.json"):
+            validator.validate(json.loads(shipped.read_text()))
+        validator.validate(SCALE)
+        assert not validator.is_valid(spec_with(source=None))
+        assert not validator.is_valid(spec_with(nonsense=1))

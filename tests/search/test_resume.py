@@ -1,0 +1,257 @@
+"""Searches that were interrupted, by whatever: nothing is lost, and they end as others do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernel_specs import BUDGET, SOURCE, events_of, optimize, spec_with, state_of, write
+
+from pytest_gpuenergy.search import evaluation, search
+from pytest_gpuenergy.search import folder as folder_module
+from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.state import State
+
+pytestmark = pytest.mark.slow
+
+KILLED = """
+import os, signal, sys
+from pytest_gpuenergy.search import folder
+from pytest_gpuenergy.cli import main
+
+left = int(sys.argv[1])
+real = folder.write_atomically
+
+def write(*arguments, **named):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    real(*arguments, **named)
+
+folder.write_atomically = write
+sys.exit(main(sys.argv[2:]))
+"""
+"""A search that is killed before it writes one of its files."""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    return write(tmp_path)
+
+
+@pytest.fixture
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the states that are evaluated from now on."""
+    ids: list[str] = []
+    real = Bench.evaluate
+
+    def evaluate(bench: Bench, state: State) -> Result:
+        ids.append(state.id)
+        return real(bench, state)
+
+    monkeypatch.setattr(Bench, "evaluate", evaluate)
+    return ids
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a search that nothing has disturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert optimize(write(folder), folder / "out", "--objective", "edp") == 0
+    return folder / "out"
+
+
+@pytest.fixture
+def whole(undisturbed: Path) -> Any:
+    """The state of that search."""
+    return state_of(undisturbed)
+
+
+@pytest.fixture
+def finished(undisturbed: Path, tmp_path: Path) -> Path:
+    """A copy of its results."""
+    return shutil.copytree(undisturbed, tmp_path / "finished", symlinks=True)
+
+
+def test_without_the_option_a_search_is_not_continued(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert optimize(spec, tmp_path / "out") == 0
+    assert optimize(spec, tmp_path / "out") == 2
+    assert "already contains a search: continue it with --resume" in capsys.readouterr().err
+
+
+def test_nothing_is_evaluated_again(
+    spec: Path,
+    finished: Path,
+    whole: Any,
+    evaluated: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "compare", None)
+    assert optimize(spec, finished, "--objective", "edp", "--resume") == 0
+    assert evaluated == []
+    assert state_of(finished) == whole
+
+
+def test_a_larger_budget_goes_on_where_the_search_ended(
+    spec: Path, tmp_path: Path, whole: Any, evaluated: list[str]
+) -> None:
+    out = tmp_path / "out"
+    assert optimize(spec, out, "--objective", "edp", "--budget-builds", "2") == 0
+    assert optimize(spec, out, "--objective", "edp", "--resume") == 0
+    assert state_of(out)["nodes"] == whole["nodes"]
+    assert state_of(out)["incumbent"] == whole["incumbent"]
+    assert len(evaluated) == len(set(evaluated)) == 1 + BUDGET
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [(("--seed", "9"), "seed"), (("--objective", "time"), "objective")],
+)
+def test_another_search_is_not_continued(
+    spec: Path,
+    finished: Path,
+    options: tuple[str, ...],
+    what: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = ("--objective", "edp", "--resume", *options)
+    assert optimize(spec, finished, *settings) == 2
+    assert f"contains a search with another {what}" in capsys.readouterr().err
+
+
+def test_a_full_disk_at_any_file_loses_nothing(
+    spec: Path,
+    tmp_path: Path,
+    whole: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real: Callable[..., None] = folder_module.write_atomically
+    for files in range(1, 42, 8):
+        left = [files]
+
+        def write_if_there_is_room(*arguments: Any, left: Any = left, **named: Any) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            real(*arguments, **named)
+
+        out = tmp_path / str(files)
+        monkeypatch.setattr(folder_module, "write_atomically", write_if_there_is_room)
+        code = optimize(spec, out, "--objective", "edp")
+        monkeypatch.setattr(folder_module, "write_atomically", real)
+        if left[0] < 0:
+            assert code == 1
+            sentence = "(No space left on device): make room, then continue with --resume."
+            assert sentence in capsys.readouterr().err
+        assert optimize(spec, out, "--objective", "edp", "--resume") == 0
+        assert state_of(out) == whole
+
+
+@pytest.mark.parametrize("files", [0, 4, 9, 13, 20, 31, 44])
+def test_a_killed_search_ends_with_the_same_result(
+    spec: Path, tmp_path: Path, whole: Any, files: int
+) -> None:
+    out = tmp_path / "out"
+    words = ["optimize", str(spec), "--outdir", str(out), "--gpus", "emulated:h200"]
+    words += ["--objective", "edp", "--budget-builds", str(BUDGET)]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(files), *words], stderr=subprocess.DEVNULL
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert optimize(spec, out, "--objective", "edp", "--resume") == 0
+    assert state_of(out) == whole
+    kinds = [(one["event"], one["id"]) for one in events_of(out) if one["event"] != "began"]
+    assert len(kinds) == len(set(kinds))
+
+
+def test_ctrl_c_ends_it_after_the_variant(
+    spec: Path,
+    tmp_path: Path,
+    whole: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = Bench.evaluate
+
+    def interrupted(bench: Bench, state: State) -> Result:
+        os.kill(os.getpid(), signal.SIGINT)
+        return real(bench, state)
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(Bench, "evaluate", interrupted)
+        assert optimize(spec, out, "--objective", "edp") == 130
+    assert "everything evaluated is kept in" in capsys.readouterr().err
+    assert len(state_of(out)["nodes"]) == 1
+    assert optimize(spec, out, "--objective", "edp", "--resume") == 0
+    assert state_of(out) == whole
+
+
+def test_a_lost_gpu_refuses_no_variant(
+    spec: Path,
+    tmp_path: Path,
+    whole: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    assert optimize(spec, out, "--objective", "edp", "--budget-builds", "1") == 0
+    real = Bench.evaluate
+
+    def lost(bench: Bench, state: State) -> Result:
+        patch.setenv("GPUENERGY_EMULATED_FAULTS", '{"any": "gpu_is_lost"}')
+        return real(bench, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bench, "evaluate", lost)
+        assert optimize(spec, out, "--objective", "edp", "--resume") == 1
+    assert "is lost" in capsys.readouterr().err.lower()
+    assert optimize(spec, out, "--objective", "edp", "--resume") == 0
+    assert state_of(out)["nodes"] == whole["nodes"]
+
+
+def test_a_gpu_that_is_lost_by_a_kernel_ends_the_search(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(evaluation, "answers", lambda _: False)
+    path = write(tmp_path, spec_with(source=SOURCE.replace("by * x", "by + x")))
+    assert optimize(path, tmp_path / "out") == 1
+    assert "does not respond any more" in capsys.readouterr().err
+    assert not (tmp_path / "out/kernels/_scale/baseline/result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("search_state.json", "The state of a search"),
+        ("events.jsonl", "The list of events"),
+        ("baseline/result.json", "The result"),
+    ],
+)
+def test_a_damaged_file_is_told_in_one_sentence(
+    spec: Path,
+    finished: Path,
+    name: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (finished / "kernels/_scale" / name).write_text("[]\n")
+    assert optimize(spec, finished, "--objective", "edp", "--resume") == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("error:") == 1
