@@ -72,6 +72,13 @@ __global__ void kernel(const float* __restrict__ x, float* __restrict__ y, int c
 }
 """
 
+ROWS = """
+__global__ void kernel(const float* x, float* y, int w) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < w) y[blockIdx.y * w + i] = 2.0f * x[blockIdx.y * w + i];
+}
+"""
+
 LAYERNORM = """
 __global__ void kernel(const float* x, const float* w, float* y, int cols) {
   int lane = threadIdx.x % 32;
@@ -256,6 +263,26 @@ CASES = {
             sizes=({"ROWS": 3, "COLS": 200}, {"ROWS": 2, "COLS": 20}),
         ),
         _softmax,
+    ),
+    "uneven softmax": Case(
+        spec_of(
+            SOFTMAX,
+            _ROWS,
+            scalars=("cols",),
+            grid=("ROWS",),
+            sizes=({"ROWS": 2, "COLS": 20}, {"ROWS": 3, "COLS": 201}, {"ROWS": 3, "COLS": 102}),
+        ),
+        _softmax,
+    ),
+    "rows": Case(
+        spec_of(
+            ROWS,
+            ("x[H, W]", ">y[H, W]"),
+            scalars=("w",),
+            grid=("ceil_div(W, 64)", "H"),
+            sizes=({"H": 2, "W": 64}, {"H": 3, "W": 101}),
+        ),
+        lambda inputs: {"y": 2 * inputs["x"]},
     ),
     "layernorm": Case(
         spec_of(

@@ -20,6 +20,7 @@ from pytest_gpuenergy.support.errors import UnavailableError
 
 KERNELS = {**{name: case.spec for name, case in CASES.items()}, **SPECS}
 NAMES = [
+    "change_block_sizes",
     "enable_async_pipeline",
     "vectorize_global_loads",
     "switch_to_mma_or_wgmma",
@@ -146,7 +147,7 @@ def test_a_missing_parser_is_told_with_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
     spec = CASES["add"].spec
     with pytest.raises(UnavailableError, match=r"install pytest-gpuenergy\[search\]\.$"):
-        next(iter(MOVES[1].applications(spec.baseline, spec)))
+        next(iter(MOVES[2].applications(spec.baseline, spec)))
 
 
 def test_regions_are_in_the_order_of_their_list() -> None:

@@ -22,9 +22,10 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.search.move import Move
 from pytest_gpuenergy.search.moves import MOVES
+from pytest_gpuenergy.search.moves.base import SourceMove
 from pytest_gpuenergy.search.spec import KernelSpec
 
-BY_NAME: dict[str, Move] = {move.name: move for move in MOVES}
+BY_NAME: dict[str, Move] = {move.name: move for move in MOVES if isinstance(move, SourceMove)}
 
 
 def whats(move: str, spec: KernelSpec) -> list[str]:
@@ -76,8 +77,8 @@ def test_a_function_that_synchronizes_keeps_its_threads() -> None:
 
 
 @pytest.mark.parametrize("cols", [201, 202])
-def test_rows_must_be_aligned_for_all_sizes(cols: int) -> None:
-    sizes = ({"ROWS": 3, "COLS": 200}, {"ROWS": 2, "COLS": cols})
+def test_rows_must_be_aligned_for_the_first_sizes(cols: int) -> None:
+    sizes = ({"ROWS": 2, "COLS": cols}, {"ROWS": 3, "COLS": 200})
     found = whats("vectorize_global_loads", replace(CASES["softmax"].spec, sizes=sizes))
     assert [what[-4:] for what in found] == ([] if cols % 2 else ["by 2"])
 

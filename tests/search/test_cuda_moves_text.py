@@ -8,10 +8,11 @@ from moved_kernels import ADD, CASES, HALF_ADD, SOFTMAX, STENCIL, TILED_GEMM, ge
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.moves import MOVES
+from pytest_gpuenergy.search.moves.base import SourceMove
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
 
-BY_NAME = {move.name: move for move in MOVES}
+BY_NAME = {move.name: move for move in MOVES if isinstance(move, SourceMove)}
 
 
 def only(move: str, spec: KernelSpec, what: str, state: State | None = None) -> State:
@@ -59,6 +60,13 @@ def test_a_loop_whose_length_is_a_multiple_has_no_tail() -> None:
     assert "for (int c_first = tid * 4; c_first < cols; c_first += (blockDim.x) * 4) {" in text
     assert "else" not in text
     assert "m = fmaxf(m, x_part[c_lane]);" in text
+
+
+def test_addresses_are_looked_at_where_other_sizes_are_not_aligned() -> None:
+    text = only("vectorize_global_loads", CASES["uneven softmax"].spec, "by 4").source
+    aligned = "reinterpret_cast<size_t>(&xr[c_first]) % 16 == 0"
+    assert text.count(f"if (c_first + 4 <= cols && {aligned}) {{") == 2
+    assert text.count("for (int c = c_first; c < c_first + 4 && c < cols; ++c) {") == 3
 
 
 def test_what_is_updated_is_loaded_and_stored() -> None:

@@ -17,6 +17,8 @@ APPLICATIONS = [
     ("histogram", "vectorize_global_loads", "4 elements per thread"),
     ("grid stride", "vectorize_global_loads", "shared loops over i at line 4 by 4"),
     ("softmax", "vectorize_global_loads", "shared loops over c at line 11/21/29 by 4"),
+    ("uneven softmax", "vectorize_global_loads", "shared loops over c at line 11/21/29 by 4"),
+    ("rows", "vectorize_global_loads", "4 elements per thread"),
     ("layernorm", "vectorize_global_loads", "shared loops over c at line 6/16 by 4"),
     ("naive gemm", "vectorize_global_loads", "loop 1 over i by 4"),
     ("softmax", "cache_policy_cg", "__ldcg for x"),

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.search.move import Application, Move
 from pytest_gpuenergy.search.moves import MOVES
+from pytest_gpuenergy.search.moves.base import SourceMove
 from pytest_gpuenergy.search.sizes import evaluate
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
 
-BY_NAME: dict[str, Move] = {move.name: move for move in MOVES}
+BY_NAME: dict[str, Move] = {move.name: move for move in MOVES if isinstance(move, SourceMove)}
 
 
 def found(move: str, spec: KernelSpec, what: str = "") -> list[Application]:

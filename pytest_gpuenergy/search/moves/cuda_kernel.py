@@ -227,6 +227,15 @@ class CudaKernel:
         """Whether it is for all sets of sizes."""
         return polynomial.is_multiple(of, self.values)
 
+    def is_measured_multiple(self, polynomial: Polynomial, of: int) -> bool:
+        """Whether it is for the first set of sizes, which is the one that is measured."""
+
+        def first(atom: Atom) -> tuple[int, ...] | None:
+            known = self.values(atom)
+            return None if known is None else known[:1]
+
+        return polynomial.is_multiple(of, first)
+
     def fresh(self, name: str) -> str:
         """``name``, or one made of it that the text does not have."""
         number = 2

@@ -52,12 +52,14 @@ class Part:
         accesses: those that it stands for.
         name: of the array.
         loaded, stored: whether it is filled from the tensor, and written to it.
+        checked: whether its place is aligned for some sizes only, so that the kernel has to look.
     """
 
     accesses: tuple[Access, ...]
     name: str
     loaded: bool
     stored: bool
+    checked: bool
 
     @property
     def type(self) -> str:
@@ -126,7 +128,7 @@ class Span:
             return
         number = 0
         for base, some in by_place.items():
-            if base is None or not self.kernel.is_multiple(base, width):
+            if base is None or not self.kernel.is_measured_multiple(base, width):
                 continue
             if any(access.use == "atomic" for access in some):
                 continue
@@ -137,7 +139,8 @@ class Span:
             name = f"{some[0].root.name}_part{number or ''}"
             loaded = any(access.use != "store" for access in some)
             number += 1
-            yield Part(tuple(some), self.kernel.fresh(name), loaded, written)
+            checked = not self.kernel.is_multiple(base, width)
+            yield Part(tuple(some), self.kernel.fresh(name), loaded, written, checked)
 
     def _base(self, access: Access) -> Polynomial | None:
         """The place of element 0 of a row; None if not this, or if it changes in the loop."""
@@ -236,4 +239,13 @@ def store_lines(span: Span, parts: list[Part], first: str, width: int) -> list[s
         f"*reinterpret_cast<{vector_of(part.type, width)}*>({part.name});"
         for part in parts
         if part.stored
+    ]
+
+
+def alignment_checks(span: Span, parts: list[Part], first: str, width: int) -> list[str]:
+    """Conditions under which the parts can be moved."""
+    return [
+        f"reinterpret_cast<size_t>({span.place(part, first)}) % {BYTES[part.type] * width} == 0"
+        for part in parts
+        if part.checked
     ]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Loop, Variable
+from pytest_gpuenergy.search.moves.cuda_text import Loop
 from pytest_gpuenergy.search.moves.cuda_tree import indentation, inside, text_of
 from pytest_gpuenergy.search.moves.early_return import without_early_return
 from pytest_gpuenergy.search.moves.edits import Edit, edited
@@ -18,7 +18,13 @@ from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
 from pytest_gpuenergy.search.moves.layout import block_of, indented, inner_lines, times
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.uniformity import Sharing
-from pytest_gpuenergy.search.moves.vector_parts import Part, Span, part_lines, store_lines
+from pytest_gpuenergy.search.moves.vector_parts import (
+    Part,
+    Span,
+    alignment_checks,
+    part_lines,
+    store_lines,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -31,7 +37,8 @@ class VectorizeGlobalLoads(SourceMove):
     """A thread takes 2, 4 or 8 consecutive elements at a time.
 
     In loops of one thread, in loops that the threads of a warp, block or grid share, and where
-    each thread has one element. What is loaded must be aligned for all sets of sizes.
+    each thread has one element. What is loaded must be aligned for the sizes that are measured;
+    if it is not for others, the kernel looks at the address.
     """
 
     name = "vectorize_global_loads"
@@ -143,20 +150,26 @@ def _widened(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> 
         head = f"{kind} {first} = {text_of(loop.start)}; {first} < {bound}; {first} += {width}"
     else:
         head = f"{kind} {first} = {start}; {first} < {bound}; {first} += {step}"
+    checks = alignment_checks(span, parts, first, width)
     if not _is_whole(kernel, loop, width):
+        checks.insert(0, f"{first} + {width} <= {bound}")
+    if checks:
         lines = [
-            *block_of(f"if ({first} + {width} <= {bound})", lines),
-            *block_of("else", _tail(loop.variable, first, bound, loop.body)),
+            *block_of(f"if ({' && '.join(checks)})", lines),
+            *block_of("else", _tail(span, parts, first, bound, width)),
         ]
     text = indented(block_of(f"for ({head})", lines), indentation(loop.node, kernel.text.source))
     return Edit(loop.node.start_byte, loop.node.end_byte, text)
 
 
-def _tail(variable: Variable, first: str, bound: str, body: Node) -> list[str]:
-    """A loop over the elements that are left."""
-    name = variable.name
-    head = f"for ({variable.type} {name} = {first}; {name} < {bound}; ++{name})"
-    return block_of(head, inner_lines(text_of(body)))
+def _tail(span: Span, parts: list[Part], first: str, bound: str, width: int) -> list[str]:
+    """A loop over the elements that are left, or that are not aligned."""
+    name, kind = span.variable.name, span.variable.type
+    end = f"{name} < {bound}"
+    if any(part.checked for part in parts):
+        end = f"{name} < {first} + {width} && {end}"
+    head = f"for ({kind} {name} = {first}; {end}; ++{name})"
+    return block_of(head, inner_lines(text_of(span.body)))
 
 
 def _ends_before(kernel: CudaKernel, loop: Loop, width: int) -> bool:
@@ -204,8 +217,9 @@ def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Change | 
     if lines is None or not any(part.loaded for part in parts):
         return None
     kind, bound = found.variable.type, text_of(found.bound)
-    tail = _tail(found.variable, first, bound, found.body)
-    both = [*block_of(f"if ({first} + {width} <= {bound})", lines), *block_of("else", tail)]
+    tail = _tail(span, parts, first, bound, width)
+    checks = [f"{first} + {width} <= {bound}", *alignment_checks(span, parts, first, width)]
+    both = [*block_of(f"if ({' && '.join(checks)})", lines), *block_of("else", tail)]
     text = indented(both, indentation(found.guard, kernel.text.source))
     declared = f"{kind} {first} = {times(found.index, width)};"
     edits = [
