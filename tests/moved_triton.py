@@ -47,6 +47,25 @@ def kernel(x_ptr, y_ptr, cols, BLOCK: tl.constexpr):
     tl.store(y_ptr + row * cols + c, (e + 0.0) / total, mask=(c < cols))
 """
 
+LOOPED_SOFTMAX = f"""{_HEAD}
+def kernel(x_ptr, y_ptr, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * cols
+    largest = -float("inf")
+    for first in range(0, cols, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        values = tl.load(x_ptr + row + at, mask=at < cols, other=-float("inf"))
+        largest = tl.maximum(largest, tl.max(values, axis=0))
+    total = 0.0
+    for first in range(0, cols, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        values = tl.load(x_ptr + row + at, mask=at < cols, other=-float("inf"))
+        total += tl.sum(tl.exp(values - largest), axis=0)
+    for first in range(0, cols, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        values = tl.load(x_ptr + row + at, mask=at < cols, other=0.0)
+        tl.store(y_ptr + row + at, tl.exp(values - largest) / total, mask=at < cols)
+"""
+
 NORM = f"""{_HEAD}
 def kernel(x_ptr, y_ptr, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0)
@@ -137,6 +156,7 @@ SPECS = {
     "add with tails": add_of(100, 640),
     "softmax": rows_of(SOFTMAX, 50),
     "whole softmax": rows_of(SOFTMAX, 64),
+    "looped softmax": rows_of(LOOPED_SOFTMAX, 200),
     "norm": rows_of(NORM, 64),
     "gemm": _gemm(GEMM, GRID, 200, 100, 40),
     "whole gemm": _gemm(GEMM, GRID, 192, 96, 48),
@@ -169,7 +189,7 @@ def _swizzled(i: Any, j: Any, rows: int, columns: int, group: int) -> tuple[Any,
     return first + within % height, within // height
 
 
-def _range(*ends: int, num_stages: int) -> range:
+def _range(*ends: int, num_stages: int = 3) -> range:
     assert 2 <= num_stages <= 5
     return range(*ends)
 
@@ -197,6 +217,7 @@ def run(state: State, spec: KernelSpec, inputs: Mapping[str, Any]) -> dict[str, 
         store=_store,
         max=np.max,
         sum=np.sum,
+        maximum=np.maximum,
         exp=np.exp,
         exp2=np.exp2,
         sqrt=np.sqrt,

@@ -95,6 +95,7 @@ def test_any_text_is_left_alone(text: str) -> None:
     assert everything(SPECS["add"], text) == []
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(KERNELS)), st.data())
 def test_texts_with_a_part_missing_raise_nothing(name: str, data: st.DataObject) -> None:
     spec = KERNELS[name]
@@ -103,6 +104,7 @@ def test_texts_with_a_part_missing_raise_nothing(name: str, data: st.DataObject)
     everything(spec, spec.source[:begin] + spec.source[end:])
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(KERNELS)), st.data())
 def test_texts_with_words_exchanged_raise_nothing(name: str, data: st.DataObject) -> None:
     spec = KERNELS[name]
@@ -114,6 +116,7 @@ def test_texts_with_words_exchanged_raise_nothing(name: str, data: st.DataObject
     everything(spec, " ".join(words))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [100, 3000])
 def test_deep_nesting_raises_nothing(depth: int) -> None:
     spec = CASES["add"].spec

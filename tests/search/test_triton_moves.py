@@ -168,13 +168,19 @@ def test_float32_becomes_a_dot_where_the_spec_allows_tensor_cores(allowed: bool)
     assert len(applications) == allowed
 
 
-@pytest.mark.parametrize("name", ["gemm", "gemm in one dimension"])
-def test_programs_are_taken_in_groups_of_rows(name: str) -> None:
-    applications = found("grouped_gemm_colmajor", SPECS[name])
-    assert [one.what for one in applications] == ["groups of 4 rows of programs"]
-    assert "pid_m, pid_n = tl.swizzle2d(pid_m, pid_n, tl.num_programs(" in (
-        applications[0].state.source
-    )
+def test_programs_are_taken_in_groups_of_rows() -> None:
+    (one,) = found("grouped_gemm_colmajor", SPECS["gemm"])
+    assert one.what == "groups of 4 rows of programs"
+    head = "tl.program_id(1), tl.program_id(0), tl.num_programs(1), tl.num_programs(0), 4"
+    assert f"    program_row, program_column = tl.swizzle2d({head})\n" in one.state.source
+    assert "pid_m = program_row\n    pid_n = program_column\n" in one.state.source
+    assert list(BY_NAME["grouped_gemm_colmajor"].applications(one.state, SPECS["gemm"])) == []
+
+
+def test_programs_in_one_dimension_are_taken_in_groups_of_rows() -> None:
+    (one,) = found("grouped_gemm_colmajor", SPECS["gemm in one dimension"])
+    call = "tl.swizzle2d(pid_m, pid_n, tl.num_programs(0) // across, across, 4)"
+    assert f"    pid_n = pid % across\n    pid_m, pid_n = {call}\n" in one.state.source
 
 
 @pytest.mark.parametrize(
@@ -182,12 +188,45 @@ def test_programs_are_taken_in_groups_of_rows(name: str) -> None:
     [
         ("    pid_n =", "    row = pid_m\n    pid_n ="),
         ("    rm =", "    pid_m = pid_m + 1\n    rm ="),
-        ("    rm =", "    pid_k = tl.program_id(2)\n    rm ="),
+        ("    rm =", "    pid_k = pid + 1\n    rm ="),
+        ("pid % across", "pid % BN"),
+        ("    pid = tl.program_id(0)", "    pid = tl.program_id(axis=0)"),
     ],
 )
 def test_programs_whose_place_is_used_otherwise_keep_their_order(old: str, new: str) -> None:
-    spec = replace(SPECS["gemm"], source=GEMM.replace(old, new))
+    source = SPECS["gemm in one dimension"].source
+    assert old in source
+    spec = replace(SPECS["gemm in one dimension"], source=source.replace(old, new))
     assert found("grouped_gemm_colmajor", spec) == []
+
+
+def test_a_maximum_and_its_sum_are_found_in_one_loop() -> None:
+    text = only("softmax_math_fusion", SPECS["looped softmax"], "online").source
+    assert text.count("for first in") == 2
+    assert text.index("    total = 0.0\n    for first") < text.index("higher = tl.maximum(")
+    assert (
+        "total = total * tl.exp(largest - higher) + tl.sum(tl.exp(values - higher), axis=0)" in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("total = 0.0", "total = 1.0"),
+        ("total = 0.0", "total = 0.0\n    largest = largest + 1"),
+        ("total += tl.sum(tl.exp(values", "total += tl.sum(tl.exp(2 * values"),
+        ("tl.max(values, axis=0)", "tl.max(values, axis=1)"),
+        ("total += tl", "total -= tl"),
+        ("tl.maximum(", "tl.minimum("),
+        ("in range(0, cols, BLOCK)", "in range(BLOCK, cols, BLOCK)"),
+        ('other=-float("inf"))\n        total', "other=0.0)\n        total"),
+    ],
+)
+def test_loops_that_are_no_softmax_are_not_fused(old: str, new: str) -> None:
+    source = SPECS["looped softmax"].source
+    assert old in source
+    spec = replace(SPECS["looped softmax"], source=source.replace(old, new, 1))
+    assert found("softmax_math_fusion", spec, "online") == []
 
 
 def test_programs_in_one_group_keep_their_order() -> None:

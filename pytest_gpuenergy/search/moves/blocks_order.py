@@ -48,7 +48,7 @@ class GroupedGemmColmajor(SourceMove):
         order = order_of(kernel)
         for rows in _GROUPS if order is not None else ():
             if order is not None and any(count > rows for count in order.counts):
-                source = edited(kernel.text.source, [order.grouped(kernel, rows)])
+                source = edited(kernel.text.source, order.grouped(kernel, rows))
                 yield Change(f"groups of {rows} rows of programs", source, kernel.launch)
 
 

@@ -11,6 +11,7 @@ from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.fast_math import math_changes
 from pytest_gpuenergy.search.moves.online_sum import fused_sums
 from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.moves.triton_online import fused_loops
 
 _LOG2_E = "1.4426950408889634"
 _REDUCTIONS = ("sum", "max", "min")
@@ -28,6 +29,7 @@ class SoftmaxMathFusion(SourceMove):
         yield from math_changes(kernel)
 
     def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+        yield from fused_loops(kernel)
         kinds = {
             "exponentials to base 2": _base_two(kernel),
             "reciprocal square roots": _reciprocal_roots(kernel),
@@ -72,12 +74,26 @@ def _reciprocals(kernel: TritonKernel) -> list[Edit]:
     """One reciprocal of a sum in place of a quotient for each element."""
     text, edits = kernel.text, []
     for node in _quotients(kernel):
-        if isinstance(node.right, ast.Name):
-            value = text.definition(node.right.id)
-            if value is not None and text.called(value) in _REDUCTIONS:
-                left = text.operand(node.left)
-                edits.append(text.replaced(node, f"{left} * (1.0 / {node.right.id})"))
+        if isinstance(node.right, ast.Name) and _is_reduced(kernel, node.right.id):
+            left = text.operand(node.left)
+            edits.append(text.replaced(node, f"{left} * (1.0 / {node.right.id})"))
     return _apart(edits)
+
+
+def _is_reduced(kernel: TritonKernel, name: str) -> bool:
+    """Whether a name only ever gets sums and the like of whole blocks, or a root of one."""
+    text = kernel.text
+    values = [
+        statement.value
+        for statement in text.assignments.get(name, [])
+        if isinstance(statement, ast.Assign | ast.AugAssign)
+        and not isinstance(statement.value, ast.Constant)
+    ]
+    return bool(values) and all(
+        text.called(value) in _REDUCTIONS
+        or (text.called(value) == "sqrt" and any(text.calls(*_REDUCTIONS, within=value)))
+        for value in values
+    )
 
 
 def _apart(edits: list[Edit]) -> list[Edit]:

@@ -1,8 +1,9 @@
-"""The rows and columns that the programs of a Triton function form."""
+"""The order in which the programs of a Triton function take the tiles of a matrix."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuenergy.search.moves.edits import Edit
@@ -16,10 +17,12 @@ class ProgramOrder:
     """Programs that follow one another along a row.
 
     Attributes:
-        row, column: names of the program's place.
+        row, column: the program's place, as text.
         height, width: numbers of rows and columns, as text.
         counts: numbers of rows for each set of sizes; zero where there is but one column.
-        last: the statement after which both names are known, and before which none is used.
+        calls: of ``program_id`` that stand for the row and the column, in this order.
+        last: the statement after which both are known, and before which none is used; None where
+            they are known at once.
     """
 
     row: str
@@ -27,58 +30,72 @@ class ProgramOrder:
     height: str
     width: str
     counts: tuple[int, ...]
-    last: ast.stmt
+    calls: tuple[Sequence[ast.Call], Sequence[ast.Call]] = ((), ())
+    last: ast.stmt | None = None
 
-    def grouped(self, kernel: TritonKernel, rows: int) -> Edit:
-        """The edit that takes groups of rows, each by columns."""
+    def grouped(self, kernel: TritonKernel, rows: int) -> list[Edit]:
+        """The edits by which groups of rows are taken, each by columns."""
+        text = kernel.text
         sizes = f"{self.height}, {self.width}, {rows}"
-        call = f"{kernel.text.language}.swizzle2d({self.row}, {self.column}, {sizes})"
-        return kernel.text.inserted_after(self.last, f"{self.row}, {self.column} = {call}")
+        call = f"{text.language}.swizzle2d({self.row}, {self.column}, {sizes})"
+        if self.last is not None:
+            line = f"{self.row}, {self.column} = {call}"
+            return [text.inserted_after(self.last, line)]
+        names = text.fresh("program_row"), text.fresh("program_column")
+        replaced = [
+            text.replaced(one, name)
+            for name, some in zip(names, self.calls, strict=True)
+            for one in some
+        ]
+        return [
+            text.inserted_before(_first_of(text.function), f"{', '.join(names)} = {call}"),
+            *replaced,
+        ]
+
+
+def _first_of(function: ast.FunctionDef) -> ast.stmt:
+    """The first statement that is no docstring."""
+    is_text = ast.get_docstring(function, clean=False) is not None and len(function.body) > 1
+    return function.body[1 if is_text else 0]
 
 
 def order_of(kernel: TritonKernel) -> ProgramOrder | None:
     """Of a grid with two dimensions, or of one that is divided into rows; None for others."""
-    named = _named_programs(kernel)
-    calls = list(kernel.text.calls("program_id"))
-    if len(named) != len(calls):
+    text = kernel.text
+    calls: dict[object, list[ast.Call]] = {}
+    for call in text.calls("program_id"):
+        axis = call.args[0] if len(call.args) == 1 and not call.keywords else None
+        calls.setdefault(axis.value if isinstance(axis, ast.Constant) else None, []).append(call)
+    if any(text.calls("swizzle2d")) or None in calls:
         return None
-    if len(calls) == 2 and set(named) == {0, 1}:
-        return _of_two_dimensions(kernel, named[1], named[0])
-    return _of_one_dimension(kernel, named[0]) if len(calls) == 1 and 0 in named else None
+    if 0 in calls and 1 in calls:
+        return _of_two_dimensions(kernel, calls[1], calls[0])
+    return _of_one_dimension(kernel) if set(calls) == {0} and len(calls[0]) == 1 else None
 
 
-def _named_programs(kernel: TritonKernel) -> dict[int, _Named]:
-    """The names that get a program's id, by its axis."""
-    found: dict[int, _Named] = {}
-    for statement in kernel.text.function.body:
-        match statement:
-            case ast.Assign(
-                targets=[ast.Name(id=name)], value=ast.Call(args=[ast.Constant(value=int(axis))])
-            ) if kernel.text.called(statement.value) == "program_id":
-                found[int(axis)] = (name, statement)
-    return found
-
-
-def _of_two_dimensions(kernel: TritonKernel, row: _Named, column: _Named) -> ProgramOrder | None:
-    last = _last_of(kernel, row, column)
+def _of_two_dimensions(
+    kernel: TritonKernel, rows: Sequence[ast.Call], columns: Sequence[ast.Call]
+) -> ProgramOrder:
     tl, (across, down, _) = kernel.text.language, kernel.facts.grid
+    counts = tuple(count if wide > 1 else 0 for count, wide in zip(down, across, strict=True))
+    ids = f"{tl}.program_id(1)", f"{tl}.program_id(0)"
     sizes = f"{tl}.num_programs(1)", f"{tl}.num_programs(0)"
-    counts = tuple(rows if columns > 1 else 0 for rows, columns in zip(down, across, strict=True))
-    return None if last is None else ProgramOrder(row[0], column[0], *sizes, counts, last)
+    return ProgramOrder(*ids, *sizes, counts, (rows, columns))
 
 
-def _of_one_dimension(kernel: TritonKernel, program: _Named) -> ProgramOrder | None:
+def _of_one_dimension(kernel: TritonKernel) -> ProgramOrder | None:
     """``row = program // width; column = program % width``."""
+    program = _named_program(kernel)
     found: dict[type[ast.operator], tuple[_Named, ast.expr]] = {}
     for statement in kernel.text.function.body:
         match statement:
             case ast.Assign(
                 targets=[ast.Name(id=name)],
                 value=ast.BinOp(left=ast.Name(id=divided), op=op, right=width),
-            ) if divided == program[0]:
+            ) if divided == program:
                 found[type(op)] = ((name, statement), width)
     uses = [n for n in ast.walk(kernel.text.function) if isinstance(n, ast.Name)]
-    if set(found) != {ast.FloorDiv, ast.Mod} or sum(n.id == program[0] for n in uses) != 3:
+    if set(found) != {ast.FloorDiv, ast.Mod} or sum(n.id == program for n in uses) != 3:
         return None
     (row, width), (column, other) = found[ast.FloorDiv], found[ast.Mod]
     last, columns = _last_of(kernel, row, column), kernel.polynomial(width)
@@ -92,7 +109,17 @@ def _of_one_dimension(kernel: TritonKernel, program: _Named) -> ProgramOrder | N
         counts.append(programs // ends[0] if ends[0] > 1 else 0)
     across = kernel.text.operand(width)
     down = f"{kernel.text.language}.num_programs(0) // {across}"
-    return ProgramOrder(row[0], column[0], down, across, tuple(counts), last)
+    return ProgramOrder(row[0], column[0], down, across, tuple(counts), last=last)
+
+
+def _named_program(kernel: TritonKernel) -> str | None:
+    """The name that gets the program's id."""
+    for statement in kernel.text.function.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                if kernel.text.called(value) == "program_id":
+                    return name
+    return None
 
 
 def _last_of(kernel: TritonKernel, row: _Named, column: _Named) -> ast.stmt | None:

@@ -106,6 +106,26 @@ class TritonText:
             at += len(line)
         return Edit(end, end, f", {keyword}")
 
+    def inserted_before(self, node: ast.stmt, line: str) -> Edit:
+        """The edit that puts a statement in a line of its own before another one."""
+        begin, _ = self.span(node)
+        return Edit(begin, begin, f"{line}\n{' ' * node.col_offset}")
+
+    def removed(self, node: ast.stmt) -> Edit:
+        """The edit that removes a statement with its line."""
+        begin, end = self.span(node)
+        start = self.source.rfind(b"\n", 0, begin)
+        alone = start >= 0 and not self.source[start:begin].strip()
+        return Edit(start if alone else begin, end, "" if alone else "pass")
+
+    def fresh(self, name: str) -> str:
+        """``name``, or one made of it that the module does not have."""
+        number, found = 2, name
+        taken = {node.id for node in ast.walk(self.module) if isinstance(node, ast.Name)}
+        while found in taken or found in self.parameters:
+            found, number = f"{name}{number}", number + 1
+        return found
+
     def inserted_after(self, node: ast.stmt, line: str) -> Edit:
         """The edit that puts a statement in a line of its own behind another one."""
         _, end = self.span(node)
