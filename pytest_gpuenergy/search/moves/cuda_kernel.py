@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pytest_gpuenergy.search.moves.cuda_text import CudaText, Loop, Variable, expression
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
-    called,
     field,
     operator_of,
     text_of,
@@ -126,29 +125,31 @@ class CudaKernel:
         return self._range_of_loop(loop, case, depth) if loop is not None else None
 
     def _range_of_quotient(self, atom: Atom, case: int, depth: int) -> Interval | None:
-        divisor = atom.right.value if atom.right is not None else None
-        if atom.left is None or divisor is None or divisor <= 0:
+        if atom.left is None or atom.right is None:
             return None
-        inner = atom.left.interval(lambda part: self._range(part, case, depth - 1))
-        if inner is None or inner[0] < 0:
+        inner, divisor = self._ends(atom.left, case, depth), self._ends(atom.right, case, depth)
+        if inner is None or divisor is None or inner[0] < 0 or divisor[0] < 1:
             return None
         if atom.operator == "%":
-            return inner if inner[1] < divisor else (0, divisor - 1)
-        return inner[0] // divisor, inner[1] // divisor
+            return inner if inner[1] < divisor[0] else (0, divisor[1] - 1)
+        return inner[0] // divisor[1], inner[1] // divisor[0]
+
+    def _ends(self, polynomial: Polynomial, case: int, depth: int) -> Interval | None:
+        return polynomial.interval(lambda part: self._range(part, case, depth - 1))
 
     def _range_of_loop(self, loop: Loop, case: int, depth: int) -> Interval | None:
-        start, bound = self.polynomial(loop.start), self.polynomial(loop.bound)
-        if start is None or bound is None:
-            return None
-        low = start.interval(lambda part: self._range(part, case, depth - 1))
-        high = bound.interval(lambda part: self._range(part, case, depth - 1))
-        if low is None or high is None:
-            return None
-        last = high[1] - 1
-        step = self.polynomial(loop.step) if loop.step is not None else Polynomial.constant(1)
-        if step is not None and step.value and low[0] == low[1] and high[1] > low[0]:
-            last = low[0] + (high[1] - 1 - low[0]) // step.value * step.value
-        return low[0], max(last, low[0])
+        ends = []
+        for node in (loop.start, loop.bound, loop.step):
+            part = Polynomial.constant(1) if node is None else self.polynomial(node)
+            found = None if part is None else self._ends(part, case, depth)
+            if found is None:
+                return None
+            ends.append(found)
+        (low, highest), (_, stop), (step, longest) = ends
+        last = stop - 1
+        if low == highest and 0 < step == longest and stop > low:
+            last = low + (stop - 1 - low) // step * step
+        return low, max(last, low)
 
     def polynomial(self, node: Node, depth: int = _DEEPEST) -> Polynomial | None:
         """An integer expression; None if it depends on memory, or is not understood."""
@@ -263,8 +264,8 @@ class CudaKernel:
 
 def _is_integer_cast(call: Node) -> bool:
     function = field(call, "function")
-    if function is None or called(call):
-        return called(call) in ("int", "size_t")
+    if function is None or function.type in ("identifier", "primitive_type"):
+        return text_of(function) in ("int", "size_t")
     kinds = text_of(field(function, "arguments"))
     return text_of(field(function, "name")) == "static_cast" and kinds[1:-1].strip() in _CASTS
 
