@@ -57,7 +57,7 @@ def test_only_aligned_neighbours_are_loaded_together() -> None:
 
 def test_a_loop_whose_length_is_a_multiple_has_no_tail() -> None:
     text = only("vectorize_global_loads", CASES["softmax"].spec, "by 4").source
-    assert "for (int c_first = tid * 4; c_first < cols; c_first += (blockDim.x) * 4) {" in text
+    assert "for (int c_first = tid * 4; c_first < cols; c_first += blockDim.x * 4) {" in text
     assert "else" not in text
     assert "m = fmaxf(m, x_part[c_lane]);" in text
 

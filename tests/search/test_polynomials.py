@@ -85,12 +85,11 @@ def test_a_multiple_must_be_one_for_every_set_of_sizes() -> None:
     assert not row.is_multiple(8, lambda atom: known.get(atom.text))
 
 
-def test_what_remains_without_an_atom_must_not_depend_on_it() -> None:
-    n = ATOMS["n"]
-    assert polynomial(("+", "n", "k")).rest_of(n) == polynomial("k")
-    assert polynomial(("+", "n", ("*", "n", "k"))).rest_of(n) is None
-    quotient = Polynomial.atom(Atom("n / 2", operator="/", left=polynomial("n")))
-    assert (polynomial("n") + quotient).rest_of(n) is None
+def test_a_quotient_depends_on_what_is_divided() -> None:
+    quotient = Polynomial.atom(Atom("q", operator="/", left=polynomial(("+", "threadIdx.x", "n"))))
+    assert quotient.depends_on("threadIdx")
+    assert quotient.depends_on("n")
+    assert not quotient.depends_on("k")
 
 
 @given(st.text(max_size=30), st.lists(st.text(max_size=5), max_size=4))

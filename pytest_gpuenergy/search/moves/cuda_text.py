@@ -346,11 +346,6 @@ def _name(function: Node) -> str:
     return text_of(field(_declarator(function), "declarator"))
 
 
-def declares(statement: Node) -> bool:
-    """Whether a statement declares variables."""
-    return statement.type == "declaration"
-
-
 def call_in(statement: Node) -> Node | None:
     """The call that an expression statement consists of."""
     if statement.type != "expression_statement" or not statement.named_children:

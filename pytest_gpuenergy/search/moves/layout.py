@@ -34,5 +34,6 @@ def inner_lines(body: str) -> list[str]:
 def times(expression: Node | None, factor: int) -> str:
     """A product with a number."""
     text = text_of(expression)
-    simple = expression is not None and expression.child_count == 0
+    plain = expression is not None and expression.type == "field_expression"
+    simple = plain or (expression is not None and expression.child_count == 0)
     return f"{text} * {factor}" if simple else f"({text}) * {factor}"

@@ -93,12 +93,6 @@ class Polynomial:
         """Whether an atom, or one inside it, is ``text`` or a member of it."""
         return any(_mentions(atom, text) for atom in self.atoms)
 
-    def rest_of(self, atom: Atom) -> Polynomial | None:
-        """What remains without ``atom``, if that is added to it once; None otherwise."""
-        rest = self - Polynomial.atom(atom)
-        mentioned = any(_contains(other, atom) for other in rest.atoms)
-        return None if mentioned else rest
-
     def text(self) -> str:
         """As an expression, of C and of Python."""
         parts = []
@@ -138,13 +132,6 @@ class Polynomial:
                 ends = min(corners), max(corners)
             low, high = low + ends[0], high + ends[1]
         return low, high
-
-
-def _contains(atom: Atom, other: Atom) -> bool:
-    if atom == other:
-        return True
-    parts = (part for part in (atom.left, atom.right) if part is not None)
-    return any(_contains(inner, other) for part in parts for inner in part.atoms)
 
 
 def _mentions(atom: Atom, text: str) -> bool:

@@ -78,6 +78,7 @@ class Span:
     Attributes:
         kernel, accesses: around it.
         variable: the element.
+        element: its number; that of the thread if it is computed from it.
         body: the statement.
         outside: what surrounds it: the loop, or the statement that is guarded.
     """
@@ -90,10 +91,8 @@ class Span:
         body: Node,
         outside: Node,
     ) -> None:
-        atom = Atom(variable.name, frozenset([variable.key]))
-        defined = kernel.polynomial(variable.node)
-        self.element = Polynomial.atom(atom) if defined is None else defined
-        self.is_of_thread = self.element != Polynomial.atom(atom)
+        atom = Polynomial.atom(Atom(variable.name, frozenset([variable.key])))
+        self.element = kernel.polynomial(variable.node) or atom
         self.kernel = kernel
         self.accesses = accesses
         self.variable = variable
@@ -149,7 +148,7 @@ class Span:
         base = access.address.offset - self.element
         if self.element.atoms & base.atoms or self.variable.key in base.variables:
             return None
-        if self.is_of_thread and base.depends_on("threadIdx"):
+        if self.element.depends_on("threadIdx") and base.depends_on("threadIdx"):
             return None
         for variable in self.kernel.text.variables:
             if variable.key not in base.variables:
