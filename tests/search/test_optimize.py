@@ -69,7 +69,7 @@ class TestOutcome:
         for variant in variants:
             names = {path.name for path in variant.iterdir()} - {"comparison.json"}
             assert names == common | {"candidate.diff"}
-            assert "+++ b/launch.json" in (variant / "candidate.diff").read_text()
+            assert "\n+++ b/" in (variant / "candidate.diff").read_text()
         assert "minimizing time" in (folder / "trace.md").read_text()
 
     def test_what_the_compiler_lists_is_kept(

@@ -1,0 +1,76 @@
+"""`cache_policy_cg`: loads of a tensor get a cache hint."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from pytest_gpuenergy.search.moves.base import Change, SourceMove
+from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
+from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.moves.cuda_text import Variable
+from pytest_gpuenergy.search.moves.cuda_tree import field
+from pytest_gpuenergy.search.moves.edits import Edit, edited
+from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.moves.vector_parts import BYTES
+
+_FUNCTIONS = ("__ldcg", "__ldg", "__ldca")
+_MODIFIERS = (".cg", ".ca")
+_VECTORS = frozenset(["float2", "float4", "int2", "int4", "uint2", "uint4", "double2", "half2"])
+
+
+class CachePolicyCg(SourceMove):
+    """All loads of a tensor that is only read bypass the L1 cache, or go through it expressly."""
+
+    name = "cache_policy_cg"
+    languages = frozenset({"cuda", "triton"})
+    relieves = frozenset({"gmem"})
+
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+        accesses = Accesses(kernel)
+        for parameter in accesses.read_only():
+            own = accesses.of(parameter)
+            if not all(_has_hint(parameter, access) for access in own):
+                continue
+            for function in _FUNCTIONS:
+                edits = [edit for access in own for edit in _hinted(access, function)]
+                source = edited(kernel.text.source, edits)
+                yield Change(f"{function} for {parameter.name}", source, kernel.launch)
+
+    def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+        loads = list(kernel.text.calls("load"))
+        for modifier in _MODIFIERS:
+            for number, load in enumerate(loads, start=1):
+                edit = _modified(kernel, load, modifier)
+                if edit is not None:
+                    what = f"{modifier} for load {number} of {kernel.text.text(load.args[0])}"
+                    yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
+
+
+def _has_hint(parameter: Variable, access: Access) -> bool:
+    if access.function and not access.function.startswith("__ld"):
+        return False
+    kind = access.address.width or parameter.type
+    return kind in BYTES or kind in _VECTORS
+
+
+def _hinted(access: Access, function: str) -> list[Edit]:
+    node = access.node
+    if access.function:
+        name = field(node, "function") or node
+        return [Edit(name.start_byte, name.end_byte, function)]
+    end = Edit(node.end_byte, node.end_byte, ")")
+    if node.type == "pointer_expression":
+        return [Edit(node.start_byte, node.start_byte + 1, f"{function}("), end]
+    return [Edit(node.start_byte, node.start_byte, f"{function}(&"), end]
+
+
+def _modified(kernel: TritonKernel, load: ast.Call, modifier: str) -> Edit | None:
+    for keyword in load.keywords:
+        if keyword.arg is None:
+            return None
+        if keyword.arg == "cache_modifier":
+            return kernel.text.replaced(keyword.value, f'"{modifier}"')
+    if not load.args or len(load.args) > 3 or any(isinstance(a, ast.Starred) for a in load.args):
+        return None
+    return kernel.text.with_keyword(load, f'cache_modifier="{modifier}"')

@@ -1,0 +1,360 @@
+"""The entry of CUDA text: its parameters, variables and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.search.moves.cuda_tree import (
+    ancestors,
+    arguments_of,
+    bare,
+    called,
+    depth_of,
+    field,
+    inside,
+    nodes,
+    operator_of,
+    parse,
+    text_of,
+    walk,
+)
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_UNCLEAR = frozenset(
+    [
+        *("ERROR", "lambda_expression", "gnu_asm_expression", "goto_statement", "try_statement"),
+        *("preproc_if", "preproc_ifdef", "preproc_def", "preproc_function_def"),
+    ]
+)
+"""What a text must not have for its entry to be understood."""
+_DEEPEST = 200
+"""Nodes in one another; more are generated code, or an attack on a recursive function."""
+_SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A parameter or a local variable.
+
+    Attributes:
+        name, node: its identifier where it is declared.
+        type: without qualifiers.
+        scope: where it is known, from its declaration on.
+        parameter: whether it is one.
+        pointer, reference, shared, const: of its declaration; the latter of what it points to.
+        dims: sizes of an array.
+        value: its first one.
+        declaration: of this variable alone; None if it is declared together with others.
+    """
+
+    name: str
+    node: Node
+    type: str
+    scope: Node
+    parameter: bool
+    pointer: bool
+    reference: bool
+    shared: bool
+    const: bool
+    dims: tuple[Node | None, ...]
+    value: Node | None
+    declaration: Node | None
+
+    @property
+    def key(self) -> int:
+        """Tells variables of the same name apart."""
+        return self.node.start_byte
+
+
+@dataclass(frozen=True)
+class Loop:
+    """``for (int v = start; v < bound; v += step) body``.
+
+    Attributes:
+        step: None for one.
+    """
+
+    node: Node
+    variable: Variable
+    start: Node
+    bound: Node
+    step: Node | None
+    body: Node
+
+
+class CudaText:
+    """A text whose entry is understood."""
+
+    def __init__(self, source: bytes, root: Node, function: Node, body: Node) -> None:
+        self.source = source
+        self.root = root
+        self.function = function
+        self.body = body
+
+    @classmethod
+    def of(cls, source: str, entry: str) -> CudaText | None:
+        """None if there is no such kernel, or something in it hides what it does.
+
+        Raises:
+            UnavailableError: tree-sitter is not installed.
+        """
+        data = source.encode("utf-8", "replace")
+        root = parse(data)
+        for function in nodes(root, "function_definition"):
+            body = field(function, "body")
+            if body is None or _name(function) != entry.partition("<")[0].split("::")[-1]:
+                continue
+            if not any(child.type == "__global__" for child in function.children):
+                continue
+            text = cls(data, root, function, body)
+            return None if text._is_unclear() else text
+        return None
+
+    def _is_unclear(self) -> bool:
+        if self.function.has_error or depth_of(self.function) > _DEEPEST:
+            return True
+        if any(n.type in _UNCLEAR for n in walk(self.body)):
+            return True
+        hidden = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
+        hidden |= {name for name in self._definitions if not self._is_number(name, depth=8)}
+        return any(text_of(n) in hidden for n in walk(self.function) if n.child_count == 0)
+
+    def _is_number(self, name: str, depth: int) -> bool:
+        """Whether a macro is an expression of numbers, constants and such macros, or empty."""
+        value = self.constants.get(name, "")
+        leaves = [n for n in walk(expression(value)) if n.is_named and n.child_count == 0]
+        return all(
+            leaf.type == "number_literal"
+            or (depth > 0 and leaf.type == "identifier" and self._is_known(text_of(leaf), depth))
+            for leaf in leaves
+            if value
+        )
+
+    def _is_known(self, name: str, depth: int) -> bool:
+        return name in self.constants and self._is_number(name, depth - 1)
+
+    @cached_property
+    def _definitions(self) -> dict[str, str]:
+        """Texts of macros without parameters."""
+        found = nodes(self.root, "preproc_def")
+        return {text_of(field(n, "name")): text_of(field(n, "value")).strip() for n in found}
+
+    @cached_property
+    def constants(self) -> dict[str, str]:
+        """Texts of macros and constants of the file that may be whole numbers."""
+        known = {name: value for name, value in self._definitions.items() if value}
+        for node in self.root.named_children:
+            qualifiers = {text_of(n) for n in nodes(node, "type_qualifier")}
+            if node.type == "declaration" and qualifiers & {"const", "constexpr"}:
+                for one in nodes(node, "init_declarator"):
+                    known[text_of(field(one, "declarator"))] = text_of(field(one, "value"))
+        return known
+
+    @cached_property
+    def parameters(self) -> tuple[Variable, ...]:
+        """Of the entry."""
+        found = field(_declarator(self.function), "parameters")
+        children = found.named_children if found is not None else []
+        declared = (n for n in children if n.type == "parameter_declaration")
+        return tuple(v for n in declared for v in self._declared(n, self.function))
+
+    @cached_property
+    def variables(self) -> tuple[Variable, ...]:
+        """All of them, parameters first."""
+        local = []
+        for node in nodes(self.body, "declaration"):
+            scope = next(n for n in ancestors(node) if n.type in _SCOPES)
+            local += list(self._declared(node, scope))
+        return (*self.parameters, *local)
+
+    def _declared(self, node: Node, scope: Node) -> Iterator[Variable]:
+        qualifiers = {text_of(n) for n in node.children if n.type == "type_qualifier"}
+        declarators = node.children_by_field_name("declarator")
+        for declarator in declarators:
+            value = field(declarator, "value") if declarator.type == "init_declarator" else None
+            outline = list(_outline(declarator))
+            identifier = outline[-1]
+            if identifier.type != "identifier":
+                continue
+            dims = [field(n, "size") for n in outline if n.type == "array_declarator"]
+            yield Variable(
+                name=text_of(identifier),
+                node=identifier,
+                type=text_of(field(node, "type")),
+                scope=scope,
+                parameter=scope == self.function,
+                pointer=any(n.type == "pointer_declarator" for n in outline),
+                reference=any(n.type == "reference_declarator" for n in outline),
+                shared="__shared__" in qualifiers,
+                const=bool(qualifiers & {"const", "constexpr"}),
+                dims=tuple(reversed(dims)),
+                value=value,
+                declaration=node if len(declarators) == 1 else None,
+            )
+
+    @cached_property
+    def uses(self) -> dict[int, tuple[Node, ...]]:
+        """The identifiers that mean a variable after its declaration, by its key."""
+        found: dict[int, list[Node]] = {variable.key: [] for variable in self.variables}
+        for node in nodes(self.body, "identifier"):
+            variable = self.variable(node)
+            if variable is not None and node != variable.node:
+                found[variable.key].append(node)
+        return {key: tuple(some) for key, some in found.items()}
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Variable]]:
+        found: dict[str, list[Variable]] = {}
+        for variable in self.variables:
+            found.setdefault(variable.name, []).append(variable)
+        return found
+
+    def variable(self, node: Node) -> Variable | None:
+        """What an identifier means; None if it is not a variable of the entry."""
+        if node.type != "identifier":
+            return None
+        candidates = [
+            one
+            for one in self._by_name.get(text_of(node), [])
+            if inside(node, one.scope) and one.key <= node.start_byte
+        ]
+        return max(candidates, key=lambda one: (one.scope.start_byte, one.key), default=None)
+
+    def writes(self, variable: Variable) -> tuple[Node, ...]:
+        """The identifiers by which a scalar or pointer is changed, or may be."""
+        return self._writes[variable.key]
+
+    @cached_property
+    def _writes(self) -> dict[int, tuple[Node, ...]]:
+        return {key: tuple(filter(self._is_written, some)) for key, some in self.uses.items()}
+
+    def _is_written(self, node: Node) -> bool:
+        at, outer = node, node.parent
+        while outer is not None and outer.type in ("parenthesized_expression", "field_expression"):
+            at, outer = outer, outer.parent
+        if outer is None:
+            return True
+        if outer.type == "assignment_expression":
+            return field(outer, "left") == at
+        if outer.type == "argument_list" and outer.parent is not None:
+            return called(outer.parent) in self._takes_references
+        if outer.type in ("init_declarator", "declaration"):
+            return any(v.reference for v in self.variables if v.value == at)
+        return outer.type == "update_expression" or (
+            outer.type == "pointer_expression" and operator_of(outer) == "&"
+        )
+
+    @cached_property
+    def _takes_references(self) -> frozenset[str]:
+        """Functions of the text that may change their arguments."""
+        return frozenset(
+            _name(n)
+            for n in nodes(self.root, "function_definition")
+            if any(nodes(_declarator(n) or n, "reference_declarator"))
+        )
+
+    @cached_property
+    def functions(self) -> tuple[Node, ...]:
+        """All functions but the entry."""
+        found = nodes(self.root, "function_definition")
+        return tuple(n for n in found if n != self.function)
+
+    @cached_property
+    def loops(self) -> tuple[Loop, ...]:
+        """Those that count up by a fixed step."""
+        found = (self._loop(node) for node in nodes(self.body, "for_statement"))
+        return tuple(loop for loop in found if loop is not None)
+
+    def _loop(self, node: Node) -> Loop | None:
+        variables = [v for v in self.variables if v.scope == node and v.declaration is not None]
+        head, body = field(node, "condition"), field(node, "body")
+        update = field(node, "update")
+        if len(variables) != 1 or head is None or body is None or update is None:
+            return None
+        variable, left, bound = variables[0], field(head, "left"), field(head, "right")
+        if variable.value is None or left is None or bound is None or operator_of(head) != "<":
+            return None
+        step = field(update, "right")
+        if update.type == "update_expression":
+            counts = operator_of(update) == "++"
+            changed = field(update, "argument")
+        else:
+            counts = update.type == "assignment_expression" and operator_of(update) == "+="
+            changed = field(update, "left")
+        named = changed is not None and self.variable(changed) == variable
+        if not (counts and named and self.variable(left) == variable):
+            return None
+        if len(self.writes(variable)) != 1 or not self.is_fixed(bound, node):
+            return None
+        if step is not None and not self.is_fixed(step, node):
+            return None
+        return Loop(node, variable, variable.value, bound, step, body)
+
+    def is_fixed(self, expression: Node, during: Node) -> bool:
+        """Whether nothing in ``during`` changes the value of an expression of scalars."""
+        if any(nodes(expression, "subscript_expression", "pointer_expression")):
+            return False
+        return self.is_fixed_address(expression, during)
+
+    def is_fixed_address(self, expression: Node, during: Node) -> bool:
+        """Whether nothing in ``during`` changes what an expression of pointers points to."""
+        if any(nodes(expression, "assignment_expression", "update_expression")):
+            return False
+        for node in nodes(expression, "identifier"):
+            variable = self.variable(node)
+            if variable is None:
+                continue
+            if inside(variable.node, during) and variable.scope != during:
+                return False
+            if any(inside(write, during) for write in self.writes(variable)):
+                return False
+        return True
+
+    def calls(self, node: Node, *names: str) -> list[Node]:
+        """Calls of functions with these names."""
+        return [n for n in nodes(node, "call_expression") if called(n) in names]
+
+
+def expression(text: str) -> Node:
+    """The tree of an expression on its own; of nothing if it is not one."""
+    found = next(nodes(parse(f"int x = {text};".encode()), "init_declarator"), None)
+    value = field(found, "value")
+    return parse(b"") if value is None or value.has_error else value
+
+
+def _outline(declarator: Node) -> Iterator[Node]:
+    """The parts of a declarator, down to the name."""
+    node: Node | None = declarator
+    while node is not None:
+        yield node
+        inner = field(node, "declarator")
+        if inner is None and node.type == "reference_declarator":
+            inner = next(iter(nodes(node, "identifier")), None)
+        node = inner
+
+
+def _declarator(function: Node) -> Node | None:
+    return next((n for n in nodes(function, "function_declarator")), None)
+
+
+def _name(function: Node) -> str:
+    return text_of(field(_declarator(function), "declarator"))
+
+
+def call_in(statement: Node) -> Node | None:
+    """The call that an expression statement consists of."""
+    if statement.type != "expression_statement" or not statement.named_children:
+        return None
+    inner = bare(statement.named_children[0])
+    return inner if inner.type == "call_expression" else None
+
+
+def is_call(statement: Node, name: str, arguments: int = 0) -> bool:
+    """Whether a statement is a call of ``name`` with that many arguments."""
+    call = call_in(statement)
+    return call is not None and called(call) == name and len(arguments_of(call)) == arguments

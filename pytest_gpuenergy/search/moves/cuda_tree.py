@@ -1,0 +1,131 @@
+"""The syntax tree of CUDA text, by tree-sitter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.support.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_ALIGNMENT = b"__align__"
+
+
+def parse(text: bytes) -> Node:
+    """The root of a text's tree; its nodes' places are those in ``text``.
+
+    Raises:
+        UnavailableError: tree-sitter is not installed.
+    """
+    try:
+        import tree_sitter
+        import tree_sitter_cuda
+    except ImportError as error:
+        raise UnavailableError(
+            f"Moves on CUDA text need tree-sitter ({error}): install pytest-gpuenergy[search]."
+        ) from None
+    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_cuda.language()))
+    root = parser.parse(text).root_node
+    # The grammar does not know CUDA's alignment of variables, which makes no difference here.
+    blank = bytearray(text)
+    for node in walk(root):
+        if node.child_count == 0 and node.text == _ALIGNMENT:
+            end = text.find(b")", node.end_byte) + 1
+            blank[node.start_byte : end] = b" " * (end - node.start_byte)
+    return root if blank == text else parser.parse(bytes(blank)).root_node
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """``node`` and all nodes in it, in the order of the text."""
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(node.children))
+
+
+def depth_of(node: Node) -> int:
+    """How many nodes are in one another at most."""
+    deepest, stack = 0, [(node, 1)]
+    while stack:
+        node, depth = stack.pop()
+        deepest = max(deepest, depth)
+        stack.extend((child, depth + 1) for child in node.children)
+    return deepest
+
+
+def nodes(node: Node, *types: str) -> Iterator[Node]:
+    """The nodes in ``node``, itself included, that have one of the types."""
+    return (inner for inner in walk(node) if inner.type in types)
+
+
+def text_of(node: Node | None) -> str:
+    """A node's text; empty for None."""
+    return node.text.decode() if node is not None and node.text is not None else ""
+
+
+def inside(node: Node, outer: Node) -> bool:
+    """Whether ``node`` lies in ``outer``, or is it."""
+    return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
+
+
+def field(node: Node | None, name: str) -> Node | None:
+    """A child by the name that the grammar gives it."""
+    return node.child_by_field_name(name) if node is not None else None
+
+
+def bare(node: Node) -> Node:
+    """What stands in parentheses, however many."""
+    while node.type in ("parenthesized_expression", "condition_clause"):
+        if len(node.named_children) != 1:
+            return node
+        node = node.named_children[0]
+    return node
+
+
+def operator_of(node: Node) -> str:
+    """The operator of an expression; empty if it has none."""
+    found = field(node, "operator")
+    return text_of(found)
+
+
+def ancestors(node: Node) -> Iterator[Node]:
+    """The nodes around ``node``, the innermost first."""
+    outer = node.parent
+    while outer is not None:
+        yield outer
+        outer = outer.parent
+
+
+def statements(node: Node) -> list[Node]:
+    """The statements of a block; a statement that is no block stands for itself."""
+    if node.type != "compound_statement":
+        return [node]
+    return [child for child in node.named_children if child.type != "comment"]
+
+
+def called(node: Node) -> str:
+    """The name of the function that a call names plainly; empty for anything else."""
+    function = field(node, "function") if node.type == "call_expression" else None
+    return text_of(function) if function is not None and function.type == "identifier" else ""
+
+
+def arguments_of(call: Node) -> list[Node]:
+    """The arguments of a call."""
+    found = field(call, "arguments")
+    return [] if found is None else [a for a in found.named_children if a.type != "comment"]
+
+
+def indentation(node: Node, text: bytes) -> str:
+    """The blanks before the line in which ``node`` begins."""
+    line = text[text.rfind(b"\n", 0, node.start_byte) + 1 : node.start_byte]
+    return line[: len(line) - len(line.lstrip())].decode()
+
+
+def start_of(loop: Node) -> int:
+    """Where a loop begins, with the pragma before it."""
+    before = loop.prev_named_sibling
+    is_pragma = before is not None and before.type == "preproc_call"
+    return before.start_byte if before is not None and is_pragma else loop.start_byte

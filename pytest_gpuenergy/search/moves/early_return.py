@@ -1,0 +1,68 @@
+"""``if (i >= n) return; ...`` written as ``if (i < n) {...}``, which moves understand."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.moves.cuda_text import is_call
+from pytest_gpuenergy.search.moves.cuda_tree import (
+    bare,
+    field,
+    indentation,
+    nodes,
+    operator_of,
+    statements,
+    text_of,
+)
+from pytest_gpuenergy.search.moves.edits import Edit, edited
+from pytest_gpuenergy.search.state import State
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_OPPOSITES = {">=": "<", ">": "<=", "<": ">=", "<=": ">", "==": "!=", "!=": "=="}
+_NEVER = ("goto_statement", "labeled_statement")
+
+
+def without_early_return(kernel: CudaKernel) -> CudaKernel:
+    """The same kernel, or one whose last statement is the guarded rest."""
+    every = statements(kernel.text.body)
+    for number, statement in enumerate(every[:-1]):
+        condition = _returns_if(statement)
+        if condition is None:
+            continue
+        rest = every[number + 1 :]
+        if any(is_call(one, "__syncthreads") for one in rest) or any(nodes(rest[0], *_NEVER)):
+            return kernel
+        source = edited(kernel.text.source, [_guarded(kernel, statement, condition)])
+        state = State("cuda", source, kernel.launch)
+        return CudaKernel.of(state, kernel.spec) or kernel
+    return kernel
+
+
+def _returns_if(statement: Node) -> Node | None:
+    """The condition of ``if (...) return;``."""
+    body, condition = field(statement, "consequence"), field(statement, "condition")
+    if statement.type != "if_statement" or field(statement, "alternative") or body is None:
+        return None
+    inner = statements(body)
+    returns = len(inner) == 1 and inner[0].type == "return_statement"
+    return bare(condition) if returns and condition is not None else None
+
+
+def _guarded(kernel: CudaKernel, statement: Node, condition: Node) -> Edit:
+    source, end = kernel.text.source, kernel.text.body.end_byte - 1
+    rest = source[statement.end_byte : end].decode().strip("\n").rstrip()
+    by = indentation(statement, source)
+    head = f"if ({_negated(condition)}) {{"
+    return Edit(statement.start_byte, end, f"{head}\n{textwrap.indent(rest, '  ')}\n{by}}}\n")
+
+
+def _negated(condition: Node) -> str:
+    opposite = _OPPOSITES.get(operator_of(condition))
+    left, right = field(condition, "left"), field(condition, "right")
+    if condition.type != "binary_expression" or opposite is None:
+        return f"!({text_of(condition)})"
+    return f"{text_of(left)} {opposite} {text_of(right)}"

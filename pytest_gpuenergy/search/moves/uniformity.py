@@ -1,0 +1,118 @@
+"""Whether the threads that share a loop agree on everything but the elements they take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.moves.cuda_text import Loop, Variable
+from pytest_gpuenergy.search.moves.cuda_tree import (
+    ancestors,
+    bare,
+    called,
+    field,
+    inside,
+    nodes,
+    text_of,
+)
+from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_DEEPEST = 20
+_WARP = 32
+_FLOATS = frozenset(["float", "double", "half", "__half", "__nv_bfloat16"])
+_MEETINGS = ("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline")
+_CONDITIONAL = ("if_statement", "for_statement", "while_statement", "do_statement")
+
+
+def meets_others(kernel: CudaKernel, node: Node) -> bool:
+    """Whether threads wait for each other, or exchange values, in a part of the text."""
+    own = {_name(function): function for function in kernel.text.functions}
+    names = [called(call) for call in nodes(node, "call_expression")]
+    inner = [own[name] for name in names if name in own]
+    names += [called(call) for part in inner for call in nodes(part, "call_expression")]
+    return any(name.startswith(_MEETINGS) for name in names)
+
+
+def _name(function: Node) -> str:
+    declarator = next(nodes(function, "function_declarator"), None)
+    return text_of(field(declarator, "declarator"))
+
+
+class Sharing:
+    """The threads of a warp, block or grid that share a loop."""
+
+    def __init__(self, kernel: CudaKernel, group: str) -> None:
+        self._kernel = kernel
+        self._group = group
+
+    def may_be_redistributed(self, loop: Loop) -> bool:
+        """Whether it makes no difference which thread takes which element of a loop."""
+        ends = [loop.bound, *([loop.step] if loop.step is not None else [])]
+        written = frozenset(
+            variable.key
+            for variable in self._kernel.text.variables
+            if any(inside(write, loop.body) for write in self._kernel.text.writes(variable))
+        )
+        if not all(self._agree(end, loop, frozenset(), _DEEPEST) for end in ends):
+            return False
+        return self._all_come(loop) and self._agree(loop.body, loop, written, _DEEPEST)
+
+    def _all_come(self, loop: Loop) -> bool:
+        for node in ancestors(loop.node):
+            if node == self._kernel.text.body:
+                return True
+            if node.type not in _CONDITIONAL:
+                continue
+            parts = [field(node, name) for name in ("initializer", "condition", "update")]
+            for part in filter(None, parts):
+                if not self._agree(part, loop, frozenset(), _DEEPEST):
+                    return False
+        return False
+
+    def _agree(self, node: Node, loop: Loop, excepted: frozenset[int], depth: int) -> bool:
+        """Whether all threads find the same in a part of the text, apart from what they sum up."""
+        if depth == 0:
+            return False
+        node = bare(node)
+        known = self._kernel.polynomial(node) if node.type != "compound_statement" else None
+        if known is not None and all(self._is_common(atom) for atom in known.atoms):
+            return True
+        if node.type == "field_expression":
+            base = text_of(field(node, "argument"))
+            if base in ("threadIdx", "blockIdx"):
+                return False
+        if node.type == "identifier":
+            variable = self._kernel.text.variable(node)
+            return variable is None or self._agree_on(variable, loop, excepted, depth)
+        return all(self._agree(child, loop, excepted, depth) for child in node.named_children)
+
+    def _is_common(self, atom: Atom) -> bool:
+        if atom.text.startswith("blockIdx."):
+            return self._group != "grid"
+        if atom.text.startswith("gridDim.") or self._kernel.values(atom) is not None:
+            return True
+        thread = Polynomial.atom(Atom("threadIdx.x"))
+        divisor = atom.right.value if atom.right is not None else None
+        of_warp = atom.operator == "/" and atom.left == thread and divisor == _WARP
+        return self._group == "warp" and of_warp
+
+    def _agree_on(
+        self, variable: Variable, loop: Loop, excepted: frozenset[int], depth: int
+    ) -> bool:
+        if variable == loop.variable or variable.key in excepted or variable.shared:
+            return True
+        if inside(variable.node, loop.body) or variable.parameter:
+            return True
+        if variable.dims:
+            return False
+        around = [one for one in self._kernel.text.loops if one.variable == variable]
+        if around:
+            ends = (around[0].start, around[0].bound, around[0].step)
+            return all(self._agree(e, loop, excepted, depth - 1) for e in ends if e is not None)
+        if self._kernel.text.writes(variable):
+            return variable.type in _FLOATS and not variable.pointer  # what was reduced
+        value = variable.value
+        return value is not None and self._agree(value, loop, excepted, depth - 1)

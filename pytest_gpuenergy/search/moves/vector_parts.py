@@ -1,0 +1,250 @@
+"""Loads and stores of several elements at once, for a loop over consecutive elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
+from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.moves.cuda_text import Variable
+from pytest_gpuenergy.search.moves.cuda_tree import ancestors, inside, nodes, operator_of
+from pytest_gpuenergy.search.moves.edits import Edit, edited
+from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.moves.uniformity import meets_others
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+BYTES = {
+    "float": 4,
+    "int": 4,
+    "unsigned": 4,
+    "unsigned int": 4,
+    "double": 8,
+    "half": 2,
+    "__half": 2,
+    "nv_bfloat16": 2,
+    "__nv_bfloat16": 2,
+}
+"""Sizes of the types whose vectors are known."""
+_VECTORS = {
+    "float": {8: "float2", 16: "float4"},
+    "int": {8: "int2", 16: "int4"},
+    "double": {16: "double2"},
+}
+_OTHERS = {4: "unsigned", 8: "uint2", 16: "uint4"}
+_CONDITIONAL = frozenset(
+    [
+        *("if_statement", "conditional_expression", "switch_statement"),
+        *("for_statement", "while_statement", "do_statement"),
+    ]
+)
+_STOPS = ("break_statement", "continue_statement", "return_statement")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive elements of a tensor that are held in an array of their own.
+
+    Attributes:
+        accesses: those that it stands for.
+        name: of the array.
+        loaded, stored: whether it is filled from the tensor, and written to it.
+        checked: whether its place is aligned for some sizes only, so that the kernel has to look.
+    """
+
+    accesses: tuple[Access, ...]
+    name: str
+    loaded: bool
+    stored: bool
+    checked: bool
+
+    @property
+    def type(self) -> str:
+        """Of an element."""
+        return self.accesses[0].root.type
+
+    @property
+    def constant(self) -> str:
+        """The qualifier of what its pointer points to."""
+        return "" if self.stored else "const "
+
+
+class Span:
+    """A statement that works on element after element, in a loop or in one thread each.
+
+    Attributes:
+        kernel, accesses: around it.
+        variable: the element.
+        element: its number; that of the thread if it is computed from it.
+        body: the statement.
+        outside: what surrounds it: the loop, or the statement that is guarded.
+    """
+
+    def __init__(
+        self,
+        kernel: CudaKernel,
+        accesses: Accesses,
+        variable: Variable,
+        body: Node,
+        outside: Node,
+    ) -> None:
+        atom = Polynomial.atom(Atom(variable.name, frozenset([variable.key])))
+        self.element = kernel.polynomial(variable.node) or atom
+        self.kernel = kernel
+        self.accesses = accesses
+        self.variable = variable
+        self.body = body
+        self.outside = outside
+
+    def can_be_split(self) -> bool:
+        """Whether an element's work can be done by any thread, between others'."""
+        if any(nodes(self.body, *_STOPS)):
+            return False
+        return not meets_others(self.kernel, self.body)
+
+    def parts(self, width: int) -> list[Part]:
+        """What can be moved by vectors of ``width`` elements."""
+        found: list[Part] = []
+        for parameter in self.kernel.text.parameters:
+            own = [a for a in self.accesses.within(self.body) if a.root == parameter]
+            if not own or parameter.key in self.accesses.unclear:
+                continue
+            if parameter.key not in self.kernel.tensors or not _fits(parameter.type, width):
+                continue
+            found += self._parts_of(own, width)
+        return found
+
+    def _parts_of(self, own: list[Access], width: int) -> Iterator[Part]:
+        """One for each place in a row; none if a write could meet another place."""
+        written = any(access.use != "load" for access in own)
+        by_place: dict[Polynomial | None, list[Access]] = {}
+        for access in own:
+            by_place.setdefault(self._base(access), []).append(access)
+        if written and len(by_place) > 1:
+            return
+        number = 0
+        for base, some in by_place.items():
+            if base is None or not self.kernel.is_measured_multiple(base, width):
+                continue
+            if any(access.use == "atomic" for access in some):
+                continue
+            if not any(self._is_always(access) for access in some):
+                continue
+            if written and not all(self._is_always(access) for access in some):
+                continue
+            name = f"{some[0].root.name}_part{number or ''}"
+            loaded = any(access.use != "store" for access in some)
+            number += 1
+            checked = not self.kernel.is_multiple(base, width)
+            yield Part(tuple(some), self.kernel.fresh(name), loaded, written, checked)
+
+    def _base(self, access: Access) -> Polynomial | None:
+        """The place of element 0 of a row; None if not this, or if it changes in the loop."""
+        if access.address.offset is None or access.address.width or access.function:
+            return None
+        base = access.address.offset - self.element
+        if self.element.atoms & base.atoms or self.variable.key in base.variables:
+            return None
+        if self.element.depends_on("threadIdx") and base.depends_on("threadIdx"):
+            return None
+        for variable in self.kernel.text.variables:
+            if variable.key not in base.variables:
+                continue
+            changed = any(inside(n, self.outside) for n in self.kernel.text.writes(variable))
+            if changed or inside(variable.node, self.body):
+                return None
+        return base
+
+    def _is_always(self, access: Access) -> bool:
+        """Whether an access is made for every element."""
+        for node in ancestors(access.node):
+            if node.type in _CONDITIONAL or operator_of(node) in ("&&", "||"):
+                return False
+            if node == self.body:
+                return True
+        return access.node == self.body
+
+    def place(self, part: Part, first: str) -> str | None:
+        """The address of the first element; None if it cannot be named outside the body."""
+        access = part.accesses[0]
+        names = list(nodes(access.place, "identifier"))
+        means = [(n, self.kernel.text.variable(n)) for n in names]
+        if not any(v is not None and inside(v.node, self.body) for _, v in means):
+            return f"&{self.rewritten(access.place, first)}"
+        base, root = self._base(access), access.root
+        visible = base is not None and all(
+            inside(self.body, variable.scope) and not inside(variable.node, self.body)
+            for variable in self.kernel.text.variables
+            if variable.key in base.variables
+        )
+        return f"&{root.name}[{base.text()} + {first}]" if visible and base is not None else None
+
+    def rewritten(self, node: Node, name: str) -> str:
+        """A part of the text with another name for the element."""
+        uses = self.kernel.text.uses[self.variable.key]
+        edits = [Edit(n.start_byte, n.end_byte, name) for n in uses if inside(n, node)]
+        return edited(self.kernel.text.source, edits, node.start_byte, node.end_byte)
+
+    def element_text(self, parts: list[Part], lane: str) -> tuple[str, bool]:
+        """The body with the parts' elements, and whether it still names the element."""
+        edits = [
+            Edit(access.node.start_byte, access.node.end_byte, f"{part.name}[{lane}]")
+            for part in parts
+            for access in part.accesses
+        ]
+        text = edited(self.kernel.text.source, edits, self.body.start_byte, self.body.end_byte)
+        left = [
+            node
+            for node in self.kernel.text.uses[self.variable.key]
+            if inside(node, self.body)
+            and not any(e.begin <= node.start_byte and node.end_byte <= e.end for e in edits)
+        ]
+        return text, bool(left)
+
+
+def _fits(type_name: str, width: int) -> bool:
+    return type_name in BYTES and vector_of(type_name, width) is not None
+
+
+def vector_of(type_name: str, width: int) -> str | None:
+    """The vector type of ``width`` elements; None if there is none."""
+    return _VECTORS.get(type_name, _OTHERS).get(BYTES[type_name] * width)
+
+
+def part_lines(span: Span, parts: list[Part], first: str, width: int) -> list[str] | None:
+    """Lines that declare the parts and fill those that are loaded."""
+    lines = []
+    for part in parts:
+        place, vector = span.place(part, first), vector_of(part.type, width)
+        if place is None:
+            return None
+        size = BYTES[part.type] * width
+        lines.append(f"alignas({size}) {part.type} {part.name}[{width}];")
+        if part.loaded:
+            lines.append(
+                f"*reinterpret_cast<{vector}*>({part.name}) = "
+                f"*reinterpret_cast<{part.constant}{vector}*>({place});"
+            )
+    return lines
+
+
+def store_lines(span: Span, parts: list[Part], first: str, width: int) -> list[str]:
+    """Lines that write the parts that are stored."""
+    return [
+        f"*reinterpret_cast<{vector_of(part.type, width)}*>({span.place(part, first)}) = "
+        f"*reinterpret_cast<{vector_of(part.type, width)}*>({part.name});"
+        for part in parts
+        if part.stored
+    ]
+
+
+def alignment_checks(span: Span, parts: list[Part], first: str, width: int) -> list[str]:
+    """Conditions under which the parts can be moved."""
+    return [
+        f"reinterpret_cast<size_t>({span.place(part, first)}) % {BYTES[part.type] * width} == 0"
+        for part in parts
+        if part.checked
+    ]

@@ -1,0 +1,231 @@
+"""`vectorize_global_loads`: consecutive elements are loaded and stored together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.search.moves.base import Change, SourceMove
+from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
+from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.moves.cuda_text import Loop
+from pytest_gpuenergy.search.moves.cuda_tree import indentation, inside, text_of
+from pytest_gpuenergy.search.moves.early_return import without_early_return
+from pytest_gpuenergy.search.moves.edits import Edit, edited
+from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
+from pytest_gpuenergy.search.moves.layout import block_of, indented, inner_lines, times
+from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.moves.uniformity import Sharing
+from pytest_gpuenergy.search.moves.vector_parts import (
+    Part,
+    Span,
+    alignment_checks,
+    part_lines,
+    store_lines,
+)
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_WIDTHS = (2, 4, 8)
+_WARP = 32
+
+
+class VectorizeGlobalLoads(SourceMove):
+    """A thread takes 2, 4 or 8 consecutive elements at a time.
+
+    In loops of one thread, in loops that the threads of a warp, block or grid share, and where
+    each thread has one element. What is loaded must be aligned for the sizes that are measured;
+    if it is not for others, the kernel looks at the address.
+    """
+
+    name = "vectorize_global_loads"
+    languages = frozenset({"cuda"})
+    relieves = frozenset({"gmem"})
+
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+        accesses = Accesses(kernel)
+        for width in _WIDTHS:
+            yield from _in_loops(kernel, accesses, width)
+        guarded = without_early_return(kernel)
+        accesses = Accesses(guarded)
+        for width in _WIDTHS:
+            if (change := _in_threads(guarded, accesses, width)) is not None:
+                yield change
+
+
+def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Change]:
+    shared: dict[str, list[Loop]] = {}
+    for number, loop in enumerate(kernel.text.loops, start=1):
+        start, step = _start_and_step(kernel, loop)
+        if start is None or step is None:
+            continue
+        if step.value == 1 and kernel.is_multiple(start, width):
+            if start.depends_on("threadIdx"):
+                continue  # what a thread has left
+            edit = _widened(kernel, accesses, loop, width)
+            if edit is not None:
+                what = f"loop {number} over {loop.variable.name} by {width}"
+                yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
+        elif (group := _group(kernel, start, step)) and (
+            Sharing(kernel, group).may_be_redistributed(loop)
+        ):
+            shared.setdefault(group, []).append(loop)
+    for loops in shared.values():
+        yield from _in_shared_loops(kernel, accesses, loops, width)
+
+
+def _start_and_step(kernel: CudaKernel, loop: Loop) -> tuple[Polynomial | None, Polynomial | None]:
+    one = Polynomial.constant(1)
+    step = one if loop.step is None else kernel.polynomial(loop.step)
+    return kernel.polynomial(loop.start), step
+
+
+def _group(kernel: CudaKernel, start: Polynomial, step: Polynomial) -> str:
+    """Whose threads share all numbers from zero on: a warp's, block's or grid's; else empty."""
+    x, y, z = kernel.block
+    thread = Polynomial.atom(Atom("threadIdx.x"))
+    if y * z != 1:
+        return ""
+    of_grid = Polynomial.atom(Atom("blockIdx.x")) * Polynomial.constant(x) + thread
+    blocks = Polynomial.atom(Atom("gridDim.x")) * Polynomial.constant(x)
+    lane = Atom(f"(({thread.text()}) % ({_WARP}))", frozenset(), "%", thread, _constant(_WARP))
+    groups = {
+        (thread, _constant(x)): "block",
+        (of_grid, blocks): "grid",
+        (Polynomial.atom(lane), _constant(_WARP)): "warp",
+    }
+    return groups.get((start, step), "")
+
+
+def _constant(number: int) -> Polynomial:
+    return Polynomial.constant(number)
+
+
+def _in_shared_loops(
+    kernel: CudaKernel, accesses: Accesses, loops: list[Loop], width: int
+) -> Iterator[Change]:
+    """All at once: each element must stay with one thread."""
+    edits = [_widened(kernel, accesses, loop, width) for loop in loops]
+    done = [loop for loop, edit in zip(loops, edits, strict=True) if edit is not None]
+    made = [edit for edit in edits if edit is not None]
+    bodies = [loop.body for loop in done]
+    if made and not _is_torn(accesses, bodies):
+        names = ", ".join(dict.fromkeys(loop.variable.name for loop in done))
+        lines = "/".join(str(loop.node.start_point[0] + 1) for loop in done)
+        what = f"shared loops over {names} at line {lines} by {width}"
+        yield Change(what, edited(kernel.text.source, made), kernel.launch)
+
+
+def _is_torn(accesses: Accesses, bodies: list[Node]) -> bool:
+    """Whether something written in the bodies is also used elsewhere, by other threads then."""
+    for access in accesses.all:
+        is_own = bool(access.root.dims) and not access.root.shared
+        if (access.use == "load" and not is_own) or not _within(access, bodies):
+            continue
+        uses = accesses.of(access.root)
+        if access.root.key in accesses.unclear or not all(_within(use, bodies) for use in uses):
+            return True
+    return False
+
+
+def _within(access: Access, bodies: list[Node]) -> bool:
+    return any(inside(access.node, body) for body in bodies)
+
+
+def _widened(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> Edit | None:
+    span = Span(kernel, accesses, loop.variable, loop.body, loop.node)
+    parts = span.parts(width) if span.can_be_split() else []
+    if not any(part.loaded for part in parts) or _ends_before(kernel, loop, width):
+        return None
+    bound, kind = text_of(loop.bound), loop.variable.type
+    first = kernel.fresh(f"{loop.variable.name}_first")
+    lines = _vector_lines(span, parts, first, width)
+    if lines is None:
+        return None
+    start, step = times(loop.start, width), times(loop.step, width)
+    if _start_and_step(kernel, loop)[1] == _constant(1):
+        head = f"{kind} {first} = {text_of(loop.start)}; {first} < {bound}; {first} += {width}"
+    else:
+        head = f"{kind} {first} = {start}; {first} < {bound}; {first} += {step}"
+    checks = alignment_checks(span, parts, first, width)
+    if not _is_whole(kernel, loop, width):
+        checks.insert(0, f"{first} + {width} <= {bound}")
+    if checks:
+        lines = [
+            *block_of(f"if ({' && '.join(checks)})", lines),
+            *block_of("else", _tail(span, parts, first, bound, width)),
+        ]
+    text = indented(block_of(f"for ({head})", lines), indentation(loop.node, kernel.text.source))
+    return Edit(loop.node.start_byte, loop.node.end_byte, text)
+
+
+def _tail(span: Span, parts: list[Part], first: str, bound: str, width: int) -> list[str]:
+    """A loop over the elements that are left, or that are not aligned."""
+    name, kind = span.variable.name, span.variable.type
+    end = f"{name} < {bound}"
+    if any(part.checked for part in parts):
+        end = f"{name} < {first} + {width} && {end}"
+    head = f"for ({kind} {name} = {first}; {end}; ++{name})"
+    return block_of(head, inner_lines(text_of(span.body)))
+
+
+def _ends_before(kernel: CudaKernel, loop: Loop, width: int) -> bool:
+    bound = kernel.polynomial(loop.bound)
+    return bound is not None and bound.value is not None and bound.value < width
+
+
+def _is_whole(kernel: CudaKernel, loop: Loop, width: int) -> bool:
+    bound = kernel.polynomial(loop.bound)
+    if bound is None or not kernel.is_multiple(bound, width):
+        return False
+    return all(
+        atom.variables == frozenset() or kernel.values(atom) is not None for atom in bound.atoms
+    )
+
+
+def _vector_lines(span: Span, parts: list[Part], first: str, width: int) -> list[str] | None:
+    """The lines that work on ``width`` elements."""
+    lane = span.kernel.fresh(f"{span.variable.name}_lane")
+    body, names_element = span.element_text(parts, lane)
+    loads = part_lines(span, parts, first, width)
+    if loads is None:
+        return None
+    name, kind = span.variable.name, span.variable.type
+    inner = [f"const {kind} {name} = {first} + {lane};"] if names_element else []
+    return [
+        *loads,
+        "#pragma unroll",
+        *block_of(
+            f"for (int {lane} = 0; {lane} < {width}; ++{lane})", [*inner, *inner_lines(body)]
+        ),
+        *store_lines(span, parts, first, width),
+    ]
+
+
+def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Change | None:
+    """For a kernel with one element for each thread."""
+    found = ElementKernel.of(kernel)
+    if found is None:
+        return None
+    span = Span(kernel, accesses, found.variable, found.body, found.body)
+    parts = span.parts(width) if span.can_be_split() else []
+    first = kernel.fresh(f"{found.variable.name}_first")
+    lines = _vector_lines(span, parts, first, width)
+    if lines is None or not any(part.loaded for part in parts):
+        return None
+    kind, bound = found.variable.type, text_of(found.bound)
+    tail = _tail(span, parts, first, bound, width)
+    checks = [f"{first} + {width} <= {bound}", *alignment_checks(span, parts, first, width)]
+    both = [*block_of(f"if ({' && '.join(checks)})", lines), *block_of("else", tail)]
+    text = indented(both, indentation(found.guard, kernel.text.source))
+    declared = f"{kind} {first} = {times(found.index, width)};"
+    edits = [
+        Edit(found.declaration.start_byte, found.declaration.end_byte, declared),
+        Edit(found.guard.start_byte, found.body.end_byte, text),
+    ]
+    blocks, *others = kernel.launch.grid
+    launch = replace(kernel.launch, grid=(f"ceil_div({blocks}, {width})", *others))
+    return Change(f"{width} elements per thread", edited(kernel.text.source, edits), launch)

@@ -1,0 +1,36 @@
+"""The page about adding a move says what is so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.search.move import Move
+from pytest_gpuenergy.search.moves import MOVES
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "how-to" / "add-a-move.md").read_text(encoding="utf-8")
+
+
+def test_the_example_works(pytester: pytest.Pytester) -> None:
+    (snippet,) = (part.partition("```")[0] for part in PAGE.split("```python\n")[1:])
+    pytester.makepyfile(test_move=snippet)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: str(move.name))
+def test_a_move_has_its_row(move: Move) -> None:
+    (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{move.name}` |"))
+    _, _, cuda, triton, relieves, _ = (cell.strip() for cell in row.split("|"))
+    languages = {language for language, cell in (("cuda", cuda), ("triton", triton)) if cell}
+    assert languages == move.languages
+    assert set(relieves.split(", ")) == move.relieves
+
+
+@pytest.mark.parametrize(
+    "path", [word for word in PAGE.split("`") if word.endswith(".py") and "\n" not in word]
+)
+def test_a_file_that_is_named_exists(path: str) -> None:
+    folders = (ROOT, ROOT / "pytest_gpuenergy/search/moves", ROOT / "pytest_gpuenergy/search")
+    assert any((folder / path).is_file() for folder in folders)

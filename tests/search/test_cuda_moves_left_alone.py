@@ -1,0 +1,366 @@
+"""CUDA texts that moves leave alone, because they cannot know that the result is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from move_checks import spec_of
+from moved_kernels import (
+    ADD,
+    CASES,
+    GRID_STRIDE,
+    HALF_GEMM,
+    LAYERNORM,
+    NAIVE_GEMM,
+    SOFTMAX,
+    SQUARES,
+    TILED_GEMM,
+    gemm_of,
+)
+from msgspec.structs import replace
+
+from pytest_gpuenergy.search.move import Move
+from pytest_gpuenergy.search.moves import MOVES
+from pytest_gpuenergy.search.moves.base import SourceMove
+from pytest_gpuenergy.search.spec import KernelSpec
+
+BY_NAME: dict[str, Move] = {move.name: move for move in MOVES if isinstance(move, SourceMove)}
+
+
+def whats(move: str, spec: KernelSpec) -> list[str]:
+    """What the applications of a move to a spec's baseline do."""
+    return [one.what for one in BY_NAME[move].applications(spec.baseline, spec)]
+
+
+def changed(case: str, old: str, new: str, **fields: Any) -> KernelSpec:
+    """The spec of a case whose text has ``new`` in place of ``old``."""
+    spec = CASES[case].spec
+    assert old in spec.source
+    return replace(spec, source=spec.source.replace(old, new), **fields)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("a[i]", "a[i + 1]"),
+        ("a[i]", "a[2 * i]"),
+        ("a[i]", "a[n - i]"),
+        ("float s", "if (b[i] > 0) return; float s"),
+        ("float s", "a += 1; float s"),
+        ("i < n", "i <= n"),
+        ("(i < n)", "(threadIdx.x < 9)"),
+        ("i < n", "i < n && threadIdx.x < 9"),
+    ],
+)
+def test_both_tensors_of_an_element_kernel_must_be_read_in_order(old: str, new: str) -> None:
+    only_a = CASES["add"].spec.source.replace("b[i]", "b[i * i]")
+    spec = replace(CASES["add"].spec, source=only_a.replace(old, new).replace("b[i * i]", "1.0f"))
+    assert whats("vectorize_global_loads", spec) == []
+
+
+def test_an_element_kernel_must_not_have_other_work_for_its_threads() -> None:
+    spec = changed("add", "  if (i < n)", "  atomicAdd(out, 1.0f);\n  if (i < n)")
+    assert whats("vectorize_global_loads", spec) == []
+
+
+def test_a_kernel_that_shuffles_keeps_its_threads() -> None:
+    spec = changed("add", "float s =", "float s = __shfl_down_sync(~0u, a[i], 1) +")
+    assert whats("vectorize_global_loads", spec) == []
+
+
+def test_a_function_that_synchronizes_keeps_its_threads() -> None:
+    helper = "__device__ float meet(float x) { __syncthreads(); return x; }"
+    source = helper + ADD.replace("a[i] +", "meet(a[i]) +")
+    spec = replace(CASES["add"].spec, source=source)
+    assert whats("vectorize_global_loads", spec) == []
+
+
+@pytest.mark.parametrize("cols", [201, 202])
+def test_rows_must_be_aligned_for_the_first_sizes(cols: int) -> None:
+    sizes = ({"ROWS": 2, "COLS": cols}, {"ROWS": 3, "COLS": 200})
+    found = whats("vectorize_global_loads", replace(CASES["softmax"].spec, sizes=sizes))
+    assert [what[-4:] for what in found] == ([] if cols % 2 else ["by 2"])
+
+
+def test_a_step_other_than_the_threads_is_no_shared_loop() -> None:
+    spec = changed("softmax", "c += blockDim.x", "c += 2 * blockDim.x")
+    assert whats("vectorize_global_loads", spec) == []
+
+
+def test_a_number_that_depends_on_the_thread_must_not_be_used_for_other_elements() -> None:
+    source = """
+    __global__ void kernel(const float* x, const float* w, float* y, int cols) {
+      float mine = w[threadIdx.x];
+      for (int c = threadIdx.x; c < cols; c += blockDim.x) y[c] = x[c] * mine;
+    }"""
+    tensors = ("x[COLS]", "w[64]", ">y[COLS]")
+    spec = spec_of(source, tensors, scalars=("cols",), sizes=({"COLS": 128},))
+    assert whats("vectorize_global_loads", spec) == []
+    same = replace(spec, source=source.replace("w[threadIdx.x]", "w[0]"))
+    assert len(whats("vectorize_global_loads", same)) == 2
+
+
+def test_a_bound_that_depends_on_the_thread_is_no_shared_loop() -> None:
+    source = GRID_STRIDE.replace("i < n;", "i < n - (int)threadIdx.x;")
+    spec = replace(CASES["grid stride"].spec, source=source)
+    assert whats("vectorize_global_loads", spec) == []
+
+
+def test_a_loop_for_some_threads_is_no_shared_loop() -> None:
+    source = GRID_STRIDE.replace("  for", "  if (threadIdx.x > 3) for")
+    spec = replace(CASES["grid stride"].spec, source=source)
+    assert whats("vectorize_global_loads", spec) == []
+
+
+def test_a_shared_array_that_other_loops_use_keeps_its_threads() -> None:
+    source = """
+    __global__ void kernel(const float* x, float* y, int n) {
+      __shared__ float keep[128];
+      for (int c = threadIdx.x; c < n; c += blockDim.x) keep[c] = x[c];
+      for (int c = threadIdx.x; c < n; c += blockDim.x) y[2 * c] = keep[c];
+    }"""
+    spec = spec_of(source, ("x[N]", ">y[2 * N]"), scalars=("n",), sizes=({"N": 128},))
+    assert whats("vectorize_global_loads", spec) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if (i > 2) acc += a[row * k + i];",
+        "acc += i > 2 ? a[row * k + i] : 0;",
+        "{ acc += a[row * k + i]; if (acc > 9) break; }",
+        "acc += a[i * k + row];",
+        "{ acc += c[row * k + i]; c[row] = acc; }",
+        "acc += a[row * k + i + n];",
+    ],
+)
+def test_what_is_not_surely_loaded_in_order_is_not_loaded_ahead(body: str) -> None:
+    old = "acc += a[row * k + i] * b[i * n + col];"
+    spec = gemm_of(NAIVE_GEMM.replace(old, body), (17, 33, 20)).spec
+    assert whats("vectorize_global_loads", spec) == []
+
+
+def test_a_tensor_that_is_passed_twice_may_be_written_through_the_other_name() -> None:
+    spec = CASES["add"].spec
+    twice = replace(spec, arguments=("out", "b", "out", "n"))
+    found = [*whats("vectorize_global_loads", twice), *whats("cache_policy_cg", twice)]
+    assert all(" b" in what or "per thread" in what for what in found)
+    (state, *_) = [
+        one.state.source
+        for one in BY_NAME["vectorize_global_loads"].applications(twice.baseline, twice)
+    ]
+    assert "a_part" not in state
+    assert "out_part" not in state
+
+
+@pytest.mark.parametrize(
+    "macro",
+    [
+        "#define LOAD(p, i) p[i]\n{}".format(ADD.replace("a[i]", "LOAD(a, i)")),
+        "#define ELEMENT a[i]\n{}".format(ADD.replace("a[i]", "ELEMENT")),
+        ADD.replace("    float s", "#ifdef FAST\n    float s").replace("b[i];", "b[i];\n#endif"),
+    ],
+    ids=["with parameters", "not a number", "conditional"],
+)
+def test_macros_in_the_way_prevent_all_moves(macro: str) -> None:
+    spec = replace(CASES["add"].spec, source=macro)
+    assert [what for name in BY_NAME for what in whats(name, spec)] == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("out[i] =", "const_cast<float*>(a)[i] = 0; out[i] ="),
+        ("out[i] =", "helper(a); out[i] ="),
+        ("out[i] =", "float* p = (float*)a; p[i] = 1; out[i] ="),
+        ("a[i] + b[i]", "*a++ + b[i]"),
+    ],
+)
+def test_a_tensor_used_in_other_ways_gets_no_hint(old: str, new: str) -> None:
+    found = whats("cache_policy_cg", changed("add", old, new))
+    assert {what.partition(" for ")[2] for what in found} == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tile[threadIdx.x][threadIdx.y]", "tile[0][threadIdx.x * 32 + threadIdx.y]"),
+        ("tile[threadIdx.x][threadIdx.y]", "((float*)tile)[threadIdx.x * 32 + threadIdx.y]"),
+        ("tile[threadIdx.x][threadIdx.y]", "helper(tile, threadIdx.x)"),
+        ("tile[32][32]", "tile[32][n]"),
+        ("tile[32][32]", "tile[383][32]"),
+    ],
+)
+def test_an_array_that_must_keep_its_shape_is_not_padded(old: str, new: str) -> None:
+    assert whats("pad_tail_and_mask", changed("transpose", old, new)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if (row < m && col < n) c", "if ((unsigned)(row - 1) < (unsigned)m) c"),
+        ("int row", "m -= 1; int row"),
+        ("row < m", "row * ty < m"),
+    ],
+)
+def test_a_guard_that_may_fail_stays(old: str, new: str) -> None:
+    case = gemm_of(TILED_GEMM.replace(old, new), (48, 32, 16), (16, 48, 64))
+    (state,) = (
+        one.state
+        for one in BY_NAME["pad_tail_and_mask"].applications(case.spec.baseline, case.spec)
+        if "guards" in one.what
+    )
+    assert (new if "-=" not in new else "row < m") in state.source
+
+
+def test_guards_stay_if_one_set_of_sizes_has_a_tail() -> None:
+    spec = CASES["tiled gemm"].spec  # with tails of columns, not of rows
+    (state,) = (
+        one.state
+        for one in BY_NAME["pad_tail_and_mask"].applications(spec.baseline, spec)
+        if "guards" in one.what
+    )
+    assert "if (col < n) c[row * n + col] = acc;" in state.source
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("atomicAdd(total, x[i] * x[i]);", "if (atomicAdd(total, x[i]) > 3) break;"),
+        ("atomicAdd(total, x[i] * x[i]);", "{ atomicAdd(total, x[i]); if (i > 5) return; }"),
+        ("atomicAdd(total, x[i] * x[i]);", "if (threadIdx.x == 0) atomicAdd(total, x[i]);"),
+        ("atomicAdd(total, x[i] * x[i]);", "{ atomicAdd(total, x[i]); total[1] = 0; }"),
+        ("atomicAdd(total, x[i] * x[i]);", "atomicMax(total, x[i]);"),
+        ("atomicAdd(total, x[i] * x[i]);", "atomicAdd(&total[threadIdx.x], x[i]);"),
+    ],
+)
+def test_other_atomics_stay(old: str, new: str) -> None:
+    spec = replace(CASES["squares"].spec, source=SQUARES.replace(old, new))
+    assert whats("avoid_atomics_reduce", spec) == []
+
+
+def test_a_histogram_too_large_for_a_block_is_not_copied() -> None:
+    case = CASES["histogram"].spec
+    tensors = tuple(replace(t, shape=(1 << 14,)) if t.name == "counts" else t for t in case.tensors)
+    assert whats("avoid_atomics_reduce", replace(case, tensors=tensors)) == []
+
+
+@pytest.mark.parametrize("name", ["squares", "histogram"])
+def test_a_sum_of_the_block_is_not_formed_twice(name: str) -> None:
+    spec = CASES[name].spec
+    for one in BY_NAME["avoid_atomics_reduce"].applications(spec.baseline, spec):
+        assert list(BY_NAME["avoid_atomics_reduce"].applications(one.state, spec)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sum += expf(xr[c] - m)", "sum += expf(xr[c] * 2 - m)"),
+        ("sum += expf(xr[c] - m)", "sum -= expf(xr[c] - m)"),
+        ("float sum = 0.0f", "float sum = 1.0f"),
+        ("float m = -FLT_MAX", "float m = 0.0f"),
+        ("m = fmaxf(m, xr[c])", "m = fminf(m, xr[c])"),
+        ("sum = 0.0f;\n  for (int c = tid;", "sum = 0.0f;\n  for (int c = 0;"),
+        ("const float* xr", "float* xr"),
+    ],
+)
+def test_loops_that_are_no_softmax_are_not_fused(old: str, new: str) -> None:
+    found = whats("softmax_math_fusion", changed("softmax", old, new))
+    assert not any("online" in what for what in found)
+
+
+def test_double_precision_keeps_its_functions() -> None:
+    source = SOFTMAX.replace("float", "double").replace("expf", "exp").replace("<double", "<float")
+    spec = replace(CASES["softmax"].spec, source=source)
+    assert whats("softmax_math_fusion", spec) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("const float* a", "float* a"),
+        ("    __syncthreads();\n    #pragma", "    #pragma"),
+        ("Bs[i][tx];", "Bs[i][tx] * (row + t);"),
+        ("? a[", "? 2.0f * a["),
+        ("    // tiles", "    int mine = t * 2;"),
+        ("    // tiles", "    row += 1;"),
+        ("    // tiles", "    if (t == 3) break;"),
+        ("    // tiles", "    c[t] = 1.0f;"),
+        ("TILE 16", "TILE 88"),
+    ],
+)
+def test_loops_whose_turns_may_depend_on_each_other_are_no_pipeline(old: str, new: str) -> None:
+    source = TILED_GEMM.replace(old, new, 1)
+    source = source.replace("acc += As", "acc += mine * As") if "mine" in new else source
+    source = source.replace("acc +=", "a[i] +=") if new == "float* a" else source
+    found = whats("enable_async_pipeline", gemm_of(source, (80, 33, 20)).spec)
+    independent = new in ("Bs[i][tx] * (row + t);",)
+    assert bool(found) == independent
+
+
+def test_a_pipeline_is_not_made_twice() -> None:
+    spec = CASES["tiled gemm"].spec
+    for one in BY_NAME["enable_async_pipeline"].applications(spec.baseline, spec):
+        assert list(BY_NAME["enable_async_pipeline"].applications(one.state, spec)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("half", "float"),
+        ("As[ty][i]", "As[i][ty]"),
+        ("acc +=", "acc -="),
+        ("float acc = 0.0f", "float acc = 1.0f"),
+        ("i < TILE", "i < TILE - 1"),
+        ("  int ty", "  if (blockIdx.x > 3) return;\n  int ty"),
+        ("++i)", "i += 2)"),
+    ],
+)
+def test_other_products_stay_off_tensor_cores(old: str, new: str) -> None:
+    spec = replace(CASES["half gemm"].spec, source=HALF_GEMM.replace(old, new))
+    assert whats("switch_to_mma_or_wgmma", spec) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("blockIdx.x", "blockIdx.y"),
+        ("int ty", "int width = gridDim.x; int ty"),
+        ("int ty", "dim3 self = blockIdx; int ty"),
+    ],
+)
+def test_blocks_with_another_meaning_keep_their_order(old: str, new: str) -> None:
+    spec = replace(CASES["tiled gemm"].spec, source=TILED_GEMM.replace(old, new))
+    assert whats("grouped_gemm_colmajor", spec) == []
+
+
+def test_blocks_that_share_no_operand_keep_their_order() -> None:
+    spec = replace(CASES["transpose"].spec, sizes=({"N": 640},))
+    assert whats("grouped_gemm_colmajor", spec) == []
+
+
+def test_rows_of_different_warps_stay_apart() -> None:
+    source = LAYERNORM.replace("threadIdx.x / 32;", "threadIdx.x % 2;")
+    spec = replace(CASES["layernorm"].spec, source=source)
+    assert whats("vectorize_global_loads", spec) == []
+
+
+def test_a_text_that_does_not_fit_its_spec_is_left_alone() -> None:
+    spec = CASES["add"].spec
+    for other in (
+        replace(spec, entry="other"),
+        replace(spec, arguments=spec.arguments[:-1]),
+        replace(spec, launch=replace(spec.launch, grid=("ceil_div(N, M)",))),
+        replace(spec, source=ADD.replace("__global__", "__device__")),
+    ):
+        assert [what for name in BY_NAME for what in whats(name, other)] == []
+
+
+def test_all_moves_find_something_in_texts_that_are_not_changed() -> None:
+    """So that the tests above do not pass because of a mistake in their texts."""
+    assert whats("vectorize_global_loads", CASES["add"].spec)
+    assert whats("pad_tail_and_mask", CASES["transpose"].spec)
+    assert any("online" in what for what in whats("softmax_math_fusion", CASES["softmax"].spec))
+    assert whats("enable_async_pipeline", gemm_of(TILED_GEMM, (80, 33, 20)).spec)
+    assert whats("grouped_gemm_colmajor", CASES["tiled gemm"].spec)

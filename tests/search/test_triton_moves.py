@@ -1,0 +1,255 @@
+"""Moves on Triton functions: their text, and what it computes on NumPy arrays."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import numpy as np
+import pytest
+from moved_triton import GEMM, GRID, SOFTMAX, SPECS, add_of, rows_of, run
+from msgspec.structs import replace
+
+from pytest_gpuenergy.search.move import Application, Move
+from pytest_gpuenergy.search.moves import MOVES
+from pytest_gpuenergy.search.moves.base import SourceMove
+from pytest_gpuenergy.search.sizes import evaluate
+from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search.state import State
+
+BY_NAME: dict[str, Move] = {move.name: move for move in MOVES if isinstance(move, SourceMove)}
+
+
+def found(move: str, spec: KernelSpec, what: str = "") -> list[Application]:
+    """The applications of a move to a spec's baseline that ``what`` describes."""
+    every = BY_NAME[move].applications(spec.baseline, spec)
+    return [one for one in every if what in one.what]
+
+
+def only(move: str, spec: KernelSpec, what: str = "") -> State:
+    (one,) = found(move, spec, what)
+    return one.state
+
+
+def inputs_of(spec: KernelSpec) -> dict[str, Any]:
+    draw, names = np.random.default_rng(0), {**spec.sizes[0], **spec.launch.constants}
+    return {
+        one.name: draw.normal(size=[evaluate(size, names) for size in one.shape]).astype(one.dtype)
+        for one in spec.tensors
+        if one.role == "input"
+    }
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_all_that_moves_make_of_a_function_computes_the_same(name: str) -> None:
+    spec = SPECS[name]
+    inputs = inputs_of(spec)
+    expected = run(spec.baseline, spec, inputs)
+    states = [one.state for move in MOVES for one in move.applications(spec.baseline, spec)]
+    assert states
+    for state in states:
+        for output, array in run(state, spec, inputs).items():
+            np.testing.assert_allclose(array, expected[output], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_comments_stay_apart_from_those_in_what_is_replaced(name: str) -> None:
+    spec = SPECS[name]
+    for move in MOVES:
+        for one in move.applications(spec.baseline, spec):
+            assert "# one" in one.state.source or "# one" not in spec.source
+            ast.parse(one.state.source)
+
+
+def test_masks_go_where_every_size_fills_all_blocks() -> None:
+    text = only("pad_tail_and_mask", SPECS["add"]).source
+    assert "x = tl.load(x_ptr + offs)  # one" in text
+    assert "y = tl.load(y_ptr + offs)" in text
+    assert "tl.store(out_ptr + offs, x + y)" in text
+
+
+def test_masks_of_rows_and_columns_go_together() -> None:
+    text = only("pad_tail_and_mask", SPECS["whole gemm"]).source
+    assert "mask=" not in text
+    assert "b_ptr + inner[:, None] * n + rn[None, :]).to(tl.float32)" in text
+
+
+@pytest.mark.parametrize("name", ["add with tails", "softmax", "gemm"])
+def test_masks_stay_where_one_size_needs_them(name: str) -> None:
+    assert found("pad_tail_and_mask", SPECS[name]) == []
+
+
+def test_masks_of_offsets_that_change_stay() -> None:
+    spec = SPECS["add"]
+    text = spec.source.replace("    mask =", "    offs += 1\n    mask =")
+    assert found("pad_tail_and_mask", replace(spec, source=text)) == []
+
+
+def test_each_load_gets_its_own_hint() -> None:
+    states = found("cache_policy_cg", SPECS["add"], ".cg")
+    assert [one.what for one in states] == [
+        ".cg for load 1 of x_ptr + offs",
+        ".cg for load 2 of y_ptr + offs",
+    ]
+    assert 'tl.load(x_ptr + offs, mask=mask, cache_modifier=".cg")' in states[0].state.source
+    assert 'other=0.0, cache_modifier=".cg",  # beyond the end' in states[1].state.source
+
+
+def test_a_hint_is_replaced_by_another() -> None:
+    spec = SPECS["add"]
+    hinted = only("cache_policy_cg", spec, ".cg for load 1")
+    again = BY_NAME["cache_policy_cg"].applications(hinted, spec)
+    texts = [one.state.source for one in again if ".ca for load 1" in one.what]
+    assert texts == [hinted.source.replace(".cg", ".ca")]
+
+
+def test_exponentials_get_another_base() -> None:
+    text = only("softmax_math_fusion", SPECS["softmax"], "base 2").source
+    assert "e = tl.exp2((x - tl.max(x, axis=0)) * 1.4426950408889634)" in text
+
+
+def test_a_sum_is_inverted_once() -> None:
+    text = only("softmax_math_fusion", SPECS["softmax"], "reciprocals of sums").source
+    assert "(e + 0.0) * (1.0 / total), mask=(c < cols))" in text
+
+
+def test_roots_are_inverted_at_once() -> None:
+    text = only("softmax_math_fusion", SPECS["norm"], "reciprocal square roots").source
+    assert "scale = tl.rsqrt(squares / cols + 1e-6)" in text
+    assert "x * scale + x * tl.rsqrt(squares)" in text
+
+
+def test_stages_are_those_of_the_launch_or_of_a_loop() -> None:
+    applications = found("enable_async_pipeline", SPECS["gemm"])
+    assert [one.state.launch.num_stages for one in applications] == [2, 4, 5, 3, 3, 3, 3]
+    assert [one.state.source == GEMM for one in applications] == [True] * 3 + [False] * 4
+    assert "for k0 in tl.range(0, k, BK, num_stages=5):" in applications[-1].state.source
+
+
+def test_stages_of_a_loop_are_replaced() -> None:
+    spec = SPECS["gemm"]
+    once = only("enable_async_pipeline", spec, "k0 in 2 stages")
+    twice = list(BY_NAME["enable_async_pipeline"].applications(once, spec))
+    assert "num_stages=3" in twice[-3].state.source
+    assert "num_stages=2" not in twice[-3].state.source
+
+
+def test_a_function_without_loops_has_no_stages() -> None:
+    assert found("enable_async_pipeline", SPECS["softmax"]) == []
+
+
+def test_a_sum_of_products_becomes_a_dot() -> None:
+    text = only("switch_to_mma_or_wgmma", SPECS["gemm"]).source
+    assert "acc += tl.dot(a, b.to(tl.float16))" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("axis=1", "axis=0"),
+        ("[:, :, None] *", "[:, None, :] *"),
+        ("[:, :, None] * b", "[:, :, None] + b"),
+        ("        acc +=", "        b = b + 1\n        acc +="),
+        ("rk = tl.arange(0, BK)", "rk = tl.arange(0, 8)"),
+    ],
+)
+def test_other_sums_stay(old: str, new: str) -> None:
+    spec = replace(SPECS["gemm"], source=GEMM.replace(old, new))
+    assert found("switch_to_mma_or_wgmma", spec) == []
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_float32_becomes_a_dot_where_the_spec_allows_tensor_cores(allowed: bool) -> None:
+    spec = SPECS["gemm"]
+    tensors = tuple(replace(tensor, dtype="float32") for tensor in spec.tensors)
+    applications = found(
+        "switch_to_mma_or_wgmma", replace(spec, tensors=tensors, tensor_cores=allowed)
+    )
+    assert len(applications) == allowed
+
+
+def test_programs_are_taken_in_groups_of_rows() -> None:
+    (one,) = found("grouped_gemm_colmajor", SPECS["gemm"])
+    assert one.what == "groups of 4 rows of programs"
+    head = "tl.program_id(1), tl.program_id(0), tl.num_programs(1), tl.num_programs(0), 4"
+    assert f"    program_row, program_column = tl.swizzle2d({head})\n" in one.state.source
+    assert "pid_m = program_row\n    pid_n = program_column\n" in one.state.source
+    assert list(BY_NAME["grouped_gemm_colmajor"].applications(one.state, SPECS["gemm"])) == []
+
+
+def test_programs_in_one_dimension_are_taken_in_groups_of_rows() -> None:
+    (one,) = found("grouped_gemm_colmajor", SPECS["gemm in one dimension"])
+    call = "tl.swizzle2d(pid_m, pid_n, tl.num_programs(0) // across, across, 4)"
+    assert f"    pid_n = pid % across\n    pid_m, pid_n = {call}\n" in one.state.source
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    pid_n =", "    row = pid_m\n    pid_n ="),
+        ("    rm =", "    pid_m = pid_m + 1\n    rm ="),
+        ("    rm =", "    pid_k = pid + 1\n    rm ="),
+        ("pid % across", "pid % BN"),
+        ("    pid = tl.program_id(0)", "    pid = tl.program_id(axis=0)"),
+    ],
+)
+def test_programs_whose_place_is_used_otherwise_keep_their_order(old: str, new: str) -> None:
+    source = SPECS["gemm in one dimension"].source
+    assert old in source
+    spec = replace(SPECS["gemm in one dimension"], source=source.replace(old, new))
+    assert found("grouped_gemm_colmajor", spec) == []
+
+
+def test_a_maximum_and_its_sum_are_found_in_one_loop() -> None:
+    text = only("softmax_math_fusion", SPECS["looped softmax"], "online").source
+    assert text.count("for first in") == 2
+    assert text.index("    total = 0.0\n    for first") < text.index("higher = tl.maximum(")
+    assert (
+        "total = total * tl.exp(largest - higher) + tl.sum(tl.exp(values - higher), axis=0)" in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("total = 0.0", "total = 1.0"),
+        ("total = 0.0", "total = 0.0\n    largest = largest + 1"),
+        ("total += tl.sum(tl.exp(values", "total += tl.sum(tl.exp(2 * values"),
+        ("tl.max(values, axis=0)", "tl.max(values, axis=1)"),
+        ("total += tl", "total -= tl"),
+        ("tl.maximum(", "tl.minimum("),
+        ("in range(0, cols, BLOCK)", "in range(BLOCK, cols, BLOCK)"),
+        ('other=-float("inf"))\n        total', "other=0.0)\n        total"),
+    ],
+)
+def test_loops_that_are_no_softmax_are_not_fused(old: str, new: str) -> None:
+    source = SPECS["looped softmax"].source
+    assert old in source
+    spec = replace(SPECS["looped softmax"], source=source.replace(old, new, 1))
+    assert found("softmax_math_fusion", spec, "online") == []
+
+
+def test_programs_in_one_group_keep_their_order() -> None:
+    spec = replace(SPECS["gemm"], sizes=({"M": 100, "N": 100, "K": 40},))
+    assert spec.launch.grid == GRID
+    assert found("grouped_gemm_colmajor", spec) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SOFTMAX.replace("@triton.jit", "@triton.autotune(configs=[], key=[])\n@triton.jit"),
+        SOFTMAX.replace("@triton.jit", ""),
+        SOFTMAX.replace("import triton.language as tl", "from triton import language as tl"),
+        SOFTMAX.replace("def kernel(", "def other("),
+        SOFTMAX.replace("cols, BLOCK", "BLOCK"),
+        SOFTMAX + "\nthis is no Python",
+    ],
+)
+def test_functions_that_are_not_understood_are_left_alone(source: str) -> None:
+    spec = rows_of(source, 64)
+    assert [one for name in BY_NAME for one in found(name, spec)] == []
+
+
+def test_cuda_moves_leave_triton_alone() -> None:
+    assert found("vectorize_global_loads", add_of(128)) == []
