@@ -134,6 +134,7 @@ class HillClimbing:
         self._random.shuffle(self._starts)
         self._starts.append(space.root)
         self._at: str | None = None
+        self._neighbours: list[str] = []
         self._waiting: list[Action] = []
         self._running = 0
 
@@ -178,8 +179,8 @@ class HillClimbing:
 
     def _go_to(self, state: str) -> None:
         self._at = state
-        self._neighbours = [action.child for action in self._space.actions(state)]
         self._waiting = list(self._space.actions(state))
+        self._neighbours = [action.child for action in self._waiting]
         self._random.shuffle(self._waiting)
 
     def _move(self) -> None:
