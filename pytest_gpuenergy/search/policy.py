@@ -223,7 +223,8 @@ class Explorer:
         )
 
     def _set_priors(self, state: str, node: Node) -> None:
-        edges = [edge for edge in node.edges or () if not self._prunes(edge)]
+        known = self.graph.nodes
+        edges = [e for e in node.edges or () if e.child in known or not self._prunes(e)]
         gains = [self._experience.gain(edge) / self.parameters.prior_temperature for edge in edges]
         most = max(gains)
         weights = [math.exp(gain - most) for gain in gains]

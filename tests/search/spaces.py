@@ -45,12 +45,13 @@ class DrawnSpace:
         return self.costs[int(proposal.state[1:])]
 
     def reachable(self) -> set[str]:
-        """What can be reached without passing through a failed state."""
+        """What can be reached by actions worth trying, without passing through a failed state."""
         found, waiting = {0}, [0]
         while waiting:
             tail = waiting.pop()
             if self.costs[tail] is not None:
-                new = set(self.edges[tail]) - found
+                heads = self.edges[tail]
+                new = {head for head in heads if self.gains.get((tail, head), 1) >= 0.02} - found
                 found |= new
                 waiting += new
         return {f"s{number}" for number in found}
@@ -63,7 +64,13 @@ def drawn_spaces(draw: st.DrawFn, most: int = 12) -> DrawnSpace:
     edges = draw(st.lists(heads, min_size=count, max_size=count))
     cost = st.none() | st.floats(0.1, 10)
     costs = draw(st.lists(cost, min_size=count, max_size=count))
-    return DrawnSpace(edges, [draw(st.floats(0.1, 10)), *costs[1:]])
+    pairs = [(tail, head) for tail, heads in enumerate(edges) for head in heads]
+    gains = (
+        draw(st.dictionaries(st.sampled_from(pairs), st.sampled_from([0.0, 0.01, 0.05, 0.2])))
+        if pairs
+        else {}
+    )
+    return DrawnSpace(edges, [draw(st.floats(0.1, 10)), *costs[1:]], gains)
 
 
 def run(strategy: Strategy, space: DrawnSpace, most: int = 1000) -> list[str]:

@@ -89,8 +89,13 @@ def test_what_was_running_when_a_search_died_is_proposed_again(
     explorer = Explorer(space, seed=seed)
     done = run(explorer, space, most)
     lost = [found.state for _ in range(workers) if (found := explorer.propose())]
-    rest = run(Explorer.resumed(space, stored(explorer)), space)
+    again = Explorer.resumed(space, stored(explorer))
+    rest = run(again, space)
     assert set(lost) <= set(rest)
+    for node in again.graph.nodes.values():
+        assert [node.running, *(edge.running for edge in node.edges or [])].count(0) == 1 + len(
+            node.edges or []
+        )
     assert sorted(done + rest) == sorted(space.reachable())
 
 
@@ -215,6 +220,12 @@ def test_a_pruned_action_does_not_rule_out_another_way_to_its_state() -> None:
     assert run(Explorer(space), space) == ["s0", "s2", "s1"]
 
 
+def test_a_pruned_action_to_a_known_state_may_be_followed() -> None:
+    gains = {(0, 1): 0.5, (0, 2): 0.4, (1, 2): 0.001}
+    space = DrawnSpace([[1, 2], [2], [3, 4], [], []], [1.0, 0.1, 0.9, 0.5, 0.5], gains)
+    assert sorted(run(Explorer(space), space)) == space.states
+
+
 def test_virtual_losses_spread_parallel_proposals() -> None:
     chain = [[1, 2], [3, 4, 5, 6, 7, 8], [9, 10, 11, 12, 13, 14], *[[] for _ in range(12)]]
     space = DrawnSpace(chain, [1.0, 0.9, 0.95, *[0.93] * 12])
@@ -296,6 +307,37 @@ def test_experience_with_a_kind_of_action_decides_what_is_tried_next() -> None:
         found = run(Explorer(star, SearchParameters(root_noise_eps=0), seed=seed), star)
         places = [place for place, state in enumerate(found) if int(state[1:]) % 3 == 0 and place]
         assert places == list(range(places[0], places[0] + 4))
+
+
+def test_a_resumed_search_has_the_experience_of_the_first() -> None:
+    costs = [1.0, *(0.5 if head % 3 == 0 else 2.0 for head in range(1, 13))]
+    star = DrawnSpace([list(range(1, 13)), *[[] for _ in range(12)]], costs)
+    for seed in range(5):
+        whole = run(Explorer(star, seed=seed), star)
+        for most in range(len(whole)):
+            explorer = Explorer(star, seed=seed)
+            run(explorer, star, most)
+            assert run(Explorer.resumed(star, stored(explorer)), star, 1) == whole[most : most + 1]
+
+
+def test_nothing_is_worth_less_than_a_failure() -> None:
+    space = DrawnSpace([[1], []], [1.0, 100.0])
+    explorer = Explorer(space, SearchParameters(failure_value=-0.5))
+    run(explorer, space)
+    assert explorer.graph.nodes["s1"].own == -0.5
+
+
+def test_the_share_of_the_best_decides_between_one_good_state_and_a_good_mean() -> None:
+    # Below s1 are one very good state and bad ones; below s2 all are fairly good.
+    edges = [[1, 2], [3, 4, 5, 6, 11], [7, 8, 9, 10, 12], *[[] for _ in range(10)]]
+    costs = [1.0, 1.0, 1.0, 0.2, 3.0, 3.0, 3.0, 0.8, 0.8, 0.8, 0.8, 1.0, 1.0]
+    space = DrawnSpace(edges, costs)
+    found = {}
+    for share in (0.0, 1.0):
+        explorer = Explorer(space, SearchParameters(best_share=share, puct_c=0))
+        order = run(explorer, space)
+        found[share] = next(state for state in order if state in ("s11", "s12"))
+    assert found[1.0] != found[0.0]
 
 
 def test_a_search_is_not_resumed_from_another_kernel() -> None:
