@@ -44,7 +44,7 @@ GRAPH, TREE, FREE_TREE = "graph search", "tree", "tree, free repeats"
 BLOCK_SIZES = ("block", "tile_m", "tile_n")
 """How the names of parameters begin that block-size tuning varies."""
 _RESAMPLES = 2000
-_MOST_REPEATS = 20
+_MOST_REPEATS = 5
 """Free repeats for each evaluation that counts, after which a search is taken to be stuck."""
 
 Figures = npt.NDArray[np.float64]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
-from pytest_gpuenergy.search.graph import Edge, Node, SearchGraph
+from pytest_gpuenergy.search.graph_record import Edge, Node
 
 _UNITS = 1e9
 """Of a gain. Whole numbers add up to the same in any order, so that a resumed search goes on as one
@@ -28,22 +29,14 @@ class Experience:
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._totals: defaultdict[str, int] = defaultdict(int)
 
-    def observe(self, graph: SearchGraph, state: str) -> None:
-        """Observe all edges from or to a state whose result, or whose actions, are new."""
-        for tail, edge, head in graph.known_edges(state):
-            self._add(tail, edge, head)
-
-    def observe_all(self, graph: SearchGraph) -> None:
-        """Observe all edges of a graph."""
-        for tail, edge, head in graph.all_known_edges():
-            self._add(tail, edge, head)
+    def observe(self, edges: Iterable[tuple[Node, Edge, Node]]) -> None:
+        """Take edges into account, each with its tail and head; each edge once."""
+        for tail, edge, head in edges:
+            self._counts[edge.kind] += 1
+            self._totals[edge.kind] += round((head.own - tail.own) * _UNITS)
 
     def gain(self, edge: Edge) -> float:
         """The gain that is expected of an action: the predicted one, corrected by experience."""
         predicted = self._prediction_count * (edge.gain or 0.0)
         observed = self._totals[edge.kind] / _UNITS
         return (predicted + observed) / (self._prediction_count + self._counts[edge.kind])
-
-    def _add(self, tail: Node, edge: Edge, head: Node) -> None:
-        self._counts[edge.kind] += 1
-        self._totals[edge.kind] += round((head.own - tail.own) * _UNITS)

@@ -29,77 +29,9 @@ import heapq
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
 
-from msgspec import Struct
-
+from pytest_gpuenergy.search.graph_record import Edge, GraphRecord, Node, check
 from pytest_gpuenergy.search.space import Action, Incumbent, Proposal
-
-Standing = Literal["running", "good", "failed"]
-
-
-class Edge(Struct):
-    """An action of a state.
-
-    Attributes:
-        label, child, gain, kind: as of an `Action`; ``gain`` is the predicted one, and
-            ``kind`` is not empty.
-        draw: decides between actions that are otherwise equal, from 0 to 1.
-        noise: share of the root's noise, if it is an edge of the root.
-        prior: as of the last visit to its state.
-        visits: results that came back along it.
-        running: proposals along it whose results are outstanding.
-    """
-
-    label: str
-    child: str
-    gain: float | None
-    kind: str
-    draw: float
-    noise: float = 0.0
-    prior: float = 0.0
-    visits: int = 0
-    running: int = 0
-
-
-class Node(Struct):
-    """A state that was proposed.
-
-    Attributes:
-        number: in the order of the proposals.
-        standing: what became of it.
-        cost: as evaluated; None if it failed or is not known yet.
-        own: value of its own result.
-        mean: of the values of the visits to it.
-        best: the largest value at it or below.
-        visits: results of proposals that led through it or to it.
-        running: proposals likewise whose results are outstanding.
-        edges: its actions; None before they were asked for.
-        open: whether anything is left to try at it or below.
-    """
-
-    number: int
-    standing: Standing = "running"
-    cost: float | None = None
-    own: float = 0.0
-    mean: float = 0.0
-    best: float = 0.0
-    visits: int = 0
-    running: int = 0
-    edges: list[Edge] | None = None
-    open: bool = False
-
-
-class GraphRecord(Struct, frozen=True, forbid_unknown_fields=True):
-    """A graph as it is stored.
-
-    Attributes:
-        nodes: by the id of the state, in the order of the proposals.
-        proposed: number of proposals so far, with those that were abandoned.
-    """
-
-    nodes: dict[str, Node]
-    proposed: int
 
 
 class SearchGraph:
@@ -143,17 +75,19 @@ class SearchGraph:
         edges = self.nodes[state].edges or ()
         return [edge for edge in edges if edge.child not in self.nodes and not self._prunes(edge)]
 
-    def known_edges(self, state: str) -> Iterator[tuple[Node, Edge, Node]]:
-        """All edges from or to a state whose both ends have results, as tail, edge and head."""
+    def known_edges_to(self, state: str) -> Iterator[tuple[Node, Edge, Node]]:
+        """The edges to a state that has a result, as tail, edge and head."""
         node = self.nodes[state]
         for tail, edge in self._into[state]:
             yield self.nodes[tail], edge, node
-        yield from self._known_edges_from(node)
 
-    def all_known_edges(self) -> Iterator[tuple[Node, Edge, Node]]:
-        """All edges whose both ends have results, likewise."""
-        for node in self.nodes.values():
-            yield from self._known_edges_from(node)
+    def known_edges_from(self, state: str) -> Iterator[tuple[Node, Edge, Node]]:
+        """The edges from a state to those that have results, likewise."""
+        node = self.nodes[state]
+        for edge in node.edges or ():
+            head = self.nodes.get(edge.child)
+            if head is not None and head.standing != "running":
+                yield node, edge, head
 
     def expand(self, state: str, actions: Sequence[Action], draws: Sequence[float]) -> None:
         """Give a good state its edges; an action that leads nowhere else is left out."""
@@ -210,24 +144,26 @@ class SearchGraph:
         """The graph as it is stored, which shares its nodes."""
         return GraphRecord(self.nodes, self._proposed)
 
-    def restore(self, record: GraphRecord) -> None:
-        """Take over a stored graph; evaluations that were running then are abandoned."""
+    def restore(self, record: GraphRecord, own: Callable[[float | None], float]) -> None:
+        """Take over a stored graph; evaluations that were running then are abandoned.
+
+        ``own`` gives the value of a cost.
+
+        Raises:
+            FormError: it is no graph that a search from this root can have.
+        """
+        check(record, self.root)
         self.nodes = {s: node for s, node in record.nodes.items() if node.standing != "running"}
         self._proposed = record.proposed
         for state, node in self.nodes.items():
             node.running = 0
+            node.own = own(node.cost)
             for edge in node.edges or ():
                 edge.running = 0
             self._enter(state, node)
         for state, node in reversed(self.nodes.items()):
             self._evaluate(state, node)
             node.open = self._is_open(state, node)
-
-    def _known_edges_from(self, node: Node) -> Iterator[tuple[Node, Edge, Node]]:
-        for edge in node.edges or ():
-            head = self.nodes.get(edge.child)
-            if head is not None and head.standing != "running":
-                yield node, edge, head
 
     def _enter(self, state: str, node: Node) -> None:
         for edge in node.edges or ():

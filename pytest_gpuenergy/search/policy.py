@@ -10,10 +10,12 @@ from dataclasses import asdict
 from msgspec import Struct
 
 from pytest_gpuenergy.search.experience import Experience
-from pytest_gpuenergy.search.graph import Edge, GraphRecord, Node, SearchGraph
+from pytest_gpuenergy.search.graph import SearchGraph
+from pytest_gpuenergy.search.graph_record import Edge, GraphRecord, Node
 from pytest_gpuenergy.search.parameters import SearchParameters
 from pytest_gpuenergy.search.space import Incumbent, Proposal, Space
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_input import FormError
 
 
 class SearchRecord(Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,7 +72,7 @@ class Explorer:
         """Go on with a stored search; evaluations that were running then are proposed again.
 
         Raises:
-            InputError: it began elsewhere, or its parameters are not valid.
+            InputError: it began elsewhere, or is damaged.
         """
         if record.root != space.root:
             raise InputError(
@@ -78,8 +80,16 @@ class Explorer:
                 "input that it began with, or begin another."
             )
         explorer = cls(space, SearchParameters.of(record.parameters), seed=record.seed)
-        explorer.graph.restore(record.graph)
-        explorer._experience.observe_all(explorer.graph)
+        baseline = record.graph.nodes.get(record.root)
+        cost = None if baseline is None else baseline.cost
+        try:
+            explorer.graph.restore(record.graph, lambda found: explorer._value(found, cost))
+        except FormError as error:
+            raise InputError(
+                f"The stored search is damaged, because {error}: begin another."
+            ) from None
+        for state in explorer.graph.nodes:
+            explorer._experience.observe(explorer.graph.known_edges_from(state))
         return explorer
 
     @property
@@ -121,8 +131,9 @@ class Explorer:
         self._check_running(proposal)
         if cost is not None and not 0 < cost < math.inf:
             raise ValueError("a cost must be a positive number")
-        self.graph.finish(proposal, self._value(proposal, cost), cost)
-        self._experience.observe(self.graph, proposal.state)
+        baseline = self.graph.nodes[self.graph.root].cost if proposal.path else cost
+        self.graph.finish(proposal, self._value(cost, baseline), cost)
+        self._experience.observe(self.graph.known_edges_to(proposal.state))
         self._scale = None
 
     def abandon(self, proposal: Proposal) -> None:
@@ -143,12 +154,10 @@ class Explorer:
         if node is None or node.standing != "running":
             raise ValueError(f"no result of {proposal.state!r} is outstanding")
 
-    def _value(self, proposal: Proposal, cost: float | None) -> float:
+    def _value(self, cost: float | None, baseline: float | None) -> float:
         least = self.parameters.failure_value
-        if cost is None:
+        if cost is None or baseline is None:
             return least
-        baseline = self.graph.nodes[self.graph.root].cost if proposal.path else cost
-        assert baseline is not None
         return max(least, math.log(baseline / cost))
 
     def _prunes(self, edge: Edge) -> bool:
@@ -175,7 +184,7 @@ class Explorer:
         self.graph.expand(state, actions, draws)
         if state == self.graph.root:
             self._add_noise(self.graph.nodes[state].edges or [])
-        self._experience.observe(self.graph, state)
+        self._experience.observe(self.graph.known_edges_from(state))
 
     def _add_noise(self, edges: Sequence[Edge]) -> None:
         alpha = self.parameters.root_noise_alpha

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -307,6 +308,39 @@ def test_experience_with_a_kind_of_action_decides_what_is_tried_next() -> None:
         found = run(Explorer(star, SearchParameters(root_noise_eps=0), seed=seed), star)
         places = [place for place, state in enumerate(found) if int(state[1:]) % 3 == 0 and place]
         assert places == list(range(places[0], places[0] + 4))
+
+
+VALUES = [None, 0, 1, -1, 10**9, 1e300, "good", "failed", "running", [], True]
+
+
+@given(drawn_spaces(), SEEDS, st.integers(1, 12), st.data())
+def test_a_damaged_search_is_resumed_or_refused_in_one_sentence(
+    space: DrawnSpace, seed: int, most: int, data: st.DataObject
+) -> None:
+    explorer = Explorer(space, seed=seed)
+    run(explorer, space, most)
+    document = msgspec.to_builtins(explorer.record())
+    nodes = document["graph"]["nodes"]
+    node = nodes[data.draw(st.sampled_from(sorted(nodes)))]
+    places = [node, *(node["edges"] or [])]
+    place = data.draw(st.sampled_from(places))
+    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(st.sampled_from(VALUES))
+    try:
+        record = msgspec.convert(document, SearchRecord)
+    except msgspec.ValidationError:
+        return
+    with suppress(InputError):
+        run(Explorer.resumed(space, record), space)
+
+
+def test_a_state_without_a_way_to_it_is_refused() -> None:
+    space = grid(2, 2)
+    explorer = Explorer(space)
+    run(explorer, space)
+    record = stored(explorer)
+    record.graph.nodes["s0"].edges = []
+    with pytest.raises(InputError, match="no way leads to 's"):
+        Explorer.resumed(space, record)
 
 
 def test_a_resumed_search_has_the_experience_of_the_first() -> None:
