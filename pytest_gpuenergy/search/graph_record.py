@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from msgspec import Struct
@@ -10,6 +9,7 @@ from msgspec import Struct
 from pytest_gpuenergy.support.json_input import FormError, shown
 
 _LARGEST_GAIN = 1000.0
+_LEAST_COST = 1e-150
 
 Standing = Literal["running", "good", "failed"]
 
@@ -78,6 +78,11 @@ class GraphRecord(Struct, frozen=True, forbid_unknown_fields=True):
     proposed: int
 
 
+def is_cost(value: float | None) -> bool:
+    """Whether a value may be a cost: the ratio of two is finite and above zero."""
+    return value is not None and _LEAST_COST <= value <= 1 / _LEAST_COST
+
+
 def check(record: GraphRecord, root: str) -> None:
     """Refuse what no search that began at ``root`` can have stored.
 
@@ -96,7 +101,7 @@ def check(record: GraphRecord, root: str) -> None:
 
 def _check_result(state: str, node: Node, proposed: int) -> None:
     good = node.standing == "good"
-    if good != (node.cost is not None) or not 0 < (node.cost or 1.0) < math.inf:
+    if not (is_cost(node.cost) if good else node.cost is None):
         raise FormError(f"{shown(state)} has the cost {shown(node.cost)}")
     edges = node.edges or []
     if (edges and not good) or not all(_is_possible(edge, proposed) for edge in edges):

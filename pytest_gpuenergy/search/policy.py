@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.search.experience import Experience
 from pytest_gpuenergy.search.graph import SearchGraph
-from pytest_gpuenergy.search.graph_record import Edge, GraphRecord, Node
+from pytest_gpuenergy.search.graph_record import Edge, GraphRecord, Node, is_cost
 from pytest_gpuenergy.search.parameters import SearchParameters
 from pytest_gpuenergy.search.space import Incumbent, Proposal, Space
 from pytest_gpuenergy.support.errors import InputError
@@ -129,7 +129,7 @@ class Explorer:
                 positive number.
         """
         self._check_running(proposal)
-        if cost is not None and not 0 < cost < math.inf:
+        if cost is not None and not is_cost(cost):
             raise ValueError("a cost must be a positive number")
         baseline = self.graph.nodes[self.graph.root].cost if proposal.path else cost
         self.graph.finish(proposal, self._value(cost, baseline), cost)
