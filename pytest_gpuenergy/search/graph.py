@@ -1,0 +1,231 @@
+"""The graph of a search: states, actions between them, visits and values.
+
+Actions of a kernel commute and can be undone, so that states are reached in several ways, and paths
+return to where they began. Two questions follow.
+
+*What may a value depend on?* In a tree, on everything below. Here an edge counts only if it leads
+from a state to one that was proposed later; call it forward. Forward edges cannot form a cycle.
+Every state but the root was proposed through one, so all that is reachable at all is reachable
+along them, and nothing is lost by following no others. (Depth would do too, but a better way to a
+state would turn edges round, and no state could try what lies as deep as itself.)
+
+*How is a result passed on?* A tree adds it to every ancestor. With several paths that counts it
+several times, or not at all along paths that were not taken (A. Saffidine et al., "UCD: Upper
+Confidence bound for rooted Directed acyclic graphs", Knowledge-Based Systems 34, 2012; J. Czech et
+al., "Improving AlphaZero Using Monte-Carlo Graph Search", ICAPS 2021). Here nothing is added: the
+value of a state is computed from its own result, the values of its children, and the visits of the
+edges to them, as D. Wu describes in KataGo's "Monte-Carlo Graph Search from First Principles". When
+a state changes, all its ancestors are computed again, from the latest proposal to the root, each
+once. So a result arrives along all paths, and the values depend on the results and visits alone,
+not on the order in which they came.
+
+Visits are of edges: those of the path that a proposal took. A state's visits are those of the edges
+into it, and, but for its own evaluation, of the edges out of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from pytest_gpuenergy.search.graph_record import Edge, GraphRecord, Node, check
+from pytest_gpuenergy.search.space import Action, Incumbent, Proposal
+
+
+class SearchGraph:
+    """A graph that grows.
+
+    Attributes:
+        root: id of the state where the search begins.
+        nodes: by the id of the state, in the order of the proposals.
+    """
+
+    def __init__(self, root: str, prunes: Callable[[Edge], bool]) -> None:
+        self.root = root
+        self.nodes: dict[str, Node] = {}
+        self._prunes = prunes
+        self._proposed = 0
+        self._into: defaultdict[str, list[tuple[str, Edge]]] = defaultdict(list)
+
+    @property
+    def incumbent(self) -> Incumbent | None:
+        """The good state of least cost; the one proposed first among equals."""
+        known = [
+            (node.cost, node.number, state)
+            for state, node in self.nodes.items()
+            if node.cost is not None
+        ]
+        if not known:
+            return None
+        cost, _, state = min(known)
+        return Incumbent(state, cost)
+
+    def forward(self, state: str) -> Iterator[tuple[Edge, Node]]:
+        """The edges of a state that lead to one proposed later, with that one."""
+        node = self.nodes[state]
+        for edge in node.edges or ():
+            child = self.nodes.get(edge.child)
+            if child is not None and child.number > node.number:
+                yield edge, child
+
+    def untried(self, state: str) -> list[Edge]:
+        """The edges of a state that lead to one never proposed, without the pruned ones."""
+        edges = self.nodes[state].edges or ()
+        return [edge for edge in edges if edge.child not in self.nodes and not self._prunes(edge)]
+
+    def known_edges_to(self, state: str) -> Iterator[tuple[Node, Edge, Node]]:
+        """The edges to a state that has a result, as tail, edge and head."""
+        node = self.nodes[state]
+        for tail, edge in self._into[state]:
+            yield self.nodes[tail], edge, node
+
+    def known_edges_from(self, state: str) -> Iterator[tuple[Node, Edge, Node]]:
+        """The edges from a state to those that have results, likewise."""
+        node = self.nodes[state]
+        for edge in node.edges or ():
+            head = self.nodes.get(edge.child)
+            if head is not None and head.standing != "running":
+                yield node, edge, head
+
+    def expand(self, state: str, actions: Sequence[Action], draws: Sequence[float]) -> None:
+        """Give a good state its edges; an action that leads nowhere else is left out."""
+        node = self.nodes[state]
+        node.edges = [
+            Edge(
+                action.label,
+                action.child,
+                action.predicted_gain,
+                action.kind or action.label,
+                draw,
+            )
+            for action, draw in zip(actions, draws, strict=True)
+            if action.child != state
+        ]
+        self._enter(state, node)
+        self._update_values(state)
+        self._update_open(state)
+
+    def add(self, proposal: Proposal) -> None:
+        """Begin the evaluation of a new state, or of an abandoned one."""
+        self.nodes[proposal.state] = Node(self._proposed)
+        self._proposed += 1
+        for node, edge in self._along(proposal):
+            node.running += 1
+            if edge is not None:
+                edge.running += 1
+        self._update_parents_open(proposal.state)
+
+    def finish(self, proposal: Proposal, own: float, cost: float | None) -> None:
+        """Enter a result, and pass it on along all paths; ``cost`` is None for a failure."""
+        node = self.nodes[proposal.state]
+        node.standing, node.cost, node.own = "failed" if cost is None else "good", cost, own
+        for passed, edge in self._along(proposal):
+            passed.running -= 1
+            passed.visits += 1
+            if edge is not None:
+                edge.running -= 1
+                edge.visits += 1
+        # Visits have changed along the path, which is among the ancestors.
+        self._update_values(proposal.state)
+        self._update_open(proposal.state)
+
+    def abandon(self, proposal: Proposal) -> None:
+        """Undo `add`; the state may be proposed again."""
+        for node, edge in self._along(proposal):
+            node.running -= 1
+            if edge is not None:
+                edge.running -= 1
+        del self.nodes[proposal.state]
+        self._update_parents_open(proposal.state)
+
+    def record(self) -> GraphRecord:
+        """The graph as it is stored, which shares its nodes."""
+        return GraphRecord(self.nodes, self._proposed)
+
+    def restore(self, record: GraphRecord, own: Callable[[float | None], float]) -> None:
+        """Take over a stored graph; evaluations that were running then are abandoned.
+
+        ``own`` gives the value of a cost.
+
+        Raises:
+            FormError: it is no graph that a search from this root can have.
+        """
+        check(record, self.root)
+        self.nodes = {s: node for s, node in record.nodes.items() if node.standing != "running"}
+        self._proposed = record.proposed
+        for state, node in self.nodes.items():
+            node.running = 0
+            node.own = own(node.cost)
+            for edge in node.edges or ():
+                edge.running = 0
+            self._enter(state, node)
+        for state, node in reversed(self.nodes.items()):
+            self._evaluate(state, node)
+            node.open = self._is_open(state, node)
+
+    def _enter(self, state: str, node: Node) -> None:
+        for edge in node.edges or ():
+            self._into[edge.child].append((state, edge))
+
+    def _along(self, proposal: Proposal) -> Iterator[tuple[Node, Edge | None]]:
+        """The nodes of a path and of its end, each with the edge that leads on."""
+        for state, after in itertools.pairwise((*proposal.path, proposal.state)):
+            node = self.nodes[state]
+            yield (
+                node,
+                next(edge for edge in node.edges or () if self._leads(edge, after, proposal)),
+            )
+        yield self.nodes[proposal.state], None
+
+    @staticmethod
+    def _leads(edge: Edge, after: str, proposal: Proposal) -> bool:
+        return edge.child == after and (after != proposal.state or edge.label == proposal.label)
+
+    def _parents(self, state: str) -> Iterator[str]:
+        """The states with a forward edge to a state; one may come several times."""
+        number = self.nodes[state].number
+        for parent, _ in self._into[state]:
+            if self.nodes[parent].number < number:
+                yield parent
+
+    def _update_values(self, state: str) -> None:
+        """Compute a state and all its ancestors again, later ones first."""
+        waiting = [(-self.nodes[state].number, state)]
+        seen = {state}
+        while waiting:
+            _, current = heapq.heappop(waiting)
+            self._evaluate(current, self.nodes[current])
+            for parent in self._parents(current):
+                if parent not in seen:
+                    seen.add(parent)
+                    heapq.heappush(waiting, (-self.nodes[parent].number, parent))
+
+    def _evaluate(self, state: str, node: Node) -> None:
+        total, weight, best = node.own, 1, node.own
+        for edge, child in self.forward(state):
+            if child.standing != "running":
+                total += edge.visits * child.mean
+                weight += edge.visits
+                best = max(best, child.best)
+        node.mean, node.best = total / weight, best
+
+    def _update_open(self, state: str) -> None:
+        waiting = [state]
+        while waiting:
+            current = waiting.pop()
+            node = self.nodes[current]
+            found = self._is_open(current, node)
+            if found != node.open:
+                node.open = found
+                waiting += self._parents(current)
+
+    def _update_parents_open(self, state: str) -> None:
+        for parent, _ in self._into[state]:
+            self._update_open(parent)
+
+    def _is_open(self, state: str, node: Node) -> bool:
+        if node.standing != "good" or node.edges is None:
+            return node.standing == "good"
+        return any(child.open for _, child in self.forward(state)) or bool(self.untried(state))

@@ -1,0 +1,114 @@
+"""The parameters of a search, each with the name that the literature gives it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Self
+
+from pytest_gpuenergy.support.errors import InputError
+
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "puct_c": (0.0, 100.0),
+    "prog_widen_thresh": (0.01, 1000.0),
+    "prog_widen_exponent": (0.0, 1.0),
+    "root_noise_eps": (0.0, 1.0),
+    "root_noise_alpha": (0.001, 1000.0),
+    "virtual_loss": (0.0, 100.0),
+    "min_pred_gain": (0.0, 1.0),
+    "best_share": (0.0, 1.0),
+    "prior_temperature": (0.001, 1000.0),
+    "prediction_count": (0.01, 1000.0),
+    "failure_value": (-20.0, 0.0),
+}
+
+
+@dataclass(frozen=True)
+class SearchParameters:
+    """What the policy of a search depends on, besides its seed.
+
+    A value is the natural logarithm of a speedup over the baseline, and a gain is a difference of
+    two values.
+
+    Attributes:
+        puct_c: weight of the exploration, c_puct in D. Silver et al., "Mastering the game of Go
+            without human knowledge", Nature 550, 2017; in units of the spread of the values so far.
+        prog_widen_thresh: C of progressive widening: a state of n visits has C n^alpha of its
+            actions open, at least one, the one with the greatest prior first (A. Couetoux et al.,
+            "Continuous Upper Confidence Trees", LION 2011; R. Coulom, "Computing 'Elo Ratings' of
+            Move Patterns in the Game of Go", 2007).
+        prog_widen_exponent: alpha of the same.
+        root_noise_eps: share of Dirichlet noise in the priors of the root, epsilon of Silver et al.
+        root_noise_alpha: concentration of that noise, their alpha: the smaller, the fewer actions
+            get most of it.
+        virtual_loss: how many lost visits an evaluation counts as while it runs (G. Chaslot et
+            al., "Parallel Monte-Carlo Tree Search", CG 2008).
+        min_pred_gain: actions whose predicted gain is known and smaller are never tried.
+        best_share: how far the value of a state is that of the best one found below it; the rest is
+            the mean over its visits (M. Schadd et al., "Single-Player Monte-Carlo Tree Search",
+            CG 2008, who argue that a single player wants the best).
+        prior_temperature: gain by which an action has to be better than another to have e times its
+            prior.
+        prediction_count: how many observations of a kind of action a prediction, or its absence,
+            weighs as much as.
+        failure_value: value of a state that failed, and the least that any state can have.
+
+    Raises:
+        InputError: one is not a number within its bounds.
+    """
+
+    puct_c: float = 0.5
+    prog_widen_thresh: float = 4.0
+    prog_widen_exponent: float = 0.9
+    root_noise_eps: float = 0.1
+    root_noise_alpha: float = 0.3
+    virtual_loss: float = 1.0
+    min_pred_gain: float = 0.02
+    best_share: float = 0.9
+    prior_temperature: float = 0.2
+    prediction_count: float = 10.0
+    failure_value: float = -1.0
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(_refusal(name, value))
+            if not (math.isfinite(value) and least <= value <= most):
+                raise InputError(_refusal(name, value))
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str | float]) -> Self:
+        """From values by name, in upper or lower case; the rest as by default.
+
+        Raises:
+            InputError: a name is unknown or given twice, or a value is not a number within its
+                bounds.
+        """
+        known = {field.name for field in fields(cls)}
+        values: dict[str, float] = {}
+        for name, value in settings.items():
+            key = name.lower()
+            if key not in known:
+                raise InputError(
+                    f"There is no search parameter {name!r:.60}: choose from "
+                    f"{', '.join(sorted(known)).upper()}."
+                )
+            if key in values:
+                raise InputError(
+                    f"The search parameter {key.upper()} is given twice: give it once."
+                )
+            try:
+                values[key] = float(value)
+            except ValueError:
+                raise InputError(_refusal(key, value)) from None
+        return cls(**values)
+
+
+def _refusal(name: str, value: object) -> str:
+    least, most = _BOUNDS[name]
+    return (
+        f"The search parameter {name.upper()} needs a number from {least:g} to {most:g}, "
+        f"not {value!r:.40}."
+    )

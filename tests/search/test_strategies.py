@@ -1,0 +1,113 @@
+"""Random search, hill climbing and fixed lists, through the interface that all strategies have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spaces import DrawnSpace, drawn_spaces, grid, run
+
+from pytest_gpuenergy.search.policy import Explorer
+from pytest_gpuenergy.search.space import Proposal, Strategy
+from pytest_gpuenergy.search.strategies import (
+    Exhaustive,
+    HillClimbing,
+    RandomExpansion,
+    RandomSearch,
+)
+
+Make = Callable[[DrawnSpace, int], Strategy]
+MAKERS: dict[str, Make] = {
+    "graph": lambda space, seed: Explorer(space, seed=seed),
+    "random": lambda space, seed: RandomSearch(space, seed=seed),
+    "expansion": lambda space, seed: RandomExpansion(space, seed=seed),
+    "first": lambda space, seed: HillClimbing(space, seed=seed),
+    "steepest": lambda space, seed: HillClimbing(space, improvement="steepest", seed=seed),
+    "list": lambda space, seed: Exhaustive(space, space.states),  # noqa: ARG005
+}
+each = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+
+
+@each
+@given(space=drawn_spaces(), seed=st.integers(0, 3))
+def test_no_state_is_proposed_twice_and_the_root_comes_first(
+    make: Make, space: DrawnSpace, seed: int
+) -> None:
+    found = run(make(space, seed), space)
+    assert len(found) == len(set(found))
+    assert found[0] == space.root
+
+
+@each
+@given(space=drawn_spaces(), seed=st.integers(0, 3))
+def test_the_incumbent_is_the_best_of_what_was_proposed(
+    make: Make, space: DrawnSpace, seed: int
+) -> None:
+    strategy = make(space, seed)
+    costs = [space.costs[int(state[1:])] for state in run(strategy, space)]
+    assert strategy.incumbent is not None
+    assert strategy.incumbent.cost == min(cost for cost in costs if cost is not None)
+
+
+@each
+def test_a_search_is_the_same_for_the_same_seed(make: Make) -> None:
+    space = grid(4, 5)
+    assert run(make(space, 7), space) == run(make(space, 7), space)
+
+
+@each
+def test_a_connected_space_is_searched_completely(make: Make) -> None:
+    space = grid(4, 5)
+    assert sorted(run(make(space, 1), space)) == sorted(space.states)
+
+
+@each
+def test_nothing_else_is_proposed_while_the_root_is_running(make: Make) -> None:
+    strategy = make(grid(2, 2), 0)
+    assert strategy.propose() == Proposal("s0")
+    assert strategy.propose() is None
+    assert strategy.incumbent is None
+
+
+@each
+def test_a_root_that_fails_leaves_no_incumbent(make: Make) -> None:
+    space = DrawnSpace([[]], [None])
+    strategy = make(space, 0)
+    run(strategy, space)
+    assert strategy.incumbent is None
+
+
+@pytest.mark.parametrize("make", [MAKERS["random"], MAKERS["first"], MAKERS["steepest"]])
+def test_listed_states_are_found_where_no_action_leads(make: Make) -> None:
+    space = DrawnSpace([[], [], []], [1.0, None, 0.5])
+    assert sorted(run(make(space, 0), space)) == ["s0", "s1", "s2"]
+
+
+def test_steepest_ascent_looks_at_all_neighbours_and_first_at_as_few_as_needed() -> None:
+    # s1 and s2 are better than s0, s2 is the best neighbour; what is beyond differs.
+    space = DrawnSpace([[1, 2], [3], [4], [], []], [1.0, 0.9, 0.8, 0.7, 0.6])
+    for seed in range(5):
+        steepest = HillClimbing(space, improvement="steepest", seed=seed)
+        assert run(steepest, space, 4)[3] == "s4"
+        first = run(HillClimbing(space, seed=seed), space, 3)
+        assert first in (["s0", "s1", "s3"], ["s0", "s2", "s4"])
+
+
+def test_hill_climbing_waits_for_what_it_needs_to_know() -> None:
+    space = DrawnSpace([[1], []], [1.0, 0.5])
+    strategy = HillClimbing(space)
+    run(strategy, space, 1)
+    assert strategy.propose() == Proposal("s1", ("s0",), "to 1")
+    assert strategy.propose() is None
+
+
+def test_a_list_may_be_a_part_of_the_space() -> None:
+    space = grid(3, 3)
+    assert run(Exhaustive(space, ["s3", "s6"]), space) == ["s0", "s3", "s6"]
+
+
+def test_random_expansion_reaches_only_what_good_states_lead_to() -> None:
+    space = DrawnSpace([[1, 2], [3], [4], [], []], [1.0, None, 1.0, 1.0, 1.0])
+    assert sorted(run(RandomExpansion(space), space)) == ["s0", "s1", "s2", "s4"]
