@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.search.parameters import SearchParameters
-from pytest_gpuenergy.search.policy import Explorer
+from pytest_gpuenergy.search.policy import GraphStrategy
 from pytest_gpuenergy.search.space import Action, Strategy
 from pytest_gpuenergy.search.strategies import (
     Exhaustive,
@@ -128,7 +128,7 @@ def compare(
                     _run_tree(begun, budgets, seed, parameters, free=strategy == FREE_TREE)
                 )
             elif strategy == GRAPH:
-                found.append(_run(begun, Explorer(begun, parameters, seed=seed), budgets))
+                found.append(_run(begun, GraphStrategy(begun, parameters, seed=seed), budgets))
             else:
                 found.append(_run(begun, STRATEGIES[strategy](begun, seed), budgets))
     return Comparison(name, {key: np.array(found) for key, found in rows.items()})
@@ -154,7 +154,7 @@ def _run_tree(
     free: bool,
 ) -> list[float]:
     tree = Unmerged(space)
-    explorer = Explorer(tree, parameters, seed=seed)
+    explorer = GraphStrategy(tree, parameters, seed=seed)
     found: list[float] = []
     paid: set[str] = set()
     used = repeats = 0

@@ -155,14 +155,14 @@ def _search_one(arguments: Namespace, spec: KernelSpec, device: Device, stop: Ev
     from pytest_gpuenergy.engine.identity import git_revision_of, run_info
     from pytest_gpuenergy.record.metrics import Metric
     from pytest_gpuenergy.search.evaluation import Bench
-    from pytest_gpuenergy.search.explorer import BestFirst
+    from pytest_gpuenergy.search.explorer import GraphExplorer
     from pytest_gpuenergy.search.folder import KernelFolder
     from pytest_gpuenergy.search.moves import MOVES
     from pytest_gpuenergy.search.search import Options, Search, identity_of
     from pytest_gpuenergy.support.run_ids import new_run_id
 
     bench = Bench(spec, device, Metric(arguments.objective), arguments.seed)
-    explorer = BestFirst(spec, MOVES, min_gain=arguments.min_pred_gain, seed=arguments.seed)
+    explorer = GraphExplorer(spec, MOVES, min_gain=arguments.min_pred_gain, seed=arguments.seed)
     options = Options(arguments.budget_builds, arguments.gpus, arguments.powercap)
     words = {name: str(value) for name, value in vars(options).items()}
     identity = identity_of(bench)

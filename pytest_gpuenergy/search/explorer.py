@@ -1,15 +1,18 @@
-"""Which state to try next: the interface of a search policy, and a simple best-first one."""
+"""Which state to try next: the interface of a search's policy, and the policy over a graph."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
+from pytest_gpuenergy.search import space as strategy
 from pytest_gpuenergy.search.move import Application, Move
+from pytest_gpuenergy.search.parameters import SearchParameters
+from pytest_gpuenergy.search.policy import GraphStrategy
 from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.space import Action
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
 
@@ -37,46 +40,92 @@ class Explorer(Protocol):
         ...
 
 
-class BestFirst:
-    """Expands the best states first, one application of a move at a time.
+class StateSpace:
+    """The states that moves reach from a spec's baseline, as a strategy sees them.
+
+    Args:
+        spec: what is searched.
+        moves: that can be made.
+        min_gain: see `GraphExplorer`.
+    """
+
+    def __init__(self, spec: KernelSpec, moves: Sequence[Move], min_gain: float) -> None:
+        self._spec = spec
+        self._moves = [move for move in moves if spec.language in move.languages]
+        self._min_gain = min_gain
+        self._states = {spec.baseline.id: spec.baseline}
+        self._results: dict[str, Result] = {}
+        self._applications: dict[tuple[str, str], Application] = {}
+
+    @property
+    def root(self) -> str:
+        """The baseline."""
+        return self._spec.baseline.id
+
+    def know(self, result: Result) -> None:
+        """Take note of what became of a state."""
+        self._results[result.id] = result
+
+    def actions(self, state: str) -> list[Action]:
+        """All applications of all moves; none to a state that leaves too little to gain."""
+        result = self._results[state]
+        if _possible_gain(result) < self._min_gain:
+            return []
+        found = []
+        for move in self._moves:
+            for one in move.applications(self._states[state], self._spec):
+                label = f"{one.move} {one.what}"
+                self._applications[state, label] = one
+                self._states.setdefault(one.state.id, one.state)
+                found.append(Action(label, one.state.id))
+        return found
+
+    def proposal(self, chosen: strategy.Proposal) -> Proposal:
+        """What a strategy has chosen, as the search makes it."""
+        parent = chosen.path[-1]
+        return Proposal(self._states[parent], self._applications[parent, chosen.label])
+
+
+class GraphExplorer:
+    """Monte Carlo Graph Search over the states of a spec, see `GraphStrategy`.
 
     Args:
         spec: what is searched.
         moves: that can be made.
         min_gain: states that could be improved by less than this fraction, because of the least
             time by the card's peaks, are not expanded.
-        seed: of the order of a state's applications.
+        seed: of the random choices.
+        parameters: of the strategy.
     """
 
     def __init__(
-        self, spec: KernelSpec, moves: Sequence[Move], *, min_gain: float, seed: int
+        self,
+        spec: KernelSpec,
+        moves: Sequence[Move],
+        *,
+        min_gain: float,
+        seed: int,
+        parameters: SearchParameters | None = None,
     ) -> None:
-        self._spec = spec
-        self._moves = [move for move in moves if spec.language in move.languages]
-        self._min_gain = min_gain
-        self._seed = seed
-        self._seen = {spec.baseline.id}
-        self._open: dict[str, tuple[float, State, Iterator[Application]]] = {}
+        self._space = StateSpace(spec, moves, min_gain)
+        self._strategy = GraphStrategy(self._space, parameters, seed=seed)
+        self._proposed: dict[str, strategy.Proposal] = {}
+        self._note(self._strategy.propose())  # the baseline
 
     def propose(self) -> Proposal | None:
-        """An application to the best state that has any left."""
-        while self._open:
-            name = min(self._open, key=lambda name: self._open[name][0])
-            _, parent, rest = self._open[name]
-            for application in rest:
-                if application.state.id not in self._seen:
-                    self._seen.add(application.state.id)
-                    return Proposal(parent, application)
-            del self._open[name]
-        return None
+        """The state that the strategy chooses."""
+        chosen = self._note(self._strategy.propose())
+        return None if chosen is None else self._space.proposal(chosen)
 
     def learn(self, state: State, result: Result) -> None:
-        """Add a correct state that leaves room for improvement to those that are expanded."""
-        if result.cost is None or _possible_gain(result) < self._min_gain:
-            return
-        found = [one for move in self._moves for one in move.applications(state, self._spec)]
-        random.Random(f"{self._seed} {state.id}").shuffle(found)  # noqa: S311 -- no secret
-        self._open[state.id] = (result.cost, state, iter(found))
+        """Tell the strategy what became of a state."""
+        self._space.know(result)
+        self._strategy.learn(self._proposed.pop(state.id), result.cost)
+
+    def _note(self, chosen: strategy.Proposal | None) -> strategy.Proposal | None:
+        if chosen is not None:
+            self._proposed[chosen.state] = chosen
+        return chosen
 
 
 def _possible_gain(result: Result) -> float:

@@ -34,7 +34,7 @@ class SearchRecord(Struct, frozen=True, forbid_unknown_fields=True):
     graph: GraphRecord
 
 
-class Explorer:
+class GraphStrategy:
     """Monte Carlo Graph Search.
 
     A proposal follows a path from the root. At each state it takes the action of the greatest
@@ -68,7 +68,7 @@ class Explorer:
         self._scale: tuple[float, float] | None = None
 
     @classmethod
-    def resumed(cls, space: Space, record: SearchRecord) -> Explorer:
+    def resumed(cls, space: Space, record: SearchRecord) -> GraphStrategy:
         """Go on with a stored search; evaluations that were running then are proposed again.
 
         Raises:

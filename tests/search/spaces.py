@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.search.policy import Explorer
+from pytest_gpuenergy.search.policy import GraphStrategy
 from pytest_gpuenergy.search.space import Action, Proposal, Strategy
 
 
@@ -83,7 +83,7 @@ def run(strategy: Strategy, space: DrawnSpace, most: int = 1000) -> list[str]:
 
 
 def run_in_parallel(
-    explorer: Explorer, space: DrawnSpace, workers: int, seed: int, most: int = 1000
+    explorer: GraphStrategy, space: DrawnSpace, workers: int, seed: int, most: int = 1000
 ) -> list[str]:
     """The same with several proposals at a time, whose results come in any order."""
     order = random.Random(seed)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spaces import DrawnSpace, drawn_spaces, grid, run, run_in_parallel
 
 from pytest_gpuenergy.search.parameters import SearchParameters
-from pytest_gpuenergy.search.policy import Explorer, SearchRecord
+from pytest_gpuenergy.search.policy import GraphStrategy, SearchRecord
 from pytest_gpuenergy.search.space import Incumbent
 from pytest_gpuenergy.support.errors import InputError
 
@@ -21,7 +21,7 @@ SEEDS = st.integers(0, 5)
 WORKERS = st.integers(1, 4)
 
 
-def stored(explorer: Explorer) -> SearchRecord:
+def stored(explorer: GraphStrategy) -> SearchRecord:
     """As read from a file."""
     return msgspec.json.decode(msgspec.json.encode(explorer.record()), type=SearchRecord)
 
@@ -30,7 +30,7 @@ def stored(explorer: Explorer) -> SearchRecord:
 def test_everything_reachable_is_proposed_once_and_then_the_search_ends(
     space: DrawnSpace, workers: int, seed: int
 ) -> None:
-    found = run_in_parallel(Explorer(space, seed=seed), space, workers, seed)
+    found = run_in_parallel(GraphStrategy(space, seed=seed), space, workers, seed)
     assert sorted(found) == sorted(space.reachable())
     assert found[0] == space.root
 
@@ -39,7 +39,7 @@ def test_everything_reachable_is_proposed_once_and_then_the_search_ends(
 def test_visits_are_conserved_and_nothing_stays_in_flight(
     space: DrawnSpace, workers: int, seed: int
 ) -> None:
-    explorer = Explorer(space, seed=seed)
+    explorer = GraphStrategy(space, seed=seed)
     proposals = len(run_in_parallel(explorer, space, workers, seed))
     nodes = explorer.graph.nodes
     assert nodes[space.root].visits == proposals
@@ -61,7 +61,7 @@ def test_visits_are_conserved_and_nothing_stays_in_flight(
 def test_running_evaluations_are_counted_along_their_paths(
     space: DrawnSpace, workers: int, seed: int, most: int
 ) -> None:
-    explorer = Explorer(space, seed=seed)
+    explorer = GraphStrategy(space, seed=seed)
     run(explorer, space, most)
     running = [found for _ in range(workers) if (found := explorer.propose())]
     root = explorer.graph.nodes.get(space.root)
@@ -75,10 +75,10 @@ def test_running_evaluations_are_counted_along_their_paths(
 def test_a_resumed_search_goes_on_like_one_that_was_never_interrupted(
     space: DrawnSpace, seed: int, most: int
 ) -> None:
-    whole = run(Explorer(space, seed=seed), space)
-    explorer = Explorer(space, seed=seed)
+    whole = run(GraphStrategy(space, seed=seed), space)
+    explorer = GraphStrategy(space, seed=seed)
     first = run(explorer, space, most)
-    again = Explorer.resumed(space, stored(explorer))
+    again = GraphStrategy.resumed(space, stored(explorer))
     assert again.incumbent == explorer.incumbent
     assert first + run(again, space) == whole
 
@@ -87,10 +87,10 @@ def test_a_resumed_search_goes_on_like_one_that_was_never_interrupted(
 def test_what_was_running_when_a_search_died_is_proposed_again(
     space: DrawnSpace, seed: int, most: int, workers: int
 ) -> None:
-    explorer = Explorer(space, seed=seed)
+    explorer = GraphStrategy(space, seed=seed)
     done = run(explorer, space, most)
     lost = [found.state for _ in range(workers) if (found := explorer.propose())]
-    again = Explorer.resumed(space, stored(explorer))
+    again = GraphStrategy.resumed(space, stored(explorer))
     rest = run(again, space)
     assert set(lost) <= set(rest)
     for node in again.graph.nodes.values():
@@ -105,7 +105,7 @@ def test_results_may_come_in_any_order(
     space: DrawnSpace, seed: int, most: int, order: list[int]
 ) -> None:
     def learned(places: list[int]) -> SearchRecord:
-        explorer = Explorer(space, seed=seed)
+        explorer = GraphStrategy(space, seed=seed)
         run(explorer, space, most)
         running = [found for _ in places if (found := explorer.propose())]
         for place in places:
@@ -119,7 +119,7 @@ def test_results_may_come_in_any_order(
 
 @given(drawn_spaces(), SEEDS)
 def test_values_follow_from_results_and_visits(space: DrawnSpace, seed: int) -> None:
-    explorer = Explorer(space, seed=seed)
+    explorer = GraphStrategy(space, seed=seed)
     run(explorer, space)
     nodes = explorer.graph.nodes
     for state, node in nodes.items():
@@ -134,7 +134,7 @@ def test_values_follow_from_results_and_visits(space: DrawnSpace, seed: int) -> 
 
 @given(drawn_spaces(), SEEDS)
 def test_actions_are_asked_for_once_and_of_good_states_only(space: DrawnSpace, seed: int) -> None:
-    run(Explorer(space, seed=seed), space)
+    run(GraphStrategy(space, seed=seed), space)
     assert len(space.asked) == len(set(space.asked))
     assert all(space.costs[int(state[1:])] is not None for state in space.asked)
 
@@ -143,7 +143,7 @@ def test_actions_are_asked_for_once_and_of_good_states_only(space: DrawnSpace, s
 def test_the_incumbent_is_the_best_and_the_earliest_among_equals(
     space: DrawnSpace, seed: int
 ) -> None:
-    explorer = Explorer(space, seed=seed)
+    explorer = GraphStrategy(space, seed=seed)
     costs = [(space.costs[int(s[1:])], place, s) for place, s in enumerate(run(explorer, space))]
     cost, _, state = min((cost, place, s) for cost, place, s in costs if cost is not None)
     assert explorer.incumbent == Incumbent(state, cost)
@@ -151,7 +151,7 @@ def test_the_incumbent_is_the_best_and_the_earliest_among_equals(
 
 def test_a_result_reaches_the_ancestors_along_all_paths() -> None:
     diamond = DrawnSpace([[1, 2], [3], [3], []], [1.0, 1.1, 1.2, 0.5])
-    explorer = Explorer(diamond)
+    explorer = GraphStrategy(diamond)
     run(explorer, diamond, 4)
     nodes = explorer.graph.nodes
     explorer.propose()  # expands what is left to expand
@@ -163,27 +163,27 @@ def test_a_result_reaches_the_ancestors_along_all_paths() -> None:
 
 def test_states_that_are_reached_in_many_ways_are_merged() -> None:
     space = grid(8, 8)
-    assert len(run(Explorer(space), space)) == 64
+    assert len(run(GraphStrategy(space), space)) == 64
 
 
 def test_the_search_finds_its_way_to_the_best_state() -> None:
     space = grid(10, 10)
-    explorer = Explorer(space)
+    explorer = GraphStrategy(space)
     assert "s99" in run(explorer, space, 60)
 
 
 def test_the_seed_decides_between_equals() -> None:
     star = DrawnSpace([list(range(1, 9)), *[[] for _ in range(8)]], [1.0] * 9)
-    orders = {tuple(run(Explorer(star, seed=seed), star)) for seed in range(5)}
+    orders = {tuple(run(GraphStrategy(star, seed=seed), star)) for seed in range(5)}
     assert len(orders) == 5
-    assert run(Explorer(star, seed=3), star) == run(Explorer(star, seed=3), star)
+    assert run(GraphStrategy(star, seed=3), star) == run(GraphStrategy(star, seed=3), star)
 
 
 def test_predicted_gains_decide_what_is_tried_first() -> None:
     gains = {(0, 1): 0.1, (0, 2): 0.5, (0, 3): 0.3}
     star = DrawnSpace([[1, 2, 3], [], [], []], [1.0] * 4, gains)
     quiet = SearchParameters(root_noise_eps=0)
-    assert run(Explorer(star, quiet), star, 2) == ["s0", "s2"]
+    assert run(GraphStrategy(star, quiet), star, 2) == ["s0", "s2"]
 
 
 def test_noise_at_the_root_changes_what_is_tried_first() -> None:
@@ -192,7 +192,7 @@ def test_noise_at_the_root_changes_what_is_tried_first() -> None:
 
     def firsts(eps: float) -> set[str]:
         noisy = SearchParameters(root_noise_eps=eps, prog_widen_thresh=1, prior_temperature=1)
-        return {run(Explorer(star, noisy, seed=seed), star, 2)[1] for seed in range(20)}
+        return {run(GraphStrategy(star, noisy, seed=seed), star, 2)[1] for seed in range(20)}
 
     assert firsts(0) == {"s1"}
     assert len(firsts(0.5)) > 3
@@ -200,7 +200,7 @@ def test_noise_at_the_root_changes_what_is_tried_first() -> None:
 
 def test_noise_is_of_the_root_alone_and_adds_up_to_one() -> None:
     space = grid(3, 3)
-    explorer = Explorer(space)
+    explorer = GraphStrategy(space)
     run(explorer, space)
     for state, node in explorer.graph.nodes.items():
         total = sum(edge.noise for edge in node.edges or [])
@@ -210,21 +210,21 @@ def test_noise_is_of_the_root_alone_and_adds_up_to_one() -> None:
 def test_actions_of_too_little_predicted_gain_are_pruned() -> None:
     gains = {(0, 1): 0.019, (0, 2): 0.021}
     star = DrawnSpace([[1, 2, 3], [], [], []], [1.0] * 4, gains)
-    assert set(run(Explorer(star), star)) == {"s0", "s2", "s3"}
+    assert set(run(GraphStrategy(star), star)) == {"s0", "s2", "s3"}
     everything = SearchParameters(min_pred_gain=0)
-    assert len(run(Explorer(star, everything), star)) == 4
+    assert len(run(GraphStrategy(star, everything), star)) == 4
 
 
 def test_a_pruned_action_does_not_rule_out_another_way_to_its_state() -> None:
     gains = {(0, 1): 0.001, (0, 2): 0.5, (2, 1): 0.5}
     space = DrawnSpace([[1, 2], [], [1]], [1.0, 1.0, 1.0], gains)
-    assert run(Explorer(space), space) == ["s0", "s2", "s1"]
+    assert run(GraphStrategy(space), space) == ["s0", "s2", "s1"]
 
 
 def test_a_pruned_action_to_a_known_state_may_be_followed() -> None:
     gains = {(0, 1): 0.5, (0, 2): 0.4, (1, 2): 0.001}
     space = DrawnSpace([[1, 2], [2], [3, 4], [], []], [1.0, 0.1, 0.9, 0.5, 0.5], gains)
-    assert sorted(run(Explorer(space), space)) == space.states
+    assert sorted(run(GraphStrategy(space), space)) == space.states
 
 
 def test_virtual_losses_spread_parallel_proposals() -> None:
@@ -232,7 +232,7 @@ def test_virtual_losses_spread_parallel_proposals() -> None:
     space = DrawnSpace(chain, [1.0, 0.9, 0.95, *[0.93] * 12])
 
     def parents(virtual_loss: float) -> set[str]:
-        explorer = Explorer(space, SearchParameters(virtual_loss=virtual_loss, best_share=0))
+        explorer = GraphStrategy(space, SearchParameters(virtual_loss=virtual_loss, best_share=0))
         run(explorer, space, 3)
         proposals = [explorer.propose() for _ in range(5)]
         return {found.path[-1] for found in proposals if found}
@@ -245,14 +245,16 @@ def test_widening_opens_actions_with_visits() -> None:
     wide = [list(range(1, 11)), *[[11 + head] for head in range(10)], *[[] for _ in range(10)]]
     space = DrawnSpace(wide, [1.0, *[2.0] * 10, *[2.0] * 10])
     narrow = SearchParameters(prog_widen_thresh=1, prog_widen_exponent=0)
-    assert run(Explorer(space, narrow), space, 3)[2] not in {f"s{head}" for head in range(1, 11)}
+    assert run(GraphStrategy(space, narrow), space, 3)[2] not in {
+        f"s{head}" for head in range(1, 11)
+    }
     broad = SearchParameters(prog_widen_thresh=100)
-    assert set(run(Explorer(space, broad), space, 11)) == {f"s{head}" for head in range(11)}
+    assert set(run(GraphStrategy(space, broad), space, 11)) == {f"s{head}" for head in range(11)}
 
 
 def test_failures_have_the_stated_value_and_lead_nowhere() -> None:
     space = DrawnSpace([[1], [2], []], [1.0, None, 0.1])
-    explorer = Explorer(space, SearchParameters(failure_value=-0.7))
+    explorer = GraphStrategy(space, SearchParameters(failure_value=-0.7))
     assert run(explorer, space) == ["s0", "s1"]
     failed = explorer.graph.nodes["s1"]
     assert (failed.standing, failed.own, failed.cost) == ("failed", -0.7, None)
@@ -261,13 +263,13 @@ def test_failures_have_the_stated_value_and_lead_nowhere() -> None:
 
 def test_a_baseline_that_fails_ends_the_search() -> None:
     space = DrawnSpace([[1], []], [None, 1.0])
-    explorer = Explorer(space)
+    explorer = GraphStrategy(space)
     assert run(explorer, space) == ["s0"]
     assert explorer.incumbent is None
 
 
 def test_nothing_is_proposed_before_the_baseline_is_known() -> None:
-    explorer = Explorer(grid(2, 2))
+    explorer = GraphStrategy(grid(2, 2))
     root = explorer.propose()
     assert explorer.propose() is None
     assert root is not None
@@ -277,7 +279,7 @@ def test_nothing_is_proposed_before_the_baseline_is_known() -> None:
 
 def test_an_abandoned_state_is_proposed_again() -> None:
     space = grid(1, 2)
-    explorer = Explorer(space)
+    explorer = GraphStrategy(space)
     run(explorer, space, 1)
     proposal = explorer.propose()
     assert proposal is not None
@@ -288,7 +290,7 @@ def test_an_abandoned_state_is_proposed_again() -> None:
 
 def test_a_result_is_learned_once() -> None:
     space = grid(1, 2)
-    explorer = Explorer(space)
+    explorer = GraphStrategy(space)
     proposal = explorer.propose()
     assert proposal is not None
     with pytest.raises(ValueError, match="positive number"):
@@ -305,7 +307,7 @@ def test_experience_with_a_kind_of_action_decides_what_is_tried_next() -> None:
     costs = [1.0, *(0.5 if head % 3 == 0 else 2.0 for head in range(1, 13))]
     star = DrawnSpace([list(range(1, 13)), *[[] for _ in range(12)]], costs)
     for seed in range(5):
-        found = run(Explorer(star, SearchParameters(root_noise_eps=0), seed=seed), star)
+        found = run(GraphStrategy(star, SearchParameters(root_noise_eps=0), seed=seed), star)
         places = [place for place, state in enumerate(found) if int(state[1:]) % 3 == 0 and place]
         assert places == list(range(places[0], places[0] + 4))
 
@@ -317,7 +319,7 @@ VALUES = [None, 0, 1, -1, 10**9, 1e300, "good", "failed", "running", [], True]
 def test_a_damaged_search_is_resumed_or_refused_in_one_sentence(
     space: DrawnSpace, seed: int, most: int, data: st.DataObject
 ) -> None:
-    explorer = Explorer(space, seed=seed)
+    explorer = GraphStrategy(space, seed=seed)
     run(explorer, space, most)
     document = msgspec.to_builtins(explorer.record())
     nodes = document["graph"]["nodes"]
@@ -330,33 +332,36 @@ def test_a_damaged_search_is_resumed_or_refused_in_one_sentence(
     except msgspec.ValidationError:
         return
     with suppress(InputError):
-        run(Explorer.resumed(space, record), space)
+        run(GraphStrategy.resumed(space, record), space)
 
 
 def test_a_state_without_a_way_to_it_is_refused() -> None:
     space = grid(2, 2)
-    explorer = Explorer(space)
+    explorer = GraphStrategy(space)
     run(explorer, space)
     record = stored(explorer)
     record.graph.nodes["s0"].edges = []
     with pytest.raises(InputError, match="no way leads to 's"):
-        Explorer.resumed(space, record)
+        GraphStrategy.resumed(space, record)
 
 
 def test_a_resumed_search_has_the_experience_of_the_first() -> None:
     costs = [1.0, *(0.5 if head % 3 == 0 else 2.0 for head in range(1, 13))]
     star = DrawnSpace([list(range(1, 13)), *[[] for _ in range(12)]], costs)
     for seed in range(5):
-        whole = run(Explorer(star, seed=seed), star)
+        whole = run(GraphStrategy(star, seed=seed), star)
         for most in range(len(whole)):
-            explorer = Explorer(star, seed=seed)
+            explorer = GraphStrategy(star, seed=seed)
             run(explorer, star, most)
-            assert run(Explorer.resumed(star, stored(explorer)), star, 1) == whole[most : most + 1]
+            assert (
+                run(GraphStrategy.resumed(star, stored(explorer)), star, 1)
+                == whole[most : most + 1]
+            )
 
 
 def test_nothing_is_worth_less_than_a_failure() -> None:
     space = DrawnSpace([[1], []], [1.0, 100.0])
-    explorer = Explorer(space, SearchParameters(failure_value=-0.5))
+    explorer = GraphStrategy(space, SearchParameters(failure_value=-0.5))
     run(explorer, space)
     assert explorer.graph.nodes["s1"].own == -0.5
 
@@ -368,7 +373,7 @@ def test_the_share_of_the_best_decides_between_one_good_state_and_a_good_mean() 
     space = DrawnSpace(edges, costs)
     found = {}
     for share in (0.0, 1.0):
-        explorer = Explorer(space, SearchParameters(best_share=share, puct_c=0))
+        explorer = GraphStrategy(space, SearchParameters(best_share=share, puct_c=0))
         order = run(explorer, space)
         found[share] = next(state for state in order if state in ("s11", "s12"))
     assert found[1.0] != found[0.0]
@@ -376,11 +381,11 @@ def test_the_share_of_the_best_decides_between_one_good_state_and_a_good_mean() 
 
 def test_a_search_is_not_resumed_from_another_kernel() -> None:
     space = grid(2, 2)
-    explorer = Explorer(space)
+    explorer = GraphStrategy(space)
     record = explorer.record()
     other = replace(grid(2, 2), root="s3")
     with pytest.raises(InputError, match=r"began at 's0', not at 's3'"):
-        Explorer.resumed(other, record)
+        GraphStrategy.resumed(other, record)
 
 
 @settings(max_examples=20)
@@ -390,4 +395,4 @@ def test_no_setting_makes_the_search_miss_or_repeat_a_state(
 ) -> None:
     space = grid(4, 4)
     chosen = SearchParameters(puct_c=puct_c, best_share=best_share, root_noise_eps=eps)
-    assert sorted(run(Explorer(space, chosen, seed=seed), space)) == sorted(space.states)
+    assert sorted(run(GraphStrategy(space, chosen, seed=seed), space)) == sorted(space.states)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spaces import DrawnSpace, drawn_spaces, grid, run
 
-from pytest_gpuenergy.search.policy import Explorer
+from pytest_gpuenergy.search.policy import GraphStrategy
 from pytest_gpuenergy.search.space import Proposal, Strategy
 from pytest_gpuenergy.search.strategies import (
     Exhaustive,
@@ -20,7 +20,7 @@ from pytest_gpuenergy.search.strategies import (
 
 Make = Callable[[DrawnSpace, int], Strategy]
 MAKERS: dict[str, Make] = {
-    "graph": lambda space, seed: Explorer(space, seed=seed),
+    "graph": lambda space, seed: GraphStrategy(space, seed=seed),
     "random": lambda space, seed: RandomSearch(space, seed=seed),
     "expansion": lambda space, seed: RandomExpansion(space, seed=seed),
     "first": lambda space, seed: HillClimbing(space, seed=seed),
