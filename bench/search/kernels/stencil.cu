@@ -1,5 +1,5 @@
 // A step of diffusion on a grid of points in three dimensions, by seven points, with zeros around
-// the grid. A thread computes PLANES points above each other.
+// the grid. A thread walks through PLANES points above each other.
 __global__ void stencil(const float* x, float* y, int width, int height, int depth, float rate) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   int j = blockIdx.y * blockDim.y + threadIdx.y;
