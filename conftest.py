@@ -30,11 +30,12 @@ from pytest_gpuenergy.workloads import (
 pytest_plugins = [
     "pytest_gpuenergy.pytest_plugin.products",
     "pytest_gpuenergy.pytest_plugin.replays",
+    "pytest_gpuenergy.pytest_plugin.searches",
 ]
 
 BENCH = Path(__file__).parent / "bench"
 CONV2D, PRODUCTS = BENCH / "test_conv2d.py", BENCH / "test_gemm.py"
-REPLAY = BENCH / "test_replay.py"
+REPLAY, SEARCH = BENCH / "test_replay.py", BENCH / "test_search.py"
 WHEN_NAMED = (BENCH / "validation", BENCH / "peers")
 QUICK_KERNELS = 2
 T = TypeVar("T")
@@ -99,6 +100,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         CONV2D: _networks(config) == [NETWORK],
         PRODUCTS: NETWORK not in _networks(config) and config.getoption("--gemm") is None,
         REPLAY: config.getoption("--model") is None,
+        SEARCH: config.getoption("--search-out") is None,
     }
     if not left_out.get(collection_path, collection_path in WHEN_NAMED):
         return None

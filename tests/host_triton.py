@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,7 @@ class Pointer:
 
     def load(self, mask: Any, other: float) -> Any:
         mask = np.broadcast_to(mask, self.at.shape)
-        block = np.full(self.at.shape, other, self.memory.dtype)
+        block = np.full(self.at.shape, other, self.memory.dtype).view(Block)
         block[mask] = self.memory[self._inside(mask)]
         return block
 
@@ -48,36 +49,46 @@ class Pointer:
 
 
 class Jit:
-    """A decorated function; ``function[grid](*arrays, **constants)`` runs all of its programs."""
+    """A decorated function; ``function[grid](*arguments, **constants)`` runs all of its programs.
 
-    program = programs = 0
+    Arguments are flat arrays and numbers.
+    """
+
+    program = programs = (0, 0, 0)
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
 
     def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
-        assert grid[1:] == (1, 1)
-
-        def run(*arrays: Any, num_warps: int, num_stages: int, **constants: Any) -> None:
+        def run(*arguments: Any, num_warps: int, num_stages: int, **constants: Any) -> None:
             del num_warps, num_stages
-            Jit.programs = grid[0]
-            for Jit.program in range(grid[0]):
-                self._function(*map(Pointer, arrays), **constants)
+            values = [Pointer(one) if isinstance(one, np.ndarray) else one for one in arguments]
+            Jit.programs = grid
+            for Jit.program in product(*map(range, grid)):
+                with np.errstate(over="ignore"):  # masked elements may overflow
+                    self._function(*values, **constants)
 
         return run
 
 
 LANGUAGE = SimpleNamespace(
-    constexpr=object,
+    constexpr=lambda value: value,
+    float16=np.float16,
     float32=np.float32,
-    program_id=lambda _: Jit.program,
-    num_programs=lambda _: Jit.programs,
+    program_id=lambda axis: Jit.program[axis],
+    num_programs=lambda axis: Jit.programs[axis],
     cdiv=lambda a, b: -(-a // b),
     range=range,
     arange=np.arange,
     zeros=lambda shape, dtype: np.zeros(shape, dtype).view(Block),
     load=lambda pointer, mask, other: pointer.load(mask, other),
     store=lambda pointer, value, mask: pointer.store(value, mask),
+    where=np.where,
+    maximum=np.maximum,
+    exp=np.exp,
+    sqrt=np.sqrt,
+    max=lambda block, axis: block.max(axis=axis),
+    sum=lambda block, axis: block.sum(axis=axis),
     dot=lambda a, b, total=0, **_: total + a.astype("f4") @ b.astype("f4"),
 )
 

@@ -1,0 +1,140 @@
+"""The option and fixtures of the bench of improved kernels, `search_items`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, UnavailableError
+from pytest_gpuenergy.support.files import is_folder, is_there
+from pytest_gpuenergy.support.project import nearest
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.kernels.kernel import AnyKernel
+    from pytest_gpuenergy.search.spec import KernelSpec
+    from pytest_gpuenergy.search.state import State
+    from pytest_gpuenergy.workloads import Workload
+
+SPECS = Path("bench", "search", "kernels")
+_BASELINE, _BEST = "baseline", "best"
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A kernel that a search begins with, or has found.
+
+    Attributes:
+        spec: what it computes.
+        state: the kernel.
+        label: ``baseline`` or ``best``.
+    """
+
+    spec: KernelSpec
+    state: State
+    label: str
+
+    @property
+    def name(self) -> str:
+        """As in item ids: ``softmax-baseline``."""
+        return f"{self.spec.name}-{self.label}"
+
+
+@dataclass(frozen=True)
+class ReadyVariant:
+    """A variant with the sizes that are measured.
+
+    Attributes:
+        kernel: what runs.
+        workload: what it computes.
+        label: ``baseline`` or ``best``.
+    """
+
+    kernel: AnyKernel
+    workload: Workload
+    label: str
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of the bench."""
+    parser.getgroup("bench", "this repository's benches").addoption(
+        "--search-out",
+        metavar="OUTDIR",
+        help="Results of gpuenergy optimize, whose best variants take part beside the baselines",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize ``variant``."""
+    if "variant" not in metafunc.fixturenames:
+        return
+    try:
+        found = variants(metafunc.config)
+    except GpuEnergyError as error:
+        raise pytest.Collector.CollectError(str(error)) from None
+    metafunc.parametrize("variant", found, ids=[one.name for one in found], indirect=True)
+
+
+@pytest.fixture
+def variant(request: pytest.FixtureRequest, gpu: Device) -> ReadyVariant:
+    """What the item measures; skips it if the device cannot run it."""
+    one: Variant = request.param
+    try:
+        return _ready(one, gpu)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    except GpuEnergyError as error:
+        problem = str(error)
+    pytest.fail(problem, pytrace=False)
+
+
+def variants(config: pytest.Config) -> list[Variant]:
+    """The baseline of each shipped spec, and the best variant of those that were searched.
+
+    Raises:
+        InputError: a spec or the folder of ``--search-out`` cannot be used.
+    """
+    from pytest_gpuenergy.search.spec_file import read_spec, spec_paths
+
+    folder = nearest(config.rootpath, SPECS) or config.rootpath / SPECS
+    given = config.getoption("--search-out")
+    outdir = None if given is None else config.invocation_params.dir / given
+    if outdir is not None and not is_folder(outdir / "kernels"):
+        raise InputError(
+            f"--search-out {given} has no results of a search: gpuenergy optimize {SPECS} --outdir "
+            f"{given} writes some."
+        )
+    found = []
+    for spec in map(read_spec, spec_paths(folder)):
+        found.append(Variant(spec, spec.baseline, _BASELINE))
+        best = None if outdir is None else _best_of(spec, outdir)
+        if best is not None:
+            found.append(Variant(spec, best, _BEST))
+    return found
+
+
+def _best_of(spec: KernelSpec, outdir: Path) -> State | None:
+    """The variant that a search has kept; None without one that is better than the baseline."""
+    from pytest_gpuenergy.search.control import read_control
+
+    path = outdir / "kernels" / f"_{spec.name}" / "best" / "control.json"
+    if not is_there(path):
+        return None
+    state = read_control(path).state
+    if state.language != spec.language:
+        raise InputError(f"{path} is of a kernel in {state.language}: name results of this spec.")
+    return None if state.id == spec.baseline.id else state
+
+
+def _ready(one: Variant, gpu: Device) -> ReadyVariant:
+    from pytest_gpuenergy.search.kernel import kernel_of
+    from pytest_gpuenergy.search.workload import workload_of
+
+    sizes = one.spec.sizes[0]
+    kernel = kernel_of(one.spec, one.state, sizes)
+    if refusal := gpu.refusal(kernel):
+        raise UnavailableError(refusal)
+    return ReadyVariant(kernel, workload_of(one.spec, sizes), one.label)

@@ -1,0 +1,98 @@
+"""Triton modules that cheat with what Python keeps from launch to launch, in a worker that is here.
+
+That the worker is a process of its own is not tested here.
+"""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from host_cupy import nvml_of_one_card
+from test_binders import SCALE, SOURCE, TRITON, fakes
+from test_relaunch import Worker
+
+from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda.device import CudaDevice
+from pytest_gpuenergy.engine.arena_check import check_again
+from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.kernels import Job, TritonKernel
+from pytest_gpuenergy.support.errors import KernelFault
+
+HONEST = "    y[:] = a * x * 2"
+BEGINNING = SOURCE.rpartition("    y[:]")[0]
+KEEP = "    KEPT.append(a * x * 2)\n"
+CHEATS = {
+    "skips the work": "    pass",
+    "returns its cached output": f"{KEEP}    y[:] = KEPT[0]",
+    "replays an earlier result": f"{KEEP}    y[:] = KEPT[max(0, len(KEPT) - 2)]",
+    "works only for the first launches": f"{KEEP}    if len(KEPT) > 5: return\n{HONEST}",
+    "batches and skips": f"{KEEP}    if len(KEPT) % 2 == 0: return\n{HONEST}",
+    "skips what looks right": f"    if abs(y).max() < 1e9: return\n{HONEST}",
+    "writes NaN": "    y[:] = float('nan')",
+    "computes in half precision": "    y[:] = a * x.astype('f2') * 2",
+    "changes its input": f"{HONEST}\n    x[:] = 0",
+}
+_LAUNCH: Any = (TRITON.grid, TRITON.arguments, TRITON.constants)
+
+
+def kernel_with(body: str) -> TritonKernel:
+    return TritonKernel(f"KEPT = []\n{BEGINNING}{body}\n", "scale", *_LAUNCH)
+
+
+@pytest.fixture
+def calls() -> list[tuple[str, bytes]]:
+    """What was sent to the worker."""
+    return []
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch, calls: list[tuple[str, bytes]]) -> CudaDevice:
+    class Noting(Worker):
+        def call(self, method: str, *arguments: Any, timeout_s: float | None = None) -> Any:
+            calls.append((method, pickle.dumps(arguments)))
+            return super().call(method, *arguments, timeout_s=timeout_s)
+
+    monkeypatch.setattr(cuda, "Worker", Noting)
+    monkeypatch.setattr(cuda, "find_spec", lambda _: object())
+    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
+    return CudaDevice(nvml_of_one_card(), gpu)
+
+
+def verified_and_repeated(device: CudaDevice, kernel: TritonKernel) -> None:
+    """As a search does: verify, run back to back, verify again."""
+    verify(device, kernel, SCALE)
+    with arenas_for(SCALE, seed=0) as arenas:
+        check = check_of(device, SCALE, arenas, seed=0)
+        with device.repeat(Job.of(kernel, SCALE), arenas) as repeater:
+            repeater.start()
+            repeater.stop()
+            check_again(repeater, check)
+
+
+def test_an_honest_one_is_correct(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fakes(monkeypatch):
+        verified_and_repeated(device, kernel_with(HONEST))
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_cheat_is_refused(device: CudaDevice, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with fakes(monkeypatch), pytest.raises(KernelFault) as fault:
+        verified_and_repeated(device, kernel_with(CHEATS[name]))
+    assert fault.value.outcome == "correctness"
+
+
+def test_what_is_sent_to_the_worker_contains_no_expected_output(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch, calls: list[tuple[str, bytes]]
+) -> None:
+    with fakes(monkeypatch):
+        verified_and_repeated(device, kernel_with(HONEST))
+    assert {"open", "run", "load"} <= {method for method, _ in calls}
+    for seed in (0, 1):
+        expected = SCALE.reference(SCALE.make_inputs(seed))["y"]
+        for dtype in (np.float32, np.float64):
+            element = expected[:1].astype(dtype).tobytes()
+            assert not any(element in sent for _, sent in calls)

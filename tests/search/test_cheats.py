@@ -1,0 +1,201 @@
+"""Kernels that seem fast because they cheat: each is refused that the docs say is.
+
+The candidates are in ``cheats/``, those that are known to get through in ``cheats/not_found/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.engine.references import case_of
+from pytest_gpuenergy.engine.seeds import drawings_of
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.spec import KernelSpec, ScalarSpec, TensorSpec
+from pytest_gpuenergy.search.state import Constant, LaunchPlan, State
+from pytest_gpuenergy.search.workload import workload_of
+
+FOLDER = Path(__file__).parent / "cheats"
+PAGE = Path(__file__).parents[2] / "docs/explanation/search-trust.md"
+NEVER_WRITTEN, WRONG, LATER = "never written or NaN", " are wrong ", "Correct at first, wrong after"
+REFUSALS = {
+    "batches_and_skips": LATER,
+    "changes_its_inputs": "writes the input a",
+    "knows_the_distribution": WRONG,
+    "knows_the_seed": WRONG,
+    "knows_the_shape": "of 1023 elements of c",
+    "multiplies_in_half_precision": WRONG,
+    "replays_an_earlier_result": WRONG,
+    "returns_a_cached_output": WRONG,
+    "returns_what_memory_holds": NEVER_WRITTEN,
+    "scans_memory_beside_its_tensors": "past its end of 3072 elements",
+    "scans_memory_far_away": "outside every tensor",
+    "skips_small_terms": WRONG,
+    "skips_some_rows": NEVER_WRITTEN,
+    "skips_the_work": NEVER_WRITTEN,
+    "skips_what_looks_right": WRONG,
+    "skips_what_spot_checks_find_right": LATER,
+    "stops_after_a_few_launches": LATER,
+    "sums_in_half_precision": WRONG,
+    "uses_tensor_cores": "instructions for tensor cores",
+    "writes_infinity": WRONG,
+    "writes_lazily": NEVER_WRITTEN,
+    "writes_nan": NEVER_WRITTEN,
+    "writes_nan_for_one_element": "is never written or NaN",
+    "writes_on_another_stream": "launches by a kernel",
+}
+"""What is said of each candidate."""
+NOT_FOUND = {path.stem for path in FOLDER.glob("not_found/*.cu")}
+
+
+def source_of(name: str) -> str:
+    return (FOLDER / "common.cuh").read_text() + (FOLDER / f"{name}.cu").read_text()
+
+
+SPEC = KernelSpec(
+    name="product",
+    language="cuda",
+    source=source_of("honest"),
+    entry="product",
+    launch=LaunchPlan(grid=("ceil_div(N, block_x)", "ceil_div(M, block_y)"), block=(16, 16)),
+    arguments=("a", "b", "c", "m", "n", "k"),
+    tensors=(
+        TensorSpec("a", ("M", "K")),
+        TensorSpec("b", ("K", "N")),
+        TensorSpec("c", ("M", "N"), role="output"),
+    ),
+    scalars=tuple(ScalarSpec(name.lower(), "int32", name) for name in "MNK"),
+    sizes=({"M": 64, "N": 48, "K": 40}, {"M": 33, "N": 31, "K": 29}),
+    reference={"c": "a @ b"},
+    reduction_length="K",
+    flops="2 * M * N * K",
+)
+"""A product of matrices in float32."""
+KNOWN_SEEDS = (0, 1, 2)
+
+
+def candidate(name: str) -> State:
+    constants: dict[str, Constant] = {}
+    if name == "knows_the_seed":
+        workloads = [workload_of(SPEC, sizes) for sizes in SPEC.sizes]
+        drawings = drawings_of(KNOWN_SEEDS)
+        cases = [case_of(one, drawing, None) for one in workloads for drawing in drawings]
+        first = [np.asarray(case.inputs["a"]).flat[0] for case in cases]
+        constants = {f"FIRST_{number}": float(value) for number, value in enumerate(first)}
+    launch = replace(SPEC.launch, constants=constants)
+    return replace(SPEC.baseline, source=source_of(name), launch=launch)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as device:
+        yield device
+
+
+def evaluated(device: EmulatedDevice, state: State, spec: KernelSpec = SPEC) -> Result:
+    return Bench(spec, device, Metric.TIME).evaluate(state)
+
+
+def test_each_cheat_has_its_refusal_and_its_place_in_the_docs() -> None:
+    assert {path.stem for path in FOLDER.glob("*.cu")} == {"honest", *REFUSALS}
+    page = PAGE.read_text()
+    assert [name for name in (*REFUSALS, *NOT_FOUND) if f"`{name}`" not in page] == []
+
+
+@pytest.mark.slow
+def test_an_honest_kernel_is_correct(device: EmulatedDevice) -> None:
+    assert evaluated(device, candidate("honest")).outcome == "correct"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_cheat_is_refused(device: EmulatedDevice, name: str) -> None:
+    found = evaluated(device, candidate(name))
+    outcome = "compile" if name == "writes_on_another_stream" else "correctness"
+    assert (found.outcome, found.cost) == (outcome, None)
+    assert REFUSALS[name] in str(found.message)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["returns_a_cached_output", "returns_what_memory_holds", "skips_the_work", "writes_nan"]
+)
+def test_a_cheat_is_refused_where_the_baseline_is_the_reference(
+    device: EmulatedDevice, name: str
+) -> None:
+    spec = replace(SPEC, reference={})
+    assert evaluated(device, candidate("honest"), spec).outcome == "correct"
+    assert evaluated(device, candidate(name), spec).outcome == "correctness"
+
+
+@pytest.mark.slow
+def test_a_launch_that_leaves_blocks_out_is_refused(device: EmulatedDevice) -> None:
+    launch = replace(SPEC.launch, grid=("N // block_x", "M // block_y - 1"))
+    found = evaluated(device, replace(SPEC.baseline, launch=launch))
+    assert found.outcome == "correctness"
+
+
+@pytest.mark.slow
+class TestWhatTheCheatsWouldGain:
+    """That they are refused for what they are, and not because they are broken."""
+
+    def test_one_that_knows_the_seeds_is_right_for_them(
+        self, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Bench, "hidden_seeds", lambda *_: KNOWN_SEEDS)
+        assert evaluated(device, candidate("knows_the_seed")).outcome == "correct"
+
+    def test_one_that_knows_the_shape_is_right_for_it(self, device: EmulatedDevice) -> None:
+        spec = replace(SPEC, sizes=SPEC.sizes[:1])
+        assert evaluated(device, candidate("knows_the_shape"), spec).outcome == "correct"
+
+    def test_tensor_cores_are_as_exact_as_the_bound_asks(self, device: EmulatedDevice) -> None:
+        spec = replace(SPEC, tensor_cores=True)
+        assert evaluated(device, candidate("uses_tensor_cores"), spec).outcome == "correct"
+
+    def test_half_precision_is_within_a_wide_tolerance(self, device: EmulatedDevice) -> None:
+        spec = replace(SPEC, tolerance=0.01)
+        state = candidate("multiplies_in_half_precision")
+        assert evaluated(device, state, spec).outcome == "correct"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(NOT_FOUND))
+def test_what_the_docs_call_not_found_is_not(device: EmulatedDevice, name: str) -> None:
+    assert evaluated(device, candidate(f"not_found/{name}")).outcome == "correct"
+
+
+@pytest.mark.slow
+def test_a_kernel_finds_poison_or_its_own_results_but_no_expected_output(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[tuple[str, Any]] = []
+    filled: list[tuple[Any, Any]] = []
+    create, fill = Arena.create.__func__, Arena.fill  # type: ignore[attr-defined]
+
+    def note_created(cls: Any, path: Path, tensor: Any, value: Any = None) -> Arena:
+        created.append((tensor.name, value))
+        arena: Arena = create(cls, path, tensor, value)
+        return arena
+
+    def note_filled(arena: Arena, value: Any = None) -> None:
+        if arena.tensor.name == "c" and value is not None and np.isfinite(value).any():
+            filled.append((arena.value(), value))
+        fill(arena, value)
+
+    monkeypatch.setattr(Arena, "create", classmethod(note_created))
+    monkeypatch.setattr(Arena, "fill", note_filled)
+    assert evaluated(device, candidate("honest")).outcome == "correct"
+    assert [value for name, value in created if name == "c"] == [None] * (len(SPEC.sizes) + 1)
+    for own, falsified in filled:
+        changed = (own != falsified).sum()
+        assert 0 < changed <= np.ceil(np.sqrt(own.size))
