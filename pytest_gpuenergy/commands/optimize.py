@@ -175,8 +175,13 @@ def _search_one(
     identity = identity_of(bench)
     with KernelFolder(arguments.outdir, spec, identity, resume=arguments.resume) as folder:
         llm = proposals_for(endpoint, folder, device.name)
-        moves = MOVES if llm is None else (*MOVES, llm)
-        explorer = BestFirst(spec, moves, min_gain=arguments.min_pred_gain, seed=arguments.seed)
+        explorer = BestFirst(
+            spec,
+            MOVES if llm is None else (*MOVES, llm),
+            min_gain=arguments.min_pred_gain,
+            seed=arguments.seed,
+            first=llm.has_made if llm is not None and llm.prior > 0 else None,
+        )
         info = run_info(device, new_run_id(), words, git_revision=git_revision_of(Path.cwd()))
         return Search(bench, folder, explorer, options, info, tell, stop, llm).run()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -46,15 +46,23 @@ class BestFirst:
         min_gain: states that could be improved by less than this fraction, because of the least
             time by the card's peaks, are not expanded.
         seed: of the order of a state's applications.
+        first: which of them come before all others; None if none do.
     """
 
     def __init__(
-        self, spec: KernelSpec, moves: Sequence[Move], *, min_gain: float, seed: int
+        self,
+        spec: KernelSpec,
+        moves: Sequence[Move],
+        *,
+        min_gain: float,
+        seed: int,
+        first: Callable[[Application], bool] | None = None,
     ) -> None:
         self._spec = spec
         self._moves = [move for move in moves if spec.language in move.languages]
         self._min_gain = min_gain
         self._seed = seed
+        self._first = first or (lambda _: False)
         self._seen = {spec.baseline.id}
         self._open: dict[str, tuple[float, State, Iterator[Application]]] = {}
 
@@ -76,6 +84,7 @@ class BestFirst:
             return
         found = [one for move in self._moves for one in move.applications(state, self._spec)]
         random.Random(f"{self._seed} {state.id}").shuffle(found)  # noqa: S311 -- no secret
+        found.sort(key=lambda one: not self._first(one))
         self._open[state.id] = (result.cost, state, iter(found))
 
 

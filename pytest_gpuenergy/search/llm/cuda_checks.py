@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_gpuenergy.devices.emulated.headers import EMULATED, SUPPORTED
@@ -111,7 +112,7 @@ def _in_directive(directive: Sequence[_Token]) -> Iterator[str]:
     what = f"#{' '.join(words)}"
     if name == "include":
         if "".join(rest).strip('<>"') not in HEADERS:
-            yield what.replace("< ", "<").replace(" >", ">")
+            yield f"#include {''.join(rest)}"
     elif name == "pragma":
         if not rest or rest[0] not in _PRAGMAS:
             yield what
@@ -195,7 +196,18 @@ def _is_namespace(head: Sequence[_Token]) -> bool:
 
 def _is_function(head: Sequence[_Token]) -> bool:
     words = _bare(head)
-    return "(" in words and "=" not in words[: words.index("(")] and not _is_type(words)
+    if "(" not in words or _is_type(words):
+        return False
+    before, after = words[: words.index("(")], words[words.index("(") + 1 :]
+    return "=" not in before and _are_parameters(after)
+
+
+def _are_parameters(words: Sequence[str]) -> bool:
+    """Whether words after a parenthesis begin parameters, not a variable as in ``int (x){0}``."""
+    first, second = (*words, "", "")[:2]
+    if first in (")", ".") or (first, second) == ("void", ")"):
+        return True
+    return first.isidentifier() and second not in ("[", "(", ")", "")
 
 
 def _is_type(words: Sequence[str]) -> bool:
@@ -253,7 +265,7 @@ def _in_declaration(declaration: _Declaration) -> Iterator[str]:
 def _in_body(declaration: _Declaration) -> Iterator[str]:
     body = declaration.body or []
     inner = set() if _is_type(_bare(declaration.head)) else {"__device__", "__global__"}
-    for token, after in zip(body, [*body[1:], _Token("", "")], strict=True):
+    for token, after in pairwise((*body, _Token("", ""))):
         if token.text == "static" and after.text not in ("constexpr", "__shared__"):
             yield f"a static variable before {after.text}"
         elif token.text == "extern" and after.text != "__shared__":

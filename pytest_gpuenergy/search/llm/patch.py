@@ -40,7 +40,7 @@ def apply_patch(diff: str, text: str) -> str:
     """The text after the change.
 
     A hunk belongs where its header says if its lines are found there, otherwise at the only place
-    where they are. Names of files, and whether the last line ends with a newline, do not matter.
+    where they are. Names of files, and what is said of the last line's newline, do not matter.
 
     Args:
         diff: a unified diff of one file.
@@ -49,7 +49,7 @@ def apply_patch(diff: str, text: str) -> str:
     Raises:
         PatchError: it is no unified diff, or lines of it are not found, or in several places.
     """
-    lines = text.removesuffix("\n").split("\n")
+    lines = text.split("\n")
     found: list[str] = []
     done = 0
     for hunk in _hunks(diff):
@@ -59,7 +59,7 @@ def apply_patch(diff: str, text: str) -> str:
         found += [*lines[done:place], *hunk.new]
         done = place + len(hunk.old)
     found += lines[done:]
-    return "\n".join(found) + ("\n" if text.endswith("\n") else "")
+    return "\n".join(found)
 
 
 def _place(hunk: _Hunk, lines: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from pytest_gpuenergy.support.errors import InputError
 
 MODEL = "gpt-5-mini"
 TIMEOUT_S = 300.0
-PRIOR = 0.1
+PRIOR = 0.5
 KEY_VARIABLE, URL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 DEFAULT_URL = "https://api.openai.com/v1"
 _UNUSED_KEY = "none"
