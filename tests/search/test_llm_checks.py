@@ -5,9 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_gpuenergy.search.llm import cuda_checks, triton_checks
 
+CUDA_PIECES = """
+    { } ( ) ; = < > # \" ' / * /* */ // \\ \n namespace struct template __device__ __global__ static
+    extern "C" int x include define asm void R" 1'0 alignas ( [ ] %: ## <<<
+"""
+TRITON_PIECES = """
+    import from triton language tl math . , ( ) : = * def f x @triton.jit \n return pass [ ] {0}
+"""
 KERNELS = Path(__file__).parents[2] / "bench/search/kernels"
 CUDA = """
 #include <cuda_fp16.h>
@@ -22,6 +31,8 @@ struct Vector { T data[N]; __device__ T& operator[](int i) { return data[i]; } }
 constexpr int kWarp = 32;
 }
 using tools::Vector;
+template <class T> using Four = Vector<T, 4>;
+typedef struct { float x; } Pair;
 __constant__ float table[2] = {1.0f, 2.0f};
 extern __shared__ float dynamic[];
 template <class T>
@@ -44,6 +55,7 @@ from triton.language.extra import libdevice
 
 BLOCK: tl.constexpr = 128
 SCALE = -1.5
+COUNT = tl.constexpr(3)
 
 
 @triton.jit
@@ -160,6 +172,7 @@ def test_an_ordinary_triton_module_is_let_through() -> None:
         ("@triton.jit\ndef f(x):\n    import os", "import os in a function"),
         ("SCALE = open('/etc/passwd')", "the statement SCALE = open('/etc/passwd')"),
         ("SCALE: open('x') = 1", "the statement SCALE: open('x') = 1"),
+        ("SCALE = half.constexpr(1)", "the statement SCALE = half.constexpr(1)"),
         ("SCALE = [0] * 1000000000", "the statement SCALE = [0] * 1000000000"),
         ("SCALE = 9 ** 9 ** 9", "the statement SCALE = 9 ** 9 ** 9"),
         ("half(1)", "the statement half(1)"),
@@ -205,3 +218,26 @@ def test_triton_assembler_is_counted() -> None:
 def test_what_is_no_module_is_said_to_be_none() -> None:
     with pytest.raises(triton_checks.ModuleError, match="no Python module"):
         triton_checks.findings("def (")
+
+
+@given(st.lists(st.sampled_from(CUDA_PIECES.split(" "))).map(" ".join) | st.text())
+def test_any_text_is_checked_as_cuda(text: str) -> None:
+    assert all(cuda_checks.findings(text))
+    assert cuda_checks.assembler_statements(text) >= 0
+
+
+@given(
+    st.lists(st.sampled_from(CUDA_PIECES.split(" "))).map(" ".join),
+    st.sampled_from(["__device__ int launches;", "int f() { return 0; }"]),
+)
+def test_nothing_before_it_hides_what_is_found(text: str, added: str) -> None:
+    """Unless the text before is refused itself."""
+    assert cuda_checks.findings(f"{text}\n\n;{added}")
+
+
+@given(st.lists(st.sampled_from(TRITON_PIECES.split(" "))).map(" ".join) | st.text())
+def test_any_text_is_checked_as_triton(text: str) -> None:
+    try:
+        assert all(triton_checks.findings(text))
+    except triton_checks.ModuleError:
+        assert triton_checks.assembler_statements(text) == 0

@@ -6,11 +6,13 @@ import difflib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kernel_specs import SOURCE, spec_with, write
 from llm_server import LlmServer, answers, fails, hangs, llm_server, says, sends
 from msgspec.structs import replace
@@ -20,6 +22,7 @@ from pytest_gpuenergy.search.llm.answer_log import AnswerLog
 from pytest_gpuenergy.search.llm.consultant import Consultant
 from pytest_gpuenergy.search.llm.endpoint import Endpoint
 from pytest_gpuenergy.search.llm.proposals import LlmMoves, Refusal
+from pytest_gpuenergy.search.llm.protocol import Protocol, Reply, read_reply
 from pytest_gpuenergy.search.llm.request import VOCABULARY, Context
 from pytest_gpuenergy.search.llm.settings import LlmSettings, Prices
 from pytest_gpuenergy.search.move import Application
@@ -29,6 +32,7 @@ from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.spec_file import read_spec
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
+from pytest_gpuenergy.support.json_input import FormError
 
 BETTER = SOURCE.replace("y[i] = by * x[i];", "y[i] = by * __ldcg(x + i);")
 KEY = "sk-secret"
@@ -595,3 +599,24 @@ def test_the_vocabulary_is_that_of_the_rules() -> None:
     from pytest_gpuenergy.search.moves import MOVES
 
     assert {move.name for move in MOVES} <= VOCABULARY.keys()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+PARTS = st.fixed_dictionaries(
+    {},
+    optional={
+        name: JSON | st.lists(st.fixed_dictionaries({}, optional={"type": JSON, "content": JSON}))
+        for name in ("output", "status", "usage", "choices")
+    },
+)
+
+
+@pytest.mark.parametrize("protocol", ["responses", "chat"])
+@pytest.mark.slow
+@given(document=JSON | PARTS)
+def test_any_document_is_a_reply_or_refused(protocol: Protocol, document: Any) -> None:
+    with suppress(FormError):
+        assert isinstance(read_reply(json.dumps(document).encode(), protocol), Reply)

@@ -240,7 +240,7 @@ def _bare(head: Sequence[_Token]) -> list[str]:
 
 def _in_declaration(declaration: _Declaration) -> Iterator[str]:
     words = _bare(declaration.head)
-    if not words or words[0] in ("using", "typedef", "static_assert"):
+    if set(_after_template(words)[:1]) <= {"using", "typedef", "static_assert"}:
         return
     names = set(words)
     shown = " ".join(words)[:60]

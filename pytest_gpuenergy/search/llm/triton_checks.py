@@ -25,6 +25,7 @@ _FORBIDDEN_STATEMENTS = (
     *(ast.ClassDef, ast.AsyncFunctionDef, ast.Lambda, ast.With, ast.Try, ast.TryStar),
     *(ast.Global, ast.Nonlocal, ast.Delete, ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr),
 )
+_CONSTEXPR = ("constexpr", "tl.constexpr", "triton.language.constexpr")
 _LITERALS = (
     *(ast.Constant, ast.Tuple, ast.List, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop),
     *(ast.expr_context,),
@@ -193,7 +194,7 @@ def _is_module(place: str) -> bool:
 def _is_constant(value: ast.expr) -> bool:
     """Whether an expression consists of literals; ``tl.constexpr(...)`` of one is one too."""
     if isinstance(value, ast.Call) and not value.keywords and len(value.args) == 1:
-        return ast.unparse(value.func).endswith("constexpr") and _is_constant(value.args[0])
+        return ast.unparse(value.func) in _CONSTEXPR and _is_constant(value.args[0])
     # Neither enormous numbers nor enormous lists.
     nodes = list(ast.walk(value))
     grows = any(isinstance(node, ast.Pow | ast.LShift) for node in nodes)
