@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.search.llm import cuda_checks, triton_checks
+from pytest_gpuenergy.search.moves import MOVES
+from pytest_gpuenergy.search.spec_file import read_spec
 
 CUDA_PIECES = """
     { } ( ) ; = < > # \" ' / * /* */ // \\ \n namespace struct template __device__ __global__ static
@@ -81,6 +83,16 @@ def test_an_ordinary_cuda_kernel_is_let_through() -> None:
 @pytest.mark.parametrize("path", sorted(KERNELS.glob("*.cu")), ids=lambda path: path.name)
 def test_the_shipped_kernels_are_let_through(path: Path) -> None:
     assert cuda_checks.findings(path.read_text()) == frozenset()
+
+
+@pytest.mark.parametrize("path", sorted(KERNELS.glob("*.json")), ids=lambda path: path.stem)
+def test_what_the_rules_write_is_let_through(path: Path) -> None:
+    spec = read_spec(path)
+    checks = cuda_checks if spec.language == "cuda" else triton_checks
+    for move in MOVES:
+        for one in move.applications(spec.baseline, spec):
+            added = checks.findings(one.state.source) - checks.findings(spec.source)
+            assert added == frozenset(), one.what
 
 
 @pytest.mark.parametrize(
