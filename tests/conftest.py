@@ -67,6 +67,8 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         # Coverage of what tests start would take a third of their time; it is 95 % without.
         patch.delenv("COVERAGE_PROCESS_START", raising=False)
         patch.delenv("GITHUB_ACTIONS", raising=False)  # else there are annotations
+        for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):  # no test asks the user's endpoint
+            patch.delenv(variable, raising=False)
         # Its plugin imports Hypothesis at the end of each run: half of what an empty run takes.
         patch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
         if sys.dont_write_bytecode:  # beside the sources; but not each shall compile all of them

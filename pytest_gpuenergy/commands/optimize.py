@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterator
+from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines, tell
+from pytest_gpuenergy.commands.optimize_llm import (
+    add_llm_arguments,
+    endpoint_of,
+    number,
+    proposals_for,
+)
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.control.setpoint import Setpoint
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.engine.station import Station
+    from pytest_gpuenergy.search.llm.endpoint import Endpoint
     from pytest_gpuenergy.search.search_state import Gain, SearchState
     from pytest_gpuenergy.search.spec import KernelSpec
 
 _BUILDS = 50
 _MIN_GAIN = 0.02
 _LOCK_WAIT_S = 2.0
-_N = TypeVar("_N", int, float)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -53,20 +59,18 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
     parser.add_argument(
         "--budget-builds",
         metavar="N",
-        type=_number(int, 0, 1_000_000),
+        type=number(int, 0, 1_000_000),
         default=_BUILDS,
         help=f"Variants to evaluate for each kernel (default: {_BUILDS})",
     )
     parser.add_argument(
         "--min-pred-gain",
         metavar="FRACTION",
-        type=_number(float, 0.0, 1.0),
+        type=number(float, 0.0, 1.0),
         default=_MIN_GAIN,
         help=f"Do not improve what could gain less than this (default: {_MIN_GAIN})",
     )
-    parser.add_argument(
-        "--no-llm", action="store_true", help="Rules only, without a language model; the default"
-    )
+    add_llm_arguments(parser)
     parser.add_argument("--resume", action="store_true", help="Continue the searches in --outdir")
     parser.add_argument(
         "--gpus",
@@ -87,7 +91,7 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
         help="What to minimize (default: time)",
     )
     parser.add_argument(
-        "--seed", metavar="N", type=_number(int, 0, 1 << 32), default=0, help="Of the search"
+        "--seed", metavar="N", type=number(int, 0, 1 << 32), default=0, help="Of the search"
     )
     parser.add_argument(
         "--worker",
@@ -136,9 +140,11 @@ def _search(arguments: Namespace, specs: list[KernelSpec]) -> None:
         stack.callback(_report, found, arguments)  # whatever ends the search
         stack.enter_context(interrupt_once(stop := Event()))
         station = _station(stack, arguments.gpus, arguments.powercap)
+        endpoint = endpoint_of(arguments)
+        stack.callback(endpoint.close)
         for spec in specs:
             try:
-                found.append((spec, _search_one(arguments, spec, station.device, stop)))
+                found.append((spec, _search_one(arguments, spec, station.device, endpoint, stop)))
             except InputError as error:
                 if len(specs) == 1:
                     raise
@@ -151,7 +157,9 @@ def _search(arguments: Namespace, specs: list[KernelSpec]) -> None:
         )
 
 
-def _search_one(arguments: Namespace, spec: KernelSpec, device: Device, stop: Event) -> SearchState:
+def _search_one(
+    arguments: Namespace, spec: KernelSpec, device: Device, endpoint: Endpoint, stop: Event
+) -> SearchState:
     from pytest_gpuenergy.engine.identity import git_revision_of, run_info
     from pytest_gpuenergy.record.metrics import Metric
     from pytest_gpuenergy.search.evaluation import Bench
@@ -162,13 +170,20 @@ def _search_one(arguments: Namespace, spec: KernelSpec, device: Device, stop: Ev
     from pytest_gpuenergy.support.run_ids import new_run_id
 
     bench = Bench(spec, device, Metric(arguments.objective), arguments.seed)
-    explorer = GraphExplorer(spec, MOVES, min_gain=arguments.min_pred_gain, seed=arguments.seed)
     options = Options(arguments.budget_builds, arguments.gpus, arguments.powercap)
     words = {name: str(value) for name, value in vars(options).items()}
     identity = identity_of(bench)
     with KernelFolder(arguments.outdir, spec, identity, resume=arguments.resume) as folder:
+        llm = proposals_for(endpoint, folder, device.name)
+        explorer = GraphExplorer(
+            spec,
+            MOVES if llm is None else (*MOVES, llm),
+            min_gain=arguments.min_pred_gain,
+            seed=arguments.seed,
+            first=llm.has_made if llm is not None and llm.prior > 0 else None,
+        )
         info = run_info(device, new_run_id(), words, git_revision=git_revision_of(Path.cwd()))
-        return Search(bench, folder, explorer, options, info, tell, stop).run()
+        return Search(bench, folder, explorer, options, info, tell, stop, llm).run()
 
 
 def _run_worker(arguments: Namespace) -> int:
@@ -257,16 +272,3 @@ def _gain(gain: Gain) -> str:
         for metric, ends in gain.ratio_intervals.items()
     ]
     return f"{gain.id}: {', '.join(parts)}{'' if gain.accepted else ': not certainly better'}"
-
-
-def _number(kind: type[_N], least: _N, most: _N) -> Callable[[str], Any]:
-    def parse(text: str) -> _N:
-        try:
-            number = kind(text)
-        except ValueError:
-            number = None
-        if number is None or not least <= number <= most:
-            raise ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
-        return number
-
-    return parse

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -40,19 +40,30 @@ class Explorer(Protocol):
         ...
 
 
+_GAIN_OF_FIRST = 0.2
+"""Predicted for what is to be tried first, as a logarithm; experience corrects it."""
+
+
 class StateSpace:
     """The states that moves reach from a spec's baseline, as a strategy sees them.
 
     Args:
         spec: what is searched.
         moves: that can be made.
-        min_gain: see `GraphExplorer`.
+        min_gain, first: see `GraphExplorer`.
     """
 
-    def __init__(self, spec: KernelSpec, moves: Sequence[Move], min_gain: float) -> None:
+    def __init__(
+        self,
+        spec: KernelSpec,
+        moves: Sequence[Move],
+        min_gain: float,
+        first: Callable[[Application], bool],
+    ) -> None:
         self._spec = spec
         self._moves = [move for move in moves if spec.language in move.languages]
         self._min_gain = min_gain
+        self._first = first
         self._states = {spec.baseline.id: spec.baseline}
         self._results: dict[str, Result] = {}
         self._applications: dict[tuple[str, str], Application] = {}
@@ -77,7 +88,8 @@ class StateSpace:
                 label = f"{one.move} {one.what}"
                 self._applications[state, label] = one
                 self._states.setdefault(one.state.id, one.state)
-                found.append(Action(label, one.state.id))
+                gain = _GAIN_OF_FIRST if self._first(one) else None
+                found.append(Action(label, one.state.id, gain))
         return found
 
     def proposal(self, chosen: strategy.Proposal) -> Proposal:
@@ -95,6 +107,7 @@ class GraphExplorer:
         min_gain: states that could be improved by less than this fraction, because of the least
             time by the card's peaks, are not expanded.
         seed: of the random choices.
+        first: which applications are tried before those of which nothing is known; None if none.
         parameters: of the strategy.
     """
 
@@ -105,9 +118,10 @@ class GraphExplorer:
         *,
         min_gain: float,
         seed: int,
+        first: Callable[[Application], bool] | None = None,
         parameters: SearchParameters | None = None,
     ) -> None:
-        self._space = StateSpace(spec, moves, min_gain)
+        self._space = StateSpace(spec, moves, min_gain, first or (lambda _: False))
         self._strategy = GraphStrategy(self._space, parameters, seed=seed)
         self._proposed: dict[str, strategy.Proposal] = {}
         self._note(self._strategy.propose())  # the baseline

@@ -20,6 +20,7 @@ from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.explorer import Explorer, Proposal
 from pytest_gpuenergy.search.folder import BASELINE, SPEC_JSON, KernelFolder
 from pytest_gpuenergy.search.kernel import kernel_of
+from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.search_state import (
     Gain,
@@ -78,6 +79,7 @@ class Search:
         tell: called with lines of progress.
         stop: set by the caller to end early.
         state: of the search.
+        llm: proposals of a language model, which are among the explorer's moves; None without.
     """
 
     bench: Bench
@@ -88,6 +90,7 @@ class Search:
     tell: Callable[[str], None]
     stop: Event
     state: SearchState = field(init=False)
+    llm: LlmMoves | None = None
 
     def __post_init__(self) -> None:
         self.state = SearchState(identity=identity_of(self.bench))
@@ -183,6 +186,8 @@ class Search:
         earlier = self.folder.earlier
         if earlier is None or len(nodes) > len(earlier.nodes):
             self._write()
+        if self.llm is not None:
+            self.llm.learn(node, result)
         self.explorer.learn(state, result)
 
     def _confirm(self) -> None:
@@ -214,7 +219,8 @@ class Search:
 
     def _write(self) -> None:
         self.folder.write_state(self.state)
-        self.folder.write_trace(trace(self.bench.spec, self.state))
+        proposals = () if self.llm is None else self.llm.lines()
+        self.folder.write_trace(trace(self.bench.spec, self.state, proposals))
 
 
 def _by_cost(nodes: Sequence[Node]) -> list[Node]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.search.kernel import macros
@@ -31,9 +31,9 @@ def candidate_diff(parent: State, child: State) -> str:
     )
 
 
-def trace(spec: KernelSpec, state: SearchState) -> str:
-    """The search so far, as Markdown."""
-    return "\n".join([*_lines(spec, state), ""])
+def trace(spec: KernelSpec, state: SearchState, proposals: Iterable[str] = ()) -> str:
+    """The search so far, as Markdown; with what came of a language model's proposals."""
+    return "\n".join([*_lines(spec, state), *proposals, ""])
 
 
 def _text(state: State) -> str:

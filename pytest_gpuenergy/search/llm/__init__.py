@@ -1,0 +1,1 @@
+"""Moves that a language model proposes."""

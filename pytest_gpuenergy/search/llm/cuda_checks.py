@@ -1,0 +1,274 @@
+"""What CUDA text of a language model may contain: kernels, and nothing that outlives a launch.
+
+The text is cut into tokens and file-scope declarations; it is not parsed as C++. With a real GPU
+nothing of it runs on the host, because our own code launches it. What is refused here are ways to
+cheat that a check of results may miss (state between launches, clocks), and on the emulated GPU,
+which runs the text on the host, ways to reach anything but the kernel's arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from pytest_gpuenergy.devices.emulated.headers import EMULATED, SUPPORTED
+
+HEADERS = frozenset(
+    name for name in (*SUPPORTED, *EMULATED) if name.startswith(("cuda", "cooperative", "mma"))
+) - {"cuda/std/chrono"}
+"""What may be included: headers for kernels, those that the emulated GPU knows too."""
+
+_TOKEN = re.compile(
+    r"""(?P<comment>//[^\n]*|/\*.*?\*/)
+    |(?P<raw>\b(?:u8|[uUL])?R"|/\*)
+    |(?P<string>"(?:\\.|[^"\\\n])*")
+    |(?P<character>'(?:\\.|[^'\\\n])+')
+    |(?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)
+    |(?P<word>[A-Za-z_$][\w$]*)
+    |(?P<newline>\n)
+    |(?P<blank>\s)
+    |(?P<symbol><<<|%:|.)""",
+    re.VERBOSE | re.DOTALL | re.ASCII,
+)
+_FORBIDDEN = re.compile(
+    r"(?:\w*clock(?:64|_\w+)?|\w*globaltimer\w*|chrono|__nanosleep"
+    r"|(?:f|s|sn|v\w*)?printf|puts|putchar|malloc|calloc|realloc|free|new|delete"
+    r"|cuda[A-Z]\w*|__cuda\w+|__managed__|__host__|__attribute__|__declspec|_Pragma|__pragma"
+    r"|__builtin_(?!assume|expect)\w+|__FILE__|__DATE__|__TIME__)",
+    re.ASCII,
+)
+_IN_ASSEMBLER = re.compile(
+    r"clock|timer|nanosleep|%pm\d|(?<![\w.])\.(?:global|extern|visible|weak|common)\b"
+)
+_ASSEMBLER = ("asm", "__asm", "__asm__")
+_TYPES = {"struct", "class", "union", "enum"}
+_SPECIFIERS = {
+    *("__device__", "__global__", "__constant__", "__shared__", "static", "extern", "inline"),
+    *("const", "constexpr", "volatile", "namespace", "template", *_TYPES, *_ASSEMBLER),
+}
+_WITH_PARENTHESES = {
+    *("alignas", "__align__", "decltype", "noexcept"),
+    *("__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__block_size__"),
+}
+_PRAGMAS = {"unroll", "nounroll", "once"}
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+
+
+class _Declaration(NamedTuple):
+    """A declaration at file scope: what stands before its first brace and after it, and between."""
+
+    head: list[_Token]
+    body: list[_Token] | None
+    tail: list[_Token]
+
+
+def findings(source: str) -> frozenset[str]:
+    """What a text contains that no language model may add, each in a few words."""
+    tokens = list(_tokens(re.sub(r"\\\r?\n", "", source)))
+    plain, directives = _without_directives(tokens)
+    found = {finding for directive in directives for finding in _in_directive(directive)}
+    found.update(_anywhere(tokens))
+    found.update(_at_file_scope(plain))
+    return frozenset(found)
+
+
+def assembler_statements(source: str) -> int:
+    """The number of inline assembler statements."""
+    return sum(token.text in _ASSEMBLER for token in _tokens(source))
+
+
+def _tokens(source: str) -> Iterator[_Token]:
+    for match in _TOKEN.finditer(source):
+        kind = match.lastgroup or ""
+        if kind not in ("comment", "blank"):
+            yield _Token(kind, match[0])
+
+
+def _without_directives(tokens: Sequence[_Token]) -> tuple[list[_Token], list[list[_Token]]]:
+    plain: list[_Token] = []
+    directives: list[list[_Token]] = []
+    line: list[_Token] = []
+    for token in (*tokens, _Token("newline", "\n")):
+        if token.kind != "newline":
+            line.append(token)
+            continue
+        if line and line[0].text in ("#", "%:"):
+            directives.append(line[1:])
+        else:
+            plain += line
+        line = []
+    return plain, directives
+
+
+def _in_directive(directive: Sequence[_Token]) -> Iterator[str]:
+    words = [token.text for token in directive]
+    name, rest = (words[0], words[1:]) if words else ("", [])
+    what = f"#{' '.join(words)}"
+    if name == "include":
+        if "".join(rest).strip('<>"') not in HEADERS:
+            yield f"#include {''.join(rest)}"
+    elif name == "pragma":
+        if not rest or rest[0] not in _PRAGMAS:
+            yield what
+    elif name in ("define", "undef"):
+        if rest and (rest[0] in _SPECIFIERS or rest[0].startswith("__")):
+            yield f"a macro called {rest[0]}"
+        if "#" in rest or "%:" in rest or _SPECIFIERS & set(rest[1:]) - {"const", "volatile"}:
+            yield f"the macro {rest[0]}, which pastes or declares"
+        if rest.count("{") != rest.count("}"):
+            yield f"the macro {rest[0]}, whose braces do not match"
+    elif words:
+        yield what
+
+
+def _anywhere(tokens: Sequence[_Token]) -> Iterator[str]:
+    for token in tokens:
+        if token.kind == "word" and _FORBIDDEN.fullmatch(token.text):
+            yield token.text
+        elif token.kind == "string" and _IN_ASSEMBLER.search(token.text):
+            yield f"assembler with {token.text}"
+        elif token.kind == "raw":
+            yield "a raw string or an endless comment"
+        elif token.text == "<<<":
+            yield "a launch of its own"
+        elif token.text in ('"', "'", "\\", "`", "@"):
+            yield f"a stray {token.text}"
+
+
+def _at_file_scope(tokens: Sequence[_Token]) -> Iterator[str]:
+    depth = sum((token.text == "{") - (token.text == "}") for token in tokens)
+    if depth:
+        yield "braces that do not match"
+    for declaration in _declarations(tokens):
+        yield from _in_declaration(declaration)
+        yield from _in_body(declaration)
+
+
+def _declarations(tokens: Sequence[_Token]) -> Iterator[_Declaration]:
+    """The declarations at file scope, and in namespaces."""
+    head: list[_Token] = []
+    position = 0
+    while position < len(tokens):
+        token = tokens[position]
+        position += 1
+        if token.text == ";":
+            yield _Declaration(head, None, [])
+            head = []
+        elif token.text == "{" and _is_namespace(head):
+            head = []
+        elif token.text == "{":
+            end = _closing(tokens, position)
+            body, position = list(tokens[position:end]), end + 1
+            tail: list[_Token] = []
+            if not _is_function(head):
+                while position < len(tokens) and tokens[position].text != ";":
+                    tail.append(tokens[position])
+                    position += 1
+                position += 1
+            yield _Declaration(head, body, tail)
+            head = []
+        elif token.text != "}":
+            head.append(token)
+    if head:
+        yield _Declaration(head, None, [])
+
+
+def _closing(tokens: Sequence[_Token], position: int) -> int:
+    """The index of the brace that closes the one before ``position``."""
+    depth = 1
+    for index in range(position, len(tokens)):
+        depth += (tokens[index].text == "{") - (tokens[index].text == "}")
+        if depth == 0:
+            return index
+    return len(tokens)
+
+
+def _is_namespace(head: Sequence[_Token]) -> bool:
+    words = [token.text for token in head]
+    return words[:1] == ["namespace"] or words[:2] == ["inline", "namespace"]
+
+
+def _is_function(head: Sequence[_Token]) -> bool:
+    words = _bare(head)
+    if "(" not in words or _is_type(words):
+        return False
+    before, after = words[: words.index("(")], words[words.index("(") + 1 :]
+    return "=" not in before and _are_parameters(after)
+
+
+def _are_parameters(words: Sequence[str]) -> bool:
+    """Whether words after a parenthesis begin parameters, not a variable as in ``int (x){0}``."""
+    first, second = (*words, "", "")[:2]
+    if first in (")", ".") or (first, second) == ("void", ")"):
+        return True
+    return first.isidentifier() and second not in ("[", "(", ")", "")
+
+
+def _is_type(words: Sequence[str]) -> bool:
+    before = words[: words.index("(")] if "(" in words else words
+    return bool(_TYPES & set(_after_template(before)[:2]))
+
+
+def _after_template(words: Sequence[str]) -> Sequence[str]:
+    if words[:1] != ["template"]:
+        return words
+    depth = 0
+    for index, word in enumerate(words):
+        depth += (word == "<") - (word == ">")
+        if word == ">" and depth == 0:
+            return words[index + 1 :]
+    return words
+
+
+def _bare(head: Sequence[_Token]) -> list[str]:
+    """The words and symbols of a head, without attributes in parentheses."""
+    words: list[str] = []
+    depth = 0
+    for token in head:
+        if depth or (token.text == "(" and words and words[-1] in _WITH_PARENTHESES):
+            depth += (token.text == "(") - (token.text == ")")
+        else:
+            words.append(token.text)
+    return words
+
+
+def _in_declaration(declaration: _Declaration) -> Iterator[str]:
+    words = _bare(declaration.head)
+    if set(_after_template(words)[:1]) <= {"using", "typedef", "static_assert"}:
+        return
+    names = set(words)
+    shown = " ".join(words)[:60]
+    if names & set(_ASSEMBLER):
+        yield "assembler outside a function"
+    if "extern" in names and not names & {"__global__", "__shared__"}:
+        yield f"the external declaration {shown}"
+    if _is_type(words):
+        if declaration.tail:
+            yield f"the file-scope variable of type {shown}"
+    elif _is_function(declaration.head):
+        if declaration.body is None:
+            yield f"the declaration {shown}, which has no body"
+        elif not names & {"__device__", "__global__"}:
+            yield f"the host function {shown}"
+    elif not names & {"__shared__", "__constant__"} and (
+        names & {"__device__"} or not names & {"const", "constexpr"}
+    ):
+        yield f"the file-scope variable {shown}"
+
+
+def _in_body(declaration: _Declaration) -> Iterator[str]:
+    body = declaration.body or []
+    inner = set() if _is_type(_bare(declaration.head)) else {"__device__", "__global__"}
+    for token, after in pairwise((*body, _Token("", ""))):
+        if token.text == "static" and after.text not in ("constexpr", "__shared__"):
+            yield f"a static variable before {after.text}"
+        elif token.text == "extern" and after.text != "__shared__":
+            yield "an external declaration in a function"
+        elif token.text in inner:
+            yield f"{token.text} in a function"

@@ -1,0 +1,213 @@
+"""`gpuenergy optimize` with a language model, on the emulated GPU."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernel_specs import SOURCE, write
+from llm_server import LlmServer, answers, fails, llm_server
+
+from pytest_gpuenergy.cli import main
+
+BUDGET = 3
+FASTER = SOURCE.replace("y[i] = by * x[i];", "y[i] = by * __ldcg(x + i);")
+DIFF = "\n".join(difflib.unified_diff(SOURCE.split("\n"), FASTER.split("\n"), lineterm=""))
+GOOD = answers(move="cache_policy_cg", what="load past the L1", diff=DIFF, source=FASTER)
+WRONG = answers(move="cache_policy_cg", what="add", source=SOURCE.replace("by * x", "by + x"))
+
+
+def optimize(spec: Path, out: Path, *options: str) -> int:
+    words = ["optimize", str(spec), "--outdir", str(out), "--gpus", "emulated:h200"]
+    return main([*words, "--budget-builds", str(BUDGET), *options])
+
+
+def state_of(out: Path) -> Any:
+    return json.loads((out / "kernels/_scale/search_state.json").read_text())
+
+
+def events_of(out: Path) -> list[Any]:
+    lines = (out / "kernels/_scale/events.jsonl").read_text().splitlines()
+    return [one for one in map(json.loads, lines) if one["event"] == "llm"]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    return write(tmp_path)
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LlmServer]]:
+    """Let the environment name a server that answers as told."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ExitStack() as stack:
+
+        def start(*script: Any) -> LlmServer:
+            server = stack.enter_context(llm_server(*script))
+            monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+            return server
+
+        yield start
+
+
+@pytest.mark.slow
+class TestSearch:
+    def test_a_proposal_is_evaluated_like_a_move(
+        self,
+        serve: Callable[..., LlmServer],
+        spec: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        serve(GOOD)
+        assert optimize(spec, tmp_path / "out") == 0
+        nodes = state_of(tmp_path / "out")["nodes"]
+        made = [node for node in nodes if node["what"].endswith(" by gpt-5-mini")]
+        assert {node["move"] for node in made} == {"cache_policy_cg"}
+        assert {node["outcome"] for node in made} == {"correct"}
+        folder = tmp_path / "out/kernels/_scale"
+        diff = (folder / "variants" / made[0]["id"] / "candidate.diff").read_text()
+        assert "+  for (int i = first; i < first + ITEMS && i < n; ++i) y[i] = by * __ldcg" in diff
+        assert "Proposals of gpt-5-mini: proposals " in (folder / "trace.md").read_text()
+        assert events_of(tmp_path / "out")[0]["outcome"] == "proposal"
+        said = capsys.readouterr().err
+        assert said.count("gpt-5-mini at 127.0.0.1 is asked for moves, and gets the kernels'") == 1
+
+    def test_a_proposal_that_computes_something_else_is_refused(
+        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+    ) -> None:
+        serve(answers(diff="@@\n-wrong\n"), WRONG)
+        assert optimize(spec, tmp_path / "out") == 0
+        nodes = state_of(tmp_path / "out")["nodes"]
+        made = [node for node in nodes if node["what"] == "add by gpt-5-mini"]
+        assert [node["outcome"] for node in made] == ["correctness"]
+
+    def test_a_proposal_of_which_nothing_is_expected_comes_in_its_turn(
+        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+    ) -> None:
+        serve(GOOD)
+        for prior in ("0", "1"):
+            out = tmp_path / prior
+            assert optimize(spec, out, "--budget-builds", "1", "--llm-prior", prior) == 0
+        first, second = (state_of(tmp_path / prior)["nodes"][1]["what"] for prior in ("0", "1"))
+        assert not first.endswith(" by gpt-5-mini")
+        assert second.endswith(" by gpt-5-mini")
+
+    def test_a_continued_search_asks_nothing_twice_and_ends_the_same(
+        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+    ) -> None:
+        server = serve(GOOD)
+        assert optimize(spec, tmp_path / "whole") == 0
+        asked = len(server.requests)
+        assert optimize(spec, tmp_path / "out", "--budget-builds", "1") == 0
+        assert optimize(spec, tmp_path / "out", "--resume") == 0
+        assert len(server.requests) == 2 * asked
+        assert state_of(tmp_path / "out")["nodes"] == state_of(tmp_path / "whole")["nodes"]
+        assert events_of(tmp_path / "out") == events_of(tmp_path / "whole")
+
+    def test_a_continued_search_keeps_its_proposals_without_the_model(
+        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+    ) -> None:
+        server = serve(GOOD)
+        assert optimize(spec, tmp_path / "out") == 0
+        whole = state_of(tmp_path / "out")
+        asked = len(server.requests)
+        assert optimize(spec, tmp_path / "out", "--resume", "--no-llm") == 0
+        assert len(server.requests) == asked
+        assert state_of(tmp_path / "out")["nodes"] == whole["nodes"]
+
+    def test_a_search_that_began_without_a_model_goes_on_without(
+        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+    ) -> None:
+        server = serve(GOOD)
+        assert optimize(spec, tmp_path / "out", "--no-llm", "--budget-builds", "1") == 0
+        assert optimize(spec, tmp_path / "out", "--resume") == 0
+        assert server.requests == []
+        assert len(state_of(tmp_path / "out")["nodes"]) == 1 + BUDGET
+
+    def test_the_rules_go_on_when_the_endpoint_is_away(
+        self,
+        serve: Callable[..., LlmServer],
+        spec: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        server = serve(fails(401))
+        assert optimize(spec, tmp_path / "out") == 0
+        said = capsys.readouterr().err
+        assert said.count("gpt-5-mini is not asked any more, because it does not accept the") == 1
+        assert len(server.requests) == 1
+        assert {one["outcome"] for one in events_of(tmp_path / "out")} == {"away"}
+        assert "away" in (tmp_path / "out/kernels/_scale/trace.md").read_text()
+        assert optimize(spec, tmp_path / "rules", "--no-llm") == 0
+        assert state_of(tmp_path / "out") == state_of(tmp_path / "rules")
+
+
+@pytest.mark.slow
+class TestWithout:
+    @pytest.mark.parametrize("key", ["", "sk-secret"])
+    def test_with_no_llm_nothing_is_said_or_sent(
+        self,
+        key: str,
+        serve: Callable[..., LlmServer],
+        spec: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        server = serve(GOOD)
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        assert optimize(spec, tmp_path / "out", "--no-llm", "--budget-builds", "0") == 0
+        assert server.requests == []
+        assert "gpt-5-mini" not in capsys.readouterr().err
+        assert not (tmp_path / "out/kernels/_scale/llm.jsonl").exists()
+
+    def test_without_a_key_and_an_address_the_rules_are_alone(
+        self, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
+        said = "is not asked for moves, because neither OPENAI_API_KEY nor OPENAI_BASE_URL is set"
+        assert said in capsys.readouterr().err
+
+    def test_without_the_package_the_rules_are_alone(
+        self,
+        serve: Callable[..., LlmServer],
+        spec: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        serve(GOOD)
+        monkeypatch.setitem(sys.modules, "openai", None)
+        assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
+        assert "install pytest-gpuenergy[search]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--llm-max-usd", "1"), "--llm-max-usd needs the prices of the model"),
+        (("--llm-usd-per-mtok", "1"), "'1' is not two prices in US dollars"),
+        (("--llm-usd-per-mtok", "1,x"), "'x' is not a number from 0.0 to 1000000.0"),
+        (("--llm-max-tokens", "-1"), "'-1' is not a number from 0"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(
+    options: tuple[str, ...],
+    said: str,
+    spec: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    try:
+        code = optimize(spec, tmp_path / "out", *options)
+    except SystemExit as error:
+        code = int(error.code or 0)
+    assert code == 2
+    assert said in capsys.readouterr().err
