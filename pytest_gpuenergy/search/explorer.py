@@ -40,17 +40,13 @@ class Explorer(Protocol):
         ...
 
 
-_GAIN_OF_FIRST = 0.2
-"""Predicted for what is to be tried first, as a logarithm; experience corrects it."""
-
-
 class StateSpace:
     """The states that moves reach from a spec's baseline, as a strategy sees them.
 
     Args:
         spec: what is searched.
         moves: that can be made.
-        min_gain, first: see `GraphExplorer`.
+        min_gain, expected: see `GraphExplorer`.
     """
 
     def __init__(
@@ -58,12 +54,12 @@ class StateSpace:
         spec: KernelSpec,
         moves: Sequence[Move],
         min_gain: float,
-        first: Callable[[Application], bool],
+        expected: Callable[[Application], float | None],
     ) -> None:
         self._spec = spec
         self._moves = [move for move in moves if spec.language in move.languages]
         self._min_gain = min_gain
-        self._first = first
+        self._expected = expected
         self._states = {spec.baseline.id: spec.baseline}
         self._results: dict[str, Result] = {}
         self._applications: dict[tuple[str, str], Application] = {}
@@ -88,8 +84,7 @@ class StateSpace:
                 label = f"{one.move} {one.what}"
                 self._applications[state, label] = one
                 self._states.setdefault(one.state.id, one.state)
-                gain = _GAIN_OF_FIRST if self._first(one) else None
-                found.append(Action(label, one.state.id, gain))
+                found.append(Action(label, one.state.id, self._expected(one)))
         return found
 
     def proposal(self, chosen: strategy.Proposal) -> Proposal:
@@ -107,7 +102,8 @@ class GraphExplorer:
         min_gain: states that could be improved by less than this fraction, because of the least
             time by the card's peaks, are not expanded.
         seed: of the random choices.
-        first: which applications are tried before those of which nothing is known; None if none.
+        expected: the gain that is expected of an application, as the natural logarithm of a
+            speedup; None if nothing is known.
         parameters: of the strategy.
     """
 
@@ -118,10 +114,10 @@ class GraphExplorer:
         *,
         min_gain: float,
         seed: int,
-        first: Callable[[Application], bool] | None = None,
+        expected: Callable[[Application], float | None] = lambda _: None,
         parameters: SearchParameters | None = None,
     ) -> None:
-        self._space = StateSpace(spec, moves, min_gain, first or (lambda _: False))
+        self._space = StateSpace(spec, moves, min_gain, expected)
         self._strategy = GraphStrategy(self._space, parameters, seed=seed)
         self._proposed: dict[str, strategy.Proposal] = {}
         self._note(self._strategy.propose())  # the baseline

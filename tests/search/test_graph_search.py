@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from spaces import DrawnSpace, drawn_spaces, grid, run, run_in_parallel
 
@@ -71,7 +71,16 @@ def test_running_evaluations_are_counted_along_their_paths(
     assert all(node.running == 0 for node in explorer.graph.nodes.values())
 
 
+COUNTED_ONCE = DrawnSpace(
+    [[9, 0, 4, 1, 2], [], [], [], [0, 10], *[[] for _ in range(6)]],
+    [1.0, None, None, None, 0.25, *[None] * 6],
+    {(0, 9): 0.05},
+)
+"""Whose second good state is expanded after its way was observed."""
+
+
 @given(drawn_spaces(), SEEDS, st.integers(0, 12))
+@example(COUNTED_ONCE, 1, 4)
 def test_a_resumed_search_goes_on_like_one_that_was_never_interrupted(
     space: DrawnSpace, seed: int, most: int
 ) -> None:

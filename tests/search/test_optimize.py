@@ -139,7 +139,8 @@ class TestOutcome:
     @pytest.mark.parametrize("name", ["softmax", "histogram"])
     def test_a_shipped_kernel_is_improved(self, name: str, tmp_path: Path) -> None:
         out = tmp_path / "out"
-        assert optimize(KERNELS / f"{name}.json", out, "--objective", "edp") == 0
+        options = ("--objective", "edp", "--budget-builds", "12")
+        assert optimize(KERNELS / f"{name}.json", out, *options) == 0
         state = state_of(out, name)
         assert state["gains"][-1]["accepted"]
         assert all(node["outcome"] == "correct" for node in state["nodes"])
