@@ -180,7 +180,7 @@ def _search_one(
             MOVES if llm is None else (*MOVES, llm),
             min_gain=arguments.min_pred_gain,
             seed=arguments.seed,
-            expected=lambda one: llm.prior if llm is not None and llm.has_made(one) else None,
+            expected=lambda one: (llm.prior or None) if llm and llm.has_made(one) else None,
         )
         info = run_info(device, new_run_id(), words, git_revision=git_revision_of(Path.cwd()))
         return Search(bench, folder, explorer, options, info, tell, stop, llm).run()
