@@ -73,7 +73,7 @@ def _run(argv: Sequence[str] | None) -> int:
         remove_leftovers()
         if arguments.command not in _LEAVE_AS_FOUND:
             _restore_after_dead_runs()
-        arguments.words = list(sys.argv[1:] if argv is None else argv)
+        arguments.command_line = list(sys.argv[1:] if argv is None else argv)
         code: int = arguments.run(arguments)
     return code
 

@@ -188,6 +188,7 @@ class HostDevice:
 
     def __init__(self, ordinal: int = 0) -> None:
         assert ordinal == 0
+        self.id = ordinal
 
     def __enter__(self) -> HostDevice:
         return self

@@ -107,7 +107,7 @@ def run(arguments: Namespace) -> int:
     _check(arguments)
     check_packages(arguments.model)
     if arguments.tp > 1 and not is_rank():
-        return run_ranks(arguments.words, arguments.tp, arguments.out)
+        return run_ranks(arguments.command_line, arguments.tp, arguments.out)
     with ExitStack() as stack:
         found = profiled(arguments, stack)
     if found.record.rank == 0:

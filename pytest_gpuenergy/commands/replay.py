@@ -150,7 +150,7 @@ def run(arguments: Namespace) -> int:
         ]
     elif not is_rank():
         device_word(arguments.gpu_device, 0, ranks)  # said once, if there are too few
-        return run_ranks(arguments.words, ranks, arguments.folder)
+        return run_ranks(arguments.command_line, ranks, arguments.folder)
     else:
         rank = rank_of_process(ranks)
         word = device_word(arguments.gpu_device, rank, ranks)

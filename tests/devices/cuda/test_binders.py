@@ -87,7 +87,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch, matmul: Any = np.matmul) -> Iterator[
             float32="a float32",
             backends=SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace())),
             cuda=SimpleNamespace(
-                stream=lambda _: nullcontext(), ExternalStream=lambda pointer: pointer
+                stream=lambda _: nullcontext(), ExternalStream=lambda pointer, _device: pointer
             ),
         )
         monkeypatch.setattr(Jit, "gpu", gpu, raising=False)
