@@ -71,6 +71,7 @@ def host_stands_in(
     patch.setattr(graphs, "GraphRepeater", repeat)
     patch.setattr(Harness, "measure_callable", measure)
     patch.setattr(live, "launches", host_operators)
+    patch.setattr(torch.cuda, "_sleep", lambda _cycles: None)
     l2 = SimpleNamespace(L2_cache_size=1000)
     patch.setattr(torch.cuda, "get_device_properties", lambda _: l2)
     return labels

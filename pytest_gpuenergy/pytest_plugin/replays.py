@@ -213,7 +213,7 @@ def _folders(config: pytest.Config) -> list[Path]:
 
 
 def _items(of: Profiled) -> list[Item]:
-    from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, step_key
+    from pytest_gpuenergy.replay.figures import EAGER, GRAPH, LAYERS, step_key
     from pytest_gpuenergy.replay.plan import model_name, step_workload
 
     name = model_name(of.profile)

@@ -1,46 +1,35 @@
 """Whose joules they are: the energy of a step as the sum of its calls, and what is left over.
 
-    E(step) = sum over calls of n E(call) + temperature + P(idle) t(gaps) + residual
+    E(step) = sum over calls of n E(call) + temperature + links + P(idle) t(gaps) + residual
     t(step) = sum over calls of n t(call) + t(gaps)
 
 Each E on the right and the left is measured. The energies of calls are brought to the temperature
-that the card had during the step, by each call's own change per kelvin.
+that the card had during the step, by each call's own change per kelvin. Links between GPUs, which
+exchanges wake up, take power until long after them:
+
+    P(links) = (E(exchange and gaps) - E(exchange)) / (t(both) - t(exchange)) - P(gap)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct
 
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.replay.calls import UniqueCall
-
-GRAPH, EAGER, LAYERS = "graph", "eager", "layers"
-GAP = "gap"
-"""What the time between spaced calls is called among the measurements."""
-
-
-def step_key(step: int, level: str) -> str:
-    """What a step at a level is called among the measurements."""
-    return f"step{step}-{level}"
-
-
-GPU_US = "gpu_us"
-"""What the GPU time of a call alone, by the profiler, is called in the details of its record."""
-
-
-def gpu_us_of(found: Measurement) -> float | None:
-    """GPU time of a call alone by the profiler, in µs; None if it is not known."""
-    value = found.kernel.details.get(GPU_US)
-    return float(value) if isinstance(value, int | float) else None
-
-
-def spaced_key(call: str) -> str:
-    """What a call that has been spaced by gaps is called among the measurements."""
-    return f"{call}-spaced"
+from pytest_gpuenergy.replay.figures import (
+    LAYERS,
+    as_measured,
+    at_clock,
+    gpu_us_of,
+    half_width_mj,
+    is_held_back,
+    time_ms_of,
+    without_gaps,
+)
+from pytest_gpuenergy.replay.links import links_w
 
 
 class Part(Struct, frozen=True):
@@ -82,10 +71,13 @@ class Account(Struct, frozen=True):
         trace_ms: GPU time of those calls in the model, by its trace; without exchanges between
             ranks, which wait there.
         gpu_ms: GPU time of those calls alone, by the same profiler; None if it is not known of all.
+        links_w: power of the links to other GPUs for as long as a step's exchanges keep them awake;
+            None if there are none, or if it was not measured.
+        links_mj: at that power, in the time in which there is no exchange.
         gaps_ms: what is left of the time, in which no call ran; negative if calls took longer.
         gaps_mj: at the card's idle power.
         residual_mj: what nothing above accounts for.
-        predicted_mj: sum, temperature and gaps.
+        predicted_mj: sum, temperature, links and gaps.
         energy_error: of the prediction, relative to the measured energy.
         time_error: of ``gpu_ms``, relative to ``trace_ms``; None without it.
         clock_mhz: of the SMs during the step; None if it could not be measured.
@@ -128,16 +120,8 @@ class Account(Struct, frozen=True):
     limited: tuple[str, ...]
     spaced: tuple[str, ...] = ()
     rank: int = 0
-
-
-class _Alone(NamedTuple):
-    """One call's figures; energies in mJ, as measured and at the temperature asked for."""
-
-    time_ms: float
-    raw_mj: float
-    energy_mj: float
-    half_width_mj: float
-    clock_mhz: float | None
+    links_w: float | None = None
+    links_mj: float = 0.0
 
 
 def account(
@@ -175,11 +159,11 @@ def account(
         if found is None or found.raw_energy_mj is None or found.time_ms is None:
             missing.append(call.id)
             continue
-        alone = _as_measured(found, whole.temperature_c)
+        alone = as_measured(found, whole.temperature_c)
         if is_held_back(found, whole):
-            apart = _without_gaps(call.id, measured, whole.temperature_c)
+            apart = without_gaps(call.id, measured, whole.temperature_c)
             (limited if apart is None else spaced).append(call.id)
-            alone = alone if apart is None else _at_clock(whole, alone, apart)
+            alone = alone if apart is None else at_clock(whole, alone, apart)
         covered_us += count * call.call_us
         if not call.is_exchange:
             compared_us += count * call.call_us
@@ -204,14 +188,18 @@ def account(
     gpu_ms = None if None in alone_us else sum(one for one in alone_us if one is not None) / 1e3
     gaps_ms = time_ms - kernels_ms
     gaps_mj = idle_w * gaps_ms
-    predicted_mj = predicted_kernels_mj + gaps_mj
+    exchanges = {call.id for call in calls if call.is_exchange}
+    exchanges_ms = sum(one.time_ms for one in parts if one.call in exchanges)
+    awake_w = links_w(step, level, measured, whole.temperature_c)
+    links_mj = (awake_w or 0.0) * (time_ms - exchanges_ms)
+    predicted_mj = predicted_kernels_mj + links_mj + gaps_mj
     return Account(
         cap=whole.cap,
         step=step,
         level=level,
         time_ms=time_ms,
         energy_mj=energy_mj,
-        energy_mj_half_width=_half_width(whole),
+        energy_mj_half_width=half_width_mj(whole),
         tokens=tokens,
         joules_per_token=energy_mj / 1e3 / tokens if tokens else None,
         tokens_per_joule=tokens / (energy_mj / 1e3) if tokens else None,
@@ -235,61 +223,8 @@ def account(
         missing=tuple(missing),
         limited=tuple(limited),
         spaced=tuple(spaced),
-    )
-
-
-def is_held_back(alone: Measurement, whole: Measurement) -> bool:
-    """Whether the power limit held a call back alone more than the step that it is part of."""
-    if not alone.cap_binding or not whole.cap_binding:
-        return bool(alone.cap_binding)
-    clocks = alone.effective_sm_clock_mhz, whole.effective_sm_clock_mhz
-    return clocks[0] is not None and clocks[1] is not None and clocks[0] < clocks[1]
-
-
-def _as_measured(found: Measurement, temperature_c: float | None) -> _Alone:
-    return _Alone(
-        _time_ms(found),
-        found.raw_energy_mj or 0.0,
-        _at_temperature(found, temperature_c),
-        _half_width(found),
-        found.effective_sm_clock_mhz,
-    )
-
-
-def _at_clock(whole: Measurement, alone: _Alone, apart: _Alone) -> _Alone:
-    """Between a call's figures under the limit and those without it, by the clock of the step."""
-    wanted, low, high = whole.effective_sm_clock_mhz, alone.clock_mhz, apart.clock_mhz
-    if wanted is None or low is None or high is None or high <= low:
-        return apart
-    share = min(1.0, max(0.0, (wanted - low) / (high - low)))
-
-    def between(one: float, other: float) -> float:
-        return one + share * (other - one)
-
-    return _Alone(
-        between(alone.time_ms, apart.time_ms),
-        between(alone.raw_mj, apart.raw_mj),
-        between(alone.energy_mj, apart.energy_mj),
-        between(alone.half_width_mj, apart.half_width_mj),
-        between(low, high),
-    )
-
-
-def _without_gaps(
-    call: str, measured: Mapping[str, Measurement], temperature_c: float | None
-) -> _Alone | None:
-    """A spaced call without its gaps; None unless both were measured, and ran unlimited."""
-    pair, gap = measured.get(spaced_key(call)), measured.get(GAP)
-    if pair is None or gap is None or not (pair.measured and gap.measured) or pair.cap_binding:
-        return None
-    gaps = int(pair.workload.parameters["gaps"])
-    one, other = _as_measured(pair, temperature_c), _as_measured(gap, temperature_c)
-    return _Alone(
-        one.time_ms - gaps * other.time_ms,
-        one.raw_mj - gaps * other.raw_mj,
-        one.energy_mj - gaps * other.energy_mj,
-        one.half_width_mj + gaps * other.half_width_mj,
-        one.clock_mhz,
+        links_w=awake_w,
+        links_mj=links_mj,
     )
 
 
@@ -343,7 +278,7 @@ def savings(
             continue
         plain = by_cap[reference]
         best = min(by_cap.values(), key=_energy_mj)
-        if _energy_mj(best) + _half_width(best) >= _energy_mj(plain) - _half_width(plain):
+        if _energy_mj(best) + half_width_mj(best) >= _energy_mj(plain) - half_width_mj(plain):
             best = plain
         found.append(
             Saving(
@@ -354,7 +289,7 @@ def savings(
                 cap=best.cap,
                 energy_mj=count * _energy_mj(plain),
                 saved_mj=count * (_energy_mj(plain) - _energy_mj(best)),
-                slowdown=_time_ms(best) / _time_ms(plain),
+                slowdown=time_ms_of(best) / time_ms_of(plain),
             )
         )
     return sorted(found, key=lambda one: -one.energy_mj)
@@ -362,23 +297,3 @@ def savings(
 
 def _energy_mj(found: Measurement) -> float:
     return found.energy_mj or 0.0
-
-
-def _time_ms(found: Measurement) -> float:
-    return found.time_ms or math.nan
-
-
-def _at_temperature(found: Measurement, temperature_c: float | None) -> float:
-    """The energy as measured, in mJ, brought to ``temperature_c`` where that is known."""
-    energy_mj = found.raw_energy_mj or 0.0
-    if None in (found.energy_change_per_k, found.temperature_c, temperature_c):
-        return energy_mj
-    assert found.energy_change_per_k is not None
-    assert found.temperature_c is not None
-    assert temperature_c is not None
-    return energy_mj * (1 + found.energy_change_per_k * (temperature_c - found.temperature_c))
-
-
-def _half_width(found: Measurement) -> float:
-    interval = found.energy_mj_ci95
-    return 0.0 if interval is None else (interval.high - interval.low) / 2

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.engine.replayable import Replayable
-from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, step_key
 from pytest_gpuenergy.replay.calls import UniqueCall
+from pytest_gpuenergy.replay.figures import EAGER, GRAPH, LAYERS, step_key
 from pytest_gpuenergy.replay.launches import Launch, launches
 from pytest_gpuenergy.replay.models import load_program
 from pytest_gpuenergy.replay.plan import (
@@ -111,12 +111,11 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 played.append(replayable_call(profile, call, cache, count, repeater, gpu_us))
         by_id = {one.id: one for one in chosen}
 
-        def spaced(call: str, gaps: int) -> Replayable | None:
-            if by_id[call].is_exchange:
-                return None
+        def spaced(call: str, gaps: int, key: str) -> Replayable:
             group = turns[call].with_gaps(gaps)
-            repeater, count = _repeater(group, device), len(group.calls)
-            return replayable_spaced(profile, by_id[call], gaps, cache, count, repeater)
+            most = ranks.most if by_id[call].is_exchange else ALONE.most
+            repeater, count = _repeater(group, device, most=most), len(group.calls)
+            return replayable_spaced(profile, by_id[call], gaps, key, cache, count, repeater)
 
         pause = replayable_gap(profile, cache, _repeater(Turns([gap]), device))
         return Plan(wholes, played, missing, spaced, pause, source or profile.model)

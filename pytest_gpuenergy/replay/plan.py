@@ -12,15 +12,14 @@ from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.replay.account import (
+from pytest_gpuenergy.replay.calls import UniqueCall
+from pytest_gpuenergy.replay.figures import (
     GAP,
     GPU_US,
     GRAPH,
     LAYERS,
-    spaced_key,
     step_key,
 )
-from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.programs import check_packages, is_export
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
@@ -38,8 +37,8 @@ class Plan:
         steps: prefill and decode step as wholes.
         calls: those that can be replayed.
         missing: by key, why something cannot.
-        spaced: by the id of a call and a number of gaps, what launches the call and then the gaps;
-            None if that is not to be had.
+        spaced: by the id of a call, a number of gaps and a key, what launches the call and then the
+            gaps; None if that is not to be had.
         gap: about 20 µs in which a single thread works.
         source: what was loaded for it; empty for recorded figures.
     """
@@ -47,7 +46,7 @@ class Plan:
     steps: Sequence[Replayable]
     calls: Sequence[Replayable]
     missing: Mapping[str, str] = field(default_factory=dict)
-    spaced: Callable[[str, int], Replayable | None] = lambda _id, _gaps: None
+    spaced: Callable[[str, int, str], Replayable | None] = lambda _id, _gaps, _key: None
     gap: Replayable | None = None
     source: str = ""
 
@@ -96,15 +95,23 @@ def replayable_spaced(
     profile: ProfileRecord,
     call: UniqueCall,
     gaps: int,
+    key: str,
     cache: Cache,
     turns: int,
     repeater: Repeat,
 ) -> Replayable:
-    """A call with ``gaps`` after it; otherwise see `replayable_call`."""
-    parameters: dict[str, int | str] = {"replays": spaced_key(call.id), "gaps": gaps}
+    """A call with ``gaps`` after it, under a key of its own; otherwise see `replayable_call`."""
+    parameters: dict[str, int | str] = {"replays": key, "gaps": gaps}
     parameters |= {"cache": cache, "turns": turns}
-    workload = WorkloadInfo(f"{model_name(profile)}-{spaced_key(call.id)}", parameters, 0, 0)
-    return Replayable(spaced_key(call.id), call.operator, workload, repeater)
+    if call.is_exchange:
+        parameters["exchange"] = call.id
+    return Replayable(
+        key,
+        call.operator,
+        WorkloadInfo(f"{model_name(profile)}-{key}", parameters, 0, 0),
+        repeater,
+        together=profile.ranks > 1 and call.is_exchange,
+    )
 
 
 def replayable_gap(profile: ProfileRecord, cache: Cache, repeater: Repeat) -> Replayable:

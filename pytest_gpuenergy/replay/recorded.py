@@ -17,16 +17,15 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.timing.model import demand_of_figures
 from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.replay.account import (
+from pytest_gpuenergy.replay.calls import UniqueCall
+from pytest_gpuenergy.replay.figures import (
     EAGER,
     GAP,
     GRAPH,
     LAYERS,
     gpu_us_of,
-    spaced_key,
     step_key,
 )
-from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.plan import (
     Cache,
     Plan,
@@ -83,7 +82,7 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
             [player.step(*one, calls) for one in wholes if step_key(*one) in recorded],
             [player.call(one) for one in chosen if one.id in recorded],
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
-            lambda call, _: player.spaced(by_id[call]) if spaced_key(call) in recorded else None,
+            lambda call, _, key: player.spaced(by_id[call], key) if key in recorded else None,
             player.gap() if GAP in recorded else None,
         )
 
@@ -121,14 +120,13 @@ class _Player:
         turns = int(found.workload.parameters["turns"])
         return replayable_call(self._profile, call, self._cache, turns, play, gpu_us_of(found))
 
-    def spaced(self, call: UniqueCall) -> Replayable:
+    def spaced(self, call: UniqueCall, key: str) -> Replayable:
         """One call, with as many gaps as have been recorded."""
-        key = spaced_key(call.id)
         gaps, turns = (
             int(self._recorded[key].workload.parameters[name]) for name in ("gaps", "turns")
         )
         play = self._play(key, self._dram_bytes(call), len(call.launches) + gaps)
-        return replayable_spaced(self._profile, call, gaps, self._cache, turns, play)
+        return replayable_spaced(self._profile, call, gaps, key, self._cache, turns, play)
 
     def gap(self) -> Replayable:
         """The gap by itself."""

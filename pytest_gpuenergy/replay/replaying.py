@@ -18,18 +18,18 @@ from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.kernels.job import CacheState
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.replay.account import (
+from pytest_gpuenergy.replay.account import Account, Saving, account, savings
+from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
+from pytest_gpuenergy.replay.figures import (
     EAGER,
+    GAP_MS,
     GRAPH,
     LAYERS,
-    Account,
-    Saving,
-    account,
     is_held_back,
-    savings,
+    spaced_key,
     step_key,
 )
-from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
+from pytest_gpuenergy.replay.links import spaced_exchanges
 from pytest_gpuenergy.replay.plan import Cache, Plan, Planner, key_of
 from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
@@ -44,7 +44,6 @@ MEASUREMENTS_JSONL = "measurements.jsonl"
 _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
 _IDLE_S = 3.0
-_GAP_MS = 0.02
 _GAP_SHARE = 1.5
 """Gaps take this multiple of a call's time: with a quarter of the limit in the gaps, a call that
 wants a quarter more than the limit then stays at two thirds of it."""
@@ -117,6 +116,9 @@ class Replay:
                 for one in (*plan.steps, *plan.calls):
                     self._measure(harness, one, setpoint, enforced)
                 for one in self._spaced(plan, calls, setpoint):
+                    self._measure(harness, one, setpoint, enforced)
+                group = self.measurements.setdefault(setpoint.label, {})
+                for one in spaced_exchanges(plan, calls, steps, group, self.ranks):
                     self._measure(harness, one, setpoint, enforced)
                 idle_w = self._idle_w(plan)
             accounts += self._accounts(profile, setpoint, steps, calls, idle_w)
@@ -220,9 +222,10 @@ class Replay:
             wholes = [measured.get(step_key(step, GRAPH)) for step in call.steps]
             if alone is None or alone.time_ms is None:
                 continue
-            if any(whole is not None and is_held_back(alone, whole) for whole in wholes):
-                gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / _GAP_MS))
-                found.append(plan.spaced(call.id, gaps))
+            held_back = any(one is not None and is_held_back(alone, one) for one in wholes)
+            if held_back and not call.is_exchange:
+                gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / GAP_MS))
+                found.append(plan.spaced(call.id, gaps, spaced_key(call.id)))
         spaced = [one for one in found if one is not None]
         if spaced and plan.gap is not None:
             yield from (plan.gap, *spaced)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_gpuenergy.replay.account import GRAPH, Account, Saving
+from pytest_gpuenergy.replay.account import Account, Saving
+from pytest_gpuenergy.replay.figures import GRAPH
 from pytest_gpuenergy.replay.reporting import ReplayReport
 from pytest_gpuenergy.replay.totals import Total
 from pytest_gpuenergy.support.text import aligned
@@ -60,8 +61,8 @@ def _account(one: Account, step: str) -> Iterator[str]:
     )
     yield (
         f"  calls {one.kernels_mj:.4g} mJ ±{one.kernels_mj_half_width:.2g} in {one.kernels_ms:.4g} "
-        f"ms, temperature {one.temperature_mj:+.3g}, gaps {one.gaps_mj:+.3g} in {one.gaps_ms:.3g} "
-        f"ms at {one.idle_w:.1f} W, residual {one.residual_mj:+.3g}"
+        f"ms, temperature {one.temperature_mj:+.3g}{_links(one)}, gaps {one.gaps_mj:+.3g} in "
+        f"{one.gaps_ms:.3g} ms at {one.idle_w:.1f} W, residual {one.residual_mj:+.3g}"
     )
     yield f"  {one.coverage:.1%} of the GPU time replayed{_gpu_time(one)}"
     yield f"  {_per_token(one)}"
@@ -75,6 +76,10 @@ def _account(one: Account, step: str) -> Iterator[str]:
             f"  the power limit held {len(one.limited)} calls back alone, but not in the step: "
             f"{', '.join(one.limited)}"
         )
+
+
+def _links(one: Account) -> str:
+    return f", links {one.links_mj:+.3g} at {one.links_w:.1f} W" if one.links_w is not None else ""
 
 
 def _per_token(one: Account | Total) -> str:

@@ -220,6 +220,22 @@ with joined(2, "cpu") as ranks:
         assert report["missing"] == {}
         assert len(report["totals"]) == 6
 
+    def test_links_are_measured_at_the_distance_of_exchanges_in_each_step(
+        self, profile: Path, tmp_path: Path
+    ) -> None:
+        run = copy_of(profile, tmp_path)
+        assert replay(run) == [0, 0]
+        for rank in (0, 1):
+            lines = (run / f"rank{rank}/results-emulated/measurements.jsonl").read_text()
+            found = [json.loads(line)["workload"]["parameters"] for line in lines.splitlines()]
+            keys = [one["replays"] for one in found]
+            assert keys.count("gap") == 1
+            links = [one for one in found if one["replays"].endswith("-links")]
+            assert [one["replays"] for one in links] == [
+                f"step{step}-{level}-links" for step in (0, 1) for level in ("graph", "eager")
+            ]
+            assert all(one["exchange"] in keys and one["gaps"] >= 1 for one in links)
+
     def test_what_was_measured_before_a_rank_was_killed_is_kept(
         self, profile: Path, tmp_path: Path
     ) -> None:

@@ -15,9 +15,10 @@ from recorded_profile import BLOOM
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.replay.account import EAGER, GRAPH, LAYERS, Account, account, savings
+from pytest_gpuenergy.replay.account import Account, account, savings
 from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.extraction import extract
+from pytest_gpuenergy.replay.figures import EAGER, GRAPH, LAYERS
 from pytest_gpuenergy.replay.plan import key_of
 
 
@@ -64,6 +65,55 @@ def test_energies_are_brought_to_the_temperature_of_the_step() -> None:
     found = account(0, GRAPH, whole, [call("a", {0: 1})], {"a": warm}, 50.0, 1)
     assert found.temperature_mj == pytest.approx(-2.0)
     assert found.predicted_mj == pytest.approx(98.0)
+
+
+EXCHANGE = replace(call("b", {0: 2}), operator="gpuenergy.all_reduce_.default")
+
+
+def spaced_exchange(time_ms: float, energy_mj: float) -> Measurement:
+    parameters = {"replays": "step0-graph-links", "exchange": "b", "gaps": 4}
+    return measurement(time_ms, energy_mj, workload=WorkloadInfo("model", parameters, 0, 0))
+
+
+@pytest.mark.parametrize(("level", "links_w"), [(GRAPH, 30.0), (LAYERS, 30.0), (EAGER, None)])
+def test_links_take_power_between_exchanges(level: str, links_w: float | None) -> None:
+    found = account(
+        *(0, level, measurement(10.0, 2000.0), [call("a", {0: 4}), EXCHANGE]),
+        {
+            "a": measurement(1.0, 400.0),
+            "b": measurement(0.5, 100.0),
+            "gap": measurement(0.25, 25.0),
+            "step0-graph-links": spaced_exchange(1.5, 100.0 + 100.0 + 30.0),
+        },
+        idle_w=90.0,
+        tokens=1,
+    )
+    assert found.links_w == (None if links_w is None else pytest.approx(links_w))
+    assert found.links_mj == pytest.approx((links_w or 0.0) * (10.0 - 2 * 0.5))
+    parts_mj = 4 * 400.0 + 2 * 100.0
+    assert found.predicted_mj == pytest.approx(parts_mj + found.links_mj + 90.0 * 5.0)
+
+
+@pytest.mark.parametrize("lacking", ["b", "gap"])
+def test_links_need_the_exchange_and_the_gaps_alone(lacking: str) -> None:
+    measured = {
+        "b": measurement(0.5, 100.0),
+        "gap": measurement(0.25, 25.0),
+        "step0-graph-links": spaced_exchange(1.5, 230.0),
+    }
+    del measured[lacking]
+    found = account(0, GRAPH, measurement(10.0, 2000.0), [EXCHANGE], measured, 90.0, 1)
+    assert (found.links_w, found.links_mj) == (None, 0.0)
+
+
+def test_gaps_that_take_no_time_tell_nothing_of_links() -> None:
+    measured = {
+        "b": measurement(0.5, 100.0),
+        "gap": measurement(0.25, 25.0),
+        "step0-graph-links": spaced_exchange(0.5, 100.0),
+    }
+    found = account(0, GRAPH, measurement(10.0, 2000.0), [EXCHANGE], measured, 90.0, 1)
+    assert found.links_w is None
 
 
 def test_the_gpu_time_of_exchanges_is_not_compared_since_they_wait_in_the_model() -> None:
