@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import median
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,16 +14,22 @@ from pytest_gpuenergy.replay.signature import category_of
 from pytest_gpuenergy.support.errors import InputError
 
 
+_MOST = 0.95
+
+
 class RankClock(Struct, frozen=True):
     """Where a rank's clock stands, relative to that of the first rank.
 
     Attributes:
         offset_us: what to add to the times of the rank's own trace.
-        error_us: the offset may be wrong by that much; None if there is nothing to tell.
+        error_us: the offset can be wrong by no more than that; None if there is nothing to tell.
+        spread_us: how far from the first rank's ends the rank's ends of 95 % of the exchanges then
+            lie at most; None likewise.
     """
 
     offset_us: float
     error_us: float | None
+    spread_us: float | None = None
 
 
 class Exchange(Struct, frozen=True):
@@ -69,8 +77,10 @@ class Exchanges(Struct, frozen=True):
 def merged(ranks: Sequence[Sequence[Launch]]) -> tuple[list[Launch], Exchanges]:
     """The launches of all ranks on the clock of the first one, and what they exchanged.
 
-    No rank's part of an exchange ends before the last rank's part begins. Each exchange thus bounds
-    the offset between two clocks from both sides; the middle of what all allow is taken.
+    Exchanges end on all ranks at nearly the same time: the offset between two clocks is the median
+    distance of their ends. No rank's part of an exchange ends before the last rank's part begins,
+    which bounds the offset from both sides, though only loosely from one of them if always the same
+    rank waits.
 
     Args:
         ranks: the launches of each rank, in the order of their beginning.
@@ -119,10 +129,21 @@ def _clock(first: Sequence[Launch], other: Sequence[Launch]) -> RankClock:
     if not first:
         return RankClock(0.0, None)
     pairs = list(zip(first, other, strict=True))
-    low = max(one.begin_us - twin.end_us for one, twin in pairs)
-    high = min(one.end_us - twin.begin_us for one, twin in pairs)
     # They cross where a clock drifts, or a profiler's times are off, by as much.
-    return RankClock((low + high) / 2, abs(high - low) / 2)
+    low, high = sorted(
+        (
+            max(one.begin_us - twin.end_us for one, twin in pairs),
+            min(one.end_us - twin.begin_us for one, twin in pairs),
+        )
+    )
+    apart_us = [one.end_us - twin.end_us for one, twin in pairs]
+    offset_us = min(max(median(apart_us), low), high)
+    distances_us = sorted(abs(one - offset_us) for one in apart_us)
+    return RankClock(
+        offset_us,
+        error_us=max(high - offset_us, offset_us - low),
+        spread_us=distances_us[math.ceil(_MOST * len(distances_us)) - 1],
+    )
 
 
 def _exchange(parts: Sequence[Launch], offsets_us: Sequence[float]) -> Exchange:

@@ -127,7 +127,6 @@ class Replay:
             profile=profile,
             cache=self.cache,
             accounts=tuple(replace(one, rank=profile.rank) for one in accounts),
-            totals=(),
             savings=tuple(self._savings(steps, calls)),
             missing=self.missing,
             measurements=self._all(),

@@ -31,22 +31,22 @@ class ReplayReport(Struct, frozen=True):
         profile: what was profiled.
         cache: state of the L2 cache in the replays.
         accounts: of each power limit, step and level that could be measured.
-        totals: of all ranks together, where several share the model.
         savings: with several power limits, of each call of each step; the reference is the limit
             as it was found, or otherwise the highest.
         missing: by the id of a call that was not replayed, or the name of a level, the reason;
             with several power limits, the limit's label follows after ``@`` if it is for that only.
         measurements: of calls, layers and steps.
+        totals: of all ranks together, where several share the model.
     """
 
     run: RunInfo
     profile: ProfileRecord
     cache: str
     accounts: tuple[Account, ...]
-    totals: tuple[Total, ...]
     savings: tuple[Saving, ...]
     missing: dict[str, str]
     measurements: tuple[Measurement, ...]
+    totals: tuple[Total, ...] = ()
     schema_version: int = 1
 
 

@@ -93,8 +93,12 @@ def _power_line(one: PhasePower) -> str:
 
 def _exchanges(found: Exchanges) -> Iterator[str]:
     for rank, clock in enumerate(found.clocks):
-        error = "" if clock.error_us is None else f" (±{clock.error_us:.1f} µs)"
-        moved = f", its clock moved by {clock.offset_us:+.1f} µs{error}" if rank else ""
+        moved = f", its clock moved by {clock.offset_us:+.1f} µs" if rank else ""
+        if rank and clock.error_us is not None and clock.spread_us is not None:
+            moved += (
+                f" (wrong by {clock.error_us:.1f} µs at most; 95% of the exchanges end within "
+                f"{clock.spread_us:.1f} µs on both)"
+            )
         yield (
             f"rank {rank}: {len(found.exchanges)} exchanges with the others took "
             f"{found.transfer_us(rank) / 1e3:.3f} ms, after waiting for "

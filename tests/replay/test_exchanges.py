@@ -32,6 +32,26 @@ def test_the_rank_that_comes_first_waits_for_the_last() -> None:
     assert found.transfer_us(0) == pytest.approx(50 + 20 - found.waiting_us(0))
 
 
+def test_exchanges_end_on_all_ranks_at_the_same_time() -> None:
+    # Rank 1 always waits, so that the bounds allow it to be 900 µs later.
+    first = [exchange(begin, begin + 6) for begin in (1000, 2000, 3000)]
+    other = [exchange(begin - 900 - 50, begin + 6 - 50) for begin in (1000, 2000, 3000)]
+    _, found = merged([first, other])
+    clock = found.clocks[1]
+    assert clock.offset_us == 50
+    assert clock.spread_us == 0
+    assert clock.error_us == pytest.approx(906)
+    assert found.waiting_us(1) == 3 * 900
+    assert found.waiting_us(0) == 0
+
+
+def test_how_far_apart_most_exchanges_end_is_told() -> None:
+    first = [exchange(begin, begin + 10) for begin in range(0, 4000, 100)]
+    other = [exchange(one.begin_us, one.end_us + (5 if one.begin_us == 0 else 1)) for one in first]
+    _, found = merged([first, other])
+    assert (found.clocks[1].offset_us, found.clocks[1].spread_us) == (-1, 0)
+
+
 def test_waiting_is_told_apart_by_phase() -> None:
     _, found = merged([[exchange(10, 60)], [exchange(40, 60)]])
     assert found.waiting_us(0, "decode") == found.waiting_us(0) > 0

@@ -344,7 +344,7 @@
     const change = (title, key) => ({ title, key, number: true, cell: (row) => percent(row[key]) });
     place("accounts",
       element("p", {}, "Measured energy of each step of ", data.replay.model, " = its calls, each measured alone, + what "
-        + "the temperature changes + gaps at the power between launches + residual."),
+        + "the temperature changes + links between GPUs + gaps at the power between launches + residual."),
       table([
         { title: "step", key: "step", cell: stepOf },
         { title: "as", key: "level" },
@@ -355,7 +355,8 @@
         { title: "calls (mJ)", key: "kernels_mj", number: true,
           cell: (row) => withInterval(row.kernels_mj, row.kernels_mj - row.kernels_mj_half_width,
             row.kernels_mj + row.kernels_mj_half_width) },
-        figure("temperature (mJ)", "temperature_mj"), figure("gaps (mJ)", "gaps_mj"),
+        figure("temperature (mJ)", "temperature_mj"), ...(data.replay.ranks > 1 ? [figure("links (mJ)", "links_mj")] : []),
+        figure("gaps (mJ)", "gaps_mj"),
         figure("residual (mJ)", "residual_mj"), change("prediction (%)", "energy_error"),
         figure("measured (ms)", "time_ms"), figure("calls (ms)", "kernels_ms"), change("calls' GPU time (%)", "time_error"),
         figure("J per token", "joules_per_token"), figure("tokens per J", "tokens_per_joule"),

@@ -1,0 +1,58 @@
+"""The tables and the plot of replays say what the reports say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import replay_tables
+
+RESULTS = Path(__file__).parents[2] / "bench/results"
+ALONE = RESULTS / "nvidia-h200-2026-11-25/replay-bloom-560m.json"
+DIVIDED = RESULTS / "nvidia-h100-2026-11-25/replay-bloom-560m-tp2.json"
+
+
+def test_each_step_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert replay_tables.main([str(ALONE)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + 6
+    assert "| bloom-560m | decode step 1 | graph | 557.7 ±6.4 | 533.4 ±5.3 | -4.9 | " in lines[5]
+
+
+def test_figures_of_several_gpus_are_added_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert replay_tables.main([str(DIVIDED)]) == 0
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "| prefill | graph" in one]
+    cells = [cell.strip() for cell in line.split("|")]
+    accounts = json.loads(DIVIDED.read_text())["accounts"]
+    parts = [one for one in accounts if (one["step"], one["level"]) == (0, "graph")]
+    assert len(parts) == 2
+    assert cells[1] == "bloom-560m on 2 GPUs"
+    assert float(cells[4].split()[0]) == round(sum(one["energy_mj"] for one in parts))
+    assert float(cells[7]) == round(sum(one["links_mj"] for one in parts))
+
+
+def test_the_plot_stacks_what_was_predicted(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="needs vl-convert")
+    reports = [replay_tables.load(path) for path in (ALONE, DIVIDED)]
+    steps = [step for report in reports for step in replay_tables.steps_of(report)]
+    upper, lower = replay_tables.plot(steps)["vconcat"]
+    assert upper["title"].startswith("prefill")
+    values = lower["layer"][0]["data"]["values"]
+    alone = sum(one["joules"] for one in values if "H200" in one["row"])
+    (graph,) = [one for one in reports[0].accounts if (one.step, one.level) == (1, "graph")]
+    assert alone == pytest.approx(graph.predicted_mj / 1e3)
+    assert {one["part"] for one in values} == set(replay_tables._ORDER)
+    path = tmp_path / "joules.svg"
+    assert replay_tables.main([str(ALONE), "--plot", str(path)]) == 0
+    assert "bloom-560m" in path.read_text()
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "{"])
+def test_another_file_gets_one_sentence(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    assert replay_tables.main([str(path)]) == 2
+    assert "is no gpu_energy_report.json" in capsys.readouterr().err
