@@ -51,3 +51,20 @@ def test_power_samples_are_on_the_clock_of_the_trace(tmp_path: Path, run: Path) 
     assert len(times_us) == power["samples"]
     begin_us, end_us = launches[0]["begin_us"], launches[-1]["begin_us"]
     assert any(begin_us < one < end_us for one in times_us)
+
+
+def test_an_export_makes_the_same_calls(
+    tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, file = str(run.parent), str(tmp_path / "model.pt")
+    first, again = tmp_path / "first", tmp_path / "again"
+    assert main(["profile", model, *SMALL, "--out", str(first), "--export", file]) == 0
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "exported to" in one]
+    same, _, calls = line.partition(": ")[2].partition(" calls")[0].partition(" of ")
+    assert same == calls != "0"
+    assert main(["profile", file, "--out", str(again)]) == 0
+    kernels = [
+        {json.loads(one)["name"] for one in (folder / "unique_kernels_compute.jsonl").open()}
+        for folder in (first, again)
+    ]
+    assert kernels[0] == kernels[1]

@@ -1,0 +1,64 @@
+"""A function with a Triton kernel of its own, profiled and replayed on a real GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.cli import main
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch]
+MODULE = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def double(source, target, size, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target + at, 2 * tl.load(source + at, mask=at < size), mask=at < size)
+
+
+values = torch.randn(1 << 22, device="cuda")
+weights = torch.randn(2048, 2048, device="cuda")
+
+
+def compute():
+    doubled = torch.empty_like(values)
+    double[(triton.cdiv(values.numel(), 1024),)](values, doubled, values.numel(), BLOCK=1024)
+    return (doubled.view(2048, 2048) @ weights).sum()
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the function's profile, with its replay."""
+    pytest.importorskip("torch", reason="needs PyTorch")
+    pytest.importorskip("triton", reason="needs Triton")
+    folder = tmp_path_factory.mktemp("function")
+    (folder / "doubling.py").write_text(MODULE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", [str(folder), *sys.path])
+        assert main(["profile", "doubling:compute", "--out", "run"]) == 0
+        assert main(["replay", "run"]) == 0
+    return folder / "run"
+
+
+def test_its_triton_kernel_is_a_call_with_figures(run: Path) -> None:
+    report: Any = json.loads((run / "results/gpu_energy_report.json").read_text())
+    assert not [one for one in report["missing"] if one.startswith("c")]
+    for account in report["accounts"]:
+        assert account["coverage"] == 1
+        assert "triton.double" in [part["operator"] for part in account["parts"]]
+
+
+def test_its_calls_take_what_it_takes_as_a_whole(run: Path) -> None:
+    report: Any = json.loads((run / "results/gpu_energy_report.json").read_text())
+    (graph,) = [one for one in report["accounts"] if one["level"] == "graph"]
+    assert abs(graph["energy_error"]) < 0.1
