@@ -170,9 +170,9 @@ def _text(name: str, report: Report, baseline: str | None) -> str:
 def _print_summary(report: Report) -> None:
     from pytest_gpuenergy.report.tables import summary
 
-    label = " (emulated)" if report.run.emulated else ""
-    print_lines([f"{report.run.gpu_name}{label}, run {report.run.run_id}"])
-    print_lines(summary(report.measurements, emulated=report.run.emulated))
+    run = report.run
+    print_lines([f"{run.gpu_name}{' (emulated)' if run.emulated else ''}, run {run.run_id}"])
+    print_lines(summary(report.measurements, emulated=run.emulated, gpu_name=run.gpu_name))
     if not report.measurements:
         print("nothing was measured")
 

@@ -94,7 +94,8 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
     if report.run.emulated and not session.opened:  # pytest-xdist hides its workers' headers
         yield emulated_line(report.run.gpu_name)
     if verbosity >= 0:
-        yield from summary(report.measurements, emulated=report.run.emulated)
+        run = report.run
+        yield from summary(report.measurements, emulated=run.emulated, gpu_name=run.gpu_name)
     yield from best_lines(report.measurements, emulated=report.run.emulated)
     if session.options.durations:
         yield from duration_lines(report.measurements)

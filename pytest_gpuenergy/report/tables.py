@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.report.roofline import Roofline, roofline
 from pytest_gpuenergy.report.text import figures
 from pytest_gpuenergy.support.text import aligned
 
@@ -118,10 +119,17 @@ def best_of_each(measurements: Iterable[Measurement]) -> list[Best]:
     ]
 
 
-def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[str]:
+def summary(
+    measurements: Sequence[Measurement], *, emulated: bool, gpu_name: str = ""
+) -> Iterator[str]:
     """The terminal summary's tables; ``*`` marks the Pareto front of time and energy.
 
     With more than `ROWS_SHOWN` measurements, only the Pareto fronts are listed.
+
+    Args:
+        measurements: of one run.
+        emulated: whether its GPU is, which each title then says.
+        gpu_name: of the card whose peaks the figures are compared with.
     """
     label = " (emulated)" if emulated else ""
     for (workload, cap), rows in group(measurements).items():
@@ -129,20 +137,22 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
         marked = set(map(id, front))  # by id, because measurements may be equal
         shown = rows if len(measurements) <= ROWS_SHOWN else front
         width = max((10, *(len(m.kernel.label) for m in shown)))
-        yield f"{workload} at {cap}{label}"
+        roofs = {id(m): roofline(m, gpu_name) for m in shown}
+        yield f"{workload} at {cap}{label}{_intensity(roofs[id(shown[0])])}"
         yield (
             f"  {'kernel':<{width}} {'time':>9} {'energy':>9} {'EDP mJ·ms':>10} {'power W':>8} "
-            f"{'GFLOP/s':>9} {'GFLOP/s/W':>9}"
+            f"{'GFLOP/s':>9} {'% peak':>6} {'GB/s':>7} {'GFLOP/s/W':>9}"
         )
         for m in shown:
             if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
                 yield f"  {m.kernel.label:<{width}} {m.outcome}: {m.error}"
                 continue
-            mark = "*" if id(m) in marked else " "
+            mark, roof = "*" if id(m) in marked else " ", roofs[id(m)]
             flags = f"  {', '.join(m.validity)}" if m.validity else ""
             yield (
                 f"{mark} {m.kernel.label:<{width}} {time(m.time_ms):>9} {energy(m.energy_mj):>9} "
                 f"{figures(m.edp_mj_ms):>10} {m.power_w:>8.1f} {m.gflops:>9.0f} "
+                f"{_short(roof.percent_of_peak):>6} {_short(roof.gb_s):>7} "
                 f"{m.gflops_per_w:>9.2f}{flags}"
             )
         left_out = len(rows) - len(shown)
@@ -151,6 +161,14 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
         unbound = [m for m in rows if m.cap_binding is False and m.power_limit_w is not None]
         if unbound:
             yield f"  the cap had no effect on {len(unbound)} of these {len(rows)} kernels"
+
+
+def _intensity(roof: Roofline) -> str:
+    return "" if roof.flop_per_byte is None else f", {figures(roof.flop_per_byte)} FLOP/byte"
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else figures(value)
 
 
 def idle_caps(measurements: Iterable[Measurement]) -> list[str]:

@@ -8,12 +8,13 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.report.roofline import Roofline, roofline
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_view
 from pytest_gpuenergy.support.csv_output import Cell, csv_text
@@ -23,24 +24,36 @@ from pytest_gpuenergy.support.json_output import encode
 _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
 
 
+class Row(NamedTuple):
+    """The records that a row shows: of the run, the measurement, and what follows from both."""
+
+    run: RunInfo
+    measurement: Measurement
+    roofline: Roofline
+
+
 @dataclass(frozen=True)
 class Column:
     """A column's name, the type of its cells, which may also be empty, and its source.
 
-    ``path`` lists the fields that lead to the cell through nested records, starting at a
-    `Measurement`, or at a `RunInfo` when ``of_run``.
+    ``path`` lists the fields that lead to the cell through nested records, starting at one of the
+    records of a row: of a `Row`.
     """
 
     name: str
     kind: type
     path: tuple[str, ...]
-    of_run: bool = False
 
-    def cell(self, run: RunInfo, measurement: Measurement) -> Cell:
-        """This column's cell in the row of ``measurement``."""
-        value: Any = run if self.of_run else measurement
+    def value(self, row: Row) -> Any:
+        """What the record has in this column: mappings and tuples as they are."""
+        value: Any = row
         for name in self.path:
             value = None if value is None else getattr(value, name)
+        return value
+
+    def cell(self, row: Row) -> Cell:
+        """This column's cell in a row of the table."""
+        value = self.value(row)
         if isinstance(value, Mapping):
             return json.dumps(value)
         if isinstance(value, tuple):
@@ -49,21 +62,28 @@ class Column:
 
 
 def tidy_columns() -> list[Column]:
-    """The columns, in order: the run's identity, then every field of a measurement.
+    """The columns, in order: the run's identity, every field of a measurement, its roofline.
 
     Names of nested fields are joined with ``_``: ``kernel_label``, ``time_ms_ci95_low``. Mappings
     are JSON text, flags and seeds are joined with spaces, and trials are given as their number.
     """
     kinds = typing.get_type_hints(RunInfo)
-    run = [Column(name, kinds[name], (name,), of_run=True) for name in _RUN_FIELDS]
-    return [*run, *_columns(Measurement, ())]
+    run = [Column(name, kinds[name], ("run", name)) for name in _RUN_FIELDS]
+    measurement = _columns(Measurement, ("measurement",))
+    return [*run, *measurement, *_columns(Roofline, ("roofline",))]
+
+
+def rows_of(report: Report) -> Iterator[Row]:
+    """The records of each row."""
+    for measurement in report.measurements:
+        yield Row(report.run, measurement, roofline(measurement, report.run.gpu_name))
 
 
 def tidy_rows(report: Report) -> Iterator[list[Cell]]:
     """A row per measurement, with cells in the order of `tidy_columns`."""
     columns = tidy_columns()
-    for measurement in report.measurements:
-        yield [column.cell(report.run, measurement) for column in columns]
+    for row in rows_of(report):
+        yield [column.cell(row) for column in columns]
 
 
 def tidy_csv(report: Report) -> str:
@@ -117,14 +137,14 @@ def write_parquet(report: Report, path: Path) -> None:
     write_view(path, sink.getvalue().to_pybytes())
 
 
-def _columns(kind: type[Struct], path: tuple[str, ...]) -> Iterator[Column]:
+def _columns(kind: type, path: tuple[str, ...]) -> Iterator[Column]:
     hints = typing.get_type_hints(kind)
-    for field in kind.__struct_fields__:
-        name, inner = (*path, field), _without_none(hints[field])
+    for field, hint in hints.items():
+        name, inner = (*path, field), _without_none(hint)
         if _is_record(inner):
             yield from _columns(inner, name)
         else:
-            yield Column("_".join(name), _cell_type(inner), name)
+            yield Column("_".join(name[1:]), _cell_type(inner), name)
 
 
 def _without_none(hint: Any) -> Any:

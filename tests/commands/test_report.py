@@ -64,7 +64,7 @@ def test_the_latest_run_is_summed_up(project: Path, capsys: pytest.CaptureFixtur
     make_run(project, "b", K02)
     assert main(["report"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("NVIDIA H200 (emulated), run b\ncase1 at 300W (emulated)\n")
+    assert shown.startswith("NVIDIA H200 (emulated), run b\ncase1 at 300W (emulated)")
     assert "k02" in shown
     assert "k01" not in shown
 

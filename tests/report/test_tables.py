@@ -107,7 +107,7 @@ def test_groups_have_the_lowest_cap_and_the_best_rank_first(measured: Make) -> N
 def test_the_summary_marks_the_front_and_shows_failures(measured: Make, failed: Make) -> None:
     slow = measured(2, time_ms=1.0, energy_mj=200.0, validity=("host_gaps",))
     title, _, *rows = summary([measured(1), slow, failed(3)], emulated=True)
-    assert title == "case1 at 450W (emulated)"
+    assert title == "case1 at 450W (emulated), 1000 FLOP/byte"
     assert rows[0].startswith("* k01 ")
     assert rows[1].startswith("  k02 ")
     assert rows[1].endswith("  host_gaps")
