@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_flags, doubts_of_pair, widened
-from pytest_gpuenergy.gate.ratio import Sample, log_excess, log_ratio, point_ratio
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.record.estimate import WANDER, Estimate
 from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.ratio import log_excess, log_ratio, point_ratio, sample
 
 FALSE_ALARM = 0.01
 """Largest fraction of runs without a regression in which a gate raises an alarm."""
@@ -166,16 +166,3 @@ def tail_of(comparisons: int) -> float:
     `FALSE_ALARM`.
     """
     return FALSE_ALARM / comparisons
-
-
-def sample(measurement: Measurement, metric: Metric) -> Sample | None:
-    """The metric with the error from its trials; None without a usable interval."""
-    found = measurement.estimate(metric)
-    if found is None:
-        return None
-    settling = 0.0 if metric is Metric.TIME else measurement.settling_error or 0.0
-    shared = math.hypot(WANDER[metric], settling)
-    try:
-        return Sample.of(found, measurement.scatter_count, shared=shared)
-    except ValueError:
-        return None

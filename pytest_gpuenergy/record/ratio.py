@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
-from pytest_gpuenergy.record.estimate import Estimate
+from pytest_gpuenergy.record.estimate import WANDER, Estimate
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.statistics import NORMAL, student_t
 
 _MANY = 1000
@@ -63,6 +65,19 @@ class Sample:
     def session_variance(self, session_sd: float) -> float:
         """The variance between sessions, which is no less than that of the error known here."""
         return max(session_sd, self.shared_error) ** 2
+
+
+def sample(measurement: Measurement, metric: Metric) -> Sample | None:
+    """The metric with the error from its trials; None without a usable interval."""
+    found = measurement.estimate(metric)
+    if found is None:
+        return None
+    settling = 0.0 if metric is Metric.TIME else measurement.settling_error or 0.0
+    shared = math.hypot(WANDER[metric], settling)
+    try:
+        return Sample.of(found, measurement.scatter_count, shared=shared)
+    except ValueError:
+        return None
 
 
 def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> Estimate:
