@@ -22,7 +22,6 @@ from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin, show_preheat
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, SetpointPlugin
 from pytest_gpuenergy.pytest_plugin.xdist import PROBLEMS, RUN_ID, WorkerPlugin
-from pytest_gpuenergy.report.html import check_html
 from pytest_gpuenergy.report.store import latest_run
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError, told
 from pytest_gpuenergy.support.paths import settle_places
@@ -69,8 +68,6 @@ class RunPlugin:
             options = Options.from_pytest_config(config)
             if not is_worker:  # pytest-xdist's workers write no views
                 check_outputs(options)
-                if options.html_path is not None:
-                    check_html()
             gate = GatePlugin(options)
             session = Session(options, _run_id(config, options))
         except (GpuEnergyError, OSError) as error:

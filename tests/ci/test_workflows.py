@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -29,11 +28,6 @@ SETTINGS = {
     "AB_FAIL": "edp:0.5%",
 }
 """Variables that the workflow defines, as a small project would set them."""
-
-needs_charts = pytest.mark.skipif(
-    importlib.util.find_spec("vl_convert") is None,
-    reason="the page's charts need vl-convert-python",
-)
 
 
 def workflow(name: str) -> dict[str, Any]:
@@ -129,7 +123,6 @@ def codes(done: dict[str, subprocess.CompletedProcess[str]]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@needs_charts
 def test_a_regression_fails_gate_and_comparison_and_is_annotated(checkout: Checkout) -> None:
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, SLOWER))
@@ -149,7 +142,6 @@ def test_a_regression_fails_gate_and_comparison_and_is_annotated(checkout: Check
 
 
 @pytest.mark.slow
-@needs_charts
 def test_a_change_of_nothing_passes(checkout: Checkout) -> None:
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, f"{LINE}  // twice"))
@@ -171,7 +163,6 @@ def test_a_push_of_documentation_only_passes(checkout: Checkout) -> None:
 
 
 @pytest.mark.slow
-@needs_charts
 def test_without_a_baseline_the_gate_says_so_and_passes(checkout: Checkout) -> None:
     checkout.run("measure")
     gate = checkout.run("gate")
@@ -181,7 +172,6 @@ def test_without_a_baseline_the_gate_says_so_and_passes(checkout: Checkout) -> N
 
 
 @pytest.mark.slow
-@needs_charts
 def test_a_wrong_kernel_fails_and_is_in_the_summary(checkout: Checkout) -> None:
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, "  y[i] = 3 * x[i];"))
