@@ -168,11 +168,12 @@ def _text(name: str, report: Report, baseline: str | None) -> str:
 
 
 def _print_summary(report: Report) -> None:
-    from pytest_gpuenergy.report.tables import summary
+    from pytest_gpuenergy.report.tables import best_lines, summary
 
     label = " (emulated)" if report.run.emulated else ""
     print_lines([f"{report.run.gpu_name}{label}, run {report.run.run_id}"])
     print_lines(summary(report.measurements, emulated=report.run.emulated))
+    print_lines(best_lines(report.measurements, emulated=report.run.emulated))
     if not report.measurements:
         print("nothing was measured")
 

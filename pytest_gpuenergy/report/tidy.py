@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import types
 import typing
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from msgspec import Struct
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.tables import best_of_each
 from pytest_gpuenergy.report.views import write_view
 from pytest_gpuenergy.support.csv_output import Cell, csv_text
 from pytest_gpuenergy.support.errors import InputError, ReportError
 from pytest_gpuenergy.support.json_output import encode
 
+_STANDING = ("best_of", "pareto")
 _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
 
 
@@ -49,21 +52,32 @@ class Column:
 
 
 def tidy_columns() -> list[Column]:
-    """The columns, in order: the run's identity, then every field of a measurement.
+    """The columns, in order: the run's identity, every field of a measurement, its standing.
 
     Names of nested fields are joined with ``_``: ``kernel_label``, ``time_ms_ci95_low``. Mappings
     are JSON text, flags and seeds are joined with spaces, and trials are given as their number.
+    ``best_of`` has the metrics by which the measurement may be the best of its workload, within
+    noise; ``pareto`` is ``front``, ``within noise`` of the front, or empty.
     """
     kinds = typing.get_type_hints(RunInfo)
     run = [Column(name, kinds[name], (name,), of_run=True) for name in _RUN_FIELDS]
-    return [*run, *_columns(Measurement, ())]
+    return [*run, *_columns(Measurement, ()), *(Column(name, str, ()) for name in _STANDING)]
 
 
 def tidy_rows(report: Report) -> Iterator[list[Cell]]:
     """A row per measurement, with cells in the order of `tidy_columns`."""
-    columns = tidy_columns()
+    columns = tidy_columns()[: -len(_STANDING)]
+    best_of: dict[int, list[str]] = defaultdict(list)  # by id, because measurements may be equal
+    places: dict[int, str] = {}
+    for best in best_of_each(report.measurements):
+        for metric, found in best.ties.items():
+            for row in found.rows:
+                best_of[id(row)].append(metric)
+        places |= {id(row): "within noise" for row in best.near}
+        places |= {id(row): "front" for row in best.front}
     for measurement in report.measurements:
-        yield [column.cell(report.run, measurement) for column in columns]
+        standing = (" ".join(best_of[id(measurement)]), places.get(id(measurement), ""))
+        yield [*(column.cell(report.run, measurement) for column in columns), *standing]
 
 
 def tidy_csv(report: Report) -> str:
