@@ -232,7 +232,7 @@ class RunPlugin:
             return [told(error)]
         if bridge is not None:
             bridge.add(report)
-        return self.gate.review(report.measurements if report else ()) if judge else []
+        return self.gate.review(report) if judge else []
 
     def _give_up(self, problem: str, *, usage: bool = False) -> NoReturn:
         """End the run, because every item would fail; ``usage``: because of an invalid option."""
