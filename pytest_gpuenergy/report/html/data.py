@@ -15,6 +15,7 @@ from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.differences import Difference, differences
 from pytest_gpuenergy.report.html.charts import charts
+from pytest_gpuenergy.report.shift import common_shifts, pairs
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import Best, best_of_each, energy, subject, time
 from pytest_gpuenergy.report.text import figures
@@ -55,18 +56,28 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
     best = best_of_each(rows)
     # By id, because measurements may be equal.
     front = {id(m) for one in best for m in one.front}
+    near = {id(m) for one in best for m in one.near}
+    tied = {metric: {id(m) for one in best for m in one.ties[metric].rows} for metric in Metric}
     caps = _caps(rows)
     return {
         "gpu": report.run.gpu_name,
         "emulated": report.run.emulated,
         "run": _identity(report.run),
         "caps": caps,
-        "rows": [_row(m, pareto=id(m) in front) for m in rows],
+        "rows": [
+            {
+                **_row(m, pareto=id(m) in front),
+                "near_pareto": id(m) in near,
+                "best_of": [str(metric) for metric in Metric if id(m) in tied[metric]],
+            }
+            for m in rows
+        ],
         "best": [_best(one) for one in best],
         "flags": _flags(rows),
         "anchors": [_check(one) for one in report.anchors],
         "charts": charts(emulated=report.run.emulated, caps=len(caps)),
         "baseline": None if baseline is None else _identity(baseline.run),
+        "shifts": [] if baseline is None else _shifts(report, baseline),
         "differences": []
         if baseline is None
         else [_difference(one) for one in differences(report, baseline)],
@@ -149,6 +160,9 @@ def _best(best: Best) -> Values:
         "energy": cell(best.energy, energy(best.energy.energy_mj or 0.0)),
         "edp": cell(best.edp, f"{figures(best.edp.edp_mj_ms or 0.0)} mJ·ms"),
         "front": [{"kernel": m.kernel.label, "cap": m.cap} for m in best.front],
+        "front_size": best.size_of_front,
+        "caps": best.caps,
+        "within_noise": {str(metric): best.where(metric) for metric in best.ties},
     }
 
 
@@ -199,9 +213,34 @@ def _identity(run: RunInfo) -> list[tuple[str, str]]:
     ]
 
 
+def _shifts(report: Report, baseline: Report) -> list[Values]:
+    """What unchanged kernels have in common, in percent, by cap and metric."""
+    found = common_shifts(pairs(report, baseline))
+    return [
+        {
+            "cap": place.cap,
+            "same_board": shift.same_board,
+            "metric": str(metric),
+            "kernels": shift.kernels,
+            "apart": shift.apart,
+            **{
+                f"change_percent{end}": _finite(math.expm1(value), 100.0)
+                for end, value in (
+                    ("", shift.change.value),
+                    ("_low", shift.change.low),
+                    ("_high", shift.change.high),
+                )
+            },
+            "scatter_percent": _finite(shift.scatter, 100.0),
+        }
+        for place, metrics in found.items()
+        for metric, shift in metrics.items()
+    ]
+
+
 def _difference(one: Difference) -> Values:
     (before, now), intervals = one.values, one.intervals
-    change = one.change
+    change, relative = one.change, one.relative_change
     return {
         "workload": subject(one.now),
         "kernel": one.now.kernel.label,
@@ -212,6 +251,7 @@ def _difference(one: Difference) -> Values:
         "before_interval": _ends(intervals[0]),
         "now_interval": _ends(intervals[1]),
         "change_percent": None if change is None else _finite(change, 100.0),
+        "relative_percent": None if relative is None else _finite(relative, 100.0),
         "same_kernel": one.same_kernel,
         "flags": sorted({*one.before.validity, *one.now.validity}),
     }
