@@ -144,7 +144,9 @@ class CommonShift:
         others = self.lasting**2 + self.error**2
         variance = sum(value for value, _ in own) + others
         change = math.log(now.mean) - math.log(before.mean) - self.change.value
-        return around(change, variance, welch([*own, (others, self.degrees)], variance), tail)
+        # The sum is about the scatter's square, and known no better.
+        degrees = min(self.degrees, welch([*own, (others, self.degrees)], variance))
+        return around(change, variance, degrees, tail)
 
 
 Shifts = Mapping[Place, Mapping[Metric, CommonShift]]
