@@ -194,11 +194,12 @@ def _page(report: Report, runs: Sequence[Report], arguments: Namespace) -> str:
 
 
 def _print_summary(report: Report) -> None:
-    from pytest_gpuenergy.report.tables import summary
+    from pytest_gpuenergy.report.tables import best_lines, summary
 
     run = report.run
     print_lines([f"{run.gpu_name}{' (emulated)' if run.emulated else ''}, run {run.run_id}"])
     print_lines(summary(report.measurements, emulated=run.emulated, gpu_name=run.gpu_name))
+    print_lines(best_lines(report.measurements, emulated=run.emulated))
     if not report.measurements:
         print("nothing was measured")
 

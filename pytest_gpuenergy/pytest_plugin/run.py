@@ -129,7 +129,9 @@ class RunPlugin:
         item.stash[OUTCOME] = SetpointOutcome(
             setpoint, words, problem, measured=session.has_measured_at(setpoint)
         )
-        if session.options.strict_powercap:
+        # ``all`` asks for those caps of the table that this board takes.
+        left_out = setpoint.unavailable is not None and words == ["all"]
+        if session.options.strict_powercap and not left_out:
             pytest.fail(problem, pytrace=False)
         pytest.skip(problem)
 
@@ -229,7 +231,7 @@ class RunPlugin:
             return [told(error)]
         if bridge is not None:
             bridge.add(report)
-        return self.gate.review(report.measurements if report else ()) if judge else []
+        return self.gate.review(report) if judge else []
 
     def _give_up(self, problem: str, *, usage: bool = False) -> NoReturn:
         """End the run, because every item would fail; ``usage``: because of an invalid option."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import types
 import typing
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,20 +17,27 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.roofline import Roofline, roofline
 from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.tables import best_of_each
 from pytest_gpuenergy.report.views import write_view
 from pytest_gpuenergy.support.csv_output import Cell, csv_text
 from pytest_gpuenergy.support.errors import InputError, ReportError
 from pytest_gpuenergy.support.json_output import encode
 
+_STANDING = ("best_of", "pareto")
 _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
 
 
 class Row(NamedTuple):
-    """The records that a row shows: of the run, the measurement, and what follows from both."""
+    """The records that a row shows: of the run, the measurement, and what follows from both.
+
+    ``best_of`` and ``pareto`` are as in `tidy_columns`.
+    """
 
     run: RunInfo
     measurement: Measurement
     roofline: Roofline
+    best_of: str
+    pareto: str
 
 
 @dataclass(frozen=True)
@@ -62,21 +70,33 @@ class Column:
 
 
 def tidy_columns() -> list[Column]:
-    """The columns, in order: the run's identity, every field of a measurement, its roofline.
+    """The columns, in order: the run's identity, each field of a measurement, roofline, standing.
 
     Names of nested fields are joined with ``_``: ``kernel_label``, ``time_ms_ci95_low``. Mappings
     are JSON text, flags and seeds are joined with spaces, and trials are given as their number.
+    ``best_of`` has the metrics by which the measurement may be the best of its workload, within
+    noise; ``pareto`` is ``front``, ``within noise`` of the front, or empty.
     """
     kinds = typing.get_type_hints(RunInfo)
     run = [Column(name, kinds[name], ("run", name)) for name in _RUN_FIELDS]
     measurement = _columns(Measurement, ("measurement",))
-    return [*run, *measurement, *_columns(Roofline, ("roofline",))]
+    standing = (Column(name, str, (name,)) for name in _STANDING)
+    return [*run, *measurement, *_columns(Roofline, ("roofline",)), *standing]
 
 
 def rows_of(report: Report) -> Iterator[Row]:
     """The records of each row."""
-    for measurement in report.measurements:
-        yield Row(report.run, measurement, roofline(measurement, report.run.gpu_name))
+    best_of: dict[int, list[str]] = defaultdict(list)  # by id, because measurements may be equal
+    places: dict[int, str] = {}
+    for best in best_of_each(report.measurements):
+        for metric, found in best.ties.items():
+            for row in found.rows:
+                best_of[id(row)].append(metric)
+        places |= {id(row): "within noise" for row in best.near}
+        places |= {id(row): "front" for row in best.front}
+    for m in report.measurements:
+        roof = roofline(m, report.run.gpu_name)
+        yield Row(report.run, m, roof, " ".join(best_of[id(m)]), places.get(id(m), ""))
 
 
 def tidy_rows(report: Report) -> Iterator[list[Cell]]:

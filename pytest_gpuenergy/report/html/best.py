@@ -6,49 +6,33 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.report.tables import best_of_each, energy, time
-from pytest_gpuenergy.report.text import figures
-from pytest_gpuenergy.report.ties import Tie, cap_words, kernel_words, near_front, tie
+from pytest_gpuenergy.report.tables import Best, figure
+from pytest_gpuenergy.report.ties import Tie, cap_words, kernel_words
 
 Values = dict[str, Any]
 
 
-def best_values(measurements: Sequence[Measurement]) -> tuple[list[Values], dict[int, str]]:
-    """The best of each workload, and by `id` the place of measurements at the Pareto front.
-
-    Places are by id, because measurements may be equal.
-    """
-    found: list[Values] = []
-    places: dict[int, str] = {}
-    for one in best_of_each(measurements):
-        places |= {id(m): "near" for m in near_front(one.rows)}
-        places |= {id(m): "front" for m in one.front}
-        ties = {metric: tie(one.rows, metric) for metric in METRICS}
-        found.append(
-            {
-                "workload": one.workload,
-                "measured": len(one.rows),
-                **{str(m): _leader(best, one.rows) for m, best in ties.items() if best},
-                "front": [{"kernel": m.kernel.label, "cap": m.cap} for m in one.front],
-            }
-        )
-    return found, places
+def best_values(best: Best) -> Values:
+    """The best of a workload by each metric, with all that may be as good within noise."""
+    return {
+        "workload": best.workload,
+        "measured": len(best.rows),
+        **{str(metric): _leader(found, best.rows) for metric, found in best.ties.items()},
+        "front": [{"kernel": m.kernel.label, "cap": m.cap} for m in best.front],
+        "front_size": best.size_of_front,
+    }
 
 
 def _leader(found: Tie, rows: Sequence[Measurement]) -> Values:
     best, metric = found.best, found.metric
     estimate = best.estimate(metric)
     return {
-        "figure": _figure(best, metric),
+        "figure": figure(best, metric),
         "percent": None if estimate is None else 100 * estimate.relative_half_width,
         "value": best.figure(metric),
         "kernels": kernel_words(found),
         "caps": cap_words(found, rows),
-        "kernel": best.kernel.label,
-        "cap": best.cap,
         "flagged": bool(best.validity),
-        "tied": [{"kernel": m.kernel.label, "cap": m.cap} for m in found.rows],
         "sure": _sure(found, rows),
     }
 
@@ -69,10 +53,3 @@ def _sure(found: Tie, rows: Sequence[Measurement]) -> str:
 def _more(value: float, than: float) -> str:
     percent = 100 * (value / than - 1)
     return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
-
-
-def _figure(m: Measurement, metric: Metric) -> str:
-    value = m.figure(metric) or 0.0
-    if metric is Metric.EDP:
-        return f"{figures(value)} mJ·ms"
-    return time(value) if metric is Metric.TIME else energy(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +16,11 @@ from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.differences import Difference, differences
 from pytest_gpuenergy.report.html.axes import axes
 from pytest_gpuenergy.report.html.best import best_values
-from pytest_gpuenergy.report.html.rows import FIGURES, finite, row_values
+from pytest_gpuenergy.report.html.rows import FIGURES, Standing, finite, row_values
 from pytest_gpuenergy.report.roofline import arithmetic
+from pytest_gpuenergy.report.shift import common_shifts, pairs
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.tables import subject
+from pytest_gpuenergy.report.tables import best_of_each, subject
 
 Values = dict[str, Any]
 
@@ -53,8 +55,9 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         ReportInputError: one report is from an emulated GPU and the other from a real one.
     """
     run, measurements = report.run, report.measurements
-    best, places = best_values(measurements)
-    rows = [row_values(m, run.gpu_name, places.get(id(m), "")) for m in measurements]
+    best = best_of_each(measurements)
+    standing = Standing.of(best)
+    rows = [row_values(m, run.gpu_name, standing) for m in measurements]
     return {
         "gpu": run.gpu_name,
         "emulated": run.emulated,
@@ -66,10 +69,11 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         "rows": rows,
         "axes": axes(report),
         "roofs": _roofs(measurements, run.gpu_name),
-        "best": best,
+        "best": [best_values(one) for one in best],
         "flags": _flags(measurements),
         "anchors": [_check(one) for one in report.anchors],
         "baseline": None if baseline is None else _identity(baseline.run),
+        "shifts": [] if baseline is None else _shifts(report, baseline),
         "differences": []
         if baseline is None
         else [_difference(one) for one in differences(report, baseline)],
@@ -143,9 +147,34 @@ def _identity(run: RunInfo) -> list[tuple[str, str]]:
     ]
 
 
+def _shifts(report: Report, baseline: Report) -> list[Values]:
+    """What unchanged kernels have in common, in percent, by cap and metric."""
+    found = common_shifts(pairs(report, baseline))
+    return [
+        {
+            "cap": place.cap,
+            "same_board": shift.same_board,
+            "metric": str(metric),
+            "kernels": shift.kernels,
+            "apart": shift.apart,
+            **{
+                f"change_percent{end}": finite(math.expm1(value), 100.0)
+                for end, value in (
+                    ("", shift.change.value),
+                    ("_low", shift.change.low),
+                    ("_high", shift.change.high),
+                )
+            },
+            "scatter_percent": finite(shift.scatter, 100.0),
+        }
+        for place, metrics in found.items()
+        for metric, shift in metrics.items()
+    ]
+
+
 def _difference(one: Difference) -> Values:
     (before, now), intervals = one.values, one.intervals
-    change = one.change
+    change, relative = one.change, one.relative_change
     return {
         "workload": subject(one.now),
         "workload_name": one.now.workload.name,
@@ -159,6 +188,7 @@ def _difference(one: Difference) -> Values:
         "before_interval": _ends(intervals[0]),
         "now_interval": _ends(intervals[1]),
         "change_percent": None if change is None else finite(change, 100.0),
+        "relative_percent": None if relative is None else finite(relative, 100.0),
         "same_kernel": one.same_kernel,
         "flags": sorted({*one.before.validity, *one.now.validity}),
     }

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.report.roofline import per_time, roofline
-from pytest_gpuenergy.report.tables import subject
+from pytest_gpuenergy.report.tables import Best, subject
 
 Values = dict[str, Any]
 LESS, MORE = "less", "more"
@@ -32,13 +33,37 @@ The ends of its interval have the same name with ``_low`` and ``_high``.
 """
 
 
-def row_values(m: Measurement, gpu_name: str, place: str) -> Values:
+@dataclass(frozen=True)
+class Standing:
+    """Which measurements are on a Pareto front, within noise of it, or best by a metric.
+
+    All are by `id`, because measurements may be equal.
+    """
+
+    front: frozenset[int]
+    near: frozenset[int]
+    tied: Mapping[Metric, frozenset[int]]
+
+    @classmethod
+    def of(cls, best: Sequence[Best]) -> Standing:
+        """From the best of each workload."""
+        return cls(
+            frozenset(id(m) for one in best for m in one.front),
+            frozenset(id(m) for one in best for m in one.near),
+            {
+                metric: frozenset(id(m) for one in best for m in one.ties[metric].rows)
+                for metric in METRICS
+            },
+        )
+
+
+def row_values(m: Measurement, gpu_name: str, standing: Standing) -> Values:
     """One measurement; figures that are not finite numbers are None.
 
     Args:
         m: the measurement.
         gpu_name: of the card whose peaks its figures are compared with.
-        place: ``front`` for one on the Pareto front, ``near`` for one within noise of it.
+        standing: of all measurements.
     """
     roof = roofline(m, gpu_name)
     return {
@@ -62,8 +87,9 @@ def row_values(m: Measurement, gpu_name: str, place: str) -> Values:
         "effective_sm_clock_mhz": finite(m.effective_sm_clock_mhz),
         "clock_states": [_state(one) for one in m.clock_states] if len(m.clock_states) > 1 else [],
         "binding": m.cap_binding,
-        "pareto": place == "front",
-        "near": place == "near",
+        "pareto": id(m) in standing.front,
+        "near_pareto": id(m) in standing.near,
+        "best_of": [str(metric) for metric, tied in standing.tied.items() if id(m) in tied],
         "flags": list(m.validity),
         "state": _kind(m),
         "outcome": m.outcome,

@@ -11,7 +11,7 @@ function measurements() {
     figure("time_us"), figure("energy_mj"), figure("edp_mj_ms"), figure("power_w"), figure("gflops"), figure("percent_of_peak"),
     { title: "roof", detail: true, key: "roof" },
     figure("gb_s"), { ...figure("flop_per_byte"), detail: true }, figure("gflops_per_w"),
-    { title: "Pareto", detail: true, key: "pareto", cell: (row) => row.pareto ? "front" : row.near ? "within noise" : "" },
+    { title: "Pareto", detail: true, key: "pareto", cell: (row) => row.pareto ? "front" : row.near_pareto ? "within noise" : "" },
     { title: "validity", key: "flag_words", wide: true, cell: flagsOf },
     { title: "outcome", key: "outcome", wide: true, cell: (row) => row.error ? `${row.outcome}: ${row.error}`
       : row.state === "verified" ? "verified, not measured" : row.outcome },
@@ -86,6 +86,8 @@ function comparison() {
     { title: "now", key: "now", cell: (row) => [digits(row.now), range(row.now_interval)] },
     { title: "change (%)", key: "change_percent", number: true,
       cell: (row) => row.change_percent === null ? "" : (row.change_percent > 0 ? "+" : "") + row.change_percent.toFixed(2) },
+    ...data.shifts.length ? [{ title: "beyond the common shift (%)", key: "relative_percent", number: true,
+      cell: (row) => row.relative_percent === null ? "" : (row.relative_percent > 0 ? "+" : "") + row.relative_percent.toFixed(2) }] : [],
     { title: "verdict", key: "verdict" },
     { title: "kernel content", key: "same_kernel", cell: (row) => row.same_kernel ? "same" : "different" },
     { title: "validity (both)", key: "flag_words", wide: true, cell: flagsOf },

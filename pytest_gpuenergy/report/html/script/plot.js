@@ -106,7 +106,7 @@ function marks(svg, points) {
   for (const { x, y, row, hue: one } of points) {
     const d = row.state === "flagged" ? TRIANGLE(r) : CIRCLE(r);
     svg.append(tint(drawn("path", { class: "mark", d, transform: `translate(${x},${y})` }), one));
-    if (row.pareto || row.near) {
+    if (row.pareto || row.near_pareto) {
       svg.append(drawn("path", { class: row.pareto ? "ring" : "ring near", d: CIRCLE(r + 3), transform: `translate(${x},${y})` }));
     }
   }

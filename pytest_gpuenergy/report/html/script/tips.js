@@ -9,7 +9,7 @@ function linesOf(row) {
   }
   if (row.flags.length) lines.push(["flags", row.flag_words]);
   if (row.pareto) lines.push(["", "on the Pareto front"]);
-  if (row.near) lines.push(["", "within noise of the Pareto front"]);
+  if (row.near_pareto) lines.push(["", "within noise of the Pareto front"]);
   return lines;
 }
 

@@ -16,6 +16,7 @@ function verdicts() {
       worst ? element("b", {}, `${worst.label} ${worst.metric === "edp" ? "EDP" : worst.metric} ${changeText(worst)} ${worst.verdict}`) : null,
       worst ? " is the worst. " : null, found.summary.replace(/: (passed|FAILED)$/, "."),
       found.enforced ? null : " No limit was set, so nothing fails; the default of 5 % is shown."),
+    (found.shifts ?? []).map((line) => element("p", {}, line)),
     found.doubts.map((doubt) => element("p", {}, `Every verdict is in doubt: ${doubt}.`)));
   if (!found.judgements.length) return;
   const rows = found.judgements.map((one, number) => ({ ...one, number, name: `${one.label} ${one.metric}`,
