@@ -126,7 +126,7 @@ def _with_ends(
 
 
 def _power_interval(m: Measurement) -> Interval | None:
-    """No narrower than the power's own: as if the errors of energy and time were independent."""
+    """From those of energy and time, as if their errors were independent."""
     energy, time = m.estimate(Metric.ENERGY), m.estimate(Metric.TIME)
     if m.power_w is None or energy is None or time is None:
         return None

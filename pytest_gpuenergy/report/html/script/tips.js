@@ -31,28 +31,30 @@ function interactive(svg, points, cursor) {
   let at = -1;
   const order = [...points].sort((a, b) => a.x - b.x || a.y - b.y);
 
-  function choose(point, spoken) {
+  function choose(one, spoken) {
     const box = svg.getBoundingClientRect();
     const ratio = box.width / svg.viewBox.baseVal.width;
-    cursor.setAttribute("transform", `translate(${point.x},${point.y})`);
+    cursor.setAttribute("transform", `translate(${one.x},${one.y})`);
     cursor.removeAttribute("display");
-    showTip(point.lines(), box.left + point.x * ratio, box.top + point.y * ratio, spoken);
+    showTip(one.lines(), box.left + one.x * ratio, box.top + one.y * ratio, spoken);
   }
   function leave() {
     cursor.setAttribute("display", "none");
     hideTip();
   }
-  svg.addEventListener("pointermove", (event) => {
+  function point(event) {
     const box = svg.getBoundingClientRect();
     const ratio = svg.viewBox.baseVal.width / box.width;
     const [x, y] = [(event.clientX - box.left) * ratio, (event.clientY - box.top) * ratio];
     let [found, least] = [null, 24];
-    for (const point of points) {
-      const far = Math.hypot(point.x - x, point.y - y);
-      if (far < least) [found, least] = [point, far];
+    for (const one of points) {
+      const far = Math.hypot(one.x - x, one.y - y);
+      if (far < least) [found, least] = [one, far];
     }
     if (found) choose(found, false); else leave();
-  });
+  }
+  svg.addEventListener("pointermove", point);
+  svg.addEventListener("pointerdown", point);
   svg.addEventListener("pointerleave", leave);
   svg.addEventListener("blur", leave);
   svg.addEventListener("keydown", (event) => {
