@@ -21,6 +21,11 @@ _SHOWN = frozenset(
     )
 )
 """Columns that a row has by another name, or that are of no use on an axis."""
+_UNITS = {
+    **{"ms": "ms", "s": "s", "us": "µs", "mj": "mJ", "j": "J", "w": "W", "mw": "mW"},
+    **{"mhz": "MHz", "c": "°C", "mib": "MiB", "bytes": "bytes"},
+}
+"""At the end of a column's name, and on an axis."""
 _ENDS = ("_ci95_low", "_ci95_high")
 
 
@@ -68,7 +73,14 @@ def _axis(name: str, values: Sequence[Any]) -> Axis | None:
     distinct = set(cleaned) - {None}
     if len(distinct) < 2 or (not numeric and len(distinct) > MOST_TEXTS):
         return None
-    return {"name": name, "title": name.replace("_", " "), "values": cleaned}
+    return {"name": name, "title": _title(name), "values": cleaned}
+
+
+def _title(name: str) -> str:
+    """The name as words, with its unit as usual: ``effective sm clock (MHz)``."""
+    words, _, last = name.rpartition("_")
+    known = words and _UNITS.get(last)
+    return f"{words.replace('_', ' ')} ({known})" if known else name.replace("_", " ")
 
 
 def _number(value: Any) -> float | None:

@@ -122,6 +122,13 @@ def test_figures_known_for_some_only_are_axes_with_gaps(report: Make, measured: 
     assert axis(page_data(report(*rows)), "temperature_c") == [50.0, None, 55.5]
 
 
+def test_an_axis_names_its_unit(report: Make, measured: Make) -> None:
+    rows = (measured(1, effective_sm_clock_mhz=1000.0), measured(2, effective_sm_clock_mhz=1500.0))
+    titles = {one["name"]: one["title"] for one in page_data(report(*rows))["axes"]}
+    assert titles["effective_sm_clock_mhz"] == "effective sm clock (MHz)"
+    assert titles["kernel_rank"] == "kernel rank"
+
+
 def test_an_axis_has_no_more_texts_than_can_be_read(report: Make, measured: Make) -> None:
     def many(count: int) -> set[str]:
         rows = (measured(k, gpu_uuid=f"GPU-{k}") for k in range(count))

@@ -26,7 +26,10 @@ function pointsOf(rows, x, y, xScale, yScale) {
 
 // What is chosen for an axis comes with the tip, unless it is there anyway.
 function withLines(row, ...shown) {
-  const more = shown.filter((one) => one.name.startsWith(".")).map((one) => [one.title, String(one.of(row))]);
+  const more = shown.filter((one) => one.name.startsWith(".")).map((one) => {
+    const value = one.of(row);
+    return [one.title, typeof value === "number" ? digits(value) : value ?? "unknown"];
+  });
   return [...linesOf(row), ...more];
 }
 
