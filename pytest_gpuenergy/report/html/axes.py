@@ -22,8 +22,17 @@ _SHOWN = frozenset(
 )
 """Columns that a row has by another name, or that are of no use on an axis."""
 _UNITS = {
-    **{"ms": "ms", "s": "s", "us": "µs", "mj": "mJ", "j": "J", "w": "W", "mw": "mW"},
-    **{"mhz": "MHz", "c": "°C", "mib": "MiB", "bytes": "bytes"},
+    "ms": "ms",
+    "s": "s",
+    "us": "µs",
+    "mj": "mJ",
+    "j": "J",
+    "w": "W",
+    "mw": "mW",
+    "mhz": "MHz",
+    "c": "°C",
+    "mib": "MiB",
+    "bytes": "bytes",
 }
 """At the end of a column's name, and on an axis."""
 _ENDS = ("_ci95_low", "_ci95_high")
