@@ -6,7 +6,7 @@ import json
 import types
 import typing
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.report.axes import LAUNCH_AXES, PARAMETER, axes, parameter_kinds
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import best_of_each
 from pytest_gpuenergy.report.views import write_view
@@ -31,7 +32,7 @@ class Column:
     """A column's name, the type of its cells, which may also be empty, and its source.
 
     ``path`` lists the fields that lead to the cell through nested records, starting at a
-    `Measurement`, or at a `RunInfo` when ``of_run``.
+    `Measurement`, or at a `RunInfo` when ``of_run``; it is empty for a cell that is derived.
     """
 
     name: str
@@ -50,24 +51,49 @@ class Column:
             return len(value) if self.kind is int else " ".join(map(str, value))
         return typing.cast(Cell, value)
 
+    def derived(self, values: Mapping[str, Any]) -> Cell:
+        """This column's cell of a row with the derived ``values``."""
+        value = values.get(self.name)
+        return value if value is None else typing.cast(Cell, self.kind(value))
 
-def tidy_columns() -> list[Column]:
-    """The columns, in order: the run's identity, every field of a measurement, its standing.
+
+def tidy_columns(measurements: Iterable[Measurement] = ()) -> list[Column]:
+    """The columns, in order: the run's identity, every field of a measurement, what is derived.
 
     Names of nested fields are joined with ``_``: ``kernel_label``, ``time_ms_ci95_low``. Mappings
     are JSON text, flags and seeds are joined with spaces, and trials are given as their number.
     ``best_of`` has the metrics by which the measurement may be the best of its workload, within
-    noise; ``pareto`` is ``front``, ``within noise`` of the front, or empty.
+    noise; ``pareto`` is ``front``, ``within noise`` of the front, or empty. `LAUNCH_AXES` of the
+    largest launch follow, and a column ``parameter_NAME`` for each parameter of the items of
+    ``measurements``.
     """
     kinds = typing.get_type_hints(RunInfo)
     run = [Column(name, kinds[name], (name,), of_run=True) for name in _RUN_FIELDS]
-    return [*run, *_columns(Measurement, ()), *(Column(name, str, ()) for name in _STANDING)]
+    parameters = parameter_kinds(measurements)
+    return [
+        *run,
+        *_columns(Measurement, ()),
+        *(Column(name, str, ()) for name in _STANDING),
+        *(Column(name, int, ()) for name in LAUNCH_AXES),
+        *(Column(f"{PARAMETER}{name}", kind, ()) for name, kind in parameters.items()),
+    ]
 
 
 def tidy_rows(report: Report) -> Iterator[list[Cell]]:
-    """A row per measurement, with cells in the order of `tidy_columns`."""
-    columns = tidy_columns()[: -len(_STANDING)]
-    best_of: dict[int, list[str]] = defaultdict(list)  # by id, because measurements may be equal
+    """A row per measurement, with cells in the order of `tidy_columns` of all of them."""
+    columns = tidy_columns(report.measurements)
+    standing = _standings(report)
+    for measurement in report.measurements:
+        derived: dict[str, Any] = {**standing[id(measurement)], **axes(measurement)}
+        yield [
+            column.cell(report.run, measurement) if column.path else column.derived(derived)
+            for column in columns
+        ]
+
+
+def _standings(report: Report) -> dict[int, dict[str, str]]:
+    """Where each measurement stands, by its id, because measurements may be equal."""
+    best_of: dict[int, list[str]] = defaultdict(list)
     places: dict[int, str] = {}
     for best in best_of_each(report.measurements):
         for metric, found in best.ties.items():
@@ -75,14 +101,15 @@ def tidy_rows(report: Report) -> Iterator[list[Cell]]:
                 best_of[id(row)].append(metric)
         places |= {id(row): "within noise" for row in best.near}
         places |= {id(row): "front" for row in best.front}
-    for measurement in report.measurements:
-        standing = (" ".join(best_of[id(measurement)]), places.get(id(measurement), ""))
-        yield [*(column.cell(report.run, measurement) for column in columns), *standing]
+    return {
+        id(m): dict(zip(_STANDING, (" ".join(best_of[id(m)]), places.get(id(m), "")), strict=True))
+        for m in report.measurements
+    }
 
 
 def tidy_csv(report: Report) -> str:
     """The table as CSV with a header; figures have full precision, missing ones are empty."""
-    header = [column.name for column in tidy_columns()]
+    header = [column.name for column in tidy_columns(report.measurements)]
     return csv_text([header, *tidy_rows(report)])
 
 
@@ -117,7 +144,7 @@ def write_parquet(report: Report, path: Path) -> None:
         float: pyarrow.float64(),
         bool: pyarrow.bool_(),
     }
-    columns = tidy_columns()
+    columns = tidy_columns(report.measurements)
     schema = pyarrow.schema(
         [(column.name, types_of[column.kind]) for column in columns],
         metadata={"gpuenergy": encode(report.run)},

@@ -13,6 +13,7 @@ from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.report.axes import axes
 from pytest_gpuenergy.report.differences import Difference, differences
 from pytest_gpuenergy.report.html.charts import charts
 from pytest_gpuenergy.report.shift import common_shifts, pairs
@@ -67,6 +68,7 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         "rows": [
             {
                 **_row(m, pareto=id(m) in front),
+                "axes": axes(m),
                 "near_pareto": id(m) in near,
                 "best_of": [str(metric) for metric in Metric if id(m) in tied[metric]],
             }
