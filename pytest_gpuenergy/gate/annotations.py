@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from pytest_gpuenergy.gate.comparison import Comparison
+from pytest_gpuenergy.gate.shift_views import shift_problem
 from pytest_gpuenergy.gate.verdict import Verdict, fails
-from pytest_gpuenergy.gate.views import describe, label, shift_problem
+from pytest_gpuenergy.gate.views import describe, label
 from pytest_gpuenergy.support.terminal import printable_text
 
 SHOWN = 10

@@ -10,8 +10,9 @@ from typing import Any
 from pytest_gpuenergy.gate.comparison import Comparison, Unmatched, compare
 from pytest_gpuenergy.gate.history import Series, history
 from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.gate.shift_views import shift_lines
 from pytest_gpuenergy.gate.verdict import Judgement, Verdict, fails
-from pytest_gpuenergy.gate.views import as_json, label, shift_lines, summary
+from pytest_gpuenergy.gate.views import as_json, label, summary
 from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.errors import InputError
@@ -37,7 +38,7 @@ def verdict_values(comparison: Comparison) -> Values:
         "enforced": settings.enforced,
         "summary": summary(comparison),
         "doubts": list(comparison.doubts),
-        "shifts": list(shift_lines(comparison)),
+        "shifts": list(shift_lines(comparison.shifts)),
         "judgements": [
             {**as_json(one), "label": label(one.identity), "fails": fails(one, settings)}
             for one in sorted(comparison.judgements, key=_badness)

@@ -9,12 +9,11 @@ from statistics import median
 from typing import Any
 
 from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
-from pytest_gpuenergy.gate.relative import JudgedShift
+from pytest_gpuenergy.gate.shift_views import shift_json, shift_lines
 from pytest_gpuenergy.gate.verdict import Judgement, Verdict, fails
 from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.report.shift import USUAL_SCATTER, CommonShift, Place
-from pytest_gpuenergy.report.text import markdown_text
+from pytest_gpuenergy.report.text import markdown_text, signed_percent
 from pytest_gpuenergy.support.json_output import dump
 from pytest_gpuenergy.support.text import aligned
 
@@ -25,11 +24,6 @@ def label(identity: Identity) -> str:
     """An identity as in item ids, ``case1-k01-300W``, plus the cache state unless it is hot."""
     *names, cache = identity
     return "-".join(names if cache == "hot" else [*names, cache])
-
-
-def signed_percent(log_ratio: float) -> str:
-    """The logarithm of a ratio as a percentage such as ``+5.0 %``."""
-    return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
 def describe(judgement: Judgement) -> str:
@@ -59,7 +53,7 @@ def terminal(comparison: Comparison) -> Iterator[str]:
     """The runs compared, a row per verdict, unmatched measurements and a summary."""
     yield f"baseline: {_run(comparison.base)}"
     yield f"new:      {_run(comparison.new)}"
-    yield from shift_lines(comparison)
+    yield from shift_lines(comparison.shifts)
     for doubt in comparison.doubts:
         yield f"every verdict is in doubt: {doubt}"
     shown = _notable(comparison.judgements)
@@ -77,43 +71,6 @@ def terminal(comparison: Comparison) -> Iterator[str]:
         for one in unmatched:
             yield f"{heading}: {label(one.measurement.identity)} ({one.why})"
     yield summary(comparison)
-
-
-def shift_lines(comparison: Comparison) -> Iterator[str]:
-    """What unchanged kernels have in common, a line per place, and what is unusual about it."""
-    places: dict[Place, list[JudgedShift]] = {}
-    for one in comparison.shifts:
-        places.setdefault(one.shift.place, []).append(one)
-    for place, judged in places.items():
-        first = judged[0].shift
-        board = "" if first.same_board else ", another board"
-        parts = (_shift_words(one.shift) for one in judged)
-        yield (
-            f"{first.kernels} unchanged kernels at {place.cap}{board} changed in common by "
-            f"{'; '.join(parts)}: changes are relative to that"
-        )
-        yield from filter(None, map(shift_problem, judged))
-
-
-def shift_problem(judged: JudgedShift) -> str:
-    """What is unusual about a common shift, or an empty string."""
-    shift = judged.shift
-    parts: list[str] = []
-    between = "between sessions on one board" if shift.same_board else "between boards"
-    if judged.unusual:
-        parts.append(f"more than is usual {between} (±{100 * math.expm1(judged.usual):.1f} %)")
-    if shift.scattered:
-        most = USUAL_SCATTER[shift.metric]
-        parts.append(f"with a scatter of more than {100 * most:.1f} %")
-    if judged.verdict is Verdict.WORSE:
-        parts.append(f"beyond the limit of {100 * judged.limit:.4g} %: {judged.verdict}")
-    if not parts:
-        return ""
-    return (
-        f"{shift.metric.label} of what has not changed at {shift.place.cap}: "
-        f"{signed_percent(shift.change.value)}, {', '.join(parts)} "
-        "(did the driver, the compiler or the harness change?)"
-    )
 
 
 def summary(comparison: Comparison) -> str:
@@ -150,7 +107,7 @@ def markdown(comparison: Comparison) -> str:
         "",
         f"{summary(comparison)}.",
         "",
-        *(f"{markdown_text(line)}.  " for line in shift_lines(comparison)),
+        *(f"{markdown_text(line)}.  " for line in shift_lines(comparison.shifts)),
         *([""] if comparison.shifts else []),
         *(markdown_text(f"Every verdict is in doubt: {doubt}.") for doubt in comparison.doubts),
     ]
@@ -188,7 +145,7 @@ def json_document(comparison: Comparison) -> str:
         "strict": settings.strict,
         "comparisons": comparison.comparisons,
         "doubts": list(comparison.doubts),
-        "shifts": [_shift(one) for one in comparison.shifts],
+        "shifts": [shift_json(one) for one in comparison.shifts],
         "judgements": [as_json(judgement) for judgement in comparison.judgements],
         "missing_in_base": _names(comparison.missing_in_base),
         "missing_in_new": _names(comparison.missing_in_new),
@@ -217,36 +174,6 @@ def as_json(judgement: Judgement) -> dict[str, Any]:
         "shift": None if shift is None else math.expm1(shift.change.value),
         "unchanged": judgement.unchanged,
         "reasons": list(judgement.reasons),
-    }
-
-
-def _shift_words(shift: CommonShift) -> str:
-    change = shift.change
-    ends = " to ".join(map(signed_percent, (change.low, change.high)))
-    apart = f" without {shift.apart} that lie apart" if shift.apart else ""
-    return (
-        f"{shift.metric.label} {signed_percent(change.value)} ({ends}), "
-        f"scatter {100 * shift.scatter:.2g} %{apart}"
-    )
-
-
-def _shift(judged: JudgedShift) -> dict[str, Any]:
-    shift = judged.shift
-    return {
-        "metric": shift.metric,
-        "cap": shift.place.cap,
-        "base_gpu_uuid": shift.place.before,
-        "gpu_uuid": shift.place.now,
-        "kernels": shift.kernels,
-        "apart": shift.apart,
-        "change": math.expm1(shift.change.value),
-        "interval": [math.expm1(shift.change.low), math.expm1(shift.change.high)],
-        "scatter": shift.scatter,
-        "scatter_beyond_intervals": shift.lasting,
-        "limit": judged.limit,
-        "verdict": str(judged.verdict),
-        "usual": math.expm1(judged.usual),
-        "unusual": judged.unusual,
     }
 
 

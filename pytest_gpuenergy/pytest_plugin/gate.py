@@ -272,8 +272,9 @@ class GatePlugin:
         if self._baseline is None:
             return []
         from pytest_gpuenergy.gate.comparison import compare
+        from pytest_gpuenergy.gate.shift_views import shift_lines, shift_problem
         from pytest_gpuenergy.gate.verdict import fails
-        from pytest_gpuenergy.gate.views import describe, shift_lines, shift_problem
+        from pytest_gpuenergy.gate.views import describe
 
         try:
             comparison = compare(self._baseline.report, report, self._settings)
@@ -282,7 +283,7 @@ class GatePlugin:
         if not comparison.shifts:
             return []
         problems = [f"gate: {shift_problem(one)}" for one in comparison.failing_shifts]
-        self._again += shift_lines(comparison)
+        self._again += shift_lines(comparison.shifts)
         known = {(node, words.split(" ", 1)[0]): verdict for node, verdict, words in self._results}
         for one in comparison.judgements:
             before = known.get((one.node_id, one.metric.label))

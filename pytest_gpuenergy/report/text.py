@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 
 from pytest_gpuenergy.record.estimate import Estimate
@@ -20,6 +21,11 @@ def spread(found: Estimate | None) -> str:
     if found is None or not found.value > 0:
         return ""
     return f" ±{100 * found.relative_half_width:.2g} %"
+
+
+def signed_percent(log_ratio: float) -> str:
+    """The logarithm of a ratio as a percentage such as ``+5.0 %``."""
+    return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
 def figures(value: float) -> str:

@@ -6,7 +6,7 @@ import json
 import types
 import typing
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.report.axes import LAUNCH_AXES, PARAMETER, axes, parameter_kinds
 from pytest_gpuenergy.report.roofline import Roofline, roofline
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import best_of_each
@@ -28,16 +29,12 @@ _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
 
 
 class Row(NamedTuple):
-    """The records that a row shows: of the run, the measurement, and what follows from both.
-
-    ``best_of`` and ``pareto`` are as in `tidy_columns`.
-    """
+    """The records that a row shows: of the run, the measurement, and what follows from both."""
 
     run: RunInfo
     measurement: Measurement
     roofline: Roofline
-    best_of: str
-    pareto: str
+    derived: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -45,23 +42,21 @@ class Column:
     """A column's name, the type of its cells, which may also be empty, and its source.
 
     ``path`` lists the fields that lead to the cell through nested records, starting at one of the
-    records of a row: of a `Row`.
+    records of a `Row`; it is empty for a cell that the row has among ``derived``.
     """
 
     name: str
     kind: type
     path: tuple[str, ...]
 
-    def value(self, row: Row) -> Any:
-        """What the record has in this column: mappings and tuples as they are."""
+    def cell(self, row: Row) -> Cell:
+        """This column's cell in a row of the table."""
+        if not self.path:
+            found = row.derived.get(self.name)
+            return found if found is None else typing.cast(Cell, self.kind(found))
         value: Any = row
         for name in self.path:
             value = None if value is None else getattr(value, name)
-        return value
-
-    def cell(self, row: Row) -> Cell:
-        """This column's cell in a row of the table."""
-        value = self.value(row)
         if isinstance(value, Mapping):
             return json.dumps(value)
         if isinstance(value, tuple):
@@ -69,24 +64,42 @@ class Column:
         return typing.cast(Cell, value)
 
 
-def tidy_columns() -> list[Column]:
-    """The columns, in order: the run's identity, each field of a measurement, roofline, standing.
+def tidy_columns(measurements: Iterable[Measurement] = ()) -> list[Column]:
+    """The columns, in order: the run's identity, every field of a measurement, what is derived.
 
     Names of nested fields are joined with ``_``: ``kernel_label``, ``time_ms_ci95_low``. Mappings
     are JSON text, flags and seeds are joined with spaces, and trials are given as their number.
     ``best_of`` has the metrics by which the measurement may be the best of its workload, within
-    noise; ``pareto`` is ``front``, ``within noise`` of the front, or empty.
+    noise; ``pareto`` is ``front``, ``within noise`` of the front, or empty. `LAUNCH_AXES` of the
+    largest launch follow, and a column ``parameter_NAME`` for each parameter of the items of
+    ``measurements``.
     """
     kinds = typing.get_type_hints(RunInfo)
     run = [Column(name, kinds[name], ("run", name)) for name in _RUN_FIELDS]
-    measurement = _columns(Measurement, ("measurement",))
-    standing = (Column(name, str, (name,)) for name in _STANDING)
-    return [*run, *measurement, *_columns(Roofline, ("roofline",)), *standing]
+    parameters = parameter_kinds(measurements)
+    return [
+        *run,
+        *_columns(Measurement, ("measurement",)),
+        *_columns(Roofline, ("roofline",)),
+        *(Column(name, str, ()) for name in _STANDING),
+        *(Column(name, int, ()) for name in LAUNCH_AXES),
+        *(Column(f"{PARAMETER}{name}", kind, ()) for name, kind in parameters.items()),
+    ]
 
 
-def rows_of(report: Report) -> Iterator[Row]:
-    """The records of each row."""
-    best_of: dict[int, list[str]] = defaultdict(list)  # by id, because measurements may be equal
+def tidy_rows(report: Report) -> Iterator[list[Cell]]:
+    """A row per measurement, with cells in the order of `tidy_columns` of all of them."""
+    columns = tidy_columns(report.measurements)
+    standing = _standings(report)
+    for m in report.measurements:
+        derived: dict[str, Any] = {**standing[id(m)], **axes(m)}
+        row = Row(report.run, m, roofline(m, report.run.gpu_name), derived)
+        yield [column.cell(row) for column in columns]
+
+
+def _standings(report: Report) -> dict[int, dict[str, str]]:
+    """Where each measurement stands, by its id, because measurements may be equal."""
+    best_of: dict[int, list[str]] = defaultdict(list)
     places: dict[int, str] = {}
     for best in best_of_each(report.measurements):
         for metric, found in best.ties.items():
@@ -94,21 +107,15 @@ def rows_of(report: Report) -> Iterator[Row]:
                 best_of[id(row)].append(metric)
         places |= {id(row): "within noise" for row in best.near}
         places |= {id(row): "front" for row in best.front}
-    for m in report.measurements:
-        roof = roofline(m, report.run.gpu_name)
-        yield Row(report.run, m, roof, " ".join(best_of[id(m)]), places.get(id(m), ""))
-
-
-def tidy_rows(report: Report) -> Iterator[list[Cell]]:
-    """A row per measurement, with cells in the order of `tidy_columns`."""
-    columns = tidy_columns()
-    for row in rows_of(report):
-        yield [column.cell(row) for column in columns]
+    return {
+        id(m): dict(zip(_STANDING, (" ".join(best_of[id(m)]), places.get(id(m), "")), strict=True))
+        for m in report.measurements
+    }
 
 
 def tidy_csv(report: Report) -> str:
     """The table as CSV with a header; figures have full precision, missing ones are empty."""
-    header = [column.name for column in tidy_columns()]
+    header = [column.name for column in tidy_columns(report.measurements)]
     return csv_text([header, *tidy_rows(report)])
 
 
@@ -143,7 +150,7 @@ def write_parquet(report: Report, path: Path) -> None:
         float: pyarrow.float64(),
         bool: pyarrow.bool_(),
     }
-    columns = tidy_columns()
+    columns = tidy_columns(report.measurements)
     schema = pyarrow.schema(
         [(column.name, types_of[column.kind]) for column in columns],
         metadata={"gpuenergy": encode(report.run)},

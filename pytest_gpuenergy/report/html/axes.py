@@ -18,6 +18,7 @@ _SHOWN = frozenset(
         *("node_id", "workload_name", "kernel_label", "kernel_digest", "kernel_origin", "cap"),
         *("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w", "gb_s"),
         *("flop_per_byte", "percent_of_peak", "error", "outcome", "validity", "started"),
+        *("parameters", "pareto", "best_of"),
     )
 )
 """Columns that a row has by another name, or that are of no use on an axis."""
@@ -46,7 +47,7 @@ def axes(report: Report) -> list[Axis]:
     """
     rows = list(tidy_rows(report))
     found = []
-    for place, column in enumerate(tidy_columns()):
+    for place, column in enumerate(tidy_columns(report.measurements)):
         if column.name in _SHOWN or column.name.endswith(_ENDS):
             continue
         for name, values in _spread(column.name, [row[place] for row in rows]):
