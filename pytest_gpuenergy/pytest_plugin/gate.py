@@ -94,6 +94,7 @@ class GatePlugin:
         self._failed: set[str] = set()
         self._compared = False
         self._doubt = ""
+        self._given: dict[tuple[str, str], str] = {}
         self._again: list[str] = []
         self._pairs: list[Pair] = []
         self._unusable: dict[str, str] = {}
@@ -208,6 +209,7 @@ class GatePlugin:
                 self._results.append((report.nodeid, "", str(value)))
             elif name in _VERDICTS:
                 self._compared = self._compared or name in _COMPARED
+                self._given[report.nodeid, name.removesuffix(VERDICT)] = str(value)
                 words = properties.get(name.removesuffix(VERDICT) + WORDS)
                 self._results.append((report.nodeid, str(value), str(words)))
 
@@ -284,9 +286,8 @@ class GatePlugin:
             return []
         problems = [f"gate: {shift_problem(one)}" for one in comparison.failing_shifts]
         self._again += shift_lines(comparison.shifts)
-        known = {(node, words.split(" ", 1)[0]): verdict for node, verdict, words in self._results}
         for one in comparison.judgements:
-            before = known.get((one.node_id, one.metric.label))
+            before = self._given.get((one.node_id, one.metric))
             if before is None or before == one.verdict:
                 continue
             words = f"{one.node_id}, judged again with all kernels: {describe(one)}"
